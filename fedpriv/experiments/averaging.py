@@ -47,13 +47,14 @@ from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.task import Task
 from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.local.rates import following_rounds
 from fedpriv.training.per_example.example_sum import (
     CentralSum,
     SumsApart,
     gradients_on,
     warm_start,
 )
-from fedpriv.training.work import Trainers
+from fedpriv.training.work import Trainers, UserByUser, as_works
 from fedpriv.transform import chain
 from fedpriv.tree import Params
 
@@ -154,7 +155,11 @@ class FederatedExperiment(Averaging):
     release_preconditioner: ReleasePreconditioner = place(
         NotPreconditioned(), "A preconditioner made of past releases."
     )
-    server: ServerOptimizer = place(ServerSgd(), "What the server makes of the released mean.")
+    server: ServerOptimizer = place(
+        ServerSgd(),
+        "What the server makes of the released mean: momentum is FedAvgM; adam, yogi and adagrad "
+        "are FedAdam, FedYogi and FedAdagrad.",
+    )
 
     @property
     def most_examples(self) -> int:
@@ -176,8 +181,12 @@ class FederatedExperiment(Averaging):
         """Return local training; see `Experiment.make_trainer`."""
         side = side or self.make_side_information(task)
         multiplier = self.precondition.in_steps(side)
-        trainer = trainer_on(device, task, self.local.schedule(), multiplier)
-        return self.bound.make_trainer(trainer)
+        schedule = self.local.schedule()
+        trainer = trainer_on(device, task, schedule, multiplier)
+        for work in as_works(trainer).values():
+            schedule.check_taken(work.trainer if isinstance(work, UserByUser) else work)
+        trainer = self.bound.make_trainer(trainer)
+        return trainer if self.local.rate_factor(self.rounds) is None else following_rounds(trainer)
 
     def make_components(self, task: Task) -> Components:
         """Return the components of federated averaging; see `Experiment.make_components`."""
@@ -199,12 +208,13 @@ class FederatedExperiment(Averaging):
             algorithm=self.bound.make_algorithm(
                 optimizer=self.server.make(),
                 preconditioner=self._preconditioner(side),
-                tensors=task.round_tensors,
+                tensors=_together(task.round_tensors, self.local.rate_tensors(self.rounds)),
                 **self.aggregate.fields(),
             ),
             trainer=self.make_trainer(task, side),
             side_information=side,
             start=self.start.make,
+            dropout_rate=self.local.dropout_rate,
         )
 
     def _preconditioner(self, side: SideInformation | None) -> Preconditioner:
@@ -228,6 +238,16 @@ class FederatedExperiment(Averaging):
                 f"{self.precondition.kind!r}; choose one, or precondition 'local'"
             )
         return of_releases or known or NoPreconditioner()
+
+
+def _together(
+    *given: Callable[[int], Params] | None,
+) -> Callable[[int], Params] | None:
+    """Return what users get of all of these in a round; None for nothing."""
+    known = [one for one in given if one is not None]
+    if not known:
+        return None
+    return lambda round_num: {name: a for one in known for name, a in one(round_num).items()}
 
 
 def trainer_on(

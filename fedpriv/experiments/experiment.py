@@ -202,6 +202,15 @@ class Experiment(ABC):
         """Return the value of every option, and the kind of every part, by path."""
         return {"method": self.method, **values_of(self.task, "task."), **values_of(self)}
 
+    def identity(self) -> dict[str, Option]:
+        """Return the options that tell it from another experiment: all but those that do nothing.
+
+        What is found again by its options, such as a recorded row or the noise of a run, is found
+        by these: an option that is new, and neutral where it is not given, is not among them.
+        """
+        neutral = {entry.path: entry.neutral for entry in self._names.entries}
+        return {n: v for n, v in self.options().items() if v not in neutral.get(n, ())}
+
     def entries(self) -> tuple[Entry, ...]:
         """Return the declarations of its options: those that exist with the parts it has."""
         values = self.options()
@@ -447,6 +456,7 @@ class Components:
         start: Makes the params before the first round; None takes the task's own.
         experiment: Of which they are made, each option with its value; None where of none.
         settings: What was chosen from the data's size, and why; None where nothing was.
+        dropout_rate: Share of drawn users who, in a simulation, do not answer.
 
     Raises:
         ValueError: If the plan was made for another number of users than the task's roster has:
@@ -463,6 +473,7 @@ class Components:
     start: Callable[[Any, Key, PublicOnly | None], Start] | None = None
     experiment: Experiment | None = None
     settings: Settings | None = None
+    dropout_rate: float = 0.0
 
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)

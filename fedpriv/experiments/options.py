@@ -140,25 +140,31 @@ def coerce(name: str, value: Any, hint: Any) -> Option:
     return int(exact)
 
 
-def option(default: Option, help: str, allowed: Range | None = None) -> Any:
+def option(
+    default: Option, help: str, allowed: Range | None = None, *, neutral: bool = False
+) -> Any:
     """Return the field of a part that is an option.
 
     Args:
         default: Its value where none is given.
         help: One line, shown wherever options are listed.
         allowed: What numbers it may be; None for any.
+        neutral: Whether the default is the value at which the option does nothing at all. It is
+            then not in `Experiment.identity`, so that a new option leaves what was run before as
+            it was. Such a default must never change.
     """
-    return field(default=default, metadata={"help": help, "range": allowed})
+    return field(default=default, metadata={"help": help, "range": allowed, "neutral": neutral})
 
 
-def place(default: Any, help: str) -> Any:
+def place(default: Any, help: str, *, neutral: bool = False) -> Any:
     """Return the field of a dataclass that holds a part.
 
     Args:
         default: The part where none is given.
         help: One line, shown wherever options are listed.
+        neutral: As of `option`; the part must then have no options.
     """
-    return field(default=default, metadata={"help": help})
+    return field(default=default, metadata={"help": help, "neutral": neutral})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +179,7 @@ class Entry:
         allowed: What numbers it may be; None for any.
         within: Paths of the places around it, each with the kind with which alone it exists.
         is_choice: Whether it is the choice of a part.
+        neutral: The value at which it does nothing, in a tuple of one; empty where there is none.
     """
 
     path: str
@@ -182,6 +189,7 @@ class Entry:
     allowed: Range | None = None
     within: tuple[tuple[str, str], ...] = ()
     is_choice: bool = False
+    neutral: tuple[Option, ...] = ()
 
     def exists(self, kinds: Mapping[str, Option]) -> bool:
         """Return whether it exists where parts are of these kinds, by the paths of places."""
@@ -287,6 +295,7 @@ def _fields(owner: type) -> tuple[_Field, ...]:
             continue
         entry = None
         if len(parts) != 1:
+            default: Any = item.default
             entry = Entry(
                 path=item.name,
                 hint=typing.Literal[tuple(parts)] if parts else hint,  # pyright: ignore
@@ -294,6 +303,9 @@ def _fields(owner: type) -> tuple[_Field, ...]:
                 help=item.metadata.get("help", ""),
                 allowed=item.metadata.get("range"),
                 is_choice=bool(parts),
+                neutral=(default.kind if parts else default,)
+                if item.metadata.get("neutral")
+                else (),
             )
         found.append(_Field(item.name, item.default, entry, parts))
     return tuple(found)

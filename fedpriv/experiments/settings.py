@@ -38,6 +38,7 @@ from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
 from fedpriv.training.adaptive_clipping import AdaptiveClip
+from fedpriv.training.local.rates import RateOfRound
 from fedpriv.training.public_learning import learn
 from fedpriv.training.work import LocalTrainer, UserByUser
 from fedpriv.tree import l2_norm, num_elements
@@ -221,6 +222,8 @@ def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float]
     short), with the settings that the public search chose for the start.
     """
     trainer = experiment.make_trainer(task)
+    if isinstance(trainer, RateOfRound):  # at the rate itself, which the rounds begin or end below
+        trainer = trainer.work.trainer if isinstance(trainer.work, UserByUser) else trainer.work
     if isinstance(trainer, UserByUser) and isinstance(trainer.transform, AdaptiveClip):
         trainer = trainer.trainer
     if not isinstance(trainer, LocalTrainer):

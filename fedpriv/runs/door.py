@@ -89,6 +89,7 @@ class RunDoor:
         secret_state: The run's secret state.
         noise_thread: Draws noise while users train.
         participation: Records who came; in secure mode there is none.
+        dropout_rate: Share of drawn users who simulate not answering (`_present`).
     """
 
     def __init__(
@@ -105,7 +106,9 @@ class RunDoor:
         noise: Key,
         participation: Participation | None = None,
         exact: bool = False,
+        dropout_rate: float = 0.0,
     ) -> None:
+        self._dropout_rate = dropout_rate
         self._plan, self._ledger, self._backend = plan, ledger, backend
         self._works, self._roster, self._root = works, roster, root
         self._noise = noise
@@ -367,13 +370,14 @@ class RunDoor:
         if cohort is None:
             self._open_answer()
             cohort = self._cohort(query, mechanism, draw)
+        key = draw.key("users", query.name)
         total = self._backend.partial_sum(
             params=query.params,
             bound=mechanism.within(query.context.bound(mechanism.bound))
             if bound is None
             else bound,
-            cohort=cohort,
-            key=draw.key("users", query.name),
+            cohort=self._present(cohort, key),
+            key=key,
             round_num=draw.round_num,
             attempt=draw.attempt,
             work=query.work,
@@ -382,6 +386,17 @@ class RunDoor:
         if self._participation is not None:
             self._participation.note(len(cohort), total)
         return total
+
+    def _present(self, cohort: tuple[str, ...], key: Key) -> tuple[str, ...]:
+        """Return the users who do not drop out; each is drawn by a coin of its own.
+
+        Who drops out contributes zero and has taken part: charge, cohort and denominator stay.
+        """
+        rate = self._dropout_rate
+        if rate == 0.0:
+            return cohort
+        coins = key.fold("dropout")
+        return tuple(u for u in cohort if coins.fold(u).generator().random() >= rate)
 
     def _open_answer(self) -> None:
         if self._participation is not None:

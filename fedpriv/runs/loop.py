@@ -133,6 +133,7 @@ def rounds(
             noise_thread=noise_thread,
             participation=participation,
             exact=exact,
+            dropout_rate=components.dropout_rate,
         )
         with closing(loop.play(door, state)) as played:
             for found in played:

@@ -10,7 +10,8 @@ The digest is of
 
 * the plan (but for `fedpriv.privacy.mechanism.DETAILS`, which options name), and every option and
   kind of the parts that are chosen, defaults included: were they left out, a default that changes
-  would give two mechanisms one noise. Automatic options enter by the values that were chosen;
+  would give two mechanisms one noise. Left out are options at the value at which they do nothing,
+  which may not change (`Experiment.identity`). Automatic ones enter by the values that were chosen;
 * the digest of the data, or what the task says of them where it knows none; the digests of a start
   from a file and of what the model keeps frozen;
 * the experiment's name where it runs user-defined code (a custom task, a derived class with parts
@@ -119,7 +120,7 @@ def unkept_noise_root(root: Key, components: Any, start: Params) -> Key:
 
 def _trained(experiment: Experiment) -> dict[str, Any]:
     """Return the options and kinds of the chosen parts, and the name that stands for code."""
-    task, options = type(experiment.task), experiment.options()
+    task, options = type(experiment.task), experiment.identity()
     custom = (
         not task.__module__.startswith("fedpriv.")
         or not type(experiment).__module__.startswith("fedpriv.")

@@ -278,6 +278,7 @@ def start_run(
         described = components.task.describe().to_json()
         unit, options = components.plan.unit, experiment.options()
         refuse_private_knowledge(unit, described, known, options)
+        _refuse_simulated(components)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     if has_public_folds(components.task):
         tell("learning from public examples alone")
@@ -359,6 +360,22 @@ def resume_run(
         make_backend=make_backend,
         trial=trial,
     )
+
+
+def _refuse_simulated(components: Components) -> None:
+    """Refuse in a secure run what only a simulation may do.
+
+    Raises:
+        ValueError: If users are to simulate dropping out, or the task would measure what is
+            personal to rostered users.
+    """
+    if components.dropout_rate:
+        raise ValueError(
+            f"dropout-rate {components.dropout_rate:g} simulates users who do not answer, and in a "
+            "secure run users do so by themselves; leave it out"
+        )
+    if why := components.task.simulation_only():
+        raise ValueError(why)
 
 
 def _compiles(trainer: Trainers) -> bool:

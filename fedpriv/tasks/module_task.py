@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -22,7 +23,7 @@ from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.task import EMPTY, Task, TaskDescription
 from fedpriv.training.devices import usable_device
-from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
+from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, combined
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleBatches,
@@ -227,12 +228,55 @@ def _format(examples: ArrayExamples) -> tuple[Any, ...]:
     return x.shape[1:], x.dtype, y.shape[1:], y.dtype
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonalLayers:
+    """Parameters that every user keeps to itself, such as a last layer (as in FedPer).
+
+    In every round a user trains them anew, from the module's own initialisation, together with the
+    params of the round. They are in no update, in no run folder, and nobody keeps them until the
+    next round: there is no state of a user for ε to cover.
+
+    Attributes:
+        names: Of the parameters, as `named_parameters()` has them.
+        test: Held-out examples of rostered users by id. The model is measured on each user's after
+            its personal parameters were trained on its training examples, the others as released: a
+            diagnostic that no ε covers, and that a secure run refuses.
+        learning_rate: Of the steps before that measurement.
+        steps: How many these are, on batches of at most `batch_size`.
+        batch_size: Examples of such a step.
+
+    Raises:
+        ValueError: If no parameter is named, or a number is out of its range.
+    """
+
+    names: tuple[str, ...]
+    test: Mapping[str, ArrayLike] | None = field(default=None, repr=False)
+    learning_rate: float = 0.1
+    steps: int = 20
+    batch_size: int = 100
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str) or not self.names:
+            raise ValueError(
+                f"personal names {self.names!r} are no names of parameters; give a tuple such as "
+                '("2.weight", "2.bias")'
+            )
+        self.schedule()
+
+    def schedule(self) -> Schedule:
+        """Return the steps before a user is measured."""
+        return Schedule(
+            learning_rate=self.learning_rate, batch_size=self.batch_size, num_steps=self.steps
+        )
+
+
 #: Examples that a task is tried on.
 _TRIED = 2
 # A target that PyTorch's losses leave out.
 _NOT_COUNTED = -100
 # Examples that outputs are looked at of, at most: a tensor may matter to one of many alone.
 _ANSWERED = 512
+_PERSONAL = Key.simulation(0).fold("personal layers")
 # Enough that the mean over those whose targets count is not over none.
 _LOOKED_AT = 16
 _LOOK = Key.simulation(0).fold("look at the loss")
@@ -280,7 +324,11 @@ class ModuleTask(Task):
             that draws at random, and with any `client_optimizer` but `SGD`.
         client_optimizer: Takes a user's local steps: `SGD`, `Momentum` or `Adam` of
             `fedpriv.training.local.sgd` (settings by `functools.partial`), or your own. With any
-            but `SGD` users are trained one by one.
+            but `SGD` users are trained one by one. Of `SGD` the option `client-optimizer` makes
+            another.
+        personal: Parameters that every user keeps to itself; None for none. Users are then trained
+            one by one, and released figures are of a model whose personal parameters are those of
+            its initialisation.
     """
 
     def __init__(
@@ -302,6 +350,7 @@ class ModuleTask(Task):
         users_at_once: int | None = None,
         compiled: bool = False,
         client_optimizer: Callable[..., ClientOptimizer] = SGD,
+        personal: PersonalLayers | None = None,
     ) -> None:
         if users_at_once is not None and (users_at_once is True or users_at_once < 1):
             raise ValueError(f"users_at_once {users_at_once!r} must be at least 1, or None")
@@ -340,6 +389,9 @@ class ModuleTask(Task):
                 "another name"
             )
         check_module(self._make())
+        self._personal, self._own_start = personal, dict[str, np.ndarray]()
+        if personal is not None:
+            self._own_start = self._personal_start(personal)
         self._measures = None if measures is None else with_loss(measures, loss)
         self._checked = False
 
@@ -360,7 +412,65 @@ class ModuleTask(Task):
 
     def init_params(self, key: Key) -> Params:
         """Return the module's own initialisation, drawn from the key."""
-        return module_params(made_from(key, self._make))
+        found = module_params(made_from(key, self._make))
+        return {name: array for name, array in found.items() if name not in self._own_start}
+
+    def _personal_start(self, personal: PersonalLayers) -> dict[str, np.ndarray]:
+        """Return the personal parameters as every user finds them, alike in every process."""
+        found = module_params(made_from(_PERSONAL, self._make))
+        if missing := [name for name in personal.names if name not in found]:
+            raise ValueError(
+                f"personal parameter {missing[0]!r} is none that the module trains; give some of "
+                f"{', '.join(found)}"
+            )
+        if len(set(personal.names)) == len(found):
+            raise ValueError(
+                "all parameters are personal, and none is left to learn together; name fewer"
+            )
+        if self._public_train is not None or self._sets[False] is not None:
+            raise ValueError(
+                "public_train and test are of a model without personal layers; leave them out, and "
+                "give held-out examples by user: PersonalLayers(test={...})"
+            )
+        if self._compiled:
+            raise ValueError(
+                "compiled=True is for many users at once, and with personal layers users are "
+                "trained one by one; leave it out"
+            )
+        return {name: found[name] for name in personal.names}
+
+    def _model(self, params: Params) -> nn.Module:
+        """Return a module of these params, its personal parameters as every user finds them."""
+        return load_params(self._make(), {**self._own_start, **params})
+
+    def simulation_only(self) -> str:
+        """Return that personal figures are diagnostics, where the task would measure some."""
+        if self._personal is None or self._personal.test is None:
+            return ""
+        return (
+            "PersonalLayers(test=...) measures what each user has trained for itself, a diagnostic "
+            "that no ε covers; a secure run refuses it: leave test out"
+        )
+
+    def _personal_models(
+        self, params: Params, part: Part = WHOLE
+    ) -> Iterator[tuple[str, nn.Module, ArrayExamples]]:
+        """Yield users with their own models and held-out examples, in the roster's order."""
+        personal = self._personal
+        if personal is None or not personal.test:
+            return
+        trainer = self._alone(personal.schedule(), {}, "cpu")
+        for user_id in [user for user in self._roster if user in personal.test][part[0] :: part[1]]:
+            key = _PERSONAL.fold(user_id)
+            own = trainer.personalise(params, self._data.examples(user_id), key)
+            seen = array_examples(personal.test[user_id], f"the test examples of {user_id!r}")
+            yield user_id, load_params(self._make(), {**params, **own}).eval(), seen
+
+    def _personal_metrics(self, params: Params, part: Part) -> Metrics | None:
+        """Return the measures on users' held-out examples, each by a model of its own."""
+        measures = self._module_measures()
+        found = self._personal_models(params, part)
+        return combined(module_metrics(module, measures, e.x, e.y) for _, module, e in found)
 
     def trainer(
         self,
@@ -380,17 +490,14 @@ class ModuleTask(Task):
             ValueError: If there is no such device here, or the loss or a measure is not of each
                 example and its own target (`fedpriv.training.per_example.losses`).
         """
-        where = usable_device(device or "cpu")
-        module = self._make()
+        if schedule.optimizer is not None and self._client_optimizer is not SGD:
+            raise ValueError(
+                f"the task takes its local steps by {_name_of(self._client_optimizer)}, and the "
+                "option client-optimizer names another; leave one of them out"
+            )
         self._check_loss()
-        alone = ModuleTrainer(
-            module=module,
-            loss=self._loss,
-            schedule=schedule,
-            multiplier=multiplier,
-            device=where,
-            make_optimizer=self._client_optimizer,
-        )
+        alone = self._alone(schedule, multiplier, usable_device(device or "cpu"))
+        module = alone.module
         if device is None and self._users_at_once in (None, 1):
             if self._compiled:
                 raise ValueError(
@@ -410,12 +517,28 @@ class ModuleTask(Task):
             many.check(module_params(module), batch)
         return many
 
+    def _alone(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: Any
+    ) -> ModuleTrainer:
+        """Return what trains one user after another."""
+        return ModuleTrainer(
+            module=self._make(),
+            loss=self._loss,
+            schedule=schedule,
+            multiplier=multiplier,
+            device=device,
+            make_optimizer=self._client_optimizer,
+            personal=self._own_start,
+        )
+
     def example_gradients(self, slots: np.ndarray) -> ModuleGradients:
         """Return the module on single examples of rostered users.
 
         Raises:
-            ValueError: If no user has an example, or users' differ in shape.
+            ValueError: If no user has an example, or users' differ in shape; if there are personal
+                layers.
         """
+        self._refuse_personal("single examples")
         self._check_loss()
         filled = [
             (place, self._data.examples(user), own[own != EMPTY])
@@ -440,19 +563,29 @@ class ModuleTask(Task):
         flat = (array.reshape(slots.size, *array.shape[2:]) for array in (x, y))
         return ModuleGradients(self._make(), self._loss, *flat)
 
+    def _refuse_personal(self, what: str) -> None:
+        if self._personal is not None:
+            raise ValueError(
+                f"personal layers are trained by local SGD, and this method asks for {what}; leave "
+                "personal out"
+            )
+
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], examples: ArrayExamples
     ) -> np.ndarray:
         """Return a user's mean loss at every step size, float64 (sizes,), on the CPU."""
+        self._refuse_personal("losses along a direction")
         x, y = (as_tensor(a) for a in (model_inputs(examples.x), model_targets(examples.y)))
         return mean_losses(self._make(), self._loss, params, direction, sizes, x, y)
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return what `measures` names."""
+        if self._personal is not None and not public:
+            return self._personal_metrics(params, part)
         examples = self._sets[public]
         if examples is None:
             return None
-        module = load_params(self._make(), params).eval()
+        module = self._model(params).eval()
         return module_metrics(module, self._module_measures(), examples.x, examples.y, part)
 
     def held_out_by_user(self, params: Params) -> tuple[np.ndarray, np.ndarray] | None:
@@ -461,6 +594,13 @@ class ModuleTask(Task):
         None where test examples were not given by user, or the headline is no mean.
         """
         headline, test = self._module_measures()[0], self._sets[False]
+        if self._personal is not None and self._personal.test and headline.value_is == "mean":
+            place = {user_id: number for number, user_id in enumerate(self._roster)}
+            sizes, sums = np.zeros(len(place), np.int64), np.zeros(len(place), np.float64)
+            for user_id, own, seen in self._personal_models(params):
+                [total] = module_totals(own, headline, seen.x, seen.y, [len(seen)])
+                sizes[place[user_id]], sums[place[user_id]] = total.count, total.sum
+            return sizes, sums
         if self._test_counts is None or test is None or headline.value_is != "mean":
             return None
         module = load_params(self._make(), params).eval()
@@ -479,7 +619,7 @@ class ModuleTask(Task):
             params: The model.
             users: Examples by id, such as held-out ones.
         """
-        module = load_params(self._make(), params).eval()
+        module = self._model(params).eval()
         found: dict[str, Metrics | None] = {}
         for user_id, given in users.items():
             own = array_examples(given, f"the examples of user {user_id!r}")
@@ -495,7 +635,7 @@ class ModuleTask(Task):
             return None
         if examples is None:
             return iter(())
-        module = load_params(self._make(), params).eval()
+        module = self._model(params).eval()
         return module_class_scores(module, examples.x, examples.y, part)
 
     def synthetic_batch(self) -> ArrayExamples | None:
@@ -542,7 +682,7 @@ class ModuleTask(Task):
         few = self._few(self.synthetic_batch(), _ANSWERED)
         if few is None:
             return None
-        module = load_params(self._make(), params).eval()
+        module = self._model(params).eval()
         with own_stream(_LOOK), torch.enable_grad():
             outputs = module(as_tensor(model_inputs(few.x)))
             if not isinstance(outputs, torch.Tensor):
@@ -681,6 +821,11 @@ class ModuleTask(Task):
         if batch is None or not len(batch):
             return None
         return batch.take(np.arange(min(len(batch), number)))
+
+
+def _name_of(make: Any) -> str:
+    made = make.func if isinstance(make, partial) else make
+    return getattr(made, "__name__", type(made).__name__)
 
 
 def _check_client_optimizer(given: Any) -> None:

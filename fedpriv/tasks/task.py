@@ -167,6 +167,10 @@ class BaseTask(ABC):
         """
         return {}
 
+    def simulation_only(self) -> str:
+        """Return why a secure run refuses the task, with what to do; "" where it does not."""
+        return ""
+
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public training examples; None where there are none.
 

@@ -393,7 +393,7 @@ def _cases(problem: Problem) -> Iterator[tuple[Case, dict[str, Option]]]:
 
 
 def _spec(problem: Problem, experiment: Experiment, case: Case) -> dict[str, Any]:
-    options = dict(experiment.options())
+    options = dict(experiment.identity())
     if problem.public is not None:  # where a start lies says nothing of what it is
         options["start.file"] = None
     which = [list(problem.which.decays), list(problem.which.ks), dict(problem.public or {})]
@@ -462,7 +462,7 @@ def _public_experiment(problem: Problem) -> Experiment:
 def _public_file(problem: Problem) -> Path:
     """Return the cache's file of a public run's last model and of its average."""
     experiment = _public_experiment(problem)
-    name = document_sha256({"name": experiment.name, **experiment.options()})[:16]
+    name = document_sha256({"name": experiment.name, **experiment.identity()})[:16]
     return cache_dir() / "recycling" / f"public-{name}.safetensors"
 
 

@@ -52,7 +52,7 @@ class Run:
     @property
     def identity(self) -> str:
         """Key of the run in the store: digest of all options, the split, the size and the seed."""
-        described = {"name": self.experiment.name, **self.experiment.options()}
+        described = {"name": self.experiment.name, **self.experiment.identity()}
         described |= {"seed": self.seed, "split": self.split, "reduced": self.reduced}
         if self.curve:  # a run without one keeps the digest it had before there were curves
             described["curve"] = self.curve

@@ -150,7 +150,7 @@ class Study:
     ) -> Outcomes:
         """Return what a method's model does, trained now or kept from before."""
         experiment = self._experiment(method, epsilon, view, seed)
-        facts = {"roster": view.roster_sha256, "options": experiment.options(), "version": 1}
+        facts = {"roster": view.roster_sha256, "options": experiment.identity(), "version": 1}
         file = self._file(f"{method.experiment}-{epsilon}", facts)
         if file.exists():
             pace.keep()

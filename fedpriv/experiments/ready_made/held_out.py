@@ -71,7 +71,7 @@ def task_of_users(
         module=module,
         loss=loss,
         users=own,
-        test=_joined([test[user] for user in own if user in test]),
+        test={user: test[user] for user in own if user in test},
         public=_joined([train[user] for user in chosen[::2]]),
         public_train=_joined([train[user] for user in chosen[1::2]]),
         data_sha256=lambda: {"private": _digest(path)},

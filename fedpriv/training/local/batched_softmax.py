@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -78,6 +78,11 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         word_features: Likewise.
         transform: As of `fedpriv.training.work.UserByUser`.
     """
+
+    takes: ClassVar[tuple[str, ...]] = ("proximal",)
+    otherwise: ClassVar[str] = (
+        "it trains rows of many users' own words at once: leave it out; a ModuleTask has all"
+    )
 
     schedule: Schedule
     device: torch.device
@@ -242,6 +247,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         well = torch.ones(slots, dtype=torch.bool, device=device)
         slot, classes = torch.arange(slots, device=device).unsqueeze(1), num_classes
         steps = Batches.of(works, slots, device)
+        pull = self.schedule.learning_rate * self.schedule.proximal
         for index, weight, taken in zip(steps.index, steps.weight, steps.taken, strict=True):
             inputs = x[slot, index]
             logits = torch.bmm(inputs, before + change)
@@ -256,6 +262,11 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
                 # Users at their end take no step, whatever a longer neighbour makes of one: their
                 # weights are zero, but zero times a number that is not finite is not.
                 residual = torch.where(_on(device, taken)[:, None, None], residual, 0.0)
+            if pull != 0.0:
+                here = _on(device, taken)[:, None]
+                kept = 1.0 - pull if factor is None else 1.0 - pull * factor
+                change = torch.where(here.unsqueeze(2), change * kept, change)
+                moved = torch.where(here, moved * (1.0 - pull), moved)
             step = torch.bmm(inputs.transpose(1, 2), residual)
             change += step if factor is None else step * factor
             moved += residual.sum(dim=1)

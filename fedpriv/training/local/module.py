@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -176,9 +176,15 @@ class ModuleTrainer:
         multiplier: 1/A by parameter name, applied to every gradient before the step.
         device: Where the module lives, such as "cpu" or "cuda:0".
         encode: From some examples to inputs and targets.
-        make_optimizer: From `learning_rate=` and `multiplier=` to the client optimiser.
+        make_optimizer: From `learning_rate=` and `multiplier=` to the client optimiser, where the
+            schedule names none.
+        personal: Parameters that every user trains anew from these values and keeps to itself: they
+            are not in the params that it is given, nor in what it returns.
         optimizer: Takes the steps, at the schedule's rate and with the multiplier.
     """
+
+    #: Of what a schedule may ask besides plain steps.
+    takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer")
 
     module: nn.Module
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -187,6 +193,7 @@ class ModuleTrainer:
     device: str | torch.device = "cpu"
     encode: Callable[[Any], tuple[Any, Any]] = as_arrays
     make_optimizer: Callable[..., ClientOptimizer] = SGD
+    personal: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
     optimizer: ClientOptimizer = field(init=False, repr=False)
     _state: OwnState = field(init=False, repr=False)
@@ -199,8 +206,8 @@ class ModuleTrainer:
         factors = {
             n: multiplier_tensor(n, m, own[n].ndim, self.device) for n, m in self.multiplier.items()
         }
-        rate = self.schedule.learning_rate
-        optimizer = self.make_optimizer(learning_rate=rate, multiplier=factors)
+        rate, make = self.schedule.learning_rate, self.schedule.optimizer or self.make_optimizer
+        optimizer = make(learning_rate=rate, multiplier=factors)
         object.__setattr__(self, "_own", own)
         object.__setattr__(self, "optimizer", optimizer)
         object.__setattr__(self, "_state", OwnState(self.module, self.loss))
@@ -259,14 +266,31 @@ class ModuleTrainer:
             examples: One user's `ArrayExamples`.
             key: The user's key of this round and attempt.
         """
-        rng = key.generator()
+        trained = self._train(start, (*start, *self.personal), examples, key)
+        return {name: trained[name] - start[name] for name in start}
+
+    def personalise(self, params: Params, examples: Any, key: Key) -> Params:
+        """Return a user's personal parameters, trained at params that stay as they are.
+
+        They are of the user's examples alone, and no ε covers them.
+        """
+        trained = self._train(self.start(params), tuple(self.personal), examples, key)
+        return {name: tensor.cpu().numpy().copy() for name, tensor in trained.items()}
+
+    def _train(
+        self, start: Mapping[str, torch.Tensor], names: Sequence[str], examples: Any, key: Key
+    ) -> dict[str, torch.Tensor]:
+        """Return the parameters of these names as a user has trained them."""
+        rng, pull = key.generator(), self.schedule.proximal
         chosen = examples.take(self.schedule.choose(len(examples), rng))
         x, y = map(self.on_device, self.encoded(chosen))
-        trained = {name: self._own[name] for name in start}
+        trained = {name: self._own[name] for name in names}
         with self.as_made() as module, own_stream(key, self.device), one_thread():
             with torch.no_grad():
-                for name, parameter in trained.items():
-                    parameter.copy_(start[name])
+                for name, tensor in start.items():
+                    self._own[name].copy_(tensor)
+                for name, array in self.personal.items():
+                    self._own[name].copy_(self.on_device(array))
 
             def gradients(batch: np.ndarray) -> list[tuple[str, Gradient]]:
                 index = torch.from_numpy(batch).to(self.device)
@@ -274,7 +298,15 @@ class ModuleTrainer:
                 found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
                 # A parameter that the loss does not use stays where it is.
                 parts = zip(trained, found, strict=True)
-                return [(name, part) for name, part in parts if part is not None]
+                used = [(name, part) for name, part in parts if part is not None]
+                if pull == 0.0:
+                    return [*used]
+                with torch.no_grad():
+                    pulled: list[tuple[str, Gradient]] = [
+                        (n, g + pull * (trained[n] - start[n]) if n in start else g)
+                        for n, g in used
+                    ]
+                return pulled
 
             train_locally(
                 trained,
@@ -284,7 +316,7 @@ class ModuleTrainer:
                 rng=rng,
                 optimizer=self.optimizer,
             )
-            return {name: p.detach() - start[name] for name, p in trained.items()}
+            return {name: p.detach() for name, p in trained.items()}
 
 
 class ModuleBatches:

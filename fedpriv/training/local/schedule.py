@@ -9,12 +9,13 @@ mechanism's, once, on the whole update.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from fedpriv.ranges import positive_float, positive_int
+from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +28,57 @@ class Schedule:
         epochs: Passes over the user's chosen examples.
         max_examples: A user with more contributes a random subset of this many, chosen anew at
             every participation.
+        num_steps: Steps of every user that has examples, in as many passes as it takes, the last
+            of them cut short; None for the steps of `epochs` passes.
+        proximal: μ of FedProx: μ (w - round's params) is added to every gradient. 0 for FedAvg.
+        optimizer: From `learning_rate=` and `multiplier=` to the client optimiser; None for the
+            trainer's own, plain steps unless it says otherwise.
     """
 
     learning_rate: float
     batch_size: int = 100
     epochs: int = 1
     max_examples: int = 256
+    num_steps: int | None = None
+    proximal: float = 0.0
+    optimizer: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         positive_float("local learning rate", self.learning_rate)
         positive_int("local_batch_size", self.batch_size)
         positive_int("local_epochs", self.epochs)
         positive_int("max_examples_per_user", self.max_examples)
+        if self.num_steps is not None:
+            positive_int("local_steps", self.num_steps)
+        finite_float("proximal_mu", self.proximal, Range.AT_LEAST_ZERO)
+
+    def at_rate(self, factor: float) -> Schedule:
+        """Return the schedule with the learning rate times a factor."""
+        return replace(self, learning_rate=self.learning_rate * factor)
+
+    def check_taken(self, trainer: Any) -> None:
+        """Refuse what a trainer would leave out of its local steps.
+
+        Args:
+            trainer: Its `takes` holds what it knows of "proximal" and "optimizer"; `otherwise` says
+                what to do where it does not.
+
+        Raises:
+            ValueError: If the schedule asks for more.
+        """
+        taken: Collection[str] = getattr(trainer, "takes", ())
+        instead = getattr(
+            trainer, "otherwise", 'leave it out, or say what it takes: takes = ("proximal",)'
+        )
+        asked = {
+            "proximal": (self.proximal != 0.0, f"proximal-mu {self.proximal:g}"),
+            "optimizer": (self.optimizer is not None, "client-optimizer"),
+        }
+        for name, (wanted, label) in asked.items():
+            if wanted and name not in taken:
+                raise ValueError(
+                    f"{label}: {type(trainer).__name__} takes plain steps alone; {instead}"
+                )
 
     def choose(self, num_examples: int, rng: np.random.Generator) -> np.ndarray:
         """Return positions of at most `max_examples` examples in random order."""
@@ -48,14 +88,22 @@ class Schedule:
         """Return the positions of all epochs' examples in order, and where each step starts.
 
         Returns:
-            int64 `(epochs * num_chosen,)` and int64 `(num_steps + 1,)`.
+            int64 `(epochs * num_chosen,)` and int64 `(num_steps + 1,)`; with `num_steps` the
+            examples of these alone.
         """
         # The chosen examples come shuffled, so the first pass takes them as they are.
-        again = (rng.permutation(num_chosen) for _ in range(1, self.epochs))
-        epochs = [np.arange(num_chosen), *again]
         starts = np.arange(0, num_chosen, self.batch_size)
-        firsts = [starts + epoch * num_chosen for epoch in range(self.epochs)]
-        return np.concatenate(epochs), np.append(np.concatenate(firsts), self.epochs * num_chosen)
+        passes = self.epochs
+        if self.num_steps is not None:
+            passes = max(1, -(-self.num_steps // max(1, len(starts))))
+        again = (rng.permutation(num_chosen) for _ in range(1, passes))
+        order = np.concatenate([np.arange(num_chosen), *again])
+        firsts = np.concatenate([starts + number * num_chosen for number in range(passes)])
+        ends = np.append(firsts, passes * num_chosen)
+        if self.num_steps is None:
+            return order, ends
+        ends = ends[: self.num_steps + 1]
+        return order[: ends[-1]], ends
 
     def batches(self, num_chosen: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """Return the positions of every step's batch, all epochs in order."""

@@ -44,6 +44,10 @@ class CompiledSoftmaxTrainer:
 
     #: Nothing of it ever changes, so threads may share it.
     thread_safe: ClassVar[bool] = True
+    otherwise: ClassVar[str] = (
+        "its compiled loop has no others: leave it out; --device cpu trains by a loop that has "
+        "the proximal term, and a ModuleTask has all"
+    )
 
     schedule: Schedule
     inputs: str = "tff"
@@ -121,10 +125,23 @@ class DenseSoftmaxTrainer:
 
     #: Nothing of it ever changes, so threads may share it.
     thread_safe: ClassVar[bool] = True
+    takes: ClassVar[tuple[str, ...]] = ("proximal",)
+    otherwise: ClassVar[str] = (
+        "its updates are kept as products, which others would fill: leave it out; a ModuleTask "
+        "has all"
+    )
 
     schedule: Schedule
     inputs: Callable[[TagExamples], tuple[np.ndarray, np.ndarray]] = field(repr=False)
     multiplier: np.ndarray | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.multiplier is not None and self.schedule.proximal != 0.0:
+            raise ValueError(
+                f"proximal-mu {self.schedule.proximal:g} with precondition in local steps: the "
+                "preconditioned pull is no product of this model's rows; leave one of them out, "
+                "or precondition 'update'"
+            )
 
     def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
         """Return the update of `kernel`, float32; of a user without examples zeros.
@@ -162,6 +179,8 @@ class DenseSoftmaxTrainer:
                 change = torch.softmax(logits, dim=1)[place[batch]]
                 change[torch.arange(len(batch)), label[batch]] -= 1.0
                 change *= -self.schedule.learning_rate / len(batch)
+                if self.schedule.proximal != 0.0:  # of the change, which is linear in this
+                    residual *= 1.0 - self.schedule.learning_rate * self.schedule.proximal
                 residual.index_add_(0, place[batch], change)
             # What the last step made is not finite only for a rate or multiplier that is not: the
             # bound refuses it.

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -173,6 +173,9 @@ class VectorisedTrainer(BatchedTrainer):
         transform: As of `fedpriv.training.work.UserByUser`.
     """
 
+    #: Of what a schedule may ask besides plain steps; with an optimiser users go one by one.
+    takes: ClassVar[tuple[str, ...]] = ModuleTrainer.takes
+
     alone: ModuleTrainer
     users_at_once: int | None = None
     cost: Cost = Cost()
@@ -205,6 +208,14 @@ class VectorisedTrainer(BatchedTrainer):
         object.__setattr__(made, "_batch_invariant", self._batch_invariant)
         return made
 
+    def at_rate(self, factor: float) -> VectorisedTrainer:
+        """Return the trainer at its learning rate times a factor; the module is shared."""
+        alone = replace(self.alone, schedule=self.alone.schedule.at_rate(factor))
+        made = replace(self, alone=alone, compiled=False)
+        for name in ("compiled", "_batch_invariant", "_gradients", "_by_index"):
+            object.__setattr__(made, name, getattr(self, name))  # compiled and tried once
+        return made
+
     @property
     def why_apart(self) -> str:
         """Why users are trained one by one whatever is given; "" where they need not be."""
@@ -215,6 +226,8 @@ class VectorisedTrainer(BatchedTrainer):
         if type(self.alone.optimizer) is not SGD:  # of which steps of many users are one product
             name = type(self.alone.optimizer).__name__
             return f"with the client optimizer {name} users are trained one by one"
+        if self.alone.personal:
+            return "with personal layers users are trained one by one"
         return ""
 
     @property
@@ -372,12 +385,14 @@ class VectorisedTrainer(BatchedTrainer):
         local = {n: t.expand(slots, *t.shape).contiguous() for n, t in start.items()}
         well = torch.ones(slots, dtype=torch.bool, device=self.device)
         assert type(self.alone.optimizer) is SGD  # another takes other steps than `SGD.move`
-        optimizer = cast("SGD", self.alone.optimizer)
+        optimizer, pull = cast("SGD", self.alone.optimizer), self.schedule.proximal
         with self.alone.as_made(), one_thread():
             for x, y, weight, whose in self._steps(users, slots):
                 gradients, mean = self._gradients(local, x, y, weight)
                 well &= mean if whose is None else mean | ~whose
                 for name, gradient in gradients.items():
+                    if pull != 0.0:
+                        gradient = gradient + pull * (local[name] - start[name])
                     move = optimizer.move(name, gradient)
                     if whose is not None:
                         move = torch.where(whose.reshape(-1, *(1,) * (move.ndim - 1)), move, 0.0)

@@ -9,7 +9,7 @@ a device `VectorisedTrainer` trains many users at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -170,6 +170,7 @@ class WordTrainer:
 
     #: Nothing of it ever changes, so threads may share it.
     thread_safe: ClassVar[bool] = True
+    takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer")
 
     schedule: Schedule
     encode: Encode
@@ -187,9 +188,18 @@ class WordTrainer:
             for name, m in self.multiplier.items()
         }
 
-        def parts(batch: np.ndarray) -> Iterator[tuple[str, Gradient]]:
+        plain = self.schedule.optimizer is None
+        make, pull = self.schedule.optimizer or SGD, self.schedule.proximal
+
+        def parts(batch: np.ndarray) -> Iterable[tuple[str, Gradient]]:
             index = torch.from_numpy(batch)
-            return gradients(local, x[index], y[index])
+            if plain and pull == 0.0:
+                return gradients(local, x[index], y[index])
+            # Whole gradients: an optimiser with a memory takes each name once.
+            found = dense_gradients(local, x[index], y[index])
+            if pull == 0.0:
+                return list(found.items())
+            return [(n, g + pull * (local[n] - start[n])) for n, g in found.items()]
 
         with one_thread():
             train_locally(
@@ -198,7 +208,7 @@ class WordTrainer:
                 schedule=self.schedule,
                 num_chosen=len(chosen),
                 rng=rng,
-                optimizer=SGD(learning_rate=self.schedule.learning_rate, multiplier=factors),
+                optimizer=make(learning_rate=self.schedule.learning_rate, multiplier=factors),
             )
             # Subtracted in place: a copy of the whole model less.
             return {name: local[name].sub_(start[name]).numpy() for name in local}

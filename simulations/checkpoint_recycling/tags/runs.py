@@ -342,7 +342,7 @@ class Site:
                 right = {}
             return self._counts(right, validation)
 
-        facts = {"aggregates": name, **experiment.options()}
+        facts = {"aggregates": name, **experiment.identity()}
         return self.row({**facts, "decays": list(which.decays), "ks": list(which.ks)}, make)
 
     def trained_over(
@@ -361,7 +361,7 @@ class Site:
             right = right_of(made.task, algorithm.result(state))
             return self._counts({"released": right}, validation)
 
-        return self.row({"released": name, **experiment.options()}, make)
+        return self.row({"released": name, **experiment.identity()}, make)
 
     def levels(self, name: str, options: Options) -> Row:
         """Return the counts of the majority tag and of the public start, on test threads."""

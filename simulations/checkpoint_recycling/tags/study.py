@@ -460,7 +460,7 @@ def _shifted_run(
         return {"synthetic": site.corpus.synthetic, "over": seen}
 
     facts = {"shift": period.halves, "of": family.experiment, "period": period.rounds}
-    return site.row({**facts, **experiment.options(), "decays": list(period.decays)}, make)
+    return site.row({**facts, **experiment.identity(), "decays": list(period.decays)}, make)
 
 
 _SEEDS = 1000  # from here on, so that no other study has the same runs
@@ -621,7 +621,7 @@ def _scores(
             "scores": [[float(f"{value:.4g}") for value in row] for row in of],
         }
 
-    facts = {"scores": family.experiment, **experiment.options()}
+    facts = {"scores": family.experiment, **experiment.identity()}
     return site.row({**facts, "at": arms.measured_at, "examples": arms.examples}, make)
 
 

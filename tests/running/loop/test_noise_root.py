@@ -79,6 +79,28 @@ def test_noise_is_what_it_was_before_plans_named_grids_and_regularisers():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("dp-fedavg-tags", "073c3d0dd037747100be760f71e6186ee50cef2e6ca750377a0513de9a87eed4"),
+        ("adadps-tags", "d2cf7dbb5646627db764ffb45e6b09464a0fc133c9ec5396be5cf3979316f355"),
+    ],
+)
+def test_options_that_came_later_move_no_root_where_they_do_nothing(name, before):
+    """As it was before there were local steps, FedProx, client optimisers, rates and dropouts."""
+    neutral = {
+        "local-steps": None, "proximal-mu": 0.0, "client-optimizer": "sgd",
+        "rate-schedule": "constant", "warmup-rounds": 0, "dropout-rate": 0.0,
+    }  # fmt: skip
+    experiment = READY_MADE[name]
+    assert digest(experiment) == digest(experiment.with_options(neutral)) == before
+    there = experiment.options()
+    assert not {f"local.{option.replace('-', '_')}" for option in neutral} - {*there}
+    assert {*there} - {*experiment.identity()} == {
+        f"local.{option.replace('-', '_')}" for option in neutral
+    }
+
+
 @pytest.mark.parametrize("name", READY_MADE)
 def test_every_option_that_a_chosen_part_reads_moves_the_root(name):
     """Of every method of every ready-made experiment."""

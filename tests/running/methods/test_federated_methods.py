@@ -1,0 +1,356 @@
+"""What FL people compare, as whole runs under user-level DP: options, backends, laws."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedpriv as fp
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.experiments import FederatedExperiment
+from fedpriv.measures import Measure
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.tasks.module_task import ModuleTask, PersonalLayers
+from fedpriv.tasks.task import Task, TaskDescription
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.local.sgd import Momentum
+
+USERS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Votes:
+    """A user's update is the learning rate at its own place: the mean says who contributed."""
+
+    schedule: Any
+    thread_safe = True
+
+    def train(self, params, examples, key):
+        update = np.zeros(USERS, np.float32)
+        update[examples] = self.schedule.learning_rate
+        return {"w": update}
+
+
+class Places:
+    def examples(self, user_id):
+        return int(user_id[1:])
+
+    def num_examples(self, user_id):
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class VotesTask(Task):
+    roster = tuple(f"u{number:02d}" for number in range(USERS))
+    data = Places()
+    measures = (Measure(name="total", label="total", higher_is_better=True),)
+
+    def init_params(self, key):
+        return {"w": np.zeros(USERS, np.float32)}
+
+    def trainer(self, schedule, multiplier, device="cpu"):
+        return Votes(schedule=schedule)
+
+    def evaluate(self, params, *, public, part=(0, 1)):
+        return Metrics.of(1, total=float(params["w"].sum())) if public else None
+
+    def describe(self):
+        return TaskDescription(name="votes", synthetic=True, roster="all", num_users=USERS)
+
+
+def votes(**options):
+    made = FederatedExperiment(
+        name="votes", description="", task=lambda experiment: VotesTask(), rounds=4, delta=0.01
+    )
+    usual = {"sampling": "fixed", "cohort": float(USERS), "noise": "none", "bound": "none"}
+    return made.with_options({**usual, **options})
+
+
+def moved(out, rounds=4):
+    """The step of every round."""
+    store = CheckpointStore(out / "checkpoints")
+    at = [np.zeros(USERS)] + [store.load(n)[0]["w"].astype(float) for n in range(1, rounds + 1)]
+    return [after - before for before, after in pairwise(at)]
+
+
+class TestDropouts:
+    def test_who_drops_out_contributes_zero_and_the_denominator_stays(self, tmp_path):
+        out = tmp_path / "run"
+        run = fp.run(votes(dropout_rate=0.4), out, progress=False)
+        steps = moved(out)
+        for step in steps:
+            there = step > 0.5 / USERS
+            np.testing.assert_allclose(step, there / USERS, atol=1e-6)
+            assert 0.3 < there.mean() < 0.9
+        assert any((a != b).any() for a, b in pairwise(steps))
+        assert list(run.diagnostics(every=True)["cohort_size"]) == [USERS] * 4
+        assert run.summary["users_failed"] == 0 and verify_run(out).ok
+
+    def test_a_rate_of_zero_drops_nobody(self, tmp_path):
+        for number, options in enumerate(({}, {"dropout_rate": 0.0})):
+            out = tmp_path / str(number)
+            fp.run(votes(**options), out, progress=False)
+            for step in moved(out):
+                np.testing.assert_allclose(step, 1 / USERS, atol=1e-6)
+
+    def test_they_are_the_same_on_threads_and_after_a_crash(self, tmp_path):
+        class Stop(fp.Callback):
+            def on_round(self, released, round_num):
+                if round_num == 2:
+                    raise KeyboardInterrupt
+
+        experiment = votes(dropout_rate=0.4)
+        one = fp.run(experiment, tmp_path / "serial", progress=False)
+        two = fp.run(experiment, tmp_path / "threads", backend="threads", workers=2, progress=False)
+        with pytest.raises(KeyboardInterrupt):
+            fp.run(experiment, tmp_path / "cut", callbacks=[Stop()], progress=False)
+        three = fp.resume(tmp_path / "cut", experiment=experiment, progress=False)
+        for other in (two, three):
+            np.testing.assert_array_equal(one.params["w"], other.params["w"])
+
+    def test_they_change_neither_epsilon_nor_noise(self, tmp_path):
+        private = {"noise": "gaussian", "noise_multiplier": 1.0, "bound": "clip"}
+        plain, dropping = (
+            fp.run(votes(**private, sampling="poisson", cohort=20.0, **more), progress=False)
+            for more in ({}, {"dropout_rate": 0.5})
+        )
+        assert plain.epsilon == dropping.epsilon
+        assert plain.record.plan == dropping.record.plan
+
+    def test_a_secure_run_refuses_to_simulate_them(self, tmp_path):
+        with pytest.raises(ValueError, match=r"dropout-rate 0\.4 simulates users who do not"):
+            fp.run(votes(dropout_rate=0.4), tmp_path / "run", secure=True, progress=False)
+        assert not (tmp_path / "run").exists()
+
+
+class TestRatesOfRounds:
+    @pytest.mark.parametrize("backend", ["serial", "threads"])
+    def test_every_round_trains_at_its_own(self, backend, tmp_path):
+        options = {"rate_schedule": "cosine", "warmup_rounds": 2, "local_learning_rate": 0.5}
+        out = tmp_path / "run"
+        fp.run(votes(rounds=6, **options), out, backend=backend, progress=False)
+        cosine = [0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
+        expected = [0.5, 1.0, *cosine]
+        for step, factor in zip(moved(out, 6), expected, strict=True):
+            np.testing.assert_allclose(step, 0.5 * factor / USERS, rtol=1e-4)
+
+    def test_constant_is_none_to_the_bit(self, tmp_path):
+        plain = fp.run(votes(), progress=False)
+        same = fp.run(votes(rate_schedule="constant", warmup_rounds=0), progress=False)
+        np.testing.assert_array_equal(plain.params["w"], same.params["w"])
+
+    def test_a_resumed_run_goes_on_at_its_round(self, tmp_path):
+        class Stop(fp.Callback):
+            def on_round(self, released, round_num):
+                if round_num == 3:
+                    raise KeyboardInterrupt
+
+        experiment = votes(rate_schedule="cosine")
+        with pytest.raises(KeyboardInterrupt):
+            fp.run(experiment, tmp_path / "cut", callbacks=[Stop()], progress=False)
+        cut = fp.resume(tmp_path / "cut", experiment=experiment, progress=False)
+        whole = fp.run(experiment, progress=False)
+        np.testing.assert_array_equal(cut.params["w"], whole.params["w"])
+
+    def test_warmup_beyond_the_rounds_is_refused(self):
+        with pytest.raises(ValueError, match="warmup-rounds 4 is not below the 4 rounds"):
+            fp.run(votes(warmup_rounds=4), progress=False)
+
+
+def test_work_is_said_once():
+    with pytest.raises(ValueError, match="local-steps 3 and epochs 2 both say"):
+        votes(local_steps=3, epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"proximal_mu": 0.1}, r"proximal-mu 0\.1: Votes takes plain steps alone"),
+        ({"client_optimizer": "adam"}, "client-optimizer: Votes takes plain steps alone"),
+    ],
+)
+def test_what_a_trainer_would_ignore_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        fp.run(votes(**options), progress=False)
+
+
+TAGS = {"rounds": 2, "cohort": 6, "delta": 0.001, "noise_multiplier": 1, "start": "fresh"}
+
+
+class TestOnCompiledTrainers:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"local_steps": 3, "local_batch_size": 4},
+            {"rate_schedule": "cosine", "warmup_rounds": 1},
+            {"dropout_rate": 0.3},
+            {"clip_norm": "adaptive", "warmup_rounds": 1, "dropout_rate": 0.2},
+        ],
+        ids=str,
+    )
+    def test_serial_and_threads_end_with_the_same_bits_and_epsilon(self, options, tiny_corpus):
+        given = {"corpus": tiny_corpus.directory, "progress": False, **TAGS}
+        plain = fp.run("dp-fedavg-tags", **given)
+        one = fp.run("dp-fedavg-tags", **given, **options)
+        two = fp.run("dp-fedavg-tags", **given, **options, backend="threads", workers=2)
+        for name, array in one.params.items():
+            np.testing.assert_array_equal(array, two.params[name])
+        assert any((a != plain.params[n]).any() for n, a in one.params.items())
+        if "clip_norm" not in options:
+            assert one.epsilon == plain.epsilon
+
+    def test_neutral_values_are_the_run_without_them(self, tiny_corpus):
+        given = {"corpus": tiny_corpus.directory, "progress": False, **TAGS}
+        neutral = {
+            "local_steps": None, "proximal_mu": 0.0, "client_optimizer": "sgd",
+            "rate_schedule": "constant", "warmup_rounds": 0, "dropout_rate": 0.0,
+        }  # fmt: skip
+        one, two = fp.run("dp-fedavg-tags", **given), fp.run("dp-fedavg-tags", **given, **neutral)
+        for name, array in one.params.items():
+            np.testing.assert_array_equal(array, two.params[name])
+
+    def test_fedprox_needs_the_loop_that_has_it(self, tiny_corpus):
+        given = {"corpus": tiny_corpus.directory, "progress": False, **TAGS, "proximal_mu": 0.5}
+        with pytest.raises(ValueError, match=r"CompiledSoftmaxTrainer.*--device cpu"):
+            fp.run("dp-fedavg-tags", **given)
+
+
+def person(number, examples=12):
+    """Points whose labels this user alone turns round."""
+    rng = np.random.default_rng(number)
+    x = rng.normal(size=(examples, 4)).astype(np.float32)
+    turned = number % 2
+    return x, ((x[:, 0] > 0) ^ turned).astype(int)
+
+
+def two_layers():
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def small(task_options=None, **options):
+    people = {f"user-{n:02d}": person(n) for n in range(20)}
+    made = FederatedExperiment(
+        name="small",
+        description="",
+        task=lambda experiment: ModuleTask(
+            name="small", module=two_layers, loss=nn.functional.cross_entropy, users=people,
+            public=person(100, 40), synthetic=True, **(task_options or {}),
+        ),
+        rounds=3, delta=0.01, eval_every=3,
+    )  # fmt: skip
+    usual = {"cohort": 10.0, "local_learning_rate": 0.5}
+    if options.get("noise") != "none":
+        usual["noise_multiplier"] = 0.5
+    return made.with_options({**usual, "local_batch_size": 4, "epochs": 2, **options})
+
+
+class TestOnModules:
+    def test_methods_are_private_runs_that_differ(self):
+        plain = fp.run(small(), progress=False)
+        ends = [plain.params]
+        for options in (
+            {"proximal_mu": 1.0},
+            {"client_optimizer": "momentum"},
+            {"client_optimizer": "adam", "local_learning_rate": 0.01},
+            {"epochs": 1, "local_steps": 4},
+        ):
+            run = fp.run(small(**options), progress=False)
+            assert run.epsilon == plain.epsilon
+            ends.append(run.params)
+        stacked = np.stack([np.concatenate([a.ravel() for a in end.values()]) for end in ends])
+        assert len(np.unique(stacked, axis=0)) == len(ends)
+
+    def test_the_option_is_the_tasks_own_optimizer(self):
+        """Local training is the same; the noise is another mechanism's."""
+        from fedpriv.experiments.build import build
+        from fedpriv.rng import Key
+
+        key, params = Key.simulation(0), None
+        updates = []
+        for experiment in (
+            small(client_optimizer="momentum"),
+            small({"client_optimizer": Momentum}),
+        ):
+            made = build(experiment, None)
+            params = params or made.init_params(key)
+            updates.append(made.trainer.train(params, made.task.data.examples("user-00"), key))
+        for name, array in updates[0].items():
+            np.testing.assert_array_equal(array, updates[1][name])
+
+    def test_two_optimizers_are_refused(self):
+        with pytest.raises(ValueError, match="takes its local steps by Momentum, and the option"):
+            fp.run(small({"client_optimizer": Momentum}, client_optimizer="adam"), progress=False)
+
+
+PERSONAL = ("2.weight", "2.bias")
+TEST = {f"user-{n:02d}": person(n + 1000 * 2) for n in range(20)}
+
+
+class TestPersonalLayers:
+    def personal(self, **options):
+        layers = PersonalLayers(names=PERSONAL, test=TEST, learning_rate=0.5, steps=60)
+        return small({"personal": layers}, noise="none", bound="none", rounds=10, **options)
+
+    def test_they_fit_each_user_and_are_nowhere_in_the_folder(self, tmp_path):
+        out = tmp_path / "run"
+        run = fp.run(self.personal(), out, progress=False)
+        assert set(run.params) == {"0.weight", "0.bias"}
+        shared = fp.run(small(noise="none", bound="none", rounds=10), progress=False)
+        # Half of the users have labels that are the other half's turned round.
+        assert run.summary["accuracy"] > 0.75 > 0.65 > shared.summary["accuracy_public"]
+        for file in out.rglob("*"):
+            content = file.read_bytes() if file.is_file() else b""
+            assert b"2.weight" not in content and b"2.bias" not in content, file
+        assert verify_run(out).ok
+
+    def test_a_diagnostic_is_of_the_users_own_training_examples(self):
+        """A user whose held-out labels are turned round against its training ones does badly."""
+        turned = {user: (x, 1 - y) for user, (x, y) in TEST.items()}
+        layers = PersonalLayers(names=PERSONAL, test=turned, learning_rate=0.5, steps=60)
+        run = fp.run(
+            small({"personal": layers}, noise="none", bound="none", rounds=10), progress=False
+        )
+        assert run.summary["accuracy"] < 0.25
+        task = self.personal().task(None)
+        sizes, right = task.held_out_by_user(run.params)
+        assert list(sizes) == [12] * 20
+        (_, left) = small({"personal": layers}).task(None).held_out_by_user(run.params)
+        np.testing.assert_array_equal(left, sizes - right)
+        assert left.sum() / sizes.sum() == pytest.approx(run.summary["accuracy"])
+
+    def test_a_secure_run_has_no_personal_figures(self, tmp_path):
+        with pytest.raises(ValueError, match="a secure run refuses it: leave test out"):
+            fp.run(self.personal(), tmp_path / "run", secure=True, progress=False)
+        private = small({"personal": PersonalLayers(names=PERSONAL)})
+        run = fp.run(private, tmp_path / "run", secure=True, progress=False)
+        assert set(run.params) == {"0.weight", "0.bias"} and run.epsilon.value < math.inf
+        assert "2.weight" not in json.dumps(dict(run.summary))
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"personal": {"names": ("3.weight",)}}, r"'3\.weight' is none that the module trains"),
+            (
+                {"personal": {"names": ("0.weight", "0.bias", *PERSONAL)}},
+                "none is left to learn together",
+            ),
+            ({"personal": {"names": PERSONAL}, "test": person(1)}, "held-out examples by user"),
+        ],
+        ids=str,
+    )
+    def test_what_does_not_fit_is_refused(self, given, said):
+        given = {**given, "personal": PersonalLayers(**given["personal"])}
+        with pytest.raises(ValueError, match=said):
+            fp.run(small(given), progress=False)
+
+    def test_names_are_a_tuple_of_some(self):
+        for names in ("2.weight", ()):
+            with pytest.raises(ValueError, match="give a tuple such as"):
+                PersonalLayers(names=names)

@@ -1,0 +1,357 @@
+"""FedProx, client optimisers, local steps and personal layers of one user, against plain loops."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv import tree
+from fedpriv.rng import Key
+from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
+from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
+from fedpriv.training.local.rates import RATE, RateOfRound, following_rounds
+from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.sgd import Adam, Momentum
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, DenseSoftmaxTrainer
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.local.words import WordTrainer
+from fedpriv.training.work import as_work
+from tests.training.local.tag_examples import (
+    MULTIPLIER,
+    PARAMS,
+    TAGS,
+    assert_close,
+    dense_inputs,
+    make_examples,
+)
+from tests.training.words.test_trainer import batch as words
+from tests.training.words.test_trainer import network
+
+KEY = Key.simulation(5)
+PLAIN = Schedule(learning_rate=0.5, batch_size=3, epochs=3)
+MU = 0.7
+
+
+def mlp():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def arrays(number=8, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(number, 4)).astype(np.float32)
+    return ArrayExamples(x, rng.integers(0, 3, number))
+
+
+def module_trainer(schedule, **more):
+    return ModuleTrainer(module=mlp(), loss=nn.functional.cross_entropy, schedule=schedule, **more)
+
+
+def by_hand(module, loss, x, y, schedule, key, *, mu=0.0, multiplier=None, make=None):
+    """Local training of loss + mu/2 |w - w0|^2 by autograd and a torch optimiser."""
+    module = copy.deepcopy(module)
+    own = dict(module.named_parameters())
+    start = {n: p.detach().clone() for n, p in own.items()}
+    rng = key.generator()
+    chosen = schedule.choose(len(x), rng)
+    optimizer = (make or partial(torch.optim.SGD, lr=schedule.learning_rate))(list(own.values()))
+    for picked in schedule.batches(len(chosen), rng):
+        index = chosen[picked]
+        pull = sum(((p - start[n]) ** 2).sum() for n, p in own.items())
+        total = loss(module(torch.from_numpy(x[index])), torch.from_numpy(y[index]))
+        optimizer.zero_grad()
+        (total + 0.5 * mu * pull).backward()
+        for name, factor in (multiplier or {}).items():
+            own[name].grad *= factor
+        optimizer.step()
+    return {n: (p.detach() - start[n]).numpy() for n, p in own.items()}
+
+
+class TestLocalSteps:
+    @pytest.mark.parametrize("number", [1, 2, 3, 4, 7, 20])
+    def test_so_many_steps_of_as_many_passes_as_it_takes(self, number):
+        exact, long = replace(PLAIN, epochs=1, num_steps=number), replace(PLAIN, epochs=20)
+        for examples in (1, 2, 3, 8):
+            found = exact.batches(examples, KEY.generator())
+            expected = long.batches(examples, KEY.generator())[:number]
+            assert len(found) == number
+            for left, right in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(left, right)
+
+    def test_the_steps_of_the_epochs_are_the_epochs(self):
+        user, params = arrays(8), module_params(mlp())
+        steps = replace(PLAIN, epochs=1, num_steps=9)  # three passes of three batches
+        left = module_trainer(PLAIN).train(params, user, KEY)
+        right = module_trainer(steps).train(params, user, KEY)
+        for name in left:
+            np.testing.assert_array_equal(left[name], right[name])
+
+    def test_a_user_without_examples_takes_none(self):
+        assert list(replace(PLAIN, num_steps=5).batches(0, KEY.generator())) == []
+
+    def test_compiled_and_torch_trainers_take_the_same_ones(self):
+        schedule, user = replace(PLAIN, epochs=1, num_steps=4), make_examples(8)
+        left = CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, user, KEY)
+        trainer = BatchedSoftmaxTrainer(schedule=schedule, device=torch.device("cpu"))
+        assert_close(trainer.train(PARAMS, user, KEY), tree.to_dense(left))
+
+
+class TestFedProx:
+    schedule = replace(PLAIN, proximal=MU)
+
+    @pytest.mark.parametrize("multiplied", [False, True])
+    def test_module_trainers_take_the_steps_of_the_proximal_loss(self, multiplied):
+        params, user = module_params(mlp()), arrays(8)
+        multiplier = {"0.weight": np.full((5, 4), 0.3, np.float32)} if multiplied else {}
+        trainer = module_trainer(self.schedule, multiplier=multiplier)
+        torch_factors = {n: torch.from_numpy(m) for n, m in multiplier.items()}
+        expected = by_hand(
+            mlp(), nn.functional.cross_entropy, user.x, user.y, self.schedule, KEY, mu=MU,
+            multiplier=torch_factors,
+        )  # fmt: skip
+        assert_close(trainer.train(params, user, KEY), expected, rtol=1e-4, atol=1e-6)
+        many = VectorisedTrainer(alone=trainer, users_at_once=2)
+        work = many.prepare(params, 0, user, KEY)
+        update, well = many.together(many.start(params), [work])
+        assert bool(well[0])
+        assert_close({n: t[0].numpy() for n, t in update.items()}, expected, rtol=1e-4, atol=1e-6)
+        plain = module_trainer(PLAIN, multiplier=multiplier).train(params, user, KEY)
+        assert tree.l2_norm({n: plain[n] - expected[n] for n in plain}) > 1e-3
+
+    @pytest.mark.parametrize("bias", [False, True])
+    @pytest.mark.parametrize("multiplied", [False, True])
+    def test_softmax_regression(self, bias, multiplied):
+        user, start = make_examples(8), dict(PARAMS)
+        module = nn.Linear(start["kernel"].shape[0], TAGS)
+        with torch.no_grad():
+            module.weight.copy_(torch.from_numpy(start["kernel"].T.copy()))
+            module.bias.copy_(torch.from_numpy(start["bias"]))
+        if not bias:
+            start.pop("bias")
+            module.register_parameter("bias", None)
+            module.weight.grad = None
+            module = nn.Linear(start["kernel"].shape[0], TAGS, bias=False)
+            with torch.no_grad():
+                module.weight.copy_(torch.from_numpy(start["kernel"].T.copy()))
+        x = dense_inputs(user, "unit-norm").astype(np.float32)
+        factors = {"weight": torch.from_numpy(MULTIPLIER)[None, :]} if multiplied else None
+        found = by_hand(
+            module, nn.functional.cross_entropy, x, user.labels.astype(np.int64), self.schedule,
+            KEY, mu=MU, multiplier=factors,
+        )  # fmt: skip
+        expected = {"kernel": found["weight"].T} | ({"bias": found["bias"]} if bias else {})
+        given = {"multiplier": MULTIPLIER if multiplied else None}
+        batched = BatchedSoftmaxTrainer(
+            schedule=self.schedule, device=torch.device("cpu"), inputs="unit-norm", **given
+        )
+        assert_close(batched.train(start, user, KEY), expected)
+        if bias or multiplied:
+            return
+
+        def rows(examples):
+            dense = dense_inputs(examples, "unit-norm").astype(np.float32)
+            return dense, np.arange(len(dense))
+
+        dense = DenseSoftmaxTrainer(schedule=self.schedule, inputs=rows)
+        assert_close(dense.train(start, user, KEY), expected)
+        with pytest.raises(ValueError, match=r"proximal-mu 0\.7 with precondition in local steps"):
+            DenseSoftmaxTrainer(schedule=self.schedule, inputs=rows, multiplier=MULTIPLIER)
+
+    def test_a_user_at_its_end_is_not_pulled_by_a_neighbours_steps(self):
+        trainer = BatchedSoftmaxTrainer(schedule=self.schedule, device=torch.device("cpu"))
+        users = [make_examples(4, seed=1), make_examples(8, seed=2)]
+        works = [trainer.prepare(PARAMS, n, user, KEY) for n, user in enumerate(users)]
+        assert len(works[0].batches) < len(works[1].batches)
+        works[0] = replace(works[0], shape=works[1].shape, width=works[1].width)
+        update, _ = trainer.together(trainer.start(PARAMS), works)
+        alone = trainer.train(PARAMS, users[0], KEY)
+        np.testing.assert_allclose(update["bias"][0].numpy(), alone["bias"], atol=2e-6)
+
+    @pytest.mark.parametrize("tied", [False, True])
+    def test_next_words(self, tied):
+        module, (x, y) = network(tied), words()
+        params, examples = module_params(module), ArrayExamples(x, y)
+        trainer = WordTrainer(schedule=self.schedule, encode=lambda own: (own.x, own.y))
+        as_module = ModuleTrainer(
+            module=module, loss=_next_word_loss, schedule=self.schedule
+        ).train(params, examples, KEY)
+        assert_close(trainer.train(params, examples, KEY), as_module, rtol=1e-3, atol=1e-5)
+
+    def test_one_step_is_fedavgs(self):
+        """The pull is zero where a user begins."""
+        user, params = arrays(3), module_params(mlp())
+        one = replace(PLAIN, epochs=1)
+        left = module_trainer(one).train(params, user, KEY)
+        right = module_trainer(replace(one, proximal=100.0)).train(params, user, KEY)
+        for name in left:
+            np.testing.assert_array_equal(left[name], right[name])
+
+    def test_mu_zero_is_fedavg_to_the_bit(self):
+        for make, params, user in _every_trainer():
+            left = tree.to_dense(make(PLAIN).train(params, user, KEY))
+            right = tree.to_dense(make(replace(PLAIN, proximal=0.0)).train(params, user, KEY))
+            for name in left:
+                np.testing.assert_array_equal(left[name], right[name])
+
+
+def _next_word_loss(outputs, targets):
+    from fedpriv.models.text import next_word_loss
+
+    return next_word_loss(outputs, targets)
+
+
+def _every_trainer():
+    module, (x, y) = network(False), words()
+    return [
+        (module_trainer, module_params(mlp()), arrays()),
+        (lambda s: CompiledSoftmaxTrainer(schedule=s), PARAMS, make_examples(8)),
+        (
+            lambda s: BatchedSoftmaxTrainer(schedule=s, device=torch.device("cpu")),
+            PARAMS,
+            make_examples(8),
+        ),
+        (
+            lambda s: WordTrainer(schedule=s, encode=lambda own: (own.x, own.y)),
+            module_params(module),
+            ArrayExamples(x, y),
+        ),
+    ]
+
+
+class TestClientOptimizers:
+    @pytest.mark.parametrize(
+        ("own", "torchs"),
+        [
+            (partial(Momentum, decay=0.8), partial(torch.optim.SGD, momentum=0.8)),
+            (partial(Adam, beta1=0.8, beta2=0.9), partial(torch.optim.Adam, betas=(0.8, 0.9))),
+        ],
+    )
+    def test_the_schedules_one_takes_torchs_steps(self, own, torchs):
+        schedule, user = replace(PLAIN, optimizer=own, learning_rate=0.05), arrays()
+        expected = by_hand(
+            mlp(), nn.functional.cross_entropy, user.x, user.y, schedule, KEY,
+            make=partial(torchs, lr=0.05),
+        )  # fmt: skip
+        assert_close(
+            module_trainer(schedule).train(module_params(mlp()), user, KEY), expected, atol=1e-5
+        )
+        module, (x, y) = network(True), words()
+        params, examples = module_params(module), ArrayExamples(x, y)
+        found = WordTrainer(schedule=schedule, encode=lambda e: (e.x, e.y))
+        same = ModuleTrainer(module=module, loss=_next_word_loss, schedule=schedule)
+        assert_close(
+            found.train(params, examples, KEY), same.train(params, examples, KEY), 1e-2, 1e-3
+        )
+
+    def test_momentum_zero_is_sgd_to_the_bit(self):
+        schedule = replace(PLAIN, optimizer=partial(Momentum, decay=0.0))
+        left = module_trainer(PLAIN).train(module_params(mlp()), arrays(), KEY)
+        right = module_trainer(schedule).train(module_params(mlp()), arrays(), KEY)
+        for name in left:
+            np.testing.assert_array_equal(left[name], right[name])
+
+    def test_what_a_trainer_does_not_take_is_refused_with_the_way_out(self):
+        optimizer = replace(PLAIN, optimizer=Adam)
+        proximal = replace(PLAIN, proximal=1.0)
+        compiled = CompiledSoftmaxTrainer(schedule=PLAIN)
+        with pytest.raises(ValueError, match=r"proximal-mu 1: CompiledSoftmax.*--device cpu"):
+            proximal.check_taken(compiled)
+        with pytest.raises(ValueError, match=r"client-optimizer: CompiledSoftmax.*ModuleTask has"):
+            optimizer.check_taken(compiled)
+        with pytest.raises(ValueError, match=r"say what it takes: takes = .*proximal"):
+            proximal.check_taken(object())
+        for schedule in (optimizer, proximal):
+            schedule.check_taken(module_trainer(PLAIN))
+        PLAIN.check_taken(object())
+
+
+class TestRates:
+    @pytest.mark.parametrize("factor", [1.0, 0.25])
+    def test_a_round_trains_at_its_rate_to_the_bit(self, factor):
+        for make, params, user in _every_trainer():
+            work = following_rounds(make(PLAIN))
+            assert isinstance(work, RateOfRound)
+            brought = {**params, RATE: np.array([factor], np.float32)}
+            assert set(work.template(brought)) == set(params)
+            found = _summed(work, brought, user)
+            scaled = replace(PLAIN, learning_rate=PLAIN.learning_rate * factor)
+            expected = _summed(as_work(make(scaled)), params, user)
+            for name, array in expected.items():
+                np.testing.assert_array_equal(found[name], array)
+            again = _summed(work, {**params, RATE: np.array([0.5], np.float32)}, user)
+            assert any((again[n] != found[n]).any() for n in found)
+
+    def test_many_users_at_once(self):
+        alone = module_trainer(PLAIN)
+        many = VectorisedTrainer(alone=alone, users_at_once=2)
+        slow = many.at_rate(0.5)
+        assert slow.schedule.learning_rate == 0.25 and slow.alone.module is alone.module
+        found = _summed(slow, module_params(mlp()), arrays())
+        expected = _summed(
+            as_work(module_trainer(replace(PLAIN, learning_rate=0.25))),
+            module_params(mlp()),
+            arrays(),
+        )
+        assert_close(found, expected)
+
+    def test_a_trainer_without_a_schedule_is_refused(self):
+        class Own:
+            def train(self, params, examples, key):
+                return params
+
+        with pytest.raises(ValueError, match="Own is no dataclass with a field `schedule`"):
+            following_rounds(Own())
+
+
+class _One:
+    def __init__(self, examples):
+        self._examples = examples
+
+    def examples(self, user_id):
+        return self._examples
+
+    def num_examples(self, user_id):
+        return len(self._examples)
+
+
+def _summed(work, params, user):
+    from fedpriv.mechanisms import Clip
+
+    done = work.partial_sum(
+        params=params, bound=Clip(l2_clip_norm=100.0), user_ids=("u",), key=KEY, data=_One(user)
+    )
+    assert done.num_failed == 0
+    return done.real()
+
+
+class TestPersonalLayers:
+    own = {"2.weight": np.zeros((3, 5), np.float32), "2.bias": np.ones(3, np.float32)}  # noqa: RUF012
+
+    def shared(self):
+        return {n: a for n, a in module_params(mlp()).items() if n not in self.own}
+
+    def test_they_begin_anew_and_are_not_sent(self):
+        params, trainer = self.shared(), module_trainer(PLAIN, personal=self.own)
+        module = mlp()
+        with torch.no_grad():
+            for name, array in self.own.items():
+                dict(module.named_parameters())[name].copy_(torch.from_numpy(array))
+        user = arrays()
+        expected = by_hand(module, nn.functional.cross_entropy, user.x, user.y, PLAIN, KEY)
+        for _ in range(2):  # whoever trained before
+            found = trainer.train(params, user, KEY)
+            assert set(found) == set(params)
+            assert_close(found, {n: expected[n] for n in params}, atol=1e-6)
+            trainer.train(params, arrays(5, seed=9), KEY)
+
+    def test_personalised_the_rest_stays(self):
+        trainer = module_trainer(PLAIN, personal=self.own)
+        found = trainer.personalise(self.shared(), arrays(), KEY)
+        assert set(found) == set(self.own)
+        assert all((found[name] != array).any() for name, array in self.own.items())
