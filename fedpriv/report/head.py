@@ -33,17 +33,20 @@ Figure = tuple[str, str, list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean over seeds with its 95 % t-interval.
+    """A mean over seeds with its 95 % interval.
 
     Attributes:
         mean: The mean, or the value of a single run.
-        half_width: Half the interval; None for a single run.
+        half_width: Half the interval; None where there is none, as for a single run.
         count: Number of runs.
+        by_user: Whether the interval is of a bootstrap over users and seeds; else it is Student's t
+            over seeds.
     """
 
     mean: float
     half_width: float | None
     count: int
+    by_user: bool = False
 
     @property
     def interval(self) -> tuple[float, float] | None:

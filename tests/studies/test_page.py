@@ -170,6 +170,23 @@ class TestDifferences:
         low, high = np.quantile(gains, (0.025, 0.975))
         assert (one.low, one.high) == pytest.approx((low, high), abs=0.1 * (high - low) + 1e-6)
 
+    def test_a_value_and_its_gain_have_such_an_interval_too(self, study, page):
+        [section] = sections_of(groups_of(study))
+        assert section.lead is not None
+        for group in section.groups:
+            value, gain = group.measure(section.lead), group.gain
+            assert value is not None and gain is not None and value.by_user and gain.by_user
+        alone = next(g for g in section.groups if len(g.runs) == 1)
+        [sums] = alone.by_user
+        rng, n = np.random.default_rng(6), len(sums.count)
+        drawn = rng.integers(0, n, (4000, n))
+        means = sums.value[drawn].sum(1) / sums.count[drawn].sum(1)
+        low, high = np.quantile(means, (0.025, 0.975))
+        found = alone.measure(section.lead)
+        assert found is not None
+        assert 2 * found.half_width == pytest.approx(high - low, rel=0.1)
+        assert "bootstrap over users and seeds" in words(page)
+
     def test_equal_methods_differ_by_exactly_nothing(self, make_study):
         study = make_study(methods={"one": 0.25, "other": 0.25}, noise={8.0: 0.72})
         [section] = sections_of(groups_of(study))

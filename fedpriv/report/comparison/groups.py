@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from fedpriv.measures import Measure
 from fedpriv.privacy.plan import UnitWords
 from fedpriv.privacy.statement.coverage import Coverage
+from fedpriv.report.bootstrap import REPLICATES, Interval, Ratio, resampled
 from fedpriv.report.charts import MARKERS, Reference
 from fedpriv.report.head import Estimate, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key
@@ -64,6 +65,11 @@ class UserSums:
                     f"{name} is of shape {sums.shape} and count of {self.count.shape}; both have "
                     "one number for each user of the roster"
                 )
+
+    @property
+    def over_public(self) -> np.ndarray | None:
+        """What the sums are above those of the model of public data alone, or None."""
+        return None if self.public_value is None else self.value - self.public_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,14 +156,73 @@ class Group:
     @property
     def gain(self) -> Estimate | None:
         """Gain of the headline over public-only, run by run, over the runs."""
-        return estimate([run.gain for run in self.runs])
+        if "gain" not in self._measured:
+            found = estimate([run.gain for run in self.runs])
+            self._measured["gain"] = self._by_user(found, over_public=True)
+        return self._measured["gain"]
 
     def measure(self, column: Column) -> Estimate | None:
-        """Return mean and interval, over the seeds, of a measure of the models that runs return."""
+        """Return mean and interval of a measure of the models that runs return.
+
+        The interval of the headline is by user where every run measured its users one by one.
+        """
         if column.key not in self._measured:
-            reached = [run.reached(column.key, column.rows(run)) for run in self.runs]
-            self._measured[column.key] = estimate(reached)
+            found = estimate([run.reached(column.key, column.rows(run)) for run in self.runs])
+            if column.diagnosed and column.measure in self.head.figures[:1]:
+                found = self._by_user(found)
+            self._measured[column.key] = found
         return self._measured[column.key]
+
+    def _by_user(self, found: Estimate | None, *, over_public: bool = False) -> Estimate | None:
+        """Return an estimate of the headline, with an interval over users where there is one."""
+        known = [one for one in self.by_user if one is not None]
+        if found is None or not known or len(known) < len(self.runs):
+            return found
+        values = [one.over_public if over_public else one.value for one in known]
+        if any(value is None for value in values):
+            return found
+        ends = user_interval([one.count for one in known], [v for v in values if v is not None])
+        if ends is None:
+            return found
+        return replace(found, half_width=(ends.high - ends.low) / 2, by_user=True)
+
+
+SEED = 0x5EED  # of the bootstrap: equal folders give equal pages
+
+
+def user_interval(
+    counts: Sequence[np.ndarray],
+    values: Sequence[np.ndarray],
+    generator: np.random.Generator | None = None,
+    replicates: int = REPLICATES,
+) -> Interval | None:
+    """Return the 95 % interval of a mean over examples, users and seeds drawn anew.
+
+    Args:
+        counts: int64 (n_users,), examples of each user, for each seed.
+        values: float64 (n_users,), sums over them, for each seed.
+        generator: Draws; None for one of a fixed seed.
+        replicates: How many.
+
+    Returns:
+        None where seeds do not share the users' held-out examples, so that there are no clusters of
+        all of them, or where fewer than two users have any.
+    """
+    if any(not np.array_equal(count, counts[0]) for count in counts[1:]):
+        return None
+    there = np.flatnonzero(counts[0])
+    if len(there) < 2:
+        return None
+    ratio = Ratio(
+        values=np.stack(values, axis=1)[there], counts=counts[0][there].astype(np.float64)
+    )
+    drawn = resampled(
+        there,
+        [("mean", ratio)],
+        generator=generator or np.random.default_rng(SEED),
+        replicates=replicates,
+    )
+    return drawn["mean"].interval()
 
 
 def columns_of(groups: Sequence[Group]) -> list[Column]:
@@ -278,6 +343,22 @@ def mismatches(groups: Sequence[Group]) -> list[str]:
         "what ε covers": [g.coverage.not_covered for g in groups if g.head.private],
     }
     return [name for name, values in facts.items() if len(set(values)) > 1]
+
+
+def interval_words(groups: Sequence[Group], lead: Column) -> str:
+    """Return what the intervals of the headline are over, and those of other measures."""
+    found = [one for group in groups if (one := group.measure(lead)) and one.half_width is not None]
+    two = "; of two seeds it is very wide" if any(len(g.runs) == 2 for g in groups) else ""
+    over_seeds = f"t-interval over seeds{two}"
+    by_user = [one.by_user for one in found]
+    if not any(by_user):
+        return over_seeds
+    name = lead.measure.label
+    where = "" if all(by_user) else " where users were measured one by one"
+    return (
+        f"interval of a bootstrap over users and seeds for {name} and its gain{where}, of all else "
+        f"a {over_seeds}"
+    )
 
 
 def terms_of(groups: Sequence[Group]) -> str:

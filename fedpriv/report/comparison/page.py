@@ -20,6 +20,7 @@ from fedpriv.report.comparison.groups import (
     curves_of,
     differences,
     gaps,
+    interval_words,
     mismatches,
     nouns_of,
     sections_of,
@@ -343,8 +344,9 @@ def _part(
         "public_only_measured": section.public_only is not None,
         "majority_known": section.majority is not None,
         "best": best[0].label if best else "",
-        "several_seeds": any(len(group.runs) > 1 for group in groups),
-        "two_seeds": any(len(group.runs) == 2 for group in groups),
+        "interval": ""
+        if section.lead is None or not _has_intervals(section)
+        else interval_words(groups, section.lead),
         "many_runs": num_runs > 1 and any(group.head.private for group in groups),
         "paired": paired_table(section, paired) if paired else None,
         "paired_note": _paired_note(section, paired),
@@ -448,6 +450,11 @@ def paired_table(section: Section, paired: Sequence[Difference]) -> DataTable:
             _level_filter(one.level for one in both),
         ],
     )
+
+
+def _has_intervals(section: Section) -> bool:
+    found = [g.measure(column) for g in section.groups for column in measured_columns(section)]
+    return any(one is not None and one.half_width is not None for one in found)
 
 
 def _paired_note(section: Section, paired: Sequence[Difference]) -> str:

@@ -16,15 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.report.bootstrap import REPLICATES, Ratio, resampled
-from fedpriv.report.comparison.groups import Group, Section, UserSums, curves_of
+from fedpriv.report.bootstrap import REPLICATES, Interval
+from fedpriv.report.comparison.groups import (
+    SEED,
+    Group,
+    Section,
+    UserSums,
+    curves_of,
+    user_interval,
+)
 from fedpriv.report.head import estimate
 from fedpriv.report.run_record import RunRecord
 
 PUBLIC_ONLY = "public-only"
 BY_USER = "users and seeds, paired bootstrap"
 BY_SEED = "seeds, paired t-interval"
-_SEED = 0x5EED  # of the bootstrap: equal folders give equal pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +148,7 @@ def _seed(run: RunRecord) -> int | None:
 def _differences(
     part: str, level: float, tracks: Sequence[_Track], replicates: int
 ) -> list[Difference]:
-    generator = np.random.default_rng(_SEED)
+    generator = np.random.default_rng(SEED)
     found = []
     for one, other in combinations(tracks, 2):
         if seeds := sorted(one.values.keys() & other.values.keys()):
@@ -150,10 +156,9 @@ def _differences(
             clustered = None
             if all(seed in track.users for track in (one, other) for seed in seeds):
                 sums = [(one.users[seed], other.users[seed]) for seed in seeds]
-                clustered = _clustered(
+                clustered = user_interval(
                     [a.count for pair in sums for a in pair],
-                    [a.value for a, _ in sums],
-                    [b.value for _, b in sums],
+                    [a.value - b.value for a, b in sums],
                     generator,
                     replicates,
                 )
@@ -167,10 +172,9 @@ def _differences(
                 (track.values[seed], float(public[seed].sum()) / count if count else math.nan)
                 for seed, count in zip(seeds, total, strict=True)
             ]
-            clustered = _clustered(
+            clustered = user_interval(
                 [one.count for one in sums],
-                [one.value for one in sums],
-                [public[seed] for seed in seeds],
+                [one.value - public[seed] for seed, one in zip(seeds, sums, strict=True)],
                 generator,
                 replicates,
             )
@@ -178,45 +182,16 @@ def _differences(
     return found
 
 
-_Ends = tuple[float, float]
-
-
-def _clustered(
-    counts: Sequence[np.ndarray],
-    first: Sequence[np.ndarray],
-    second: Sequence[np.ndarray],
-    generator: np.random.Generator,
-    replicates: int,
-) -> _Ends | None:
-    """Return the interval of a difference of means, users and seeds drawn anew.
-
-    None where the seeds do not share the users' held-out examples, so that there are no clusters
-    of all of them, or where fewer than two users have any.
-    """
-    if any(not np.array_equal(count, counts[0]) for count in counts[1:]):
-        return None
-    there = np.flatnonzero(counts[0])
-    if len(there) < 2:
-        return None
-    values = np.stack([a - b for a, b in zip(first, second, strict=True)], axis=1)
-    ratio = Ratio(values=values[there], counts=counts[0][there].astype(np.float64))
-    drawn = resampled(there, [("difference", ratio)], generator=generator, replicates=replicates)[
-        "difference"
-    ]
-    ends = drawn.interval()
-    return None if ends is None else (ends.low, ends.high)
-
-
 def _made(
     part: str,
     level: float,
     names: tuple[str, str],
     pairs: Sequence[tuple[float, float]],
-    clustered: _Ends | None,
+    clustered: Interval | None,
 ) -> Difference:
     over_seeds = estimate([a - b for a, b in pairs])
     assert over_seeds is not None  # a value that was reached is finite
-    ends = over_seeds.interval if clustered is None else clustered
+    ends = over_seeds.interval if clustered is None else (clustered.low, clustered.high)
     low, high = ends if ends is not None else (None, None)
     return Difference(
         part=part,

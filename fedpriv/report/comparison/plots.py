@@ -29,6 +29,7 @@ from fedpriv.report.comparison.groups import (
     Section,
     curves_of,
     gaps,
+    interval_words,
     nouns_of,
     sections_of,
     styles,
@@ -226,7 +227,7 @@ def epsilon_plot(section: Section) -> Plot | None:
     if remark := direction(lead.measure):
         notes.append(f"{remark.capitalize()}.")
     if any(point.half_width is not None for point in points):
-        notes.append("Bars: 95 % interval over seeds.")
+        notes.append(f"Bars: 95 % {interval_words(section.groups, lead)}.")
     if any(side_by_side(points).values()):
         notes.append("Points at one ε are drawn side by side.")
     if any(point.hollow for point in points):

@@ -18,6 +18,7 @@ from fedpriv.report.comparison.groups import (
     Section,
     columns_of,
     gaps,
+    interval_words,
     mismatches,
     nouns_of,
     sections_of,
@@ -394,8 +395,8 @@ def _caption(section: Section) -> str:
         said.append("Simulated: the noise came from a seed.")
     if section.public_only is None:
         said.append("Public-only was not measured.")
-    if any(len(group.runs) > 1 for group in groups):
-        said.append("± is half a 95 % t-interval over seeds.")
+    if (lead := section.lead) is not None and any(len(group.runs) > 1 for group in groups):
+        said.append(f"± is half a 95 % {interval_words(groups, lead)}.")
     if found := mismatches(groups):
         said.append(f"Not like with like: the runs differ in {', '.join(found)}.")
     return " ".join(said)
