@@ -37,7 +37,7 @@ def task(experiment):
 
 def small():
     return FederatedExperiment(
-        name="small", description="A small model.", task=task, delta=0.01, rounds=3, eval_every=3
+        name="small", description="A small model.", task=task, delta=0.01, rounds=11, eval_every=11
     ).with_options({"target_epsilon": 8.0, "cohort": 4.0})
 
 

@@ -67,7 +67,7 @@ class TestTrials:
             spent = trial.run.summary["epsilon"]
             assert (spent is None) if trial.epsilon is None else (1.9 < spent <= 2.0)
             assert [p.name for p in (trial.run.directory / "checkpoints").iterdir()] == [
-                "round-000003.safetensors"
+                "round-000011.safetensors"
             ]
         assert [row["key"] for row in json_lines.read(done / "trials.jsonl")] == [
             trial.key for trial in found.trials
