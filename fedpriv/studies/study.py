@@ -381,11 +381,10 @@ class Resolver:
         return self._corpora[asked]
 
     def _key(self, experiment: Experiment, corpus: Corpus | None) -> str:
-        options = experiment.options()
-        start = options.get("start.file")
+        start = experiment.options().get("start.file")
         document = {
             "experiment": experiment.name,
-            "options": options,
+            "options": experiment.identity(),
             "automatic": sorted(experiment.automatic),
             "code": [
                 _code(part)
