@@ -29,7 +29,7 @@ NAME = "dp-fedavg-tags"
 
 def main() -> None:
     """Time studies and runs, print and keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--corpus", help="a prepared corpus; by default the synthetic one")
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=60, help="of each of the equal trials")
