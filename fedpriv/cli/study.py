@@ -175,6 +175,8 @@ def _print_forecast(
     missing = "" if len(known) == len(cells) else "; of some the time is not known"
     said = "" if total is None else f", about {total:.2g} minutes on {number} workers"
     print_line(
-        f"{trials} trials{said}, without evaluation and preparation{missing}. Minutes are of all "
-        "trials of a row one after the other, timed on private data: a diagnostic, not covered by ε"
+        f"{trials} trials{said} of training{missing}. Minutes are of all trials of a row one after "
+        "the other, timed on private data: a diagnostic, not covered by ε. Preparation (data, "
+        "calibration, the public model) and evaluation come on top for each trial, and take longer "
+        "than training where that is short"
     )

@@ -34,7 +34,9 @@ def test_every_file_is_a_study(place):
     first = Resolver(load_study("tags.toml"))
     assert len(list(first.cells())) == 7 and len(first.trials()) == 14
     assert first.trials()[0].experiment.options()["rounds"] == 20
-    assert len(Resolver(load_study("my_study.py:study")).trials()) == 4
+    own = Resolver(load_study("my_study.py:study")).trials()
+    assert len(own) == 4 and {trial.data for trial in own} == {"fold 1"}
+    assert own[-1].experiment.options()["server"] == "momentum"
     assert load_study("searched.toml").search.compose
 
 
@@ -54,6 +56,9 @@ def test_a_dry_run_says_what_the_file_comes_to(place):
         assert (row["noise_multiplier"] is None) == (row["epsilon"] is None)
         assert row["memory_bytes"] > 0 and row["minutes"] > 0
     assert not (place / "studies").exists()
+    said = " ".join(CliRunner().invoke(cli.app, ["study", "tags.toml", "--dry-run"]).stdout.split())
+    last = "Preparation (data, calibration, the public model) and evaluation come on top for each"
+    assert last in said
 
 
 @pytest.mark.slow
