@@ -204,12 +204,30 @@ class TestDifferences:
     def test_without_users_it_is_a_t_interval_and_the_page_says_so(self, make_study):
         study = make_study(by_user=False, seeds=3, noise={8.0: 0.72}, nonprivate=False)
         [section] = sections_of(groups_of(study))
-        [one] = paired_differences(section)
+        one, *from_public = paired_differences(section)
+        assert [(d.second, d.seeds, d.clusters) for d in from_public] == [
+            (PUBLIC_ONLY, 3, BY_SEED)
+        ] * 2
         reached = [[r.summary["accuracy"] for r in g.runs] for g in section.groups]
         wanted = estimate([a - b for a, b in zip(*reached, strict=True)])
         assert one.clusters == BY_SEED and (one.low, one.high) == wanted.interval
         text = words(page_of(study))
         assert "Intervals over seeds: Student's t" in text and "Intervals over users" not in text
+        assert re.search(
+            r"AdaDPS, [\d.]+\s%, [\d.]+ points above public-only \(18\.0\s%; 95 % in", text
+        )
+        wanted = estimate([value - 0.18 for value in reached[0]])
+        assert from_public[0].first == "AdaDPS" and from_public[0].low == wanted.interval[0]
+
+    def test_of_one_seed_without_users_no_interval_is_spoken_of(self, make_study):
+        study = make_study(by_user=False, seeds=1, noise={8.0: 0.72}, nonprivate=False)
+        text = words(page_of(study))
+        assert "apart" not in text and text.count("one seed: no interval") == 2
+        assert set(differences_frame(study)["interval_over"]) == {""}
+        rows = csv.DictReader(
+            io.StringIO(downloads(page_of(study))["study-differences.csv"][1].decode())
+        )
+        assert {row["interval_over"] for row in rows} == {""}
 
     def test_other_held_out_examples_are_no_clusters(self, study):
         """Of seeds that hold out other examples, users are not the same sample."""
@@ -223,6 +241,29 @@ class TestDifferences:
         found = paired_differences(replace(section, groups=groups), replicates=200)
         of_it = [d for d in found if d.level == 8.0 and d.second == "DP-FedAvg"]
         assert [d.clusters for d in of_it] == [BY_SEED]
+
+
+def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
+    study = make_study(by_user=False, seeds=2, noise={8.0: 0.72})
+    of_seeds = "on the same examples; its ± is half a 95 % t-interval over seeds."
+    assert of_seeds not in words(page_of(study))
+    for trial in study.trials:
+        path = study.directory / "trials" / trial.key / "summary.json"
+        summary = json.loads(path.read_text("utf-8"))
+        summary["accuracy_public_only"] = 0.18 + 0.01 * trial.seed
+        path.write_text(json.dumps(summary), "utf-8")
+    study = read_study(study.directory)
+    [section] = sections_of(groups_of(study))
+    assert of_seeds in words(page_of(study))
+    # Four trials of two seeds are two samples of it.
+    assert section.public_only == estimate([0.18, 0.19])
+    assert "18.5 % ± 6.4" in words(page_of(study)) and r"$\pm$ 6.4" in as_latex(groups_of(study))
+
+
+def test_a_gap_is_explained_only_where_it_is_shown(make_study, page):
+    assert "gap closed" in page and "Gap closed:" in page
+    none = page_of(make_study(methods={"weak": 0.15}, noise={8.0: 0.72}, seeds=1))
+    assert "gap closed" not in none and "Gap closed" not in none
 
 
 def test_sums_by_user_of_another_run_are_refused(make_study):

@@ -341,7 +341,8 @@ def _part(
                 if column.diagnosed and column.measure in headlines
             )
         ),
-        "public_only_measured": section.public_only is not None,
+        "public_only": section.public_only,
+        "gap_closed_known": any(section.gap_closed(group) is not None for group in groups),
         "majority_known": section.majority is not None,
         "best": best[0].label if best else "",
         "interval": ""
@@ -383,17 +384,24 @@ def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:
         if not math.isfinite(level):
             text = text[:1].upper() + text[1:]
         if over := found.get((level, first, PUBLIC_ONLY)):
-            text += f" ({_with_interval(lead.measure, over)} over public-only)"
+            text += f", {_over_public(lead.measure, over, value)}"
         if ahead := found.get((level, first, second)):
-            told = "" if ahead.excludes_zero else "; the interval does not tell them apart"
-            text += f". Next: {second}, by {_with_interval(lead.measure, ahead)}{told}"
+            ends = _ends(lead.measure, ahead)
+            told = "" if ahead.excludes_zero or not ends else "; it does not tell them apart"
+            text += f". Next: {second}, by {written_difference(lead.measure, ahead.value)}"
+            text += f" ({_interval_text(ends)}{told})"
         texts.append(f"{text}.")
     return texts
 
 
-def _with_interval(measure: Measure, found: Difference) -> str:
-    value = written_difference(measure, found.value)
-    return f"{value}, {ends}" if (ends := _ends(measure, found)) else value
+def _over_public(measure: Measure, over: Difference, value: float) -> str:
+    side, public = "below" if over.value < 0 else "above", figure(measure, value - over.value)
+    size = written_difference(measure, over.value)[1:]
+    return f"{size} {side} {PUBLIC_ONLY} ({public}; {_interval_text(_ends(measure, over))})"
+
+
+def _interval_text(ends: str) -> str:
+    return f"95 % interval {ends}" if ends else "one seed: no interval"
 
 
 def _ends(measure: Measure, found: Difference) -> str:
@@ -433,7 +441,7 @@ def paired_table(section: Section, paired: Sequence[Difference]) -> DataTable:
                     Cell(written_difference(measure, one.value), value=one.value),
                     Cell(_ends(measure, one) or NOTHING, value=one.low),
                     Cell(str(one.seeds), value=one.seeds),
-                    Cell(one.clusters.partition(",")[0] if one.low is not None else NOTHING),
+                    Cell(one.clusters.partition(",")[0] or NOTHING),
                 ],
                 filters={"level": _level_text(one.level), "second": one.second},
                 clear=one.excludes_zero,
@@ -458,7 +466,7 @@ def _has_intervals(section: Section) -> bool:
 
 
 def _paired_note(section: Section, paired: Sequence[Difference]) -> str:
-    kinds = {one.clusters for one in paired if one.low is not None}
+    kinds = {one.clusters for one in paired}
     texts = ["Same seeds and held-out examples; bold: the 95 % interval excludes zero."]
     if BY_USER in kinds:
         texts.append(
@@ -471,6 +479,8 @@ def _paired_note(section: Section, paired: Sequence[Difference]) -> str:
             "Intervals over seeds: Student's t of the differences seed by seed, on the same "
             f"{nouns_of(section).contributor}s."
         )
+    if "" in kinds:
+        texts.append("One seed: no interval.")
     texts.append("Each interval is of one difference; none is corrected for how many there are.")
     return " ".join(texts)
 
@@ -519,8 +529,7 @@ def runs_table(section: Section) -> DataTable:
         )
         for group, found, (colour, _) in zip(groups, remarks, styles(groups), strict=True)
     ]
-    for _, _, value in references_of(section):
-        marks.append((Estimate(mean=value, half_width=None, count=1), "muted", ""))
+    marks += [(value, "muted", "") for _, _, value in references_of(section)]
     scale = max([e.mean + (e.half_width or 0) for e, _, _ in marks if e], default=0.0)
     names, rows = table_of(section)
     before = int(bool(groups[0].method))  # ε, in a study

@@ -109,8 +109,7 @@ def table_of(section: Section) -> tuple[list[str], list[Row]]:
         rows.append(Row(group.method or group.label, cells, group))
     for name, spent, value in references_of(section):
         cells = [
-            Cell(figure(c.measure, value), value=value) if c == section.lead else Cell(NOTHING)
-            for c in columns
+            measure_cell(c.measure, value) if c == section.lead else Cell(NOTHING) for c in columns
         ]
         before, after = (
             [Cell(spent if n == "ε" else NOTHING) for n, _ in part] for part in (first, more)
@@ -200,11 +199,12 @@ def gain_cell(group: Group) -> Cell:
     return Cell(value, " ".join(filter(None, (spread, unit))), gain.mean)
 
 
-def references_of(section: Section) -> list[tuple[str, str, float]]:
+def references_of(section: Section) -> list[tuple[str, str, Estimate]]:
     """Return what needs no private run: (name, its ε, its value in the leading column)."""
-    found = [("majority class", NOTHING, section.majority)]
-    if section.public_only is not None:
-        found.append(("public-only", "0", section.public_only.mean))
+    found = [
+        ("majority class", NOTHING, estimate([section.majority])),
+        ("public-only", "0", section.public_only),
+    ]
     return [(name, spent, value) for name, spent, value in found if value is not None]
 
 
@@ -360,7 +360,7 @@ def _grid(section: Section) -> str:
             cells.append(" ".join(filter(None, (text, escaped(cell.remark)))))
         rows.append([escaped(method), *cells])
     for name, _, value in references_of(section):
-        text = escaped(figure(measure, value)) if measure is not None else ""
+        text = escaped(measure_cell(measure, value).written) if measure is not None else ""
         rows.append([escaped(name), f"\\multicolumn{{{len(levels)}}}{{c}}{{{text}}}"])
     heads = [escaped(_level_head(level, by_level[level])) for level in levels]
     body = "\n".join(f"{' & '.join(row)} \\\\" for row in rows)
