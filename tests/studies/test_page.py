@@ -116,17 +116,17 @@ def test_equal_folders_give_equal_pages(study, page):
 def test_the_table_of_a_paper_has_methods_by_epsilon(study):
     text = as_latex(groups_of(study))
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert rows[0].startswith(r"method & $\varepsilon$ = ") and "not private" in rows[0]
+    assert rows[0].startswith(r"method & \ensuremath{\varepsilon} = ") and "not private" in rows[0]
     assert rows[1].startswith("AdaDPS & \\textbf{") and r"\textbf" not in rows[2]
     assert rows[3].startswith("majority class & \\multicolumn{3}{c}{11.9")
-    assert "Bold: the best of a column." in text and r"$\delta$ = " in text
+    assert "Bold: the best of a column." in text and r"\ensuremath{\delta} = " in text
 
 
 def test_a_column_of_a_paper_never_states_less_than_was_spent(make_study):
     study = make_study(noise={2.0: 0.6}, nonprivate=False, seeds=1)
     [group, _] = groups_of(study)
     assert group.epsilon > group.level == 2.0
-    assert r"$\varepsilon$ = 2 " not in as_latex(groups_of(study))
+    assert r"\ensuremath{\varepsilon} = 2 " not in as_latex(groups_of(study))
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,9 @@ def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
     assert of_seeds in words(page_of(study))
     # Four trials of two seeds are two samples of it.
     assert section.public_only == estimate([0.18, 0.19])
-    assert "18.5 % ± 6.4" in words(page_of(study)) and r"$\pm$ 6.4" in as_latex(groups_of(study))
+    assert "18.5 % ± 6.4" in words(page_of(study)) and r"\ensuremath{\pm} 6.4" in as_latex(
+        groups_of(study)
+    )
 
 
 def test_a_gap_is_explained_only_where_it_is_shown(make_study, page):

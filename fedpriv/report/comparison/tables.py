@@ -252,11 +252,19 @@ _SIGNS = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}",
-    "ε": r"$\varepsilon$", "δ": r"$\delta$", "ρ": r"$\rho$", "σ": r"$\sigma$", "∞": r"$\infty$",
-    "±": r"$\pm$", "×": r"$\times$", "−": "$-$", "–": "--", "·": r"$\cdot$", "\u202f": r"\,",
-    "⁻": r"$^{-}$",
+    "–": "--", "—": "---", "…": r"\ldots{}", "\u202f": r"\,",
 }  # fmt: skip
-_SIGNS |= {sign: f"$^{{{digit}}}$" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+_MATHS_OF = (
+    "α alpha β beta γ gamma δ delta ε varepsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu "
+    "ν nu ξ xi π pi ρ rho ς varsigma σ sigma τ tau υ upsilon φ varphi χ chi ψ psi ω omega ϵ epsilon "
+    "ϕ phi µ mu Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Φ Phi Ψ Psi Ω Omega ∞ infty "
+    "± pm × times · cdot ≤ le ≥ ge ≠ ne ≈ approx → to ← leftarrow ∈ in"
+).split()
+_MATHS = {sign: f"\\{name}" for sign, name in zip(_MATHS_OF[::2], _MATHS_OF[1::2], strict=True)}
+_MATHS |= {"−": "-", "⁻": "^{-}"}
+_MATHS |= {sign: f"^{digit}" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+_MATHS |= {sign: f"_{digit}" for digit, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")}
+_SIGNS |= {sign: f"\\ensuremath{{{maths}}}" for sign, maths in _MATHS.items()}
 
 
 def as_json(
