@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -254,14 +255,17 @@ _SIGNS = {
     "<": r"\textless{}", ">": r"\textgreater{}",
     "–": "--", "—": "---", "…": r"\ldots{}", "\u202f": r"\,",
 }  # fmt: skip
-_MATHS_OF = (
-    "α alpha β beta γ gamma δ delta ε varepsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu "
-    "ν nu ξ xi π pi ρ rho ς varsigma σ sigma τ tau υ upsilon φ varphi χ chi ψ psi ω omega ϵ epsilon "
-    "ϕ phi µ mu Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Φ Phi Ψ Psi Ω Omega ∞ infty "
-    "± pm × times · cdot ≤ le ≥ ge ≠ ne ≈ approx → to ← leftarrow ∈ in"
-).split()
-_MATHS = {sign: f"\\{name}" for sign, name in zip(_MATHS_OF[::2], _MATHS_OF[1::2], strict=True)}
-_MATHS |= {"−": "-", "⁻": "^{-}"}
+_GREEK = (  # from U+03B1 on; omicron has no command
+    "alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu xi - pi rho varsigma "
+    "sigma tau upsilon varphi chi psi omega"
+)
+_CAPITALS = "Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Φ Phi Ψ Psi Ω Omega"
+_OTHERS = (
+    "ϵ epsilon ϕ phi µ mu ∞ infty ± pm × times · cdot ≤ le ≥ ge ≠ ne ≈ approx → to ← leftarrow ∈ in"
+)
+_NAMES = {chr(0x3B1 + n): name for n, name in enumerate(_GREEK.split()) if name != "-"}
+_NAMES |= dict(pair.split() for pair in re.findall(r"\S+ \S+", f"{_CAPITALS} {_OTHERS}"))
+_MATHS = {sign: f"\\{name}" for sign, name in _NAMES.items()} | {"−": "-", "⁻": "^{-}"}
 _MATHS |= {sign: f"^{digit}" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
 _MATHS |= {sign: f"_{digit}" for digit, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")}
 _SIGNS |= {sign: f"\\ensuremath{{{maths}}}" for sign, maths in _MATHS.items()}
