@@ -109,6 +109,26 @@ def test_every_download_is_a_file_of_its_type(page, study):
     assert rb"\begin{tabular}{lrrr}" in content["study.tex"]
 
 
+def test_the_tables_of_the_page_lie_next_to_it(make_study):
+    study = make_study(noise={8.0: 0.72}, seeds=1, nonprivate=False)
+    planned = (study.directory / "study.json").read_bytes()
+    write_page(study, study.directory / "index.html")
+    held = downloads((study.directory / "index.html").read_text("utf-8"))
+    for name in ("study.csv", "study-differences.csv", "study.tex"):
+        assert (study.directory / name).read_bytes() == held[name][1], name
+    assert (study.directory / "study.json").read_bytes() == planned
+    none = replace(study, trials=())
+    write_page(none, study.directory / "index.html")
+    assert not (study.directory / "study-differences.csv").exists()
+
+
+def test_options_that_all_trials_share_are_folded(page):
+    folded = words(page).partition("The same in all")[2].partition("Failed trials")[0]
+    assert "sampling.cohort 350" in folded and "<summary>The same in all" in page
+    for differing in ("precondition ", "noise.multiplier", "noise.target_epsilon", " seed"):
+        assert differing not in folded
+
+
 def test_equal_folders_give_equal_pages(study, page):
     assert page_of(read_study(study.directory)) == page
 

@@ -329,6 +329,17 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
     return {"mode": modes, **found} if len(set(modes)) > 1 else found
 
 
+def shared_options(groups: Sequence[Group]) -> dict[str, str]:
+    """Return the options that are the same in every run, seeds among them."""
+    first, *others = (run.options for group in groups for run in group.runs)
+    return {
+        name: exact(value)
+        for name, value in first.items()
+        if name not in ("name", "description")
+        and all(name in options and options[name] == value for options in others)
+    }
+
+
 def mismatches(groups: Sequence[Group]) -> list[str]:
     """Return why figures of the groups must not be read against each other."""
     guarantees = [guaranteed(group.head) for group in groups if group.head.private]

@@ -24,6 +24,7 @@ from fedpriv.report.comparison.groups import (
     mismatches,
     nouns_of,
     sections_of,
+    shared_options,
     styles,
     terms_of,
 )
@@ -178,24 +179,40 @@ class Heading:
 
 
 def render(groups: Sequence[Group], heading: Heading | None = None) -> str:
-    """Return the comparison page as HTML; same guarantees as the report's.
+    """Return the comparison page as HTML; see `render_with_files`."""
+    return render_with_files(groups, heading)[0]
+
+
+def render_with_files(
+    groups: Sequence[Group], heading: Heading | None = None
+) -> tuple[str, dict[str, bytes]]:
+    """Return the comparison page as HTML, and the files that its head offers, by name.
 
     Args:
         groups: The groups; of a study whose trials all failed none.
         heading: Of a study; None for that of a comparison.
 
     Guarantees:
+        Those of the report's page.
         The page's policy allows one script, which is part of the page, and no request.
     """
     sections = sections_of(groups)
     head = _heading_of(groups, sections) if heading is None else heading
     num_runs = sum(len(group.runs) for group in groups)
     paired = [paired_differences(section) for section in sections]
-    return theme.render(
+    files = _downloads(groups, head, [one for part in paired for one in part])
+    page = theme.render(
         "comparison.html.md",
         title=f"{head.title} · fedpriv",
         head=head,
-        downloads=_downloads(groups, head, [one for part in paired for one in part]),
+        downloads=[
+            {
+                "name": name,
+                "what": what,
+                "href": f"data:{kind};base64,{base64.b64encode(content).decode()}",
+            }
+            for name, what, kind, content in files
+        ],
         parts=[
             _part(section, found, num_runs, study=heading is not None)
             for section, found in zip(sections, paired, strict=True)
@@ -204,6 +221,7 @@ def render(groups: Sequence[Group], heading: Heading | None = None) -> str:
         versions=head.versions or _versions(groups),
         script=theme.script("tables.js.md"),
     )
+    return page, {name: content for name, _, _, content in files}
 
 
 def _heading_of(groups: Sequence[Group], sections: Sequence[Section]) -> Heading:
@@ -281,8 +299,8 @@ def _versions(groups: Sequence[Group]) -> dict[str, str]:
 
 def _downloads(
     groups: Sequence[Group], head: Heading, paired: Sequence[Difference]
-) -> list[dict[str, str]]:
-    """Return the files that the page holds, as data URIs."""
+) -> list[tuple[str, str, str, bytes]]:
+    """Return the files that the page holds: (name, what it is, type, content)."""
     files = [
         (f"{head.name}.csv", "every row", "text/csv", as_csv(groups).encode()),
         (f"{head.name}.tex", "table for a paper", "application/x-tex", as_latex(groups).encode()),
@@ -302,14 +320,7 @@ def _downloads(
             (f"{head.name}.svg", "plot", "image/svg+xml", as_svg(groups).encode()),
             (f"{head.name}.png", "plot", "image/png", as_png(groups)),
         ]
-    return [
-        {
-            "name": name,
-            "what": what,
-            "href": f"data:{kind};base64,{base64.b64encode(content).decode()}",
-        }
-        for name, what, kind, content in files
-    ]
+    return files
 
 
 def _part(
@@ -353,6 +364,7 @@ def _part(
         "paired_note": _paired_note(section, paired),
         "plots": round_plots(section),
         "cost": _data_table(section, *cost_table(section)),
+        "same": shared_options(groups),
         "labels": [group.method or group.label for group in heads],
         "differences": options,
     }
