@@ -332,5 +332,10 @@ def test_the_data_frames_hold_what_the_page_shows(study):
     assert results.index.names == ["data", "method", "epsilon_target"] and len(results) == 6
     assert results.loc[("onstartups", "AdaDPS", np.inf), "private"] == np.False_
     assert list(trials["state"]).count("failed") == 1 and len(trials) == 12
+    assert list(results)[:4] == ["epsilon", "accuracy", "accuracy_public", "gain"]
+    assert list(trials)[:6] == [
+        "method", "data", "target_epsilon", "accuracy", "accuracy_public", "gain",
+    ]  # fmt: skip
+    assert list(results)[-1].startswith("seconds") and list(trials)[-1] == "seconds"
     differences = differences_frame(study)
     assert len(differences) == 9 and set(differences["interval_over"]) == {BY_USER}
