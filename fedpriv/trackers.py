@@ -2,7 +2,7 @@
 
 Each is a callback (`fedpriv.runs.callbacks`): it is given the lines of `rounds.jsonl` and the run's
 options, ε, δ, relation, unit and accountant, and nothing else unless `diagnostics=True`. Their
-packages come with `pip install 'fedpriv[trackers]'`.
+packages come with `pip install -e '.[trackers]'`.
 
     fp.run("adadps-tags", callbacks=[TensorBoard("runs/board")])
 """
@@ -217,7 +217,7 @@ def _need(package: str, name: str) -> None:
     if find_spec(package) is None:
         raise ValueError(
             f"{name} needs the package {package}, which is not installed: "
-            "pip install 'fedpriv[trackers]'"
+            "pip install -e '.[trackers]'"
         )
 
 

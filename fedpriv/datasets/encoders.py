@@ -671,6 +671,6 @@ def transformers_library() -> Any:
         import transformers
     except ImportError as error:
         raise ValueError(
-            f"pretrained models need the extra: pip install 'fedpriv[pretrained]' ({error})"
+            f"pretrained models need the extra: pip install -e '.[pretrained]' ({error})"
         ) from None
     return transformers

@@ -81,7 +81,7 @@ def read_image_folders(
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ImportError(
-            "images are read by Pillow, which is not here; pip install 'fedpriv[data]'"
+            "images are read by Pillow, which is not here; pip install -e '.[data]'"
         ) from error
     root = Path(folder)
     if not levels or len(set(levels)) != len(levels) or set(levels) - {"label", "user"}:

@@ -7,6 +7,7 @@ the first two. The python version of CIFAR is pickled and is not read.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ import numpy as np
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.datasets.raw_files import file_checksums, find_files, read_file, tar_members
 from fedpriv.hashes import Progress
+
+_LOG = logging.getLogger(__name__)
 
 _MNIST_FILES = tuple(
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
@@ -178,8 +181,8 @@ def load_cifar10(
 
     Args:
         argument: A folder with the files, or one of them; None to look around. Where the published
-            files are not found, "cifar10-jpeg-10k" will do, a lossy sample: the returned data set's
-            `name` says which one it is.
+            files are not found, "cifar10-jpeg-10k" will do, a lossy sample: a warning is logged,
+            and the returned data set's `name` says which one it is.
         progress: Called with the bytes read, file after file.
 
     Raises:
@@ -220,6 +223,14 @@ def _load_cifar(
     paths = find_files(forms[0].name, choices, argument, get=get)
     names = tuple(path.name for path in paths)
     form = next(form for form in forms if names in form.choices)
+    if form.note:
+        _LOG.warning(
+            "%s is not there; %s is read instead: %s; %s",
+            forms[0].kind,
+            paths[0].parent,
+            form.note["note"],
+            get,
+        )
     files = form.choices[-1]
     if names != files:
         largest = max(form.images or ()) * (len(form.classes) + _PIXELS)

@@ -1,4 +1,4 @@
-"""Data sets by user in LEAF's JSON: FEMNIST and Shakespeare.
+"""Data sets by user in LEAF's JSON: FEMNIST, Shakespeare, and any of that form.
 
 LEAF's scripts (github.com/TalwalkarLab/leaf, BSD-2-Clause) download the originals and write files
 `all_data_*.json`, or after a split `train/` and `test/` folders of them; nothing is published
@@ -35,6 +35,64 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 _LARGEST = 2 << 30
 _PIXELS = 28 * 28
 _NUM_LABELS = 62
+
+
+def read_leaf(path: str | os.PathLike[str], *, progress: Progress | None = None) -> UserArrays:
+    """Return each user's x and y of any data set in LEAF's JSON, as they are written.
+
+    Numbers are int64 of shape (n, ...), or float32 where one of any user's is no integer; texts are
+    arrays of str, (n,). Arrays of a user without examples are as those of the others.
+
+    Args:
+        path: A file of LEAF's form, packed or not, or a folder of them.
+        progress: Called with the bytes read, file after file.
+
+    Raises:
+        ValueError: If there is no such file, or one is truncated or not of that form, or a user is
+            twice, or examples are not all finite numbers of one shape or all texts; names the user.
+    """
+    found = _read(Path(path), lambda x, y: (_as_written(x, "x"), _as_written(y, "y")), progress)
+    pairs = found.items()
+    try:
+        x = _alike({user: arrays[0] for user, arrays in pairs}, "x")
+        y = _alike({user: arrays[1] for user, arrays in pairs}, "y")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return {user: (x[user], y[user]) for user in found}
+
+
+def _as_written(given: list[Any], name: str) -> np.ndarray:
+    try:
+        found = np.asarray(given)
+    except ValueError:  # rows of several lengths
+        found = np.empty(0, object)
+    texts = found.dtype.kind == "U" and all(isinstance(text, str) for text in given)
+    if given and found.dtype.kind not in "if" and not texts:
+        raise ValueError(f"examples of {name} are neither numbers of one shape nor texts")
+    if found.dtype.kind == "f" and not bool((np.abs(found) < np.finfo(np.float32).max).all()):
+        raise ValueError(f"a number of {name} is not finite as float32")
+    return found
+
+
+def _alike(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """Return users' arrays with one dtype, and those of users without examples with one shape."""
+    some = {user: array for user, array in arrays.items() if len(array)}
+    first = next(iter(some.items()), ("", np.empty(0, np.float32)))
+    for user, array in some.items():
+        texts = {one.dtype.kind == "U" for one in (array, first[1])}
+        if array.shape[1:] != first[1].shape[1:] or len(texts) > 1:
+            raise ValueError(
+                f"an example of {name} of user {user!r} is {_said(array)}, and of user "
+                f"{first[0]!r} {_said(first[1])}; give all of one kind and shape"
+            )
+    kinds = {array.dtype.kind for array in some.values()}
+    dtype = np.str_ if "U" in kinds else np.int64 if kinds == {"i"} else np.float32
+    shape = first[1].shape[1:]
+    return {u: a.reshape(len(a), *shape).astype(dtype, copy=False) for u, a in arrays.items()}
+
+
+def _said(array: np.ndarray) -> str:
+    return "a text" if array.dtype.kind == "U" else f"of numbers of shape {array.shape[1:]}"
 
 
 def read_leaf_femnist(

@@ -66,7 +66,7 @@ def _read_parquet(path: Path, table: Table, examples: Examples) -> dict[str, Any
     except ImportError as error:
         raise ImportError(
             "Parquet files are read by pyarrow, which is not here; "
-            "pip install 'fedpriv[data]', or write the file as CSV"
+            "pip install -e '.[data]', or write the file as CSV"
         ) from error
     if not path.is_file():
         raise ValueError(f"{path} is not there; give a Parquet file")

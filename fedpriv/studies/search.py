@@ -205,7 +205,7 @@ class _Optuna:
         except ModuleNotFoundError as error:
             raise ValueError(
                 f"sampler {search.sampler!r} is Optuna's, which is not installed; run "
-                "`pip install 'fedpriv[studies]'`, or use sampler grid"
+                "`pip install -e '.[studies]'`, or use sampler grid"
             ) from error
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         name = _SAMPLERS.get(str(search.sampler), str(search.sampler))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from fedpriv.experiments.user_code import user_code
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.measures import Measure
 from fedpriv.ranges import positive_float
+from fedpriv.studies.own_code import CodeReader, is_fedprivs
 from fedpriv.studies.search import Search
 from fedpriv.tasks.checks import public_of_rostered
 from fedpriv.tasks.module_task import ArrayUsers
@@ -280,6 +280,8 @@ class Resolver:
         self.study = study
         self._corpora: dict[str | None, Corpus] = {}
         self._facts: dict[str, DataFacts] = {}
+        self._loaded: dict[str, Experiment] = {}
+        self._code = CodeReader()
 
     def cells(self) -> Iterator[tuple[str, float | None, str]]:
         """Yield method, ε and data of every group of trials that differ in their seed alone."""
@@ -339,7 +341,7 @@ class Resolver:
             experiment=chosen,
             reference=reference,
             corpus=None if corpus is None else corpus.directory.resolve(),
-            task_key=_task_key(chosen, corpus) if corpus is not None else None,
+            task_key=self._task_key(chosen, corpus) if corpus is not None else None,
         )
 
     def corpus_of(self, trial: Trial) -> Corpus | None:
@@ -348,10 +350,10 @@ class Resolver:
 
     def facts(self, experiment: Experiment, corpus: Corpus | None) -> DataFacts:
         """Return what is known of an experiment's data; read once for each choice of data."""
-        known = _task_key(experiment, corpus)
+        known = self._task_key(experiment, corpus)
         if known not in self._facts:
             with user_code(f"while the task of {experiment.name} was made"):
-                self._facts[known] = DataFacts.of(make_task(experiment, corpus))
+                self._facts[known] = DataFacts.of(make_task(experiment, corpus), self._code)
         return self._facts[known]
 
     def _base(self, method: str, data: str) -> tuple[Experiment, str | None, Corpus | None]:
@@ -361,7 +363,9 @@ class Resolver:
         asked = given.pop("corpus", None)
         with _named(method, data):
             if isinstance(one.experiment, str):
-                experiment = load_experiment(one.experiment)
+                if one.experiment not in self._loaded:
+                    self._loaded[one.experiment] = load_experiment(one.experiment)
+                experiment = self._loaded[one.experiment]
             else:
                 experiment = one.experiment
             merged: dict[str, Option] = {}
@@ -382,25 +386,45 @@ class Resolver:
 
     def _key(self, experiment: Experiment, corpus: Corpus | None) -> str:
         start = experiment.options().get("start.file")
+        facts = self.facts(experiment, corpus)
         document = {
             "experiment": experiment.name,
             "options": experiment.identity(),
             "automatic": sorted(experiment.automatic),
-            "code": [
-                _code(part)
-                for part in (
+            **self._code.document(
+                (
                     experiment.task,
                     experiment.refine,
                     experiment.statistics,
                     *experiment.bounds.values(),
                 )
-                if part is not None
-            ],
+            ),
+            **({"made": facts.code} if facts.code else {}),
             "start": None if start is None else file_sha256(Path(str(start))),
-            "data": self.facts(experiment, corpus).digest,
+            "data": facts.digest,
             "fedpriv": __version__,
         }
         return document_sha256(document)[:_KEY]
+
+    def _task_key(self, experiment: Experiment, corpus: Corpus | None) -> str:
+        """Return what is equal for experiments whose tasks are equal, in this process."""
+        options, task = experiment.options(), experiment.task
+        given = {n: v for n, v in options.items() if n.startswith("task.")}
+        if not is_fedprivs(type(task)):
+            # A task of somebody's own may look at anything but what the trials differ in.
+            left_out = ("seed", "noise", "output_noise", "target_epsilon")
+            given = {n: v for n, v in options.items() if not n.startswith(left_out)}
+        return document_sha256(
+            {
+                **self._code.document([task]),
+                # What a function encloses, such as data, is not all in its description.
+                "function": None if is_dataclass(task) else id(task),
+                "options": given,
+                "unit": experiment.unit,
+                "examples": options.get("examples_per_user"),
+                "corpus": None if corpus is None else str(corpus.directory.resolve()),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,17 +433,19 @@ class DataFacts:
 
     Attributes:
         digest: Of its contents, JSON values.
+        code: What stands for the user-written code that it calls, JSON values; empty without any.
         measures: Of the task, the headline first.
         equal: How many of its public examples equal rostered users', so that a choice by them
             would be a choice by these.
     """
 
     digest: Any
+    code: Mapping[str, Any]
     measures: tuple[Measure, ...]
     equal: int
 
     @classmethod
-    def of(cls, task: Any) -> DataFacts:
+    def of(cls, task: Any, reader: CodeReader) -> DataFacts:
         """Return the facts of a task."""
         digest: Any = data_digests(task)
         described = task.describe().to_json()
@@ -433,7 +459,14 @@ class DataFacts:
             named = ("name", "roster", "roster_sha256", "num_users", "num_public_users")
             digest = {"digests": digest, **{name: described.get(name) for name in named}}
         equal = public_of_rostered(task, learnt_from=False)
-        return cls(digest=digest, measures=tuple(task.measures), equal=sum(equal.values()))
+        parts = getattr(task, "user_code", () if is_fedprivs(type(task)) else (type(task),))
+        code = reader.document(parts)
+        return cls(
+            digest=digest,
+            code=code if any(isinstance(one, list) for one in code["code"]) else {},
+            measures=tuple(task.measures),
+            equal=sum(equal.values()),
+        )
 
 
 def has_noise(experiment: Experiment) -> bool:
@@ -472,37 +505,6 @@ def reference_of(experiment: str | Experiment) -> str | None:
     make = find_experiments().get(experiment.name)
     known = make is not None and make().with_options(experiment.options()) == experiment
     return experiment.name if known else None
-
-
-def _task_key(experiment: Experiment, corpus: Corpus | None) -> str:
-    """Return what is equal for experiments whose tasks are equal."""
-    options = experiment.options()
-    given = {n: v for n, v in options.items() if n.startswith("task.")}
-    if type(experiment.task).__module__.partition(".")[0] != "fedpriv":
-        # A task of somebody's own may look at anything but what the trials differ in.
-        left_out = ("seed", "noise", "output_noise", "target_epsilon")
-        given = {n: v for n, v in options.items() if not n.startswith(left_out)}
-    return document_sha256(
-        {
-            "task": _code(experiment.task),
-            "options": given,
-            "unit": experiment.unit,
-            "examples": options.get("examples_per_user"),
-            "corpus": None if corpus is None else str(corpus.directory.resolve()),
-        }
-    )
-
-
-def _code(part: Any) -> Any:
-    """Return what stands for code: of functions and classes of somebody's own their source."""
-    kind = part if inspect.isfunction(part) or inspect.isclass(part) else type(part)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    if kind.__module__.partition(".")[0] == "fedpriv":
-        return name
-    try:
-        return [kind.__qualname__, inspect.getsource(kind)]
-    except (OSError, TypeError):  # made in a console
-        return name
 
 
 class _named:

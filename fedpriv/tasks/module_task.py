@@ -394,6 +394,8 @@ class ModuleTask(Task):
             self._own_start = self._personal_start(personal)
         self._measures = None if measures is None else with_loss(measures, loss)
         self._checked = False
+        #: What a user may have written of it: a study's trials are other ones when it changes.
+        self.user_code = (type(self), type(users), module, loss, measures, client_optimizer)
 
     @property
     def measures(self) -> tuple[Measure, ...]:

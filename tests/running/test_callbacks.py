@@ -187,7 +187,7 @@ def test_a_tracker_that_is_none_is_refused(text):
 @pytest.mark.parametrize("package", ["tensorboard", "mlflow", "wandb"])
 def test_a_package_that_is_missing_is_said_before_the_run(package, monkeypatch):
     monkeypatch.setattr("fedpriv.trackers.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=rf"{package}.*pip install 'fedpriv\[trackers\]'"):
+    with pytest.raises(ValueError, match=rf"{package}.*pip install -e '\.\[trackers\]'"):
         tracker_of(f"{package}:somewhere")
 
 

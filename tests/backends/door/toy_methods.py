@@ -244,6 +244,7 @@ def components(method):
     """What the loop runs of a method, or of a class of it."""
     made = method() if isinstance(method, type) else method
     return SimpleNamespace(
+        dropout_rate=0.0,
         task=toys.TASK,
         init_params=toys.TASK.init_params,
         plan=made.plan,

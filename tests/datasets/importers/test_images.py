@@ -167,12 +167,14 @@ def test_a_canonical_file_with_too_few_images_is_refused(canonical, monkeypatch)
         load_cifar10(folder)
 
 
-def test_the_reduced_set_never_passes_for_cifar10(tmp_path, monkeypatch):
+def test_the_reduced_set_never_passes_for_cifar10(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     for name, labels in (("train10k", [1, 2, 3]), ("test2k", [4])):
         packed = lzma.compress(records(labels)[0])
         (tmp_path / f"cifar10_jpeg_{name}.bin.xz").write_bytes(packed)
     data = load_cifar10(tmp_path)
+    [warned] = caplog.messages  # red before: nothing was said
+    assert "lossy" in warned and "fedpriv data fetch cifar10" in warned
     assert data.name == "cifar10-jpeg-10k" and "lossy" in data.provenance["note"]
     assert data.y_train.tolist() == [1, 2, 3] and data.y_test.tolist() == [4]
 

@@ -7,7 +7,7 @@ import string
 import numpy as np
 import pytest
 
-from fedpriv.datasets.leaf import ALPHABET, read_leaf_femnist, read_leaf_shakespeare
+from fedpriv.datasets.leaf import ALPHABET, read_leaf, read_leaf_femnist, read_leaf_shakespeare
 
 RNG = np.random.default_rng(0)
 INK = [[round(float(grey), 4) for grey in row] for row in RNG.random((3, 784))]
@@ -49,6 +49,37 @@ def test_a_folder_of_files_and_a_user_without_examples(tmp_path):
     (tmp_path / "readme.txt").write_text("no data")
     users = read_leaf_femnist(tmp_path)
     assert list(users) == ["a", "b"] and users["b"][0].shape == (0, 28, 28)
+
+
+def test_ones_own_numbers_and_texts(tmp_path):
+    numbers = document(a=([[1, 2, 3]], [0]), b=([[0.5, 1, 2]] * 2, [1, 2]), c=([], []))
+    users = read_leaf(save(tmp_path / "all_data.json", numbers))
+    assert [u[0].shape for u in users.values()] == [(1, 3), (2, 3), (0, 3)]
+    assert {(x.dtype, y.dtype) for x, y in users.values()} == {(np.dtype("f4"), np.dtype("i8"))}
+    assert users["b"][0].tolist() == [[0.5, 1, 2]] * 2 and users["b"][1].tolist() == [1, 2]
+    texts = document(a=(["one", "longer"], ["é", ""]), c=([], []))
+    users = read_leaf(save(tmp_path / "texts.json.gz", texts))
+    assert users["a"][0].tolist() == ["one", "longer"] and users["a"][1].tolist() == ["é", ""]
+    assert users["c"][0].shape == (0,) and users["c"][0].dtype.kind == "U"
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [
+        ({"a": ([[1], [1, 2]], [0, 1])}, "user 'a': examples of x are neither numbers"),
+        ({"a": ([1, "b"], [0, 1])}, "user 'a': examples of x are neither numbers"),
+        ({"a": ([None], [0])}, "user 'a': examples of x are neither numbers"),
+        ({"a": ([[float("nan")]], [0])}, "user 'a': a number of x is not finite"),
+        ({"a": ([1e200], [0])}, "user 'a': a number of x is not finite"),
+        ({"a": ([[1]], [0]), "b": ([[1, 2]], [0])}, r"x of user 'b' is of numbers of shape \(2,\)"),
+        ({"a": ([1], [0]), "b": (["t"], [0])}, "x of user 'b' is a text, and of user 'a'"),
+    ],
+)
+def test_ones_own_that_does_not_fit_is_one_line(tmp_path, users, said):
+    path = save(tmp_path / "all_data.json", document(**users))
+    with pytest.raises(ValueError, match=said) as error:
+        read_leaf(path)
+    assert "\n" not in str(error.value) and "all_data.json" in str(error.value)
 
 
 def test_shakespeare_by_role(tmp_path):

@@ -47,6 +47,7 @@ class Twice(Algorithm):
 def play(sampler, algorithm, *, num_rounds=4, relation="add-remove"):
     users = Users()
     components = SimpleNamespace(
+        dropout_rate=0.0,
         task=SimpleNamespace(roster=ROSTER, measures=()),
         init_params=lambda key: {"w": np.zeros(3, np.float32)},
         plan=Plan(

@@ -60,6 +60,7 @@ def play(step, *, num_rounds):
         delta=1e-3,
     )
     made = SimpleNamespace(
+        dropout_rate=0.0,
         task=SimpleNamespace(roster=ROSTER, measures=()),
         init_params=lambda key: {"w": np.zeros(3, np.float32)},
         plan=plan,

@@ -44,6 +44,7 @@ def run(method, seed=0, number=NUMBER):
     gradients = LogisticGradients(sparse.csr_matrix(x), (x[:, 0] > 0).astype(int))
     trainer = CentralSum(gradients=gradients, num_examples=number)
     built = SimpleNamespace(
+        dropout_rate=0.0,
         task=SimpleNamespace(roster=example_ids(number), measures=()),
         plan=method.plan,
         algorithm=method.algorithm,

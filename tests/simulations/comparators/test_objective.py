@@ -204,6 +204,7 @@ class TestMinimum:
 class TestThroughTheDoor:
     def components(self, method, trainer):
         return SimpleNamespace(
+            dropout_rate=0.0,
             task=SimpleNamespace(roster=example_ids(200), measures=()),
             plan=method.plan,
             algorithm=method.algorithm,

@@ -242,6 +242,7 @@ def components(made, planned, kind=LogisticGradients, seed=0, number=300):
     y = (scores > np.median(scores)).astype(int)
     gradients = kind(sparse.csr_matrix(x), y)
     return SimpleNamespace(
+        dropout_rate=0.0,
         task=SimpleNamespace(roster=example_ids(number), measures=()),
         plan=planned,
         algorithm=made,

@@ -99,6 +99,7 @@ def play(algorithm, root=KEY, folder=None, plan=None):
     plan = algorithm.plan() if plan is None else plan
     algorithm.check_plan(plan)
     made: Any = SimpleNamespace(
+        dropout_rate=0.0,
         task=SimpleNamespace(roster=example_ids(algorithm.num_examples), measures=()),
         init_params=lambda key: START,
         plan=plan,

@@ -18,7 +18,7 @@ from tests.repository.test_import_floors import all_sources, imports
 CHECKOUT = Path(__file__).parents[4]
 ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 # What a person calls at a keyboard; besides, the studies of papers.
-LEFT_OUT = ("attacks", "audit", "cli", "deploy", "tuning")
+LEFT_OUT = ("attacks", "audit", "cli", "deploy", "studies")
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))
 ONE_ROUND = {
     "experiment": "adadps-tags", "noise_multiplier": 0.5, "rounds": 1, "cohort": 4,
