@@ -47,7 +47,7 @@ from fedpriv.report.export import (
 )
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import RunRecord, read_run
-from fedpriv.report.wording import NOTHING, epsilon, figure, percent
+from fedpriv.report.wording import NOTHING, epsilon, percent
 from fedpriv.untrusted_text import plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -302,7 +302,7 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
             text,
         )
     for name, spent, value in references_of(section):
-        cells = [figure(c.measure, value) if c == lead else NOTHING for c in columns]
+        cells = [measure_cell(c.measure, value).written if c == lead else NOTHING for c in columns]
         cells += [*([NOTHING] if gains else []), spent]
         table.add_row(name, *cells, NOTHING, NOTHING, NOTHING, "")
     terms = dict.fromkeys(

@@ -17,7 +17,7 @@ from fedpriv.report.comparison.page import (
     Filter,
     Heading,
     privacy_paragraphs,
-    render,
+    render_with_files,
 )
 from fedpriv.report.comparison.tables import Cell, rows_as_csv
 from fedpriv.report.head import Figure, counted
@@ -26,9 +26,15 @@ from fedpriv.report.wording import NOTHING, flatten, number
 from fedpriv.studies.record import StudyRecord, TrialRecord
 from fedpriv.studies.tables import finished_trials, groups_of, trial_rows
 
+# Not study.json: in the folder that is the study itself.
+BESIDE = ("study.csv", "study-differences.csv", "study.tex")
+
 
 def write_page(study: StudyRecord, path: Path) -> None:
-    """Write the page of a study, finished or under way, in one step.
+    """Write the page of a study, finished or under way, and its tables next to it.
+
+    The tables are `study.csv`, `study.tex`, and `study-differences.csv` where methods are compared;
+    the page holds the same. Each file is written in one step.
 
     Guarantees:
         No request leaves the page. Every string of the study's folder is escaped. Equal folders
@@ -37,11 +43,21 @@ def write_page(study: StudyRecord, path: Path) -> None:
     Raises:
         ValueError: If sums by user are not those of the trial's run.
     """
-    write_text(path, page_of(study))
+    page, files = _rendered(study)
+    for name in BESIDE:
+        if name in files:
+            write_text(path.with_name(name), files[name])
+        else:
+            path.with_name(name).unlink(missing_ok=True)  # of trials that are no longer its own
+    write_text(path, page)
 
 
 def page_of(study: StudyRecord) -> str:
     """Return the page of a study as HTML; see `write_page`."""
+    return _rendered(study)[0]
+
+
+def _rendered(study: StudyRecord) -> tuple[str, dict[str, bytes]]:
     groups = groups_of(study)
     trials = trial_rows(study)
     said = _privacy(study)
@@ -60,7 +76,7 @@ def page_of(study: StudyRecord) -> str:
         document=json.loads(json.dumps(document, default=str)),
         name="study",
     )
-    return render(groups, heading)
+    return render_with_files(groups, heading)
 
 
 def _leads(study: StudyRecord, groups: Sequence[Group]) -> list[str]:

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.report.comparison.groups import Group, UserSums, gaps, sections_of
 from fedpriv.report.comparison.paired import paired_differences
 from fedpriv.report.comparison.tables import as_rows
+from fedpriv.report.run_record import RunRecord
 from fedpriv.studies.record import StudyRecord, TrialRecord
 
 if TYPE_CHECKING:
@@ -86,14 +87,17 @@ def _close(one: float, other: float) -> bool:
 
 
 def trial_rows(study: StudyRecord) -> list[dict[str, Any]]:
-    """Return a row of JSON values for each trial, failed ones and those not yet run included."""
+    """Return a row of JSON values for each trial, failed ones and those not yet run included.
+
+    What names a trial comes first, then its headline and its gain; seconds come last.
+    """
     rows = []
     for trial in study.trials:
         run, done = trial.run, trial.failure is None and trial.run is not None
         row: dict[str, Any] = {
             "key": trial.key,
-            "data": trial.data,
             "method": trial.method,
+            "data": trial.data,
             "target_epsilon": trial.epsilon,
             "seed": trial.seed,
             "state": _state(trial),
@@ -109,7 +113,22 @@ def trial_rows(study: StudyRecord) -> list[dict[str, Any]]:
             for name in ("epsilon", "delta", "noise_multiplier", "rounds"):
                 row[f"{name}_spent" if name == "epsilon" else name] = summary.get(name)
         rows.append(row)
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    first = ["key", "method", "data", "target_epsilon"]
+    first += _headlines(trial.run for trial in study.trials if trial.run is not None)
+    return _in_order(rows, [*first, "gain"])
+
+
+def _headlines(runs: Iterable[RunRecord]) -> list[str]:
+    """Return the names of the headline of each task: as a diagnostic, then released."""
+    measures = dict.fromkeys(measure for run in runs for measure in run.figures[:1])
+    return [name for one in measures for name in (one.name, one.released_name)]
+
+
+def _in_order(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> list[dict[str, Any]]:
+    """Return rows of the same names: the first ones, others as they come, and seconds last."""
+    there = dict.fromkeys(name for row in rows for name in row)
+    names = [*(name for name in first if name in there), *(n for n in there if n not in first)]
+    names.sort(key=lambda name: name.startswith("seconds"))
     return [{name: row.get(name) for name in names} for row in rows]
 
 
@@ -124,7 +143,7 @@ def _state(trial: TrialRecord) -> str:
 def results_frame(study: StudyRecord) -> pd.DataFrame:
     """Return one row for each data, method and target ε: means over seeds with their intervals.
 
-    `.attrs["notes"]` says what ε does not cover.
+    The ε spent, the headline and the gain come first. `.attrs["notes"]` says what ε does not cover.
     """
     import pandas as pd
 
@@ -138,7 +157,10 @@ def results_frame(study: StudyRecord) -> pd.DataFrame:
         [(group.part, group.method, group.level) for group in groups],
         names=["data", "method", "epsilon_target"],
     )
-    frame = pd.DataFrame(rows, index=index)
+    headlines = _headlines(run for group in groups for run in group.runs)
+    values = ["epsilon", *headlines, "gain"]
+    ordered = _in_order(rows, [*values, *(f"{name}_interval" for name in values)])
+    frame = pd.DataFrame(ordered, index=index)
     frame.attrs = {"notes": gaps(groups)}
     return frame
 

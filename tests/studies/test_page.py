@@ -109,6 +109,26 @@ def test_every_download_is_a_file_of_its_type(page, study):
     assert rb"\begin{tabular}{lrrr}" in content["study.tex"]
 
 
+def test_the_tables_of_the_page_lie_next_to_it(make_study):
+    study = make_study(noise={8.0: 0.72}, seeds=1, nonprivate=False)
+    planned = (study.directory / "study.json").read_bytes()
+    write_page(study, study.directory / "index.html")
+    held = downloads((study.directory / "index.html").read_text("utf-8"))
+    for name in ("study.csv", "study-differences.csv", "study.tex"):
+        assert (study.directory / name).read_bytes() == held[name][1], name
+    assert (study.directory / "study.json").read_bytes() == planned
+    none = replace(study, trials=())
+    write_page(none, study.directory / "index.html")
+    assert not (study.directory / "study-differences.csv").exists()
+
+
+def test_options_that_all_trials_share_are_folded(page):
+    folded = words(page).partition("The same in all")[2].partition("Failed trials")[0]
+    assert "sampling.cohort 350" in folded and "<summary>The same in all" in page
+    for differing in ("precondition ", "noise.multiplier", "noise.target_epsilon", " seed"):
+        assert differing not in folded
+
+
 def test_equal_folders_give_equal_pages(study, page):
     assert page_of(read_study(study.directory)) == page
 
@@ -116,17 +136,17 @@ def test_equal_folders_give_equal_pages(study, page):
 def test_the_table_of_a_paper_has_methods_by_epsilon(study):
     text = as_latex(groups_of(study))
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert rows[0].startswith(r"method & $\varepsilon$ = ") and "not private" in rows[0]
+    assert rows[0].startswith(r"method & \ensuremath{\varepsilon} = ") and "not private" in rows[0]
     assert rows[1].startswith("AdaDPS & \\textbf{") and r"\textbf" not in rows[2]
     assert rows[3].startswith("majority class & \\multicolumn{3}{c}{11.9")
-    assert "Bold: the best of a column." in text and r"$\delta$ = " in text
+    assert "Bold: the best of a column." in text and r"\ensuremath{\delta} = " in text
 
 
 def test_a_column_of_a_paper_never_states_less_than_was_spent(make_study):
     study = make_study(noise={2.0: 0.6}, nonprivate=False, seeds=1)
     [group, _] = groups_of(study)
     assert group.epsilon > group.level == 2.0
-    assert r"$\varepsilon$ = 2 " not in as_latex(groups_of(study))
+    assert r"\ensuremath{\varepsilon} = 2 " not in as_latex(groups_of(study))
 
 
 @pytest.fixture(scope="module")
@@ -204,12 +224,30 @@ class TestDifferences:
     def test_without_users_it_is_a_t_interval_and_the_page_says_so(self, make_study):
         study = make_study(by_user=False, seeds=3, noise={8.0: 0.72}, nonprivate=False)
         [section] = sections_of(groups_of(study))
-        [one] = paired_differences(section)
+        one, *from_public = paired_differences(section)
+        assert [(d.second, d.seeds, d.clusters) for d in from_public] == [
+            (PUBLIC_ONLY, 3, BY_SEED)
+        ] * 2
         reached = [[r.summary["accuracy"] for r in g.runs] for g in section.groups]
         wanted = estimate([a - b for a, b in zip(*reached, strict=True)])
         assert one.clusters == BY_SEED and (one.low, one.high) == wanted.interval
         text = words(page_of(study))
         assert "Intervals over seeds: Student's t" in text and "Intervals over users" not in text
+        assert re.search(
+            r"AdaDPS, [\d.]+\s%, [\d.]+ points above public-only \(18\.0\s%; 95 % in", text
+        )
+        wanted = estimate([value - 0.18 for value in reached[0]])
+        assert from_public[0].first == "AdaDPS" and from_public[0].low == wanted.interval[0]
+
+    def test_of_one_seed_without_users_no_interval_is_spoken_of(self, make_study):
+        study = make_study(by_user=False, seeds=1, noise={8.0: 0.72}, nonprivate=False)
+        text = words(page_of(study))
+        assert "apart" not in text and text.count("one seed: no interval") == 2
+        assert set(differences_frame(study)["interval_over"]) == {""}
+        rows = csv.DictReader(
+            io.StringIO(downloads(page_of(study))["study-differences.csv"][1].decode())
+        )
+        assert {row["interval_over"] for row in rows} == {""}
 
     def test_other_held_out_examples_are_no_clusters(self, study):
         """Of seeds that hold out other examples, users are not the same sample."""
@@ -223,6 +261,31 @@ class TestDifferences:
         found = paired_differences(replace(section, groups=groups), replicates=200)
         of_it = [d for d in found if d.level == 8.0 and d.second == "DP-FedAvg"]
         assert [d.clusters for d in of_it] == [BY_SEED]
+
+
+def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
+    study = make_study(by_user=False, seeds=2, noise={8.0: 0.72})
+    of_seeds = "on the same examples; its ± is half a 95 % t-interval over seeds."
+    assert of_seeds not in words(page_of(study))
+    for trial in study.trials:
+        path = study.directory / "trials" / trial.key / "summary.json"
+        summary = json.loads(path.read_text("utf-8"))
+        summary["accuracy_public_only"] = 0.18 + 0.01 * trial.seed
+        path.write_text(json.dumps(summary), "utf-8")
+    study = read_study(study.directory)
+    [section] = sections_of(groups_of(study))
+    assert of_seeds in words(page_of(study))
+    # Four trials of two seeds are two samples of it.
+    assert section.public_only == estimate([0.18, 0.19])
+    assert "18.5 % ± 6.4" in words(page_of(study)) and r"\ensuremath{\pm} 6.4" in as_latex(
+        groups_of(study)
+    )
+
+
+def test_a_gap_is_explained_only_where_it_is_shown(make_study, page):
+    assert "gap closed" in page and "Gap closed:" in page
+    none = page_of(make_study(methods={"weak": 0.15}, noise={8.0: 0.72}, seeds=1))
+    assert "gap closed" not in none and "Gap closed" not in none
 
 
 def test_sums_by_user_of_another_run_are_refused(make_study):
@@ -269,5 +332,10 @@ def test_the_data_frames_hold_what_the_page_shows(study):
     assert results.index.names == ["data", "method", "epsilon_target"] and len(results) == 6
     assert results.loc[("onstartups", "AdaDPS", np.inf), "private"] == np.False_
     assert list(trials["state"]).count("failed") == 1 and len(trials) == 12
+    assert list(results)[:4] == ["epsilon", "accuracy", "accuracy_public", "gain"]
+    assert list(trials)[:6] == [
+        "method", "data", "target_epsilon", "accuracy", "accuracy_public", "gain",
+    ]  # fmt: skip
+    assert list(results)[-1].startswith("seconds") and list(trials)[-1] == "seconds"
     differences = differences_frame(study)
     assert len(differences) == 9 and set(differences["interval_over"]) == {BY_USER}

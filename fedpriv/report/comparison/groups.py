@@ -329,6 +329,17 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
     return {"mode": modes, **found} if len(set(modes)) > 1 else found
 
 
+def shared_options(groups: Sequence[Group]) -> dict[str, str]:
+    """Return the options that are the same in every run, seeds among them."""
+    first, *others = (run.options for group in groups for run in group.runs)
+    return {
+        name: exact(value)
+        for name, value in first.items()
+        if name not in ("name", "description")
+        and all(name in options and options[name] == value for options in others)
+    }
+
+
 def mismatches(groups: Sequence[Group]) -> list[str]:
     """Return why figures of the groups must not be read against each other."""
     guarantees = [guaranteed(group.head) for group in groups if group.head.private]
@@ -526,11 +537,20 @@ class Section:
 
     @property
     def public_only(self) -> Estimate | None:
-        """Value of public-only, over all runs."""
+        """Value of public-only over seeds; without an interval where it is the same for all.
+
+        Runs of one seed are one sample of it: they share its public model.
+        """
         measure = self.headline
         if measure is None:
             return None
-        return estimate([r.public_only(measure) for group in self.groups for r in group.runs])
+        by_seed: dict[object, list[float | None]] = {}
+        for run in (run for group in self.groups for run in group.runs):
+            seed = run.options.get("seed") if run.simulated else None
+            by_seed.setdefault(seed, []).append(run.public_only(measure))
+        means = [estimate(values) for values in by_seed.values()]
+        found = estimate([one.mean for one in means if one is not None])
+        return found and replace(found, half_width=found.half_width or None)
 
     @property
     def nonprivate(self) -> tuple[Group, Estimate] | None:

@@ -24,6 +24,7 @@ from fedpriv.report.comparison.groups import (
     mismatches,
     nouns_of,
     sections_of,
+    shared_options,
     styles,
     terms_of,
 )
@@ -178,24 +179,40 @@ class Heading:
 
 
 def render(groups: Sequence[Group], heading: Heading | None = None) -> str:
-    """Return the comparison page as HTML; same guarantees as the report's.
+    """Return the comparison page as HTML; see `render_with_files`."""
+    return render_with_files(groups, heading)[0]
+
+
+def render_with_files(
+    groups: Sequence[Group], heading: Heading | None = None
+) -> tuple[str, dict[str, bytes]]:
+    """Return the comparison page as HTML, and the files that its head offers, by name.
 
     Args:
         groups: The groups; of a study whose trials all failed none.
         heading: Of a study; None for that of a comparison.
 
     Guarantees:
+        Those of the report's page.
         The page's policy allows one script, which is part of the page, and no request.
     """
     sections = sections_of(groups)
     head = _heading_of(groups, sections) if heading is None else heading
     num_runs = sum(len(group.runs) for group in groups)
     paired = [paired_differences(section) for section in sections]
-    return theme.render(
+    files = _downloads(groups, head, [one for part in paired for one in part])
+    page = theme.render(
         "comparison.html.md",
         title=f"{head.title} · fedpriv",
         head=head,
-        downloads=_downloads(groups, head, [one for part in paired for one in part]),
+        downloads=[
+            {
+                "name": name,
+                "what": what,
+                "href": f"data:{kind};base64,{base64.b64encode(content).decode()}",
+            }
+            for name, what, kind, content in files
+        ],
         parts=[
             _part(section, found, num_runs, study=heading is not None)
             for section, found in zip(sections, paired, strict=True)
@@ -204,6 +221,7 @@ def render(groups: Sequence[Group], heading: Heading | None = None) -> str:
         versions=head.versions or _versions(groups),
         script=theme.script("tables.js.md"),
     )
+    return page, {name: content for name, _, _, content in files}
 
 
 def _heading_of(groups: Sequence[Group], sections: Sequence[Section]) -> Heading:
@@ -281,8 +299,8 @@ def _versions(groups: Sequence[Group]) -> dict[str, str]:
 
 def _downloads(
     groups: Sequence[Group], head: Heading, paired: Sequence[Difference]
-) -> list[dict[str, str]]:
-    """Return the files that the page holds, as data URIs."""
+) -> list[tuple[str, str, str, bytes]]:
+    """Return the files that the page holds: (name, what it is, type, content)."""
     files = [
         (f"{head.name}.csv", "every row", "text/csv", as_csv(groups).encode()),
         (f"{head.name}.tex", "table for a paper", "application/x-tex", as_latex(groups).encode()),
@@ -302,14 +320,7 @@ def _downloads(
             (f"{head.name}.svg", "plot", "image/svg+xml", as_svg(groups).encode()),
             (f"{head.name}.png", "plot", "image/png", as_png(groups)),
         ]
-    return [
-        {
-            "name": name,
-            "what": what,
-            "href": f"data:{kind};base64,{base64.b64encode(content).decode()}",
-        }
-        for name, what, kind, content in files
-    ]
+    return files
 
 
 def _part(
@@ -341,7 +352,8 @@ def _part(
                 if column.diagnosed and column.measure in headlines
             )
         ),
-        "public_only_measured": section.public_only is not None,
+        "public_only": section.public_only,
+        "gap_closed_known": any(section.gap_closed(group) is not None for group in groups),
         "majority_known": section.majority is not None,
         "best": best[0].label if best else "",
         "interval": ""
@@ -352,6 +364,7 @@ def _part(
         "paired_note": _paired_note(section, paired),
         "plots": round_plots(section),
         "cost": _data_table(section, *cost_table(section)),
+        "same": shared_options(groups),
         "labels": [group.method or group.label for group in heads],
         "differences": options,
     }
@@ -383,17 +396,24 @@ def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:
         if not math.isfinite(level):
             text = text[:1].upper() + text[1:]
         if over := found.get((level, first, PUBLIC_ONLY)):
-            text += f" ({_with_interval(lead.measure, over)} over public-only)"
+            text += f", {_over_public(lead.measure, over, value)}"
         if ahead := found.get((level, first, second)):
-            told = "" if ahead.excludes_zero else "; the interval does not tell them apart"
-            text += f". Next: {second}, by {_with_interval(lead.measure, ahead)}{told}"
+            ends = _ends(lead.measure, ahead)
+            told = "" if ahead.excludes_zero or not ends else "; it does not tell them apart"
+            text += f". Next: {second}, by {written_difference(lead.measure, ahead.value)}"
+            text += f" ({_interval_text(ends)}{told})"
         texts.append(f"{text}.")
     return texts
 
 
-def _with_interval(measure: Measure, found: Difference) -> str:
-    value = written_difference(measure, found.value)
-    return f"{value}, {ends}" if (ends := _ends(measure, found)) else value
+def _over_public(measure: Measure, over: Difference, value: float) -> str:
+    side, public = "below" if over.value < 0 else "above", figure(measure, value - over.value)
+    size = written_difference(measure, over.value)[1:]
+    return f"{size} {side} {PUBLIC_ONLY} ({public}; {_interval_text(_ends(measure, over))})"
+
+
+def _interval_text(ends: str) -> str:
+    return f"95 % interval {ends}" if ends else "one seed: no interval"
 
 
 def _ends(measure: Measure, found: Difference) -> str:
@@ -433,7 +453,7 @@ def paired_table(section: Section, paired: Sequence[Difference]) -> DataTable:
                     Cell(written_difference(measure, one.value), value=one.value),
                     Cell(_ends(measure, one) or NOTHING, value=one.low),
                     Cell(str(one.seeds), value=one.seeds),
-                    Cell(one.clusters.partition(",")[0] if one.low is not None else NOTHING),
+                    Cell(one.clusters.partition(",")[0] or NOTHING),
                 ],
                 filters={"level": _level_text(one.level), "second": one.second},
                 clear=one.excludes_zero,
@@ -458,7 +478,7 @@ def _has_intervals(section: Section) -> bool:
 
 
 def _paired_note(section: Section, paired: Sequence[Difference]) -> str:
-    kinds = {one.clusters for one in paired if one.low is not None}
+    kinds = {one.clusters for one in paired}
     texts = ["Same seeds and held-out examples; bold: the 95 % interval excludes zero."]
     if BY_USER in kinds:
         texts.append(
@@ -471,6 +491,8 @@ def _paired_note(section: Section, paired: Sequence[Difference]) -> str:
             "Intervals over seeds: Student's t of the differences seed by seed, on the same "
             f"{nouns_of(section).contributor}s."
         )
+    if "" in kinds:
+        texts.append("One seed: no interval.")
     texts.append("Each interval is of one difference; none is corrected for how many there are.")
     return " ".join(texts)
 
@@ -519,8 +541,7 @@ def runs_table(section: Section) -> DataTable:
         )
         for group, found, (colour, _) in zip(groups, remarks, styles(groups), strict=True)
     ]
-    for _, _, value in references_of(section):
-        marks.append((Estimate(mean=value, half_width=None, count=1), "muted", ""))
+    marks += [(value, "muted", "") for _, _, value in references_of(section)]
     scale = max([e.mean + (e.half_width or 0) for e, _, _ in marks if e], default=0.0)
     names, rows = table_of(section)
     before = int(bool(groups[0].method))  # ε, in a study

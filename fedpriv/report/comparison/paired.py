@@ -46,7 +46,7 @@ class Difference:
         low: Lower end of its 95 % interval; None where one seed alone gives none.
         high: Upper end.
         seeds: How many seeds both have.
-        clusters: What the interval is over: `BY_USER` or `BY_SEED`.
+        clusters: What the interval is over: `BY_USER` or `BY_SEED`; "" where there is none.
     """
 
     part: str
@@ -96,10 +96,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Track:
-    """One method at one ε: its value, and its users' sums, by seed."""
+    """One method at one ε: its value, that of public-only, and its users' sums, by seed."""
 
     name: str
     values: Mapping[int, float]
+    public: Mapping[int, float]
     users: Mapping[int, UserSums]
 
 
@@ -127,17 +128,25 @@ def paired_differences(section: Section, *, replicates: int = REPLICATES) -> lis
 def _track(section: Section, group: Group, name: str) -> _Track:
     lead = section.lead
     values: dict[int, float] = {}
+    public: dict[int, float] = {}
     users: dict[int, UserSums] = {}
     sums: Sequence[UserSums | None] = group.by_user or [None] * len(group.runs)
     for run, of_users in zip(group.runs, sums, strict=True):
         seed = _seed(run)
         value = None if lead is None else run.reached(lead.key, lead.rows(run))
-        if seed is None or value is None:
+        if lead is None or seed is None or value is None:
             continue
         values[seed] = value
-        if of_users is not None and lead is not None and lead.diagnosed:
+        # Public-only is of the same examples as the diagnosed value, wherever there is one.
+        if lead.diagnosed or run.reached(lead.measure.name, run.diagnosed) is None:
+            known = run.public_only(lead.measure)
+            if known is not None:
+                public[seed] = known
+        if of_users is not None and lead.diagnosed:
             users[seed] = of_users
-    return _Track(name=name, values=values, users=users)
+            if of_users.public_value is not None and (total := of_users.count.sum()):
+                public[seed] = float(of_users.public_value.sum() / total)
+    return _Track(name=name, values=values, public=public, users=users)
 
 
 def _seed(run: RunRecord) -> int | None:
@@ -164,20 +173,13 @@ def _differences(
                 )
             found.append(_made(part, level, (one.name, other.name), pairs, clustered))
     for track in tracks:
-        public = {s: u.public_value for s, u in track.users.items() if u.public_value is not None}
-        if seeds := sorted(public):
-            sums = [track.users[seed] for seed in seeds]
-            total = [float(one.count.sum()) for one in sums]
-            pairs = [
-                (track.values[seed], float(public[seed].sum()) / count if count else math.nan)
-                for seed, count in zip(seeds, total, strict=True)
-            ]
-            clustered = user_interval(
-                [one.count for one in sums],
-                [one.value - public[seed] for seed, one in zip(seeds, sums, strict=True)],
-                generator,
-                replicates,
-            )
+        if seeds := sorted(track.public):
+            pairs = [(track.values[seed], track.public[seed]) for seed in seeds]
+            sums = [track.users[seed] for seed in seeds if seed in track.users]
+            over = [gained for one in sums if (gained := one.over_public) is not None]
+            clustered = None
+            if len(over) == len(seeds):
+                clustered = user_interval([one.count for one in sums], over, generator, replicates)
             found.append(_made(part, level, (track.name, PUBLIC_ONLY), pairs, clustered))
     return found
 
@@ -202,5 +204,5 @@ def _made(
         low=low,
         high=high,
         seeds=len(pairs),
-        clusters=BY_SEED if clustered is None else BY_USER,
+        clusters="" if low is None else BY_SEED if clustered is None else BY_USER,
     )

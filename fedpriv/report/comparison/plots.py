@@ -400,5 +400,7 @@ def _draw(section: Section, points: list[Point], **options: Any) -> str:
 
 def _plot_terms(section: Section) -> list[str]:
     """Return the terms of the plot's ε, and that its values are not covered where they are not."""
-    diagnosed = section.lead is not None and section.lead.diagnosed
-    return [f"ε with {terms_of(section.groups)}.", *(["Not covered by ε."] if diagnosed else [])]
+    terms, lead = [f"ε with {terms_of(section.groups)}."], section.lead
+    if lead is not None and lead.diagnosed:
+        terms.append(f"{lead.measure.title} is measured on {nouns_of(section).diagnosed}.")
+    return terms

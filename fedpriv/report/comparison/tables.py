@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -109,8 +110,7 @@ def table_of(section: Section) -> tuple[list[str], list[Row]]:
         rows.append(Row(group.method or group.label, cells, group))
     for name, spent, value in references_of(section):
         cells = [
-            Cell(figure(c.measure, value), value=value) if c == section.lead else Cell(NOTHING)
-            for c in columns
+            measure_cell(c.measure, value) if c == section.lead else Cell(NOTHING) for c in columns
         ]
         before, after = (
             [Cell(spent if n == "ε" else NOTHING) for n, _ in part] for part in (first, more)
@@ -200,11 +200,12 @@ def gain_cell(group: Group) -> Cell:
     return Cell(value, " ".join(filter(None, (spread, unit))), gain.mean)
 
 
-def references_of(section: Section) -> list[tuple[str, str, float]]:
+def references_of(section: Section) -> list[tuple[str, str, Estimate]]:
     """Return what needs no private run: (name, its ε, its value in the leading column)."""
-    found = [("majority class", NOTHING, section.majority)]
-    if section.public_only is not None:
-        found.append(("public-only", "0", section.public_only.mean))
+    found = [
+        ("majority class", NOTHING, estimate([section.majority])),
+        ("public-only", "0", section.public_only),
+    ]
     return [(name, spent, value) for name, spent, value in found if value is not None]
 
 
@@ -252,11 +253,22 @@ _SIGNS = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}",
-    "ε": r"$\varepsilon$", "δ": r"$\delta$", "ρ": r"$\rho$", "σ": r"$\sigma$", "∞": r"$\infty$",
-    "±": r"$\pm$", "×": r"$\times$", "−": "$-$", "–": "--", "·": r"$\cdot$", "\u202f": r"\,",
-    "⁻": r"$^{-}$",
+    "–": "--", "—": "---", "…": r"\ldots{}", "\u202f": r"\,",
 }  # fmt: skip
-_SIGNS |= {sign: f"$^{{{digit}}}$" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+_GREEK = (  # from U+03B1 on; omicron has no command
+    "alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu xi - pi rho varsigma "
+    "sigma tau upsilon varphi chi psi omega"
+)
+_CAPITALS = "Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Φ Phi Ψ Psi Ω Omega"
+_OTHERS = (
+    "ϵ epsilon ϕ phi µ mu ∞ infty ± pm × times · cdot ≤ le ≥ ge ≠ ne ≈ approx → to ← leftarrow ∈ in"
+)
+_NAMES = {chr(0x3B1 + n): name for n, name in enumerate(_GREEK.split()) if name != "-"}
+_NAMES |= dict(pair.split() for pair in re.findall(r"\S+ \S+", f"{_CAPITALS} {_OTHERS}"))
+_MATHS = {sign: f"\\{name}" for sign, name in _NAMES.items()} | {"−": "-", "⁻": "^{-}"}
+_MATHS |= {sign: f"^{digit}" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+_MATHS |= {sign: f"_{digit}" for digit, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")}
+_SIGNS |= {sign: f"\\ensuremath{{{maths}}}" for sign, maths in _MATHS.items()}
 
 
 def as_json(
@@ -360,7 +372,7 @@ def _grid(section: Section) -> str:
             cells.append(" ".join(filter(None, (text, escaped(cell.remark)))))
         rows.append([escaped(method), *cells])
     for name, _, value in references_of(section):
-        text = escaped(figure(measure, value)) if measure is not None else ""
+        text = escaped(measure_cell(measure, value).written) if measure is not None else ""
         rows.append([escaped(name), f"\\multicolumn{{{len(levels)}}}{{c}}{{{text}}}"])
     heads = [escaped(_level_head(level, by_level[level])) for level in levels]
     body = "\n".join(f"{' & '.join(row)} \\\\" for row in rows)

@@ -15,7 +15,7 @@ from fedpriv.report.comparison.files import check_outputs, write_file
 from fedpriv.report.comparison.groups import read_groups
 from fedpriv.report.comparison.page import render
 from fedpriv.report.comparison.plots import as_svg
-from fedpriv.report.comparison.tables import as_csv, as_latex, as_rows
+from fedpriv.report.comparison.tables import as_csv, as_latex, as_rows, escaped
 from tests.resealed import reseal
 
 MSE = Measure(name="squared", label="squared error", form="number", higher_is_better=False)
@@ -59,13 +59,30 @@ def test_csv_of_runs_that_measure_different_things_has_a_column_for_each(make_ru
 
 def test_latex_says_what_its_epsilon_means_and_escapes(groups) -> None:
     text = as_latex(groups)
-    assert r"=cmd \& 50\%\_x" in text and r"$\infty$" in text and r"$\pm$" in text
-    assert r"$\delta$ = " in text and "add-remove relation, unit: user, PLD accountant" in text
+    assert (
+        r"=cmd \& 50\%\_x" in text
+        and r"\ensuremath{\infty}" in text
+        and r"\ensuremath{\pm}" in text
+    )
+    assert (
+        r"\ensuremath{\delta} = " in text
+        and "add-remove relation, unit: user, PLD accountant" in text
+    )
     assert "public-only & 18.0" in text and "majority class & 11.9" in text
-    assert "unfinished: 3 of 9 rounds" in text and "not covered by $\\varepsilon$" in text
+    assert (
+        "unfinished: 3 of 9 rounds" in text and "not covered by \\ensuremath{\\varepsilon}" in text
+    )
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len(rows) == 7 and len({len(re.findall(r"(?<!\\)&", row)) for row in rows}) == 1
     assert text.isascii()
+
+
+def test_latex_writes_greek_and_signs_as_commands_and_keeps_letters() -> None:
+    assert escaped("α² ≤ β₁ → Ω − é") == " ".join(
+        [r"\ensuremath{\alpha}\ensuremath{^2}", r"\ensuremath{\le}",
+         r"\ensuremath{\beta}\ensuremath{_1}", r"\ensuremath{\to}", r"\ensuremath{\Omega}",
+         r"\ensuremath{-}", "é"]
+    )  # fmt: skip
 
 
 def test_svg_is_a_drawing_of_its_own(groups, tmp_path) -> None:
@@ -81,7 +98,14 @@ def test_svg_is_a_drawing_of_its_own(groups, tmp_path) -> None:
 
 def test_svg_says_what_its_epsilon_is_and_what_it_does_not_cover(groups) -> None:
     drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(groups)))
-    for said in ("δ = ", "add-remove", "unit: user", "PLD", "Not covered by ε."):
+    for said in (
+        "δ = ",
+        "add-remove",
+        "unit: user",
+        "PLD",
+        "Accuracy is measured on rostered users: a",
+        "not covered by ε.",
+    ):
         assert said in drawn
 
 
