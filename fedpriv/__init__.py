@@ -110,7 +110,7 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "Method",
     "Search",
     "StudyResult",
-    # Told what a run releases.
+    # Called with what a run releases.
     "Callback",
     "RunInfo",
     # What it costs.

@@ -40,7 +40,7 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_start(self, info: RunInfo) -> None:
-        """Open the event file; what earlier ones of the same run hold is told anew."""
+        """Open the event file; what earlier ones of the same run hold is logged anew."""
         self._time = Timer(info.mode)
         writer = library("torch.utils.tensorboard").SummaryWriter
         self._writer = writer(str(self.directory), purge_step=0)
@@ -191,7 +191,7 @@ class WandB(Callback):
     def _send(self) -> None:
         for round_num, values in self._held.items():
             row = {**values, "_timestamp": self._time()}
-            # wandb keeps a row open until the next: it may be told again, but not at the end.
+            # wandb keeps a row open until the next: it may be logged again, but not at the end.
             self._run.log(row, step=round_num, commit=True if self._holds else None)
         self._held.clear()
 

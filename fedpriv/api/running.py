@@ -96,7 +96,7 @@ def run(
             it is given.
         label: What reports, comparisons and the run's status call it; None for the experiment's
             name. It changes nothing that is trained, drawn or guaranteed.
-        callbacks: Told each round's released values as it ends: trackers (`fedpriv.trackers`), or
+        callbacks: Called with each round's released values: trackers (`fedpriv.trackers`), or
             classes of your own that derive from `fedpriv.Callback`. They change nothing.
         **options: Options of the experiment to change, such as `rounds=10`.
 
@@ -184,7 +184,7 @@ def resume(
         keep_checkpoints: As for `run`.
         anchor: The one that the run was started with, if it was.
         anchor_command: Likewise.
-        callbacks: As for `run`; the rounds that were released before are told first.
+        callbacks: As for `run`; they are called with the rounds that were released before first.
 
     Guarantees:
         * An attempt that was lost stays spent; the next one has a new cohort and new noise.

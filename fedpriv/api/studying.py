@@ -97,7 +97,7 @@ class StudyResult:
         if self.record is None:
             raise ValueError(
                 "a private search shows its best run alone (.best): neither how many trials there "
-                "were, nor how they ended, is ever told"
+                "were, nor how they ended, is ever shown"
             )
         return self.record
 

@@ -60,7 +60,7 @@ def write_report(
 
 
 def write_page(path: Path, page: str | bytes) -> None:
-    """Write a page, or a file beside it, in one step: a browser never loads half of one."""
+    """Write a page, or a file next to it, in one step: a browser never loads half of one."""
     part = path.with_name(f".{path.name}.part")
     try:
         part.write_bytes(page.encode() if isinstance(page, str) else page)

@@ -1,4 +1,4 @@
-"""Callbacks of a run: trackers, plots and alarms are told what it releases, as it goes on.
+"""Callbacks of a run: trackers, plots and alarms receive what it releases, round by round.
 
 A callback changes nothing. It is called after a round was released and written down, gets copies,
 and an error of its own is logged once and ends no run. What it gets is what `rounds.jsonl` holds;
@@ -104,7 +104,7 @@ class Callback:
         """Take what a round released.
 
         Called once for every line of `rounds.jsonl`, in order. A resumed run first tells the lines
-        that it has. The last line is told again where it was completed: a run that ends without
+        that it has. The last line is passed again where it was completed: a run that ends without
         notice is evaluated after its last round.
 
         Args:
@@ -161,7 +161,7 @@ def check_callbacks(callbacks: Iterable[Callback], *, secure: bool) -> tuple[Cal
     return tuple(found)
 
 
-class Telling:
+class Notifier:
     """Calls the callbacks of one run. Used as a context manager around its rounds."""
 
     def __init__(self, callbacks: Sequence[Callback], folder: RunFolder) -> None:
@@ -169,13 +169,13 @@ class Telling:
 
         Args:
             callbacks: All that are called, in this order.
-            folder: Of the run; its lines are told as they are written.
+            folder: Of the run; its lines are passed on as they are written.
         """
         self._called, self._folder = list(callbacks), folder
         self._failed: set[int] = set()
         self._ended = False
 
-    def __enter__(self) -> Telling:
+    def __enter__(self) -> Notifier:
         if not self._called:
             return self
         path, info = self._folder.path, _info_of(self._folder)

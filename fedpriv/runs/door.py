@@ -388,15 +388,15 @@ class RunDoor:
         return total
 
     def _present(self, cohort: tuple[str, ...], key: Key) -> tuple[str, ...]:
-        """Return the users who do not drop out; each is drawn by a coin of its own.
+        """Return the users who do not drop out; by independent Bernoulli draws.
 
         Who drops out contributes zero and has taken part: charge, cohort and denominator stay.
         """
         rate = self._dropout_rate
         if rate == 0.0:
             return cohort
-        coins = key.fold("dropout")
-        return tuple(u for u in cohort if coins.fold(u).generator().random() >= rate)
+        draws = key.fold("dropout")
+        return tuple(u for u in cohort if draws.fold(u).generator().random() >= rate)
 
     def _open_answer(self) -> None:
         if self._participation is not None:

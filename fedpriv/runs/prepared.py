@@ -41,7 +41,7 @@ from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.backends import BackendFactory, CheckedFactory, open_corpus, serial
-from fedpriv.runs.callbacks import Callback, Telling, check_callbacks
+from fedpriv.runs.callbacks import Callback, Notifier, check_callbacks
 from fedpriv.runs.document import (
     RunDescription,
     check_label,
@@ -109,7 +109,7 @@ class PreparedRun:
         root: The root key.
         make_backend: Brings the work to the users.
         trial: Of the task.
-        callbacks: Told what is released (`fedpriv.runs.callbacks`).
+        callbacks: Called with what is released (`fedpriv.runs.callbacks`).
     """
 
     components: Components
@@ -161,9 +161,9 @@ class PreparedRun:
         Raises:
             AllUsersFailedError: A ValueError; in a simulation, if all who were drawn failed.
         """
-        with Telling(self.callbacks, self.folder) as telling:
+        with Notifier(self.callbacks, self.folder) as notifier:
             summary = self._run(on_round, tell, ends_if_all_fail=ends_if_all_fail)
-            telling.end(summary)
+            notifier.end(summary)
         return summary
 
     def _run(

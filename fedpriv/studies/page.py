@@ -27,7 +27,7 @@ from fedpriv.studies.record import StudyRecord, TrialRecord
 from fedpriv.studies.tables import finished_trials, groups_of, trial_rows
 
 # Not study.json: in the folder that is the study itself.
-BESIDE = ("study.csv", "study-differences.csv", "study.tex")
+FILES = ("study.csv", "study-differences.csv", "study.tex")
 
 
 def write_page(study: StudyRecord, path: Path) -> None:
@@ -44,7 +44,7 @@ def write_page(study: StudyRecord, path: Path) -> None:
         ValueError: If sums by user are not those of the trial's run.
     """
     page, files = _rendered(study)
-    for name in BESIDE:
+    for name in FILES:
         if name in files:
             write_text(path.with_name(name), files[name])
         else:

@@ -6,7 +6,7 @@ on public validation data   any sampler. The score is a released measure on publ
                             of one run, and does not cover the choice. The page says so.
 `compose=True`              the same, and the ε of all runs together is computed and stated.
 `private=True`              blind random search with a number of trials that is drawn and never
-                            told, of which the best alone is released: its ε covers the choice
+                            published, of which the best alone is released: its ε covers the choice
                             (`fedpriv.studies.private_selection`).
 ==========================  ========================================================================
 """
@@ -119,7 +119,7 @@ class Search:
         if self.trials is not None:
             raise ValueError(
                 f"trials {self.trials}: the number of trials of a private search is drawn by "
-                "chance and never told, which its ε depends on; give mean, and leave trials out"
+                "chance and not published, which its ε depends on; give mean, and leave trials out"
             )
         if self.sampler not in (None, "random"):
             raise ValueError(
@@ -197,7 +197,7 @@ class _Grid:
 
 
 class _Optuna:
-    """Suggestions of a sampler of Optuna; scores are told in the order of the questions."""
+    """Suggestions of a sampler of Optuna; scores are reported in the order of the questions."""
 
     def __init__(self, search: Search) -> None:
         try:

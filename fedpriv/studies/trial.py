@@ -79,13 +79,13 @@ def perform(
             _PUBLIC.clear()  # it holds two models
             _PUBLIC[trial.task_key, trial.seed] = prepared.trial.public
     _check_level(trial, prepared)
-    planned, told = prepared.components.plan.planned_rounds, 0.0
+    planned, reported = prepared.components.plan.planned_rounds, 0.0
 
     def on_round(record: Any) -> None:
-        nonlocal told
+        nonlocal reported
         now = time.monotonic()
-        if now - told > _NEWS_EVERY:
-            told = now
+        if now - reported > _NEWS_EVERY:
+            reported = now
             tell({"round": record.released.round_num, "rounds": planned})
 
     prepared.run(on_round)

@@ -233,7 +233,7 @@ class PersonalLayers:
     """Parameters that every user keeps to itself, such as a last layer (as in FedPer).
 
     In every round a user trains them anew, from the module's own initialisation, together with the
-    params of the round. They are in no update, in no run folder, and nobody keeps them until the
+    params of the round. They are in no update, in no run folder, and are not kept until the
     next round: there is no state of a user for ε to cover.
 
     Attributes:
@@ -767,7 +767,7 @@ class ModuleTask(Task):
         )
 
     def _pooled(self, test: Mapping[str, ArrayLike]) -> ArrayExamples | None:
-        """Return all users' test examples, user after user in the roster's order; None of nobody.
+        """Return all users' test examples in the roster's order; None without users.
 
         Raises:
             ValueError: If one is not on the roster.

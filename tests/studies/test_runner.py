@@ -267,7 +267,7 @@ class TestSearch:
             ({"mean": 4.0}, "set private = true"),
             ({"private": True, "sampler": None}, "needs mean"),
             ({"private": True, "sampler": "tpe", "mean": 4.0}, "looks at earlier trials"),
-            ({"private": True, "sampler": None, "mean": 4.0, "trials": 3}, "never told"),
+            ({"private": True, "sampler": None, "mean": 4.0, "trials": 3}, "not published"),
             ({"private": True, "sampler": None, "mean": 4.0, "compose": True}, "choose one"),
             (
                 {"private": True, "sampler": None, "mean": 4.0,

@@ -83,9 +83,9 @@ class Group:
         part: The data that it was trained on, which has a section of its own; "" likewise.
         target: The ε that its noise was calibrated to, infinite without privacy; None for the
             option of the runs, or else what they spent.
-        seconds: How long each run took, set-up included; empty where nobody measured it.
+        seconds: How long each run took, set-up included; empty where it was not measured.
         by_user: For each run, sums over each user's held-out examples, or None; empty where
-            nobody measured users one by one. A diagnostic.
+            users were not measured one by one. A diagnostic.
     """
 
     runs: tuple[RunRecord, ...]

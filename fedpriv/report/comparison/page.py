@@ -399,9 +399,9 @@ def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:
             text += f", {_over_public(lead.measure, over, value)}"
         if ahead := found.get((level, first, second)):
             ends = _ends(lead.measure, ahead)
-            told = "" if ahead.excludes_zero or not ends else "; it does not tell them apart"
+            unclear = "" if ahead.excludes_zero or not ends else "; it does not tell them apart"
             text += f". Next: {second}, by {written_difference(lead.measure, ahead.value)}"
-            text += f" ({_interval_text(ends)}{told})"
+            text += f" ({_interval_text(ends)}{unclear})"
         texts.append(f"{text}.")
     return texts
 
