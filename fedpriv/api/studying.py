@@ -24,10 +24,10 @@ from fedpriv.runs.loop import first_state
 from fedpriv.runs.progress import ShowProgress
 from fedpriv.studies.grid import GridStudy
 from fedpriv.studies.page import write_page
+from fedpriv.studies.progress import progress_display
 from fedpriv.studies.record import PAGE, StudyRecord
 from fedpriv.studies.runner import run_study
 from fedpriv.studies.search import Search
-from fedpriv.studies.show import shown
 from fedpriv.studies.study import Resolver, Study, load_study
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def study(
             "simulation may"
         )
     reference = None if isinstance(study, Study) else _from_anywhere(study)
-    with shown(Console(stderr=True), folder, progress) as show:
+    with progress_display(Console(stderr=True), folder, progress) as show:
         record = run_study(
             chosen,
             folder,

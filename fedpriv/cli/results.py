@@ -22,7 +22,6 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.output_paths import check_file, check_new_folder, writing_to
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.statement.statement import describe_candidate
-from fedpriv.report.comparison.files import check_outputs, write_file
 from fedpriv.report.comparison.groups import (
     Column,
     Group,
@@ -34,6 +33,7 @@ from fedpriv.report.comparison.groups import (
     nouns_of,
     sections_of,
 )
+from fedpriv.report.comparison.page import check_outputs, write_file
 from fedpriv.report.comparison.tables import as_rows, gain_cell, measure_cell, references_of
 from fedpriv.report.export import (
     NO_WORDS,

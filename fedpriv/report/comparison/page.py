@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedpriv.measures import Measure
@@ -56,6 +57,7 @@ from fedpriv.report.comparison.tables import (
     table_of,
 )
 from fedpriv.report.head import Estimate, Figure, badges, counted
+from fedpriv.report.page import write_page
 from fedpriv.report.wording import NOTHING, direction, figure
 from fedpriv.report.wording import difference as written_difference
 from fedpriv.untrusted_text import plain
@@ -596,3 +598,39 @@ def _strip(value: Estimate | None, scale: float, colour: str) -> dict[str, Any]:
         return {"dot": None}
     ends = [at(end) for end in value.interval] if value.interval else []
     return {"dot": at(value.mean), "ends": ends, "colour": colour}
+
+
+_WRITERS: Mapping[str, Callable[[Sequence[Group]], str | bytes]] = {
+    ".html": render,
+    ".csv": as_csv,
+    ".tex": as_latex,
+    ".json": as_json,
+    ".svg": as_svg,
+    ".png": as_png,
+}
+
+
+def check_outputs(paths: Sequence[Path]) -> None:
+    """Refuse a file that could not be written, before any run is read.
+
+    Raises:
+        ValueError: If the suffix is none of those that can be written, or it is a folder.
+    """
+    for path in paths:
+        if path.suffix.lower() not in _WRITERS:
+            known = ", ".join(_WRITERS)
+            raise ValueError(f"{path} ends in none of {known}, which say what is written; add one")
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; give the name of a file to write")
+
+
+def write_file(groups: Sequence[Group], path: Path) -> None:
+    """Write a comparison in the form that the file's suffix names.
+
+    Raises:
+        ValueError: If the suffix is not known, or there is nothing to draw.
+    """
+    check_outputs([path])
+    content = _WRITERS[path.suffix.lower()](groups)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_page(path, content)

@@ -11,9 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from fedpriv.measures import Measure
-from fedpriv.report.comparison.files import check_outputs, write_file
 from fedpriv.report.comparison.groups import read_groups
-from fedpriv.report.comparison.page import render
+from fedpriv.report.comparison.page import check_outputs, render, write_file
 from fedpriv.report.comparison.plots import as_svg
 from fedpriv.report.comparison.tables import as_csv, as_latex, as_rows, escaped
 from tests.resealed import reseal

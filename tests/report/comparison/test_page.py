@@ -12,9 +12,8 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, LOSS, Measure
-from fedpriv.report.comparison.files import write_file
 from fedpriv.report.comparison.groups import Column, differences, mismatches, read_groups
-from fedpriv.report.comparison.page import render
+from fedpriv.report.comparison.page import render, write_file
 from fedpriv.report.comparison.tables import as_rows
 from fedpriv.report.run_record import read_run
 from tests.resealed import reseal

@@ -1,4 +1,4 @@
-"""What is shown of a study while it runs: a live table in a terminal, a line a trial elsewhere."""
+"""Progress of a study: a live table in a terminal, a line for each trial elsewhere."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MOST_RUNNING = 8
 
 
 @contextmanager
-def shown(console: Console, out: Path, progress: ShowProgress) -> Iterator[Show | None]:
-    """Yield what shows a study on a console; None where nothing is to be shown."""
+def progress_display(console: Console, out: Path, progress: ShowProgress) -> Iterator[Show | None]:
+    """Yield what displays progress on a console; None where nothing is to be displayed."""
     if not is_watched(console, progress):
         yield None
     elif moves(console):
