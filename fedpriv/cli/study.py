@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fedpriv.cli.output import Interrupted, errors, print_json, print_line, print_table
 from fedpriv.output_paths import check_folder, writing_to
+from fedpriv.privacy.epsilon import target_label
 from fedpriv.privacy.statement.statement import run_statement
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _print_result(found: StudyResult, folder: Path, *, as_json: bool) -> None:
     failed = [trial for trial in found.record.trials if trial.failure is not None]
     print_line(f"{len(found.record.trials)} trials, {len(failed)} failed")
     for trial in failed:
-        level = "not private" if trial.epsilon is None else f"ε {trial.epsilon:g}"
+        level = target_label(trial.epsilon)
         print_line(f"  {trial.method}, {level}, {trial.data} seed {trial.seed}: {trial.failure}")
     print_line(f"page: {found.page}")
     if failed:
@@ -162,7 +163,7 @@ def _print_forecast(
     for cell in cells:
         table.add_row(
             cell.method,
-            "not private" if cell.epsilon is None else f"{cell.epsilon:g}",
+            target_label(cell.epsilon),
             cell.data,
             f"{cell.trials}",
             "–" if cell.rounds is None else f"{cell.rounds:,}",

@@ -60,6 +60,15 @@ def privacy_line(
     )
 
 
+def target_label(target: float | None) -> str:
+    """Return the ε that was asked for as a label, as it was given; None is training without noise.
+
+    >>> target_label(2.0), target_label(0.5), target_label(None)
+    ('ε 2', 'ε 0.5', 'not private')
+    """
+    return "not private" if target is None else f"ε {target:g}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilon:
     """An ε with its δ, neighbouring relation, unit and accountant.

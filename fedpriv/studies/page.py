@@ -216,8 +216,8 @@ def _score(value: object) -> Cell:
     return Cell(number(value), value=float(value)) if known else Cell(NOTHING)  # type: ignore[arg-type]
 
 
-def _level(epsilon: float | None) -> str:
-    return "∞" if epsilon is None else f"{epsilon:g}"
+def _level(target: float | None) -> str:
+    return "∞" if target is None else f"{target:g}"
 
 
 def _level_filter(levels: Iterable[float | None]) -> Filter:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpriv.measures import figures_of, read_measures
+from fedpriv.privacy.epsilon import target_label
 from fedpriv.runs.progress import ShowProgress, is_watched, moves
 from fedpriv.studies.record import RUNS
 from fedpriv.studies.runner import Progress, Show
@@ -114,7 +115,7 @@ class _Table:
         for name in ("method", *(["data"] if several else [])):
             table.add_column(name)
         for level in levels:
-            head = "not private" if level is None else f"ε {level:g}"
+            head = target_label(level)
             table.add_column(head, justify="right")
         rows = dict.fromkeys((trial.method, trial.data) for trial in finals)
         for method, data in rows:

@@ -20,6 +20,7 @@ from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.experiments.user_code import user_code
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.measures import Measure
+from fedpriv.privacy.epsilon import target_label
 from fedpriv.ranges import positive_float
 from fedpriv.studies.own_code import CodeReader, is_fedprivs
 from fedpriv.studies.search import Search
@@ -88,10 +89,9 @@ class Trial:
         }
 
     def __str__(self) -> str:
-        level = "not private" if self.epsilon is None else f"ε {self.epsilon:g}"
         data = f", {self.data}" if self.data else ""
         chosen = "".join(f", {name} {_shown(value)}" for name, value in self.searched.items())
-        return f"{self.method}, {level}{data}, seed {self.seed}{chosen}"
+        return f"{self.method}, {target_label(self.epsilon)}{data}, seed {self.seed}{chosen}"
 
 
 def _shown(value: Option) -> str:

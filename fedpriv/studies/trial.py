@@ -14,6 +14,7 @@ from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.start import PublicOnly, public_only
+from fedpriv.privacy.epsilon import rounded_up_to, target_label
 from fedpriv.report.export import released_params
 from fedpriv.report.run_record import read_run
 from fedpriv.runs.backends import open_corpus, serial, serial_on
@@ -107,8 +108,9 @@ def _check_level(trial: Trial, prepared: PreparedRun) -> None:
     if not found <= trial.epsilon * (1.0 + _SLACK):
         prepared.folder.close()
         raise ValueError(
-            f"its plan has ε {found:.4g}, above the {trial.epsilon:g} of the trial: its noise is "
-            "not calibrated by target-epsilon; let it be, or give the method `epsilons` of its own"
+            f"its plan has ε {rounded_up_to(found, 4):.4g}, above the "
+            f"{target_label(trial.epsilon)} of the trial: its noise is not calibrated by "
+            "target-epsilon; let it be, or give the method `epsilons` of its own"
         )
 
 

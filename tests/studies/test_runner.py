@@ -134,7 +134,7 @@ class TestFailures:
 
         made = Study(name="s", methods={"x": replace(small(), refine=weaker)}, epsilons=[2.0])
         [trial] = run_study(made, tmp_path / "out", workers=1).trials
-        assert "above the 2 of the trial" in trial.failure
+        assert "above the ε 2 of the trial" in trial.failure
 
     def test_two_commands_on_one_folder_are_refused(self, tmp_path, monkeypatch):
         import fcntl

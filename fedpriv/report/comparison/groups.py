@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.measures import Measure
+from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.plan import UnitWords
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.report.bootstrap import REPLICATES, Interval, Ratio, resampled
@@ -129,7 +130,7 @@ class Group:
         if not self.head.private:
             return math.inf
         given = self.head.options.get("noise.target_epsilon")
-        return float(given) if given is not None else round(self.epsilon, 2)
+        return float(given) if given is not None else rounded_up(self.epsilon, 2)
 
     @property
     def finished(self) -> bool:
