@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from fedpriv.runs.status import RunStatus
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(status)
+
+
 def status(
     run: Annotated[Path, typer.Argument(help="A run folder, in use or not.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
