@@ -9,18 +9,20 @@ this round. What leaves it: the opaque ids of its users, and sums of bounded upd
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import lru_cache
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
 
 from fedpriv.backends.flower.client import Host, serve
 from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.settings import NODE_KEYS, Node, open_node, read_host
 
 
-def _logged(message: Message, context: Context, answer: ClientAppCallable) -> Message:
+def _logged(
+    message: Message, context: Context, answer: Callable[[Message, Context], Message]
+) -> Message:
     """Answer a message in a process whose log is lines."""
     show_log()
     return answer(message, context)
