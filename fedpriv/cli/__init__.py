@@ -154,6 +154,14 @@ def _options(
     pass
 
 
+def loaded() -> TyperGroup:
+    """Return `fedpriv` with every command loaded, for what describes or checks them all."""
+    group = typer.main.get_group(app)
+    for name, command in group.commands.items():
+        group.commands[name] = command.load() if isinstance(command, _Later) else command
+    return group
+
+
 def _refuse_empty(arguments: Sequence[str]) -> None:
     """Refuse an option without a value, whose path would be the current folder.
 
