@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
+.PHONY: docs encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
 
 help:
 	@echo "make run        train the main experiment and write a report"
@@ -22,7 +22,8 @@ help:
 	@echo "make encoder    fetch a small pretrained encoder of sentences (83 MB), which some tests need"
 	@echo "make check      lint and types only"
 	@echo "make bundle     build the Flower bundle, and print its size in bytes"
-	@echo "make options    write docs/options.md from the classes of experiments"
+	@echo "make docs       the site, in build/site; notebooks run once for each content"
+	@echo "make options    write the pages of all options and commands from the code"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 
@@ -77,6 +78,12 @@ deploy-guide: $(STAMP)
 bundle: $(STAMP)
 	$(BIN)/flwr build
 	@wc -c *.fab && sha256sum *.fab
+
+# Warnings are errors: a link that leads nowhere, a page in no table of contents, a notebook that raises.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/site
+	@echo "build/site/index.html"
 
 options: $(STAMP)
 	$(BIN)/python docs/write_options.py

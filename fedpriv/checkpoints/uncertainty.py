@@ -17,7 +17,7 @@ times the variance. So the lag-1 autocorrelation is given with every figure, and
 
 Source: Shejwalkar et al., "Recycling Scraps" (PoPETs 2025): variance and intervals from
 checkpoints, and their rescaling. Its remark that they are a lower bound is not relied on: scores
-of checkpoints have come out wider than those of runs, too (`docs/checkpoints.md`). The t-interval
+of checkpoints have come out wider than those of runs, too (`docs/methods/checkpoints.md`). The t-interval
 and the mixing of noisy SGD on strongly convex losses are remembered of it; the ratio and the
 correction are ours.
 

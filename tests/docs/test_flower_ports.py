@@ -13,13 +13,11 @@ from flwr.supercore.constant import (
 )
 
 from fedpriv.cli import deploy as deploying
+from tests.docs import shell_blocks
 from tests.docs.shell_blocks import commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    path.name: path.read_text("utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-}
+PAGES = {path.name: path.read_text("utf-8") for path in (ROOT / "README.md", *shell_blocks.PAGES)}
 SUPERLINK = str(SUPERLINK_UVICORN_DEFAULT_PORT)
 
 
