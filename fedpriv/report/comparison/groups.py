@@ -69,7 +69,7 @@ class UserSums:
 
     @property
     def over_public(self) -> np.ndarray | None:
-        """Differences of the sums from those of the public-only model; None if those are unknown."""
+        """The sums minus those of the public-only model; None if those are unknown."""
         return None if self.public_value is None else self.value - self.public_value
 
 
