@@ -38,7 +38,7 @@ def test_nodes_and_flwr_are_told_the_superlinks_port():
                     told.append((name, value.rpartition(":")[2]))
         told += [(name, port) for port in re.findall(r'address = "[\w.-]+:(\d+)"', page)]
         told += [(name, port) for port in re.findall(r"listens on port (\d+)", page)]
-    assert {"README.md", "own-data.md", "flower-apps.md"} <= {name for name, _ in told}
+    assert {"three-nodes.md", "own-data.md", "flower-apps.md"} <= {name for name, _ in told}
     assert [item for item in told if item[1] != SUPERLINK] == []
 
 
