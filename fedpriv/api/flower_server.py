@@ -8,7 +8,7 @@ on the server's own copy of the data.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
+from fedpriv.backends.backend import Backend
 from fedpriv.backends.flower.client import named_device
 from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.settings import (
@@ -30,6 +31,7 @@ from fedpriv.backends.flower.settings import (
     read_value,
 )
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.user_code import one_line
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta, rounded_up
@@ -84,9 +86,11 @@ def _main(grid: Grid, context: Context) -> None:
         found = backend.registry.node_of
         status.registered(nodes=len(set(found.values())), users=len(found))
         measuring = replace(backend, measure=measure_of(task))
-        return replace(prepared, make_backend=lambda experiment, components: measuring).run(
-            report, tell=_LOG.info
-        )
+
+        def made(experiment: Experiment, components: Components) -> Backend:
+            return measuring
+
+        return replace(prepared, make_backend=made).run(report, tell=_LOG.info)
 
     with closing(prepared.folder), status.kept():
         summary = strategy.start(grid, loop)
@@ -199,7 +203,7 @@ class LoggedAlready(logging.Filter):
 
 
 @contextmanager
-def ended_in_one_line(grid: Grid) -> Iterator[None]:
+def ended_in_one_line(grid: Grid) -> Generator[None]:
     """End the app with one line on a user's mistake; a fault of the program is raised.
 
     Args:
