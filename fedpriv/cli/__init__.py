@@ -16,6 +16,7 @@ from fedpriv.cli import (
     data,
     data_ids,
     encoder,
+    new,
     privacy,
     reproduce,
     results,
@@ -62,6 +63,7 @@ def _options(
 
 
 run.register(app)
+new.register(app)
 accounting.register(app)
 privacy.register(app)
 audit.register(app)
