@@ -143,11 +143,8 @@ def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(place
 
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.parametrize("what", ["rows", "adapters"])
-def test_supernodes_with_their_own_text_and_weights_do_too(place, processes, flower, what):
+def test_supernodes_with_their_own_text_and_weights_do_too(place, processes, flower):
     """Real processes on loopback, each with a cache of its own."""
-    if what == "adapters":
-        place.file.write_text(ADAPTERS.format(encoder=place.encoder), "utf-8")
     place.embed(SERVER, *NODES)
     caches, parts = place.root / "caches", place.root / "parts"
     code = place.file.read_text("utf-8")
