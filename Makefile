@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dist sbom next-flower encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
+.PHONY: docs dist sbom next-flower encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
 
 help:
 	@echo "make run        train the main experiment and write a report"
@@ -25,7 +25,8 @@ help:
 	@echo "make dist       the wheel and the sdist of the library, in dist/"
 	@echo "make sbom       list what a core installation consists of (CycloneDX), in dist/sbom.json"
 	@echo "make next-flower  simulation, apps, launcher and deployment on the newest Flower of the index"
-	@echo "make options    write docs/options.md from the classes of experiments"
+	@echo "make docs       the site, in build/site; notebooks run once for each content"
+	@echo "make options    write the pages of all options and commands from the code"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 
@@ -112,6 +113,12 @@ next-flower:
 	PATH="$(CURDIR)/$(NEXT)/bin:$$PATH" $(NEXT)/bin/python -m pytest -n auto --dist worksteal \
 	  -m "(slow or not slow) and not gpu" tests/backends/flower tests/deployment
 	PATH="$(CURDIR)/$(NEXT)/bin:$$PATH" $(NEXT)/bin/python -m tests.deployment.on_loopback
+
+# Warnings are errors: a link that leads nowhere, a page in no table of contents, a notebook that raises.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/site
+	@echo "build/site/index.html"
 
 options: $(STAMP)
 	$(BIN)/python docs/write_options.py

@@ -1,17 +1,21 @@
-"""Writes docs/options.md from the classes of experiments and parts; `make options` calls it.
+"""Writes the pages of all options and of all commands from the code; `make options` calls it.
 
-A test compares the page with the classes.
+A test compares the pages with what they are made of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
 
+import click
+
+from fedpriv import cli
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.options import Entry, Option, entries
-from fedpriv.experiments.ready_made.characters import ShakespeareTask
-from fedpriv.experiments.ready_made.image_users import FemnistTask, ImagesByUser
+from fedpriv.experiments.ready_made.image_users import ImagesByUser
+from fedpriv.experiments.ready_made.natural_users import FemnistTask, ShakespeareTask
 from fedpriv.experiments.tasks import NextWordsTask, TagPredictionTask
 
 _INTRODUCTION = """# Options
@@ -23,6 +27,21 @@ place, `-s noise=banded`, in TOML `noise.kind = "banded"`. Any ending of a path 
 will do, and `-`, `_` and `.` are alike: `target-epsilon`. An option exists only where its part is
 chosen; elsewhere it is refused with the part's name. `fedpriv list EXPERIMENT` shows those of one
 experiment with their values. This page is written by `make options`."""
+
+
+_KINDS = {
+    "text": "text",
+    "integer": "a whole number",
+    "float": "a number",
+    "read": "a number",
+    "path": "a path",
+    "file": "a path",
+    "directory": "a path",
+}
+_COMMANDS = """# Commands
+
+What `fedpriv COMMAND --help` prints, for every command ([exit codes](exit-codes.md)). This page is
+written by `make options`."""
 
 
 def tables() -> str:
@@ -69,5 +88,47 @@ def _written(value: Option) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
+def commands() -> str:
+    """Return the page of all commands, with their options, in Markdown."""
+    lines = [_COMMANDS]
+    for name, command in _tree("fedpriv", cli.loaded()):
+        lines += ["", f"## `{name}`", "", cleandoc(command.help or ""), ""]
+        lines += _parameters(command)
+    return "\n".join([*lines, ""])
+
+
+def _tree(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    for part, found in command.commands.items():
+        yield from _tree(f"{name} {part}", found)
+
+
+def _parameters(command: click.Command) -> Iterator[str]:
+    yield "| | takes | default | |"
+    yield "|---|---|---|---|"
+    for given in command.params:
+        if getattr(given, "hidden", False) or "--help" in given.opts:
+            continue
+        option = isinstance(given, click.Option)
+        name = (
+            ", ".join([*given.opts, *given.secondary_opts]) if option else f"{given.name}".upper()
+        )
+        takes = " or ".join(getattr(given.type, "choices", ())) or _KINDS.get(given.type.name, "")
+        if option:
+            takes = "" if given.is_flag else takes + ", repeatable" * given.multiple
+        shown = type(given.default) in (str, int, float)
+        cells = (
+            f"`{name}`",
+            takes,
+            f"{given.default}" if shown else "",
+            getattr(given, "help", ""),
+        )
+        texts = (" ".join((cell or "").split()).replace("|", "\\|") for cell in cells)
+        yield f"| {' | '.join(texts)} |"
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("options.md").write_text(tables(), "utf-8")
+    Path(__file__).parent.joinpath("reference", "commands.md").write_text(commands(), "utf-8")

@@ -17,9 +17,9 @@ times the variance. So the lag-1 autocorrelation is given with every figure, and
 
 Source: Shejwalkar et al., "Recycling Scraps" (PoPETs 2025): variance and intervals from
 checkpoints, and their rescaling. Its remark that they are a lower bound is not relied on: scores
-of checkpoints have come out wider than those of runs, too (`docs/checkpoints.md`). The t-interval
-and the mixing of noisy SGD on strongly convex losses are remembered of it; the ratio and the
-correction are ours.
+of checkpoints have come out wider than those of runs, too (`docs/methods/checkpoints.md`). The
+t-interval and the mixing of noisy SGD on strongly convex losses are remembered of it; the ratio and
+the correction are ours.
 
 How long to wait before, and between, checkpoints that are to count as independent draws
 (`waiting`): for noisy gradient descent θ <- θ - η (∇F(θ) + noise) on a loss that is μ-strongly

@@ -23,6 +23,10 @@ COMMANDS = {
         "cli.run",
         "Train an experiment, federated or centralised, and write a run folder with its report.",
     ),
+    "new": (
+        "cli.new",
+        "Write a project: experiment, ServerApp and ClientApp, pyproject, compose file and test.",
+    ),
     "account": ("cli.accounting", "Say what a number of rounds costs: ε at δ, per user."),
     "calibrate": (
         "cli.accounting",

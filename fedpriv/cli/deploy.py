@@ -127,3 +127,29 @@ def superlink(
     except (OSError, RuntimeError) as error:
         raise ValueError(str(error)) from error
     raise typer.Exit(code)
+
+
+@app.command()
+def compose(
+    nodes: Annotated[int, typer.Option(help="Nodes, each a SuperNode and a client app.")],
+    out: Annotated[
+        Path, typer.Option(help="The file to write; one that is there is written anew.")
+    ] = Path("docker-compose.yml"),
+    checkout: Annotated[
+        str,
+        typer.Option(help="A checkout of fedpriv to build images from; none uses those built."),
+    ] = "",
+    app: Annotated[
+        list[str] | None,
+        typer.Option(help="A file or folder of a Flower app, for the operator; repeat."),
+    ] = None,
+) -> None:
+    """Write a compose file with a server and any number of nodes."""
+    from fedpriv.deploy.compose import compose_file
+
+    text = compose_file(nodes, checkout=checkout, app=app or ())
+    try:
+        out.write_text(text, "utf-8")
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written: {error.strerror or error}") from error
+    print_line(f"{out}: a server and {nodes} nodes")

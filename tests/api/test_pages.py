@@ -12,6 +12,7 @@ import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
+LOOP = PAGE.parents[1] / "examples" / "own-loop" / "loop.py"
 OWN_LOOP = "## A training loop of your own"
 
 
@@ -47,15 +48,15 @@ def test_describing_running_and_reading(page, at_work, tiny_corpus, monkeypatch,
 
 @pytest.fixture
 def own(page, at_work):
-    """The names of the section about one's own loop, its last block not run yet."""
+    """The names of the section about one's own loop."""
     names = {"fp": fp}
-    first, second = blocks(page[page.index(OWN_LOOP) :])
-    exec(compile(first, str(PAGE), "exec"), names)
-    return names, second
+    (code,) = blocks(page[page.index(OWN_LOOP) :])
+    exec(compile(code, str(PAGE), "exec"), names)
+    return names
 
 
 def test_a_loop_of_ones_own_keeps_its_books(page, own, at_work):
-    names, _ = own
+    names = own
     loop = page[page.index("plan = fp.Rounds") : page.index('    print(params["center"]')]
     assert len(loop.splitlines()) <= 11
     plan = names["plan"]
@@ -69,8 +70,8 @@ def test_a_loop_of_ones_own_keeps_its_books(page, own, at_work):
 
 
 @pytest.mark.parametrize("killed_after", [1, 4, 10])
-def test_a_loop_that_is_killed_goes_on(own, at_work, killed_after, monkeypatch):
-    names, code = own
+def test_a_loop_that_is_killed_goes_on(at_work, killed_after, monkeypatch):
+    names, code = {}, LOOP.read_text("utf-8")
     real, charged = fp.Ledger.charge, []
 
     def killed(self, *numbers):

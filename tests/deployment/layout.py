@@ -56,6 +56,11 @@ def _rights(compose: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} has no health check"
 
 
+def nodes_of(compose: Mapping[str, Any]) -> list[str]:
+    """Return the numbers of a compose file's nodes."""
+    return [name.partition("-")[2] for name in compose["services"] if name.startswith("supernode-")]
+
+
 def _networks(compose: Mapping[str, Any]) -> Iterator[str]:
     services, networks = compose["services"], compose["networks"]
     for name, service in services.items():
@@ -70,7 +75,7 @@ def _networks(compose: Mapping[str, Any]) -> Iterator[str]:
         }.get(kind, {"server"})
         if inside != expected:
             yield f"{name} is on networks {sorted(inside)}, not {sorted(expected)}"
-    for network in ("server", *(f"node-{number}" for number in NODES)):
+    for network in ("server", *(f"node-{number}" for number in nodes_of(compose))):
         if not (networks[network] or {}).get("internal"):
             yield f"network {network} leads out"
 
@@ -85,7 +90,7 @@ def _mounts(compose: Mapping[str, Any]) -> Iterator[str]:
         },
         "operator": {},
     }  # fmt: skip
-    for number in NODES:
+    for number in nodes_of(compose):
         whose[f"supernode-{number}"] = {f"keys/node-{number}": "/keys"}
         whose[f"client-{number}"] = {
             f"keys/client-{number}": "/keys", f"parts/node-{number}": "/corpus",
@@ -100,7 +105,7 @@ def _mounts(compose: Mapping[str, Any]) -> Iterator[str]:
             if mode != ["ro"]:
                 if target not in written.get(name, set()):
                     yield f"{name} may write to {target}"
-            else:
+            elif not (name == "operator" and target.startswith("/project/")):
                 read_only[inside] = target
         if read_only != whose.get(name):
             yield f"{name} mounts {sorted(read_only)}, not {sorted(whose.get(name, {}))}"

@@ -19,7 +19,7 @@ from tests.backends.flower.real.processes import BIN, copy_app
 from tests.deployment.layout import CHECKOUT, NODES, did, read
 from tests.deployment.loopback import Layout, ended
 
-PAGE = CHECKOUT / "docs" / "own-data.md"
+VISITS = CHECKOUT / "examples" / "own-data" / "visits.py"
 PEOPLE = 10
 CONFIG = {
     "experiment": "simulations.visits:experiment", "anchor": "/anchor/own", "out": "/runs/own",
@@ -99,8 +99,7 @@ def _clients(layout: Layout) -> None:
 def _app(folder: Path) -> Path:
     """Copy what a bundle is made of, with the page's file among the simulations."""
     shutil.rmtree(folder, ignore_errors=True)
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    return copy_app(folder, {"simulations/visits.py": code})
+    return copy_app(folder, {"simulations/visits.py": VISITS.read_text("utf-8")})
 
 
 def _bundle(app: Path, folder: Path) -> str:

@@ -6,14 +6,136 @@ import copy
 import re
 import tomllib
 
+import jsonschema
 import pytest
+import yaml
 
+from fedpriv.deploy.compose import compose_file
 from tests.deployment import guide
-from tests.deployment.layout import CHECKOUT, broken, read
+from tests.deployment.layout import CHECKOUT, COMPOSE, broken, nodes_of, read
 
 
 def test_the_layout_keeps_what_the_guide_says():
     assert broken(read()) == []
+
+
+def test_the_file_is_the_generators():
+    written = COMPOSE.read_text("utf-8")
+    assert compose_file(3, checkout=".") == written, "fedpriv deploy compose --nodes 3 --checkout ."
+
+
+#: What Compose v1 (1.27 and newer) and v2 both read: the keys that are used here, and no version.
+SCHEMA = {
+    "type": "object",
+    "required": ["services", "networks"],
+    "additionalProperties": False,
+    "patternProperties": {"^x-": {}},
+    "properties": {
+        "services": {"type": "object", "additionalProperties": {"$ref": "#/$defs/service"}},
+        "networks": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"internal": {"type": "boolean"}},
+            },
+        },
+    },
+    "$defs": {
+        "words": {"type": "array", "items": {"type": "string"}},
+        "service": {
+            "type": "object",
+            "required": ["image", "user", "networks", "mem_limit", "pids_limit", "restart"],
+            "additionalProperties": False,
+            "properties": {
+                "image": {"type": "string"},
+                "build": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {
+                        "context": {"type": "string"},
+                        "dockerfile": {"type": "string"},
+                        "network": {"type": "string"},
+                        "target": {"type": "string"},
+                        "args": {"type": "object", "additionalProperties": {"type": "string"}},
+                    },
+                },
+                "user": {"type": "string"},
+                "command": {"$ref": "#/$defs/words"},
+                "entrypoint": {"$ref": "#/$defs/words"},
+                "environment": {"type": "object", "additionalProperties": {"type": "string"}},
+                "networks": {"$ref": "#/$defs/words"},
+                "ports": {"$ref": "#/$defs/words"},
+                "volumes": {"type": "array", "items": {"type": "string", "pattern": "^.+:/.+$"}},
+                "tmpfs": {"$ref": "#/$defs/words"},
+                "profiles": {"$ref": "#/$defs/words"},
+                "read_only": {"type": "boolean"},
+                "init": {"type": "boolean"},
+                "cap_drop": {"$ref": "#/$defs/words"},
+                "security_opt": {"$ref": "#/$defs/words"},
+                "restart": {"enum": ["no", "unless-stopped"]},
+                "mem_limit": {"type": "string", "pattern": "^[0-9]+[mg]$"},
+                "pids_limit": {"type": "integer"},
+                "logging": {"type": "object"},
+                "depends_on": {
+                    "type": "object",
+                    "additionalProperties": {
+                        "type": "object",
+                        "required": ["condition"],
+                        "properties": {"condition": {"const": "service_healthy"}},
+                    },
+                },
+                "healthcheck": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["test"],
+                    "properties": {
+                        "test": {"$ref": "#/$defs/words"},
+                        "interval": {"type": "string", "pattern": "^[0-9]+s$"},
+                        "timeout": {"type": "string", "pattern": "^[0-9]+s$"},
+                        "start_period": {"type": "string", "pattern": "^[0-9]+s$"},
+                        "retries": {"type": "integer"},
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(("nodes", "checkout"), [(1, ""), (3, "."), (12, "../fedpriv")])
+def test_any_number_of_nodes_is_a_layout_of_the_same_guarantees(nodes, checkout, tmp_path):
+    file = tmp_path / "compose.yml"
+    file.write_text(compose_file(nodes, checkout=checkout), "utf-8")
+    compose = read(file)
+    jsonschema.validate(compose, SCHEMA)
+    assert broken(compose) == [] and nodes_of(compose) == [str(k + 1) for k in range(nodes)]
+    assert len(compose["networks"]) == nodes + 2
+    built = {name for name, service in compose["services"].items() if "build" in service}
+    assert built == (set(compose["services"]) if checkout else set())
+
+
+def test_a_misspelt_key_is_no_compose_file():
+    compose = yaml.safe_load(compose_file(1))
+    compose["services"]["gate"]["read-only"] = True
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(compose, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"nodes": 0}, "nodes 0 is not from 1"),
+        ({"nodes": 2000}, "nodes 2000"),
+        ({"nodes": 1, "checkout": "a$b"}, "rename it"),
+        ({"nodes": 1, "app": ["."]}, "every node's keys"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_compose_file_is_refused(given, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        compose_file(**given)
 
 
 TWINS = {

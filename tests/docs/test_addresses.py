@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs import shell_blocks
+
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *shell_blocks.PAGES]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text("utf-8")
 DOTTED = re.compile(r"(?<![\w/.-])(?:fedpriv|fp)(?:\.[A-Za-z_]\w*)+")
 #: Stands for any module, where it is told why no name of the API is that of a room.

@@ -19,7 +19,7 @@ import pytest
 import fedpriv
 from client import app as client_app
 from fedpriv.backends import Backend, SerialBackend
-from fedpriv.backends.flower.settings import OWN_KEYS
+from fedpriv.backends.flower.settings import OWN_KEYS, opened_node
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
@@ -140,12 +140,12 @@ def test_a_data_set_split_among_users_trains_alike_here_and_on_nodes(tmp_path, m
         **OWN_KEYS, "guard-users": False, "experiment": f"{tmp_path / 'pictures.py'}:experiment",
         "out": str(tmp_path / "there"), "options": "users = 30\ncohort = 10.0\nrounds = 2",
     }  # fmt: skip
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
     nodes = {
         n + 1: App(context({"partition-id": n, "num-partitions": 3}, config)) for n in range(3)
     }
     server_app.app(StubGrid(nodes), context(run_config=config))
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
     there = fedpriv.load(tmp_path / "there")
     assert all(np.array_equal(here.params[name], there.params[name]) for name in here.params)
 

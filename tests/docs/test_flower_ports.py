@@ -13,13 +13,11 @@ from flwr.supercore.constant import (
 )
 
 from fedpriv.cli import deploy as deploying
+from tests.docs import shell_blocks
 from tests.docs.shell_blocks import commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    path.name: path.read_text("utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-}
+PAGES = {path.name: path.read_text("utf-8") for path in (ROOT / "README.md", *shell_blocks.PAGES)}
 SUPERLINK = str(SUPERLINK_UVICORN_DEFAULT_PORT)
 
 
@@ -40,7 +38,7 @@ def test_nodes_and_flwr_are_told_the_superlinks_port():
                     told.append((name, value.rpartition(":")[2]))
         told += [(name, port) for port in re.findall(r'address = "[\w.-]+:(\d+)"', page)]
         told += [(name, port) for port in re.findall(r"listens on port (\d+)", page)]
-    assert {"README.md", "own-data.md", "flower-apps.md"} <= {name for name, _ in told}
+    assert {"three-nodes.md", "own-data.md", "flower-apps.md"} <= {name for name, _ in told}
     assert [item for item in told if item[1] != SUPERLINK] == []
 
 

@@ -20,7 +20,7 @@ import fedpriv as fp
 from client import app as client_app
 from fedpriv import cli
 from fedpriv.backends.flower.messages import BOUNDS, read_request
-from fedpriv.backends.flower.settings import OWN_KEYS
+from fedpriv.backends.flower.settings import OWN_KEYS, opened_node
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.user_ids import read_key, user_id
 from fedpriv.deploy.checks import check_own_users
@@ -36,7 +36,8 @@ from tests.command_line import CliRunner
 from tests.docs.command_checks import check
 from tests.docs.shell_blocks import commands
 
-PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "own-data.md").read_text("utf-8")
 COMMANDS = commands(PAGE)
 NAMES = [f"Ann Mustermann {number}" for number in range(40)]
 HALVES = {"node-1": NAMES[:22], "node-2": NAMES[22:]}
@@ -47,7 +48,7 @@ class Place:
 
     def __init__(self, root: Path) -> None:
         self.root, self.key = root, root / "people.key"
-        (root / "visits.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.S)[0], "utf-8")
+        shutil.copy(ROOT / "examples" / "own-data" / "visits.py", root)
         self.experiment = f"{root / 'visits.py'}:experiment"
         for name in HALVES:
             (root / name).mkdir()
@@ -129,12 +130,12 @@ class Node:
 
 @pytest.fixture
 def place(tmp_path):
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
     found = Place(tmp_path)
     for node, names in HALVES.items():
         found.fill(node, names)
     yield found
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
     for name in [name for name in sys.modules if name.rpartition(".")[2] == "visits"]:
         del sys.modules[name]
 

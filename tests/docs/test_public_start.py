@@ -1,4 +1,4 @@
-"""docs/your-own.md on public starts: its commands, on the page's own first file."""
+"""docs/your-own.md on public starts: its commands, on examples/own-model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ASKED = "public=next(people(100, 101))[1],"
 def own(tmp_path, monkeypatch):
     """The page's `own.py` with what the section adds, in the working directory."""
     text = PAGE.read_text("utf-8")
-    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    code = (PAGE.parents[1] / "examples" / "own-model" / "own.py").read_text("utf-8")
     assert (
         _ASKED in code and "ModuleTask(..., public=measured_on, public_train=learnt_from)" in text
     )

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedpriv import cli
-from fedpriv.backends.flower.settings import OWN_KEYS, SHORT_KEYS
+from fedpriv.backends.flower.settings import NODE_KEYS, OWN_KEYS, SHORT_KEYS
 from fedpriv.cli.listing import complete_experiments, complete_settings, option_named
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
@@ -21,7 +21,7 @@ from fedpriv.experiments.options import entries
 from tests.command_line import CliRunner
 
 ROOT = Path(__file__).parents[2]
-TABLES = runpy.run_path(str(ROOT / "docs" / "write_options.py"))["tables"]
+WRITER = runpy.run_path(str(ROOT / "docs" / "write_options.py"))
 ENTRIES = [
     pytest.param(entry, id=f"{made.__name__} {entry.path} {dict(entry.within)}")
     for made in classes().values()
@@ -37,7 +37,22 @@ def test_every_option_has_one_line_of_help_and_a_default_that_it_takes(entry):
 
 def test_the_page_is_as_the_classes_are():
     """`make options` writes it."""
-    assert (ROOT / "docs" / "options.md").read_text("utf-8") == TABLES()
+    assert (ROOT / "docs" / "options.md").read_text("utf-8") == WRITER["tables"]()
+
+
+def test_the_page_of_commands_is_as_they_are():
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
+    assert page == WRITER["commands"](), "`make options` writes it"
+
+
+def test_the_page_of_the_run_config_has_each_key():
+    page = (ROOT / "docs" / "reference" / "run-config.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| `(.*?)` \|", page, re.MULTILINE))
+    assert {key: tomllib.loads(f"x = {value}")["x"] for key, value in rows.items()} == {
+        **OWN_KEYS,
+        "options": "",
+    }
+    assert all(f"`{key}`" in page for key in (*SHORT_KEYS, *NODE_KEYS))
 
 
 def test_the_run_config_declares_the_short_keys():
@@ -52,7 +67,7 @@ def cells(row):
 
 
 def test_every_row_of_a_table_of_options_has_as_many_cells_as_its_heading():
-    page = TABLES()
+    page = WRITER["tables"]()
     tables = [block for block in page.split("\n\n") if block.startswith("|")]
     assert len(tables) >= 8 and "\\|" in page
     for table in tables:
@@ -61,7 +76,7 @@ def test_every_row_of_a_table_of_options_has_as_many_cells_as_its_heading():
 
 
 def test_every_heading_of_the_options_is_there_once():
-    headings = [line for line in TABLES().splitlines() if line.startswith("#")]
+    headings = [line for line in WRITER["tables"]().splitlines() if line.startswith("#")]
     assert len(headings) >= 9
     assert sorted(headings) == sorted(set(headings))
     assert not any("promise" in heading for heading in headings)

@@ -8,13 +8,18 @@ run-config, so both know the same experiment.
 
 from __future__ import annotations
 
+import json
 import logging
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
 from fedpriv.backends.flower.client import (
     DEVICE_KEY,
@@ -25,7 +30,9 @@ from fedpriv.backends.flower.client import (
     check_experiment,
     device_of,
     is_gpu,
+    serve,
 )
+from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
@@ -292,6 +299,41 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
         guard=None if is_gpu(node.device) else read_guard({**run_config, **node_config}),
         plans=allowed_plans(node_config),
     )
+
+
+def client_app() -> ClientApp:
+    """Return the ready ClientApp: it trains this node's users as the run-config's experiment does.
+
+    What a node learns: the model, the public bound, which of its *own* users take part, and a key
+    of this round. What leaves it: the opaque ids of its users, and sums of bounded updates. A
+    node-config says where its users are (`corpus`, or `data` and `data-key`).
+    """
+
+    def logged(
+        message: Message, context: Context, answer: Callable[[Message, Context], Message]
+    ) -> Message:
+        show_log()
+        return answer(message, context)
+
+    def host(context: Context) -> Host:
+        where = {key: value for key, value in context.node_config.items() if key in NODE_KEYS}
+        node = opened_node(json.dumps(context.run_config), json.dumps(where))
+        return read_host(node, context.run_config, context.node_config)
+
+    app = ClientApp(mods=[logged])
+    serve(app, host, from_run_config=True)
+    return app
+
+
+@lru_cache(maxsize=2)
+def opened_node(run_config: str, node_config: str) -> Node:
+    """Open a node's users and make a trainer once for each process and run; files are shared.
+
+    Args:
+        run_config: As JSON.
+        node_config: Its `NODE_KEYS`, as JSON.
+    """
+    return open_node(json.loads(run_config), json.loads(node_config))
 
 
 def read_guard(config: Config) -> Guard | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-PAGE = (Path(__file__).parents[3] / "docs" / "bolt-on.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "methods" / "bolt-on.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
 NUMBER = 1000
 

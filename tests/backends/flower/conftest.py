@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from client import app as client_app
+from fedpriv.backends.flower.settings import opened_node
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from server import app as server_app
 from tests.backends.flower.real.processes import DECLARED
@@ -62,7 +63,7 @@ def deploy(stub, tiny_corpus) -> Iterator:
     With `rounds_until_lost` the SuperLink is lost after so many rounds; `look` is called at each.
     `node_config` is the first node's.
     """
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
     logger = logging.getLogger("fedpriv")
     before = logger.level, list(logger.handlers)
 
@@ -102,7 +103,7 @@ def deploy(stub, tiny_corpus) -> Iterator:
         return grid
 
     yield call
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
     logger.setLevel(before[0])
     logger.handlers[:] = before[1]
 

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import fedpriv as fp
-from client import app as client_app
 from fedpriv.backends.flower import settings
+from fedpriv.backends.flower.settings import opened_node
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import Split
@@ -47,9 +47,9 @@ def made(monkeypatch):
 
     monkeypatch.setattr(Corpus, "open", classmethod(open_corpus))
     monkeypatch.setattr(settings, "Node", make)
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
     yield counts
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
 
 
 def test_each_side_opens_the_corpus_once_and_a_node_makes_one_trainer(made, deploy, tmp_path):

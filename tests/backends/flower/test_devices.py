@@ -18,7 +18,7 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.client import device_of, prepare, serve
 from fedpriv.backends.flower.messages import BOUNDS
-from fedpriv.backends.flower.settings import Node, open_node, read_host
+from fedpriv.backends.flower.settings import Node, open_node, opened_node, read_host
 from fedpriv.backends.guard import Guard
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
@@ -139,7 +139,7 @@ def test_sums_of_nodes_on_a_device_are_the_oracles(own, stub):
     oracle = SerialBackend(trainer=components.trainer, data=components.task.data)
     expected = oracle.partial_sum(**asked)
     run_config = DECLARED | {"experiment": own, "device": "cpu", "guard-users": False}
-    app._node.cache_clear()
+    opened_node.cache_clear()
     hosts = {n + 1: stub.AppNode(app.app, n, 3, run_config) for n in range(3)}
     found = stub.started(components.task, hosts).partial_sum(**asked)
     assert (found.num_users, found.num_failed) == (20, 0) and expected.num_failed == 0

@@ -1,10 +1,10 @@
-"""The page about Flower apps of one's own: its three files, as they stand there, over a grid."""
+"""examples/flower-app: its files over a grid in this process, and on real SuperNodes."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,19 +23,16 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.training.work import as_works
 
-PAGE = Path(__file__).parents[3] / "docs" / "flower-apps.md"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "flower-app"
 FILES = ("shared", "client_app", "server_app")
 NUM_NODES = 7
 
 
 @pytest.fixture
 def pages(tmp_path, monkeypatch):
-    """The page's modules, importable from a folder that is the working directory."""
-    codes = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    for name, code in zip(FILES, codes, strict=True):
-        (tmp_path / f"{name}.py").write_text(code, "utf-8")
+    """The example's modules."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(EXAMPLE))
     importlib.invalidate_caches()
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in FILES})
     for name in FILES:
@@ -107,14 +104,7 @@ def test_a_server_that_was_killed_goes_on(pages, stub, tmp_path, monkeypatch, ca
 @pytest.mark.slow
 @pytest.mark.flower
 def test_real_supernodes_run_them(processes, flower, tmp_path):
-    text = PAGE.read_text("utf-8")
-    app, run = tmp_path / "app", tmp_path / "run"
-    app.mkdir()
-    for name, code in zip(FILES, re.findall(r"```python\n(.*?)```", text, re.DOTALL), strict=True):
-        (app / f"{name}.py").write_text(code, "utf-8")
-    (app / "pyproject.toml").write_text(
-        re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0], "utf-8"
-    )
+    app, run = shutil.copytree(EXAMPLE, tmp_path / "app"), tmp_path / "run"
     flower.start_nodes(2)
     log = flower.run(app, processes.run_config(out=str(run)))
     assert (run / "ledger.jsonl").is_file(), log[-4000:]

@@ -1,10 +1,9 @@
-"""The page about one's own model: its code, as it stands there, on both backends."""
+"""examples/own-model: its code on both backends."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,19 +22,17 @@ from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
 
 NAMES = ("own", "line", "chatter")
-PAGE = Path(__file__).parents[3] / "docs" / "your-own.md"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own-model"
 
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """The page's modules, in a folder that is the working directory."""
-    codes = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    for name, code in zip(NAMES, codes, strict=False):
-        lines = len([line for line in code.splitlines() if line.strip()])
-        assert lines <= (30 if name == "own" else 45), name
-        (tmp_path / f"{name}.py").write_text(code, "utf-8")
+    """The example's modules; the working directory is another."""
+    for name in NAMES:
+        lines = (EXAMPLE / f"{name}.py").read_text("utf-8").splitlines()
+        assert len([line for line in lines if line.strip()]) <= (40 if name == "own" else 55), name
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(EXAMPLE))
     yield tmp_path
     for name in NAMES:
         sys.modules.pop(name, None)

@@ -12,6 +12,7 @@ from fedpriv.backends.flower import client
 from fedpriv.backends.flower.client import PLANS_VARIABLE
 from fedpriv.backends.flower.messages import SharedRecords, naming_plan
 from fedpriv.backends.flower.registry import QUERY
+from fedpriv.backends.flower.settings import opened_node
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 
@@ -28,7 +29,7 @@ def experiment():
 @pytest.fixture
 def node(stub, tiny_corpus, tmp_path, monkeypatch):
     """A node that allows one plan, whose run-config names code with a side effect."""
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
     stub.StubGrid({})
     marker = tmp_path / "imported"
     (tmp_path / "trap.py").write_text(TRAP.format(marker=str(marker)))

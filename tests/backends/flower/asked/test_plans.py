@@ -14,6 +14,7 @@ from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from safetensors.numpy import load_file
 
 import fedpriv as fp
+from fedpriv.api.flower_server import ended_in_one_line
 from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import (
     PLANS_KEY,
@@ -28,7 +29,6 @@ from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from server import app as server_app
-from server.app import ended_in_one_line
 from tests.backends.flower.real.processes import DECLARED
 
 OTHER = "0" * 64

@@ -13,16 +13,16 @@ import pytest
 from torch import nn
 
 import fedpriv as fp
-from client import app as client_app
+from fedpriv.api.flower_server import _report
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.registry import WAITING, note_waiting
+from fedpriv.backends.flower.settings import opened_node
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
 from fedpriv.measures import ACCURACY
 from fedpriv.runs.records import Released, RoundRecord
 from fedpriv.tasks.module_task import ModuleTask
-from server import app as server_app
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (DEBUG|INFO|WARNING|ERROR) fedpriv[\w.]*: \S.*")
 ID, VALUE, TEXT = "marker-of-an-id", 1234567.0, "marker-of-an-exception"
@@ -57,9 +57,9 @@ def experiment():
 @pytest.fixture
 def marked(monkeypatch):
     monkeypatch.setitem(sys.modules, "marked", sys.modules[__name__])
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
     yield "marked:experiment"
-    client_app._node.cache_clear()
+    opened_node.cache_clear()
 
 
 @pytest.mark.parametrize("guarded", [False, True])
@@ -167,7 +167,7 @@ def test_every_round_is_logged_with_its_epsilon_evaluated_or_not(caplog, epsilon
         update_norm=None,
     )
     with caplog.at_level(logging.INFO, "fedpriv.server"):
-        server_app._report(
+        _report(
             ACCURACY,
             RoundRecord(released=released, diagnostics=None),
         )

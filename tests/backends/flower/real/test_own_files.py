@@ -15,13 +15,13 @@ from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.privacy.statement.verify import verify_run
 
-PAGE = Path(__file__).parents[4] / "docs" / "your-own.md"
+OWN = Path(__file__).parents[4] / "examples" / "own-model" / "own.py"
 
 
 @pytest.fixture
 def own(tmp_path):
-    """The page's file in a folder that no process runs in; it takes its model from beside it."""
-    code = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[0]
+    """The example's file where no process runs; it takes its model from beside it."""
+    code = OWN.read_text("utf-8")
     before, model, after = re.split(r"(def model.*?\n\n\n)", code, flags=re.DOTALL)
     folder = tmp_path / "elsewhere"
     folder.mkdir()

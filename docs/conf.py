@@ -1,0 +1,64 @@
+"""Configuration of the site, which `make docs` builds with Sphinx."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))
+
+from fedpriv import __version__  # noqa: E402
+
+project = "fedpriv"
+copyright = "the fedpriv authors, Apache-2.0"
+version = release = __version__
+html_title = f"fedpriv {__version__}"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+
+# Anchors of headings are those that GitHub makes, so that links work in both.
+myst_heading_anchors = 4
+myst_enable_extensions = ["deflist"]
+# Pages of results are written by studies, whose tables stand below headings of the third level.
+suppress_warnings = ["myst.header"]
+
+# A notebook is executed anew where it, or the package, has changed.
+for _noisy in ("alembic", "traitlets"):
+    logging.getLogger(_noisy).setLevel(logging.ERROR)
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_execution_timeout = 600
+nb_execution_show_tb = True
+_SOURCES = sorted((DOCS.parent / "fedpriv").rglob("*.py"))
+_DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]
+nb_execution_cache_path = str(DOCS.parent / "build" / "notebooks" / _DIGEST)
+
+autodoc_typehints = "none"  # the signature has them
+autodoc_member_order = "bysource"
+napoleon_use_rtype = False
+default_role = "code"
+
+
+def _benchmarks(_app: Any, page: str, text: list[str]) -> None:
+    """Have links to tables of benchmarks, which lie beside `docs/`, lead to the page of speed."""
+    here = "../" * page.count("/")
+    text[0] = re.sub(
+        r"\]\((?:\.\./)+benchmarks/results/(\w[\w-]*)\.md\)",
+        lambda found: f"]({here}speed.md#{found[1].replace('_', '-')})",
+        text[0],
+    )
+
+
+def setup(app: Any) -> None:
+    """Register what changes pages as they are read."""
+    app.connect("source-read", _benchmarks)

@@ -1,0 +1,5 @@
+"""The ServerApp of the bundle."""
+
+from fedpriv import flower
+
+app = flower.server_app()

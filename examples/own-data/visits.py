@@ -1,0 +1,60 @@
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from fedpriv.datasets.local_data import Table, local_users
+from fedpriv.experiments import (
+    AdaptableClip,
+    FederatedExperiment,
+    GaussianNoise,
+    LocalSgd,
+    PoissonCohorts,
+)
+from fedpriv.experiments.options import option
+from fedpriv.tasks.module_task import ModuleTask
+
+VISITS = Table(
+    user="patient",
+    columns={"age": float, "pressure": float, "returned": int},
+    name="visits",
+)
+
+
+def examples(columns):  # of one person: arrays by column, a row each
+    x = np.stack([columns["age"] / 100, columns["pressure"] / 200], axis=1)
+    return x, columns["returned"]
+
+
+def public():  # of people on no roster; synthetic here
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.2, 1.0, (200, 2))
+    return x, (x.sum(axis=1) > 1.2).astype(int)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visits:
+    roster_file: str = option("", "The file of all ids, on the server.")
+
+    def __call__(self, experiment, *, data=None):  # data: of a node; None on the server
+        users = local_users(VISITS, examples, data=data, roster=self.roster_file)
+        return ModuleTask(
+            name="visits",
+            module=lambda: nn.Linear(2, 2),
+            public=public(),
+            loss=nn.functional.cross_entropy,
+            users=users,
+        )
+
+
+def experiment():
+    return FederatedExperiment(
+        name="visits",
+        description="Who comes back?",
+        task=Visits(),
+        rounds=3,
+        sampling=PoissonCohorts(cohort=20.0),
+        bound=AdaptableClip(l2_clip_norm=0.5),
+        noise=GaussianNoise(multiplier=1.0),
+        local=LocalSgd(learning_rate=0.5),
+    )

@@ -1,0 +1,226 @@
+"""The ready ServerApp: the loop of `fedpriv run`, with Flower bringing the work to users.
+
+The run folder is the same as that of any other run, and so are its guarantees: a round is charged
+before its cohort is drawn, and `resume="/runs/first"` goes on after a kill. Evaluation is central,
+on the server's own copy of the data.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import Context
+from flwr.app.exception import AppExitException
+from flwr.serverapp import Grid, ServerApp
+
+from fedpriv.backends.backend import Backend
+from fedpriv.backends.flower.client import named_device
+from fedpriv.backends.flower.log import show_log
+from fedpriv.backends.flower.settings import (
+    missing_corpus_named,
+    open_corpus,
+    read_experiment,
+    read_grid_settings,
+    read_path,
+    read_value,
+)
+from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
+from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.user_code import one_line
+from fedpriv.measures import Measure
+from fedpriv.privacy.epsilon import format_delta, rounded_up
+from fedpriv.privacy.ledger.anchor import anchors_of
+from fedpriv.privacy.plan import plan_digest
+from fedpriv.privacy.statement.statement import describe_returned_model
+from fedpriv.report.page import write_report
+from fedpriv.runs.backends import serial, serial_on
+from fedpriv.runs.document import read_document
+from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
+from fedpriv.runs.progress import announcement, describe_early_end
+from fedpriv.runs.records import RoundRecord
+from fedpriv.runs.status import StatusFile, recording_refusal
+from fedpriv.training.evaluate import measure_of
+
+_LOG = logging.getLogger("fedpriv.server")
+
+
+def make_server_app() -> ServerApp:
+    """Return the app of `fedpriv.flower.server_app`."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        show_log()
+        with ended_in_one_line(grid):
+            _main(grid, context)
+
+    return app
+
+
+def _main(grid: Grid, context: Context) -> None:
+    with recording_refusal(read_path("resume", context.run_config)):
+        prepared, settings = _opened(context.run_config)
+    head = announcement(prepared)
+    _LOG.info("%s; %s", head.title, head.guarantee)
+    for caution in head.cautions:
+        _LOG.warning("%s", caution)
+    roster = prepared.components.task.roster
+    plan = plan_digest(prepared.components.plan, roster)
+    _LOG.info("plan %s", plan)
+    strategy = UserLevelStrategy(roster=roster, settings=settings, plan=plan)
+
+    task = prepared.components.task
+    status = StatusFile(prepared.folder.path, prepared.ledger.mode)
+
+    def report(record: RoundRecord) -> None:
+        status.round_ended()
+        _report(next(iter(task.measures), None), record)
+
+    def loop(backend: GridBackend) -> dict[str, Any]:
+        found = backend.registry.node_of
+        status.registered(nodes=len(set(found.values())), users=len(found))
+        measuring = replace(backend, measure=measure_of(task))
+
+        def made(experiment: Experiment, components: Components) -> Backend:
+            return measuring
+
+        return replace(prepared, make_backend=made).run(report, tell=_LOG.info)
+
+    with closing(prepared.folder), status.kept():
+        summary = strategy.start(grid, loop)
+    if why := describe_early_end(summary):
+        _LOG.warning("%d rounds; %s", summary["rounds"], why)
+    returned, no_gain = describe_returned_model(summary)
+    if returned:
+        _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", returned)
+    _LOG.info("run folder: %s", summary["run_dir"])
+    _LOG.info("report: %s", write_report(prepared.folder.path))
+
+
+def _opened(run_config: Any) -> tuple[PreparedRun, GridSettings]:
+    settings = read_grid_settings(run_config)
+    if read_value(run_config, "secure") and not read_path("resume", run_config):
+        settings.check_mode("secure")  # before there is a run folder
+    prepared = _open_run(run_config)
+    try:
+        settings.check_mode(prepared.ledger.mode)  # a resumed run has its own mode
+    except ValueError:
+        prepared.folder.close()
+        raise
+    return prepared, settings
+
+
+def _open_run(run_config: Any) -> PreparedRun:
+    experiment, resume = read_experiment(run_config), read_path("resume", run_config)
+    if read_value(run_config, "secure") and run_config.get("seed") not in (None, ""):
+        raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
+    anchors = anchors_of(read_path("anchor", run_config))
+    # Whether a device is there, its node knows; that the task trains on devices, any can say.
+    on_devices = named_device(run_config) not in ("", "none")
+    checked = serial_on("cpu") if on_devices else serial
+    if resume is not None:
+        mode = read_document(resume).get("mode")
+        if read_value(run_config, "secure") and mode != "secure":
+            raise ValueError(
+                f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
+                "leave secure out to go on with it, or start a secure run in another folder"
+            )
+        prepared = resume_run(
+            resume,
+            experiment=str(run_config["experiment"]),
+            make_backend=checked,
+            anchors=anchors,
+        )
+        chosen = prepared.experiment.options()
+        automatic = {name: chosen[name] for name in experiment.automatic if name in chosen}
+        if chosen != experiment.with_options(automatic).options():
+            prepared.folder.close()
+            raise ValueError(f"repeat the run-config of {resume} to resume it: nodes read it too")
+        return prepared
+    out = read_path("out", run_config)
+    if out is None:
+        raise ValueError("give the run folder, --run-config 'out=\"/absolute/path\"'")
+    with missing_corpus_named():
+        return start_run(
+            experiment,
+            str(run_config["experiment"]),
+            open_corpus(run_config),
+            out,
+            secure=read_value(run_config, "secure"),
+            backend="flower",
+            make_backend=checked,
+            anchors=anchors,
+            label=str(run_config.get("label") or "") or None,
+        )
+
+
+def _report(headline: Measure | None, record: RoundRecord) -> None:
+    released = record.released
+    value = None if headline is None else released.measured.get(headline.name)
+    _LOG.info(
+        "round %d: %s%s",
+        released.round_num,
+        "no privacy, epsilon is infinite"
+        if released.epsilon is None or released.delta is None
+        else f"epsilon <= {rounded_up(released.epsilon, 3):.3f} at delta "
+        f"{format_delta(released.delta)}",
+        ""
+        if headline is None
+        else f", {headline.label} on public users "
+        + ("-" if value is None else headline.text(value, 2)),
+    )
+
+
+class MistakeError(AppExitException):
+    """A user's mistake; Flower lists the run as failed, with this as the reason."""
+
+    exit_code = 3  # one of those that Flower does not explain
+
+
+class LoggedAlready(logging.Filter):
+    """Leaves out Flower's log records of a failure that was logged in one line.
+
+    That is the traceback of it, and an exit code with the address of a page that explains codes.
+
+    Args:
+        failed: The failure.
+    """
+
+    def __init__(self, failed: Exception) -> None:
+        super().__init__()
+        self._failed = failed
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is about something else."""
+        logged = record.exc_info[1] if record.exc_info else None
+        return logged is not self._failed and not record.getMessage().startswith("Exit Code: ")
+
+
+@contextmanager
+def ended_in_one_line(grid: Grid) -> Generator[None]:
+    """End the app with one line on a user's mistake; a fault of the program is raised.
+
+    Args:
+        grid: Of Flower's kind: whatever is raised on another one is left as it is.
+
+    Raises:
+        MistakeError: When the line was logged; of it Flower logs nothing, and lists the run,
+            deployed or simulated, as failed.
+        Exception: What was raised, if it is a fault, or on another grid.
+    """
+    try:
+        yield
+    except Exception as raised:
+        line = one_line(raised)
+        if line is None or not type(grid).__module__.startswith("flwr."):
+            raise
+        _LOG.error("%s", line)
+        failed = MistakeError(line)
+        logging.getLogger("flwr").addFilter(LoggedAlready(failed))
+    else:
+        return
+    raise failed from None

@@ -1,0 +1,100 @@
+"""`fedpriv new`: the project that it writes runs at once, in simulation and on SuperNodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+
+import jsonschema
+import pytest
+
+from fedpriv import cli
+from fedpriv.backends.flower.settings import OWN_KEYS, SHORT_KEYS
+from fedpriv.cli.new import write_project
+from fedpriv.privacy.statement.verify import verify_run
+from tests.backends.flower.real.processes import CHECKOUT, Flower, run_config
+from tests.command_line import CliRunner
+from tests.deployment.layout import broken, nodes_of, read
+from tests.deployment.test_compose import SCHEMA
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli.app, ["new", "my-app", "--nodes", "2"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return tmp_path / "my-app"
+
+
+def test_its_own_test_passes_in_simulation_and_its_code_is_clean(project):
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "MPLBACKEND": "agg"}
+    for command in (
+        ["pytest", "-q", "-p", "no:cacheprovider"],
+        ["ruff", "check", "--isolated", "--ignore=I"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *command, "."],
+            cwd=project, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_its_files(project):
+    declared = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]
+    assert set(declared["config"]) == {*OWN_KEYS, *SHORT_KEYS, "options"}
+    assert declared["config"]["experiment"] == "my_app.experiment:experiment"
+    for app in declared["components"].values():
+        assert (project / app.partition(":")[0].replace(".", "/")).with_suffix(".py").is_file()
+    compose = read(project / "docker-compose.yml")
+    jsonschema.validate(compose, SCHEMA)
+    assert broken(compose) == [] and nodes_of(compose) == ["1", "2"]
+    for mounted in re.findall(r"\./(\S+):/project/", (project / "docker-compose.yml").read_text()):
+        assert (project / mounted).exists()
+    assert "synthetic" in (project / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my-app", "is there already"),
+        ("numpy", "is installed already"),
+        ("My App", "no name of a package"),
+        ("../up", "no name of a package"),
+        ("class", "no name of a package"),
+    ],
+)
+def test_what_is_there_or_is_no_name_is_refused(project, name, said):
+    before = sorted(project.rglob("*"))
+    with pytest.raises(ValueError, match=said):
+        write_project(project.parent, name)
+    assert sorted(project.rglob("*")) == before and not (project.parent / "up").exists()
+
+
+def test_nothing_is_left_where_the_compose_file_cannot_be_made(tmp_path):
+    with pytest.raises(ValueError, match="nodes 0"):
+        write_project(tmp_path, "other", nodes=0)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.fixture
+def flower(tmp_path) -> Iterator[Flower]:
+    started = Flower(tmp_path / "flower-home")
+    try:
+        yield started
+    finally:
+        started.stop()
+        assert not started.left()
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_it_runs_on_supernodes(project, flower, tmp_path):
+    flower.start_nodes(2)
+    log = flower.run(project, run_config(rounds=2, out=str(tmp_path / "run")))
+    assert (tmp_path / "run" / "summary.json").is_file(), log[-4000:]
+    found = verify_run(tmp_path / "run")
+    assert found.ok and found.num_releases == 2

@@ -1,0 +1,139 @@
+"""Every page of docs/: its commands could be typed, and its Python is run by a test."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedpriv as fp
+from fedpriv import cli
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.tasks.module_task import ModuleTask
+from tests.command_line import CliRunner
+from tests.docs.command_checks import ROOT, check
+from tests.docs.shell_blocks import PAGES, commands
+
+DOCS = ROOT / "docs"
+#: Which test runs a page's ```python blocks.
+RUN_BY = {
+    "start.md": "tests/docs/test_pages.py",
+    "before-running.md": "tests/docs/test_pages.py",
+    "methods/checkpoints.md": "tests/docs/test_pages.py",
+    "python-api.md": "tests/api/test_pages.py",
+    "your-own.md": "tests/backends/flower/test_your_own.py",
+    "own-data.md": "tests/docs/test_own_data.py",
+    "datasets.md": "tests/docs/test_datasets.py",
+    "extending.md": "tests/docs/test_extending.py",
+    "studies.md": "tests/docs/test_studies.py",
+    "flower-apps.md": "tests/backends/flower/test_flower_apps.py",
+    "pretrained.md": "tests/docs/test_pretrained.py",
+    "theory.md": "tests/cli/test_theory.py",
+    "methods/bolt-on.md": "tests/api/bolted/test_page.py",
+}
+NOTEBOOKS = [page for page in PAGES if "file_format: mystnb" in page.read_text("utf-8")]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(DOCS).as_posix()
+
+
+def test_commands_could_be_typed(subtests):
+    for page in PAGES:
+        for command in commands(page.read_text("utf-8")):
+            with subtests.test(page=name_of(page), command=command):
+                check(command)
+
+
+def test_python_is_run_by_a_test():
+    with_python = {name_of(p) for p in PAGES if "```python\n" in p.read_text("utf-8")}
+    assert with_python == set(RUN_BY)
+    for page, test in RUN_BY.items():
+        assert page.rpartition("/")[2] in (ROOT / test).read_text("utf-8"), (page, test)
+
+
+@pytest.mark.parametrize(
+    "page",
+    # A convolution for forty users a round takes its time.
+    [pytest.param(p, marks=pytest.mark.slow if p.stem == "own-model" else ()) for p in NOTEBOOKS],
+    ids=name_of,
+)
+def test_a_notebook_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = re.findall(r"```\{code-cell\} python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    assert cells
+    names: dict[str, object] = {}
+    for cell in cells:
+        exec(compile(cell, str(page), "exec"), names)
+    globals()[f"_{page.stem.replace('-', '_')}"](names)
+
+
+def _epsilon_of_my_loop(names):
+    assert fp.Ledger.open("my-ledger.jsonl").charges == 30
+    assert names["ledger"].epsilon().value <= 2.0 and names["right"].float().mean() > 0.8
+
+
+def _own_model(names):
+    assert names["private"].epsilon.value <= 8.0 and names["private"].summary["rounds"] == 12
+
+
+def _privacy_statement(names):
+    assert names["found"].ok and not names["forged"].ok
+    assert verify_run("runs/halves").epsilon.value <= 4.0
+
+
+@pytest.mark.usefixtures("here")
+def test_the_page_of_the_start_runs(capsys):
+    page = (DOCS / "start.md").read_text("utf-8")
+    small = ["--rounds", "2", "--cohort", "6"]
+    typed = [c.words for c in commands(page) if c.words[0] == "fedpriv"]
+    assert [words[1] for words in typed] == ["run", "calibrate", "verify"]
+    for _, *words in typed:
+        result = CliRunner().invoke(cli.app, [*words, *(small if words[0] == "run" else [])])
+        assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(code.replace("rounds=20", "rounds=2, cohort=6"), "start.md", "exec"), names)
+    assert "SYNTHETIC" in capsys.readouterr().out
+
+
+@pytest.fixture
+def here(tmp_path, tiny_corpus, monkeypatch):
+    """A folder to run a page's code in, with a tiny corpus to find."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+
+
+def run_blocks(name, names):
+    page = (DOCS / name).read_text("utf-8")
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(code, name, "exec"), names)
+    return names
+
+
+@pytest.mark.usefixtures("here")
+def test_the_page_of_checkpoints_runs():
+    made = run_blocks("methods/checkpoints.md", {})["experiment"]
+    run = fp.run(made, rounds=2, cohort=6)
+    assert run.summary["rounds"] == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_the_page_of_what_a_run_would_cost_runs(capsys):
+    users = {f"u{n:03d}": (np.eye(4, dtype="f4")[:3], np.array([0, 1, 1])) for n in range(200)}
+    mine = ModuleTask(
+        name="synthetic", synthetic=True, module=lambda: nn.Linear(4, 2), users=users,
+        loss=nn.functional.cross_entropy, public=(np.eye(4, dtype="f4"), np.array([0, 1, 1, 0])),
+    )  # fmt: skip
+    names = run_blocks("before-running.md", {"my_module_task": mine})
+    assert names["grid"].points and "noise" in capsys.readouterr().out
+
+
+def test_every_public_name_is_in_the_reference():
+    page = (DOCS / "reference" / "api.md").read_text("utf-8")
+    named = set(re.findall(r"^\.\. auto\w+:: fedpriv\.(\w+)", page, re.MULTILINE))
+    assert set(fp.__all__) <= named

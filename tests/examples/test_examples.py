@@ -1,0 +1,110 @@
+"""The examples: small complete projects, each run by the commands of its README."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import jsonschema
+import pytest
+
+import fedpriv as fp
+from fedpriv.privacy.statement.verify import verify_run
+from tests.backends.flower.real.processes import run_config
+from tests.deployment.layout import broken, nodes_of, read
+from tests.deployment.test_compose import SCHEMA
+from tests.docs.command_checks import check
+from tests.examples.projects import EXAMPLES, NAMES, ROOT, commands_of, copied, typed
+
+
+def test_these_are_the_examples():
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_readme_is_short_says_synthetic_and_its_commands_could_be_typed(name, monkeypatch):
+    text = (EXAMPLES / name / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 10 and "ynthetic" in text
+    monkeypatch.chdir(EXAMPLES / name)
+    found = [command for command in commands_of(name) if command.words[0] not in ("python", "sh")]
+    assert found
+    for command in found:
+        check(command)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_own_model(number, tmp_path):
+    folder = copied("own-model", tmp_path)
+    command = commands_of("own-model")[number]
+    said = typed(command, folder)
+    run = fp.load(folder / command.words[-1])
+    assert "synthetic" in said.lower() and run.summary["synthetic"]
+    assert verify_run(run.path).ok and run.summary["rounds"] == run.summary["rounds_planned"]
+
+
+def test_own_loop_is_run_again_for_nothing(tmp_path):
+    folder = copied("own-loop", tmp_path)
+    loop, verify = commands_of("own-loop")
+    first = typed(loop, folder)
+    assert first.startswith("synthetic users: [") and "add-remove, per user, by PLD" in first
+    assert typed(loop, folder) == first and "ok" in typed(verify, folder).lower()
+    assert verify_run(folder / "runs" / "loop").num_charges == 10
+
+
+def test_study(tmp_path):
+    folder = copied("study", tmp_path)
+    dry, run = commands_of("study")
+    assert "12" in typed(dry, folder)
+    typed(run, folder)
+    page = (folder / "halves" / "index.html").read_text("utf-8")
+    assert "synthetic" in page.lower() and "small steps" in page and "large steps" in page
+    trials = (folder / "halves" / "trials.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["failure"] for line in trials] == [None] * 12
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Three nodes' synthetic CSV files, the roster of their keyed ids, and the compose file."""
+    folder = copied("own-data", tmp_path)
+    for command in commands_of("own-data"):
+        typed(command, folder)
+    return folder
+
+
+def test_own_data_has_a_roster_and_a_compose_file_for_three_nodes(prepared):
+    ids = (prepared / "deploy" / "parts" / "server" / "roster.txt").read_text("utf-8")
+    assert len(ids.split()) == 36 and "Ann" not in ids
+    compose = read(prepared / "compose.yml")
+    jsonschema.validate(compose, SCHEMA)
+    assert broken(compose) == [] and nodes_of(compose) == ["1", "2", "3"]
+    mounted = [line.split(":") for line in compose["services"]["operator"]["volumes"]]
+    project = [(prepared / source, target) for source, target, *_ in mounted if "project" in target]
+    assert all(source.is_file() for source, _ in project)
+    assert {target for _, target in project} >= {"/project/pyproject.toml", "/project/visits.py"}
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_own_data_on_three_supernodes_of_this_machine(prepared, flower):
+    superlink = flower.start_superlink(simulation=False)
+    for node in (1, 2, 3):
+        data = prepared / "deploy" / "data" / f"node-{node}" / "visits.csv"
+        place = run_config(data=str(data), data_key=str(prepared / "people.key"))
+        flower.start_supernode(node, superlink, place)
+    app, out = prepared.parent / "app", prepared.parent / "run"
+    app.mkdir()
+    for name in ("pyproject.toml", "visits.py", "server_app.py", "client_app.py"):
+        shutil.copy(prepared / name, app)
+    options = f"roster-file = '{prepared}/deploy/parts/server/roster.txt'"
+    log = flower.run(app, f'{run_config(out=str(out))} options="{options}"')
+    assert (out / "summary.json").is_file(), log[-4000:]
+    found = verify_run(out)
+    assert found.ok and found.num_releases == 3
+    assert "Ann Example" not in log
+
+
+def test_the_pages_show_the_examples_files():
+    """A page includes them, so that no code stands twice."""
+    pages = "".join(path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    for name in ("own-model/own.py", "own-loop/loop.py", "own-data/visits.py"):
+        assert f"examples/{name}" in pages
