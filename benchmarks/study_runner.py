@@ -3,10 +3,11 @@
     python benchmarks/study_runner.py                16 equal trials twice, then one of 30 seconds
 
 The first table is 16 equal trials (one method, 16 seeds) on one and on two workers: wall seconds of
-the whole command and how many times as fast two are. The second is one trial of about 30 seconds by
-`fedpriv study` and the same run by `fedpriv run`, in a fresh process each and alternating: what the
-runner adds, in percent. Trials are tag models on the embedded synthetic corpus or on --corpus.
-Nothing is asserted. On a machine that does something else both are too low.
+the whole command and how many times as fast two are. The second is trials of about 30 seconds by
+`fedpriv study` and the same runs by `fedpriv run`, in fresh processes and alternating: what the
+runner adds, in percent. It writes its page once, so one trial and several are timed. Trials are tag
+models on the embedded synthetic corpus or on --corpus. Nothing is asserted. On a machine that does
+something else all are too low.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=60, help="of each of the equal trials")
     parser.add_argument("--long-rounds", type=int, default=400, help="of the trial of 30 s")
+    parser.add_argument("--long-trials", type=int, default=4, help="of 30 s in one study")
     parser.add_argument("--repeats", type=int, default=3, help="of the second table")
     parser.add_argument("--users", type=int, default=300)
     parser.add_argument("--smallest", action="store_true", help="seconds: whether it works at all")
@@ -41,10 +43,12 @@ def main() -> None:
     given = parser.parse_args()
     if given.smallest:
         given.trials, given.rounds, given.long_rounds, given.repeats, given.users = 2, 2, 2, 1, 8
+        given.long_trials = 2
     with tempfile.TemporaryDirectory(prefix="fedpriv-study-") as folder:
         found = {
             "workers": _workers(given, Path(folder)),
-            "overhead": _overhead(given, Path(folder)),
+            "overhead of one trial": _overhead(given, Path(folder), 1),
+            "overhead of several": _overhead(given, Path(folder), given.long_trials),
         }
     for name, rows in found.items():
         print(name, json.dumps(rows))
@@ -68,21 +72,24 @@ def _workers(given: argparse.Namespace, folder: Path) -> dict[str, float]:
     }
 
 
-def _overhead(given: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Return wall seconds of one trial by a study and of the same run by itself."""
-    file = _study(given, folder / "long.toml", seeds=1, rounds=given.long_rounds)
+def _overhead(given: argparse.Namespace, folder: Path, trials: int) -> dict[str, float]:
+    """Return wall seconds of trials by a study and of the same runs by themselves."""
+    file = _study(given, folder / f"long-{trials}.toml", seeds=trials, rounds=given.long_rounds)
     corpus = ["--corpus", given.corpus] if given.corpus else []
     run = ["run", NAME, *corpus, "--rounds", str(given.long_rounds), "--users", str(given.users)]
     run += ["--target-epsilon", "8", "--keep-checkpoints", "1"]
-    both: dict[str, list[float]] = {"study": [], "run": []}
+    both: dict[str, list[float]] = {"study": [], "runs": []}
     for number in range(given.repeats):
-        out = folder / f"study-{number}"
+        out = folder / f"study-{trials}-{number}"
         both["study"].append(_timed("study", str(file), "--out", str(out), "--workers", "1"))
-        both["run"].append(_timed(*run, "--out", str(folder / f"run-{number}")))
-    study, alone = median(both["study"]), median(both["run"])
+        each = [folder / f"run-{trials}-{number}-{seed}" for seed in range(trials)]
+        seconds = [_timed(*run, "--seed", str(s), "--out", str(o)) for s, o in enumerate(each)]
+        both["runs"].append(sum(seconds))
+    study, alone = median(both["study"]), median(both["runs"])
     return {
+        "trials": trials,
         "study": round(study, 2),
-        "run": round(alone, 2),
+        "runs": round(alone, 2),
         "percent_more": round(100 * (study / alone - 1), 2),
     }
 

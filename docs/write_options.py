@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.options import Entry, Option, entries
-from fedpriv.experiments.ready_made.characters import ShakespeareTask
-from fedpriv.experiments.ready_made.image_users import FemnistTask, ImagesByUser
+from fedpriv.experiments.ready_made.image_users import ImagesByUser
+from fedpriv.experiments.ready_made.natural_users import FemnistTask, ShakespeareTask
 from fedpriv.experiments.tasks import NextWordsTask, TagPredictionTask
 
 _INTRODUCTION = """# Options

@@ -157,7 +157,7 @@ def _print_forecast(
         ]
         print_json({"name": chosen.name, "workers": number, "minutes": total, "trials": rows})
         return
-    table = Table("method", "ε", "data", box=None, header_style="bold")
+    table = Table("method", "privacy", "data", box=None, header_style="bold")
     for name in ("trials", "rounds", "noise multiplier", "minutes", "memory"):
         table.add_column(name, justify="right")
     for cell in cells:

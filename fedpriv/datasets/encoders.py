@@ -51,6 +51,7 @@ _LEAST = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}-[0-9a-f]{16}")
 _MOST_JSON = 100 << 20  # bytes of an archive's file other than the weights'
+_MOST_COMPRESSED = 20  # times that a file of an archive may be as large as what is stored of it
 # Settings of config.json that choose code, change numbers or name another file of weights.
 _REFUSED = (
     "auto_map",
@@ -251,8 +252,14 @@ def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
         )
     for file in (*_NEEDED, *_OPTIONAL):
         if roots[0] + file in archive.namelist():
-            if file != WEIGHTS and archive.getinfo(roots[0] + file).file_size > _MOST_JSON:
+            entry = archive.getinfo(roots[0] + file)
+            if file != WEIGHTS and entry.file_size > _MOST_JSON:
                 raise ValueError(f"{file} in the zip file is of over {_MOST_JSON >> 20} MB")
+            if entry.file_size > max(_MOST_JSON, _MOST_COMPRESSED * entry.compress_size):
+                raise ValueError(
+                    f"{file} in the zip file would grow from {entry.compress_size:,} to "
+                    f"{entry.file_size:,} bytes, as no trained weights do; get the file again"
+                )
             (folder / file).parent.mkdir(exist_ok=True)
             with archive.open(roots[0] + file) as source, (folder / file).open("xb") as target:
                 shutil.copyfileobj(source, target)

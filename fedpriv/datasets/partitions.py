@@ -285,7 +285,7 @@ def split_users(
     """Return rostered users' (inputs, labels) by id, and those of all public users together.
 
     Nothing of public users is protected: name people who have agreed, or whose data are public
-    already. Who is public is a function of each id alone, so that no user's examples, and nobody
+    already. Who is public is a function of each id alone, so that no user's examples, and no one
     who joins or leaves, moves another user from one side to the other.
 
     Args:
@@ -420,7 +420,7 @@ class LabelSummary:
 
     @property
     def labels_held(self) -> np.ndarray:
-        """How many labels each user has examples of, int64 (users,)."""
+        """Number of labels that each user has examples of, int64 (users,)."""
         return (self.counts > 0).sum(axis=1)
 
     @property

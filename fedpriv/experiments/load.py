@@ -24,7 +24,7 @@ ENTRY_POINTS = "fedpriv.experiments"
 #: Modules of ready-made experiments, in the order in which they are listed.
 READY_MADE = tuple(
     f"fedpriv.experiments.ready_made.{task}"
-    for task in ("tags", "words", "images", "image_users", "characters", "conversions")
+    for task in ("tags", "words", "images", "image_users", "natural_users", "conversions")
 )
 
 

@@ -166,7 +166,7 @@ class Statistics:
         """Return A, float32.
 
         Raises:
-            ValueError: If a `scale` of somebody's own is not positive and finite everywhere.
+            ValueError: If a user-defined `scale` is not positive and finite everywhere.
         """
         if self.scale is not None:
             found = np.asarray(self.scale(second), np.float32)

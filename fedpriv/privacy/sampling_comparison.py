@@ -96,8 +96,8 @@ class SamplingComparison:
     @property
     def best(self) -> SamplingRow | None:
         """The bound on examples with the least noise per unit of signal; None where none fits."""
-        fitting = [row for row in self.rows[1:] if row.noise_per_signal is not None]
-        return min(fitting, key=lambda row: row.noise_per_signal or 0.0, default=None)
+        feasible = [row for row in self.rows[1:] if row.noise_per_signal is not None]
+        return min(feasible, key=lambda row: row.noise_per_signal or 0.0, default=None)
 
     @property
     def break_even(self) -> float | None:
@@ -230,7 +230,7 @@ def compare_sampling(
 
     Args:
         counts: How many examples users have, of as many as are known, without an ε: of users
-            outside the roster, or as somebody says; never of rostered users. With their zeros.
+            outside the roster, or given by the caller; never of rostered users. With their zeros.
         num_users: Users on the roster, n.
         examples_a_round: Expected number of gradients a round; each way draws so many, or all.
         rounds: Each charged once.
@@ -242,7 +242,7 @@ def compare_sampling(
         correlation: a, where it is known without an ε; None leaves it open.
 
     Raises:
-        ValueError: If a number is out of range, or nobody has an example.
+        ValueError: If a number is out of range, or no user has an example.
     """
     known = np.asarray(list(counts), dtype=np.int64)
     if not known.size or known.min() < 0 or not known.any():

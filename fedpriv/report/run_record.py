@@ -194,7 +194,7 @@ class RunRecord:
 
     @property
     def given_options(self) -> Row:
-        """Options that somebody or the experiment gave: those chosen from the data's size less."""
+        """Options that were given, without those chosen from the data's size."""
         chosen = self.settings.get("chosen")
         left = set(chosen) if isinstance(chosen, list) else set()
         return {name: value for name, value in self.options.items() if name not in left}

@@ -16,7 +16,7 @@ from fedpriv.training.devices import use_one_thread
 from fedpriv.training.stopping import end_if_interrupted
 
 Job = dict[str, Any]
-"""What names a trial to a worker: labels, numbers and texts alone."""
+"""The message that names a trial to a worker: labels, numbers and texts."""
 _NAMED = ("method", "epsilon", "data", "seed", "searched", "key")
 News = Callable[[str, Mapping[str, Any]], None]
 """Called with a trial's key and how far it is."""
@@ -27,7 +27,7 @@ class Executor(Protocol):
 
     @property
     def num_free(self) -> int:
-        """How many trials can be submitted now."""
+        """Number of trials that can be submitted now."""
         ...
 
     def submit(self, trial: Trial) -> None:
@@ -106,7 +106,7 @@ class Processes:
 
     @property
     def num_free(self) -> int:
-        """How many workers are free."""
+        """Number of free workers."""
         return self._pool.num_free
 
     def submit(self, trial: Trial) -> None:
@@ -153,7 +153,7 @@ class RayTasks:
 
     @property
     def num_free(self) -> int:
-        """How many tasks have room."""
+        """Number of tasks that can be submitted now."""
         return self._share.num_workers - len(self._jobs)
 
     def submit(self, trial: Trial) -> None:

@@ -1,4 +1,4 @@
-"""What stands for user-written code in a trial's key: whole files, and what functions were given.
+"""User-defined code as part of a trial's key: whole files, and values that functions enclose.
 
 The files are those in which functions and classes are defined, and the modules that these import,
 and so on; Python's own library, installed packages and fedpriv are left out. Nothing is imported.

@@ -26,7 +26,7 @@ Work = Callable[[Any, Tell], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What is heard of a job.
+    """A message about a job.
 
     Attributes:
         job: The job.
@@ -70,12 +70,12 @@ class Pool:
 
     @property
     def num_busy(self) -> int:
-        """How many jobs are under way."""
+        """Number of jobs under way."""
         return sum(worker.busy for worker in self._workers)
 
     @property
     def num_free(self) -> int:
-        """How many jobs can be submitted before one has ended."""
+        """Number of jobs that can be submitted before one has ended."""
         return self._processes - self.num_busy
 
     def submit(self, job: Any) -> None:

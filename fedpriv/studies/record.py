@@ -5,7 +5,7 @@ study.json                      the study: methods, epsilons, seeds, data, and t
 trials.jsonl                    one line for each trial that ended; a key's last line counts
 trials/KEY/                     the run folder of a trial
 by_user/KEY.safetensors         diagnostics of a simulation for each user of its roster
-index.html                      the page; its tables are study.csv, study-differences.csv, study.tex
+index.html                      the page; its tables and plot are study.csv, study.svg and so on
 ==============================  ====================================================================
 """
 

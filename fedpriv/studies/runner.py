@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Progress:
-    """How far a study is; what is shown of it is made of this.
+    """Progress of a study; the display is made of this.
 
     Attributes:
         trials: Trials that are known so far, in the order of the study; of a search its own too.
@@ -70,7 +70,7 @@ class Progress:
 
     @property
     def num_done(self) -> int:
-        """How many of them ended."""
+        """Number of trials that ended."""
         return sum(key in self.ended for key in self.keys)
 
     @property
@@ -237,7 +237,7 @@ Batches = Generator[list[Trial], None, "Searched"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """What came of one method, ε and data.
+    """Outcome of one method, ε and data.
 
     Attributes:
         trials: Those of the study's table.

@@ -79,7 +79,7 @@ class Trial:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What names it in the study's files, as JSON values."""
+        """Its identity in the study's files, as JSON values."""
         return {
             "key": self.key,
             "method": self.method,
@@ -411,7 +411,7 @@ class Resolver:
         options, task = experiment.options(), experiment.task
         given = {n: v for n, v in options.items() if n.startswith("task.")}
         if not is_fedprivs(type(task)):
-            # A task of somebody's own may look at anything but what the trials differ in.
+            # A user-defined task may look at anything but what the trials differ in.
             left_out = ("seed", "noise", "output_noise", "target_epsilon")
             given = {n: v for n, v in options.items() if not n.startswith(left_out)}
         return document_sha256(
@@ -429,7 +429,7 @@ class Resolver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFacts:
-    """What a study knows of a task's data.
+    """Facts about a task's data.
 
     Attributes:
         digest: Of its contents, JSON values.

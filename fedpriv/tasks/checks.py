@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedpriv import tree
 from fedpriv.measures import Measure, check_measures
@@ -422,6 +423,8 @@ def _the_task(task: Any, of: str) -> str:
 
 _KEY = Key.simulation(0).fold("trial of a task")
 _FEW = 2
+#: Public examples that are looked at where those few leave a tensor where it is.
+_SEVERAL = 64
 # Longer than any update, and short enough to be squared.
 _NO_BOUND = Clip(l2_clip_norm=1e100)
 _SOME = 1024
@@ -610,22 +613,31 @@ def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
         if on_synthetic is None:
             return found
         examples = on_synthetic(_FEW)
-    index = np.arange(min(task.num_public or _FEW, _FEW))
+    available = task.num_public or _FEW
+    still: ValueError | None = None
+    # Examples may be blank by chance, or use few of the tensors: more of them decide.
+    for number in dict.fromkeys((min(available, _FEW), min(available, _SEVERAL))):
+        index = np.linspace(0, available - 1, number).astype(np.int64)
 
-    def gradients(at: Params) -> Params:
-        # Each alone, by their sizes: of two labels that differ a bias's may cancel exactly.
-        found = [examples.gradient(at, index[place : place + 1], _KEY) for place in index]
-        return {name: np.sum([np.abs(each[name]) for each in found], axis=0) for name in params}
+        def gradients(at: Params, index: npt.NDArray[np.int64] = index) -> Params:
+            # Each alone, by their sizes: of two labels that differ a bias's may cancel exactly.
+            each = [examples.gradient(at, index[i : i + 1], _KEY) for i in range(len(index))]
+            return {name: np.sum([np.abs(one[name]) for one in each], axis=0) for name in params}
 
-    try:
-        first = gradients(params)
-    except Exception as error:
-        end_if_interrupted(error)
-        if task.public is not None:
-            raise
-        return found  # drawn inputs may be none that the model takes
-    refuse_untrained(gradients, params, first, params)
-    return found
+        try:
+            first = gradients(params)
+        except Exception as error:
+            end_if_interrupted(error)
+            if task.public is not None:
+                raise
+            return found  # drawn inputs may be none that the model takes
+        try:
+            refuse_untrained(gradients, params, first, params)
+            return found
+        except ValueError as error:
+            still = error
+    assert still is not None
+    raise still
 
 
 def public_loss(task: CentralTask, params: Params) -> float | None:

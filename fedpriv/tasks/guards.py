@@ -1,6 +1,6 @@
 """Guards before a run: every tensor to be trained moves and matters, and the saved model is whole.
 
-Noise moves every weight of a released model, so a tensor that nobody trains looks trained there,
+Noise moves every weight of a released model, so an untrained tensor looks trained there,
 and a look at users' raw updates would be an answer that nothing is charged for. Both are therefore
 looked for on public or synthetic examples, before anything is charged.
 

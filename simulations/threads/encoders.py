@@ -358,20 +358,21 @@ def _shares(
 
 
 def readme_table(found: Mapping[str, Any]) -> str:
-    """Return the README's table of the published page's JSON: words and titles, with intervals."""
+    """Return the README's table of the published JSON: titles and words, public to central."""
     epsilons = [model.partition("ε = ")[2] for model in found["titles"]["models"] if "ε" in model]
 
     def cells(kind: str, *models: str) -> list[str]:
         of = found[kind]["models"]
         return [percent(Estimate.from_json(of[name]["values"]["accuracy"])) for name in models]
 
-    rows = [["majority class", *cells("titles", MAJORITY) * len(epsilons)]]
-    for kind, label in (("titles", "pretrained encoder"), ("words", "bag of words")):
-        private = [f"{PRIVATE}, ε = {epsilon}" for epsilon in epsilons]
-        rows.append([f"{label}, public data alone", *cells(kind, PUBLIC) * len(epsilons)])
-        rows.append([f"**{label}, private**", *cells(kind, *private)])
-        rows.append([f"{label}, without privacy", *cells(kind, CENTRAL) * len(epsilons)])
-    return table(["", *(f"ε = {epsilon}" for epsilon in epsilons)], rows) + "\n"
+    private = [f"{PRIVATE}, ε = {epsilon}" for epsilon in epsilons]
+    rows = [
+        [label, *(cell.partition(" (")[0] for cell in cells(kind, PUBLIC)), *cells(kind, *private)]
+        + [cell.partition(" (")[0] for cell in cells(kind, CENTRAL)]
+        for kind, label in (("titles", "pretrained encoder"), ("words", "bag of words"))
+    ]
+    levels = [f"ε = {epsilon}" for epsilon in epsilons]
+    return table(["model on", "public data alone", *levels, "without privacy"], rows) + "\n"
 
 
 _COLOURS = ("s4", "s1", "s5", "s6", "s7")

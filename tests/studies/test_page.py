@@ -19,7 +19,7 @@ from fedpriv.report.comparison.groups import UserSums, sections_of
 from fedpriv.report.comparison.paired import BY_SEED, BY_USER, PUBLIC_ONLY, paired_differences
 from fedpriv.report.comparison.tables import as_latex
 from fedpriv.report.head import estimate
-from fedpriv.studies.page import page_of, write_page
+from fedpriv.studies.page import FILES, page_of, write_page
 from fedpriv.studies.record import read_study
 from fedpriv.studies.tables import differences_frame, groups_of, results_frame, trials_frame
 from tests.studies.conftest import write_study
@@ -114,7 +114,7 @@ def test_the_tables_of_the_page_lie_next_to_it(make_study):
     planned = (study.directory / "study.json").read_bytes()
     write_page(study, study.directory / "index.html")
     held = downloads((study.directory / "index.html").read_text("utf-8"))
-    for name in ("study.csv", "study-differences.csv", "study.tex"):
+    for name in FILES:
         assert (study.directory / name).read_bytes() == held[name][1], name
     assert (study.directory / "study.json").read_bytes() == planned
     none = replace(study, trials=())

@@ -51,8 +51,9 @@ def federated(task, **options):
     ).with_options(options)
 
 
-def central(make, public=True):
+def central(make, public=True, num_blank=0):
     own, more = examples(0, 90), {}
+    own.x[60 : 60 + num_blank] = 0.0
     if public:
         more = {"x_public": own.x[60:], "y_public": own.y[60:]}
     data = Dataset(
@@ -444,3 +445,14 @@ def test_a_state_of_ones_own_that_forgets_a_tensor_is_refused(state, said):
     with pytest.raises(ValueError, match=said):
         refuse_unsaved(Forgets(state), params, lambda params: None)
     refuse_unsaved(Forgets(ArrayState), params, lambda params: None)
+
+
+@pytest.mark.parametrize("num_blank", [2, 29])
+def test_blank_public_examples_of_a_data_set_are_no_fault_of_the_model(tmp_path, num_blank):
+    """Red before: the first two alone were looked at."""
+    accepted(central(lambda: nn.Linear(8, 2), num_blank=num_blank), tmp_path)
+
+
+def test_public_examples_that_are_all_blank_are_named(tmp_path):
+    all_blank = central(lambda: nn.Linear(8, 2), num_blank=30)
+    refused(all_blank, tmp_path, "no update moves tensor 'weight'.*inputs that are all zero")

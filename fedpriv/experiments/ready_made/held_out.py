@@ -14,12 +14,53 @@ from torch import nn
 
 from fedpriv.datasets.cache import cache_dir, remembered_sha256
 from fedpriv.datasets.partitions import choose_public_users
+from fedpriv.datasets.raw_files import find_files
+from fedpriv.datasets.tff_files import read_tff_users
 from fedpriv.hashes import Progress
 from fedpriv.tasks.module_task import ModuleTask
 
 _TEST = 0.2
 
 Examples = tuple[np.ndarray, np.ndarray]
+Users = dict[str, Examples]
+
+
+def read_users(
+    path: str | None,
+    fetched: str,
+    file: str,
+    splits: tuple[str, str],
+    read_leaf: Callable[[Path], Users],
+) -> tuple[Path, Users, Users | None]:
+    """Return where users' examples lie, their training examples, and their test examples.
+
+    Args:
+        path: A file of TFF's, or a file or folder of LEAF's; None for what was fetched.
+        fetched: Its name in `fedpriv data fetch`.
+        file: Name of TFF's file, without its ending.
+        splits: TFF's names of the training and the test split.
+        read_leaf: Reads LEAF's files.
+
+    Returns:
+        None for the test examples where LEAF's files do not part them.
+
+    Raises:
+        ValueError: If there is no such file, or it is damaged.
+    """
+    if path is None:
+        choices = ((f"{file}.sqlite.lzma",), (f"{file}.sqlite",))
+        get = f"get it with `fedpriv data fetch {fetched}`, or give its path"
+        (found,) = find_files(fetched, choices, get=get)
+    else:
+        found = Path(path).expanduser()
+    parts = [found / name for name in ("train", "test")]
+    if all(part.is_dir() for part in parts):
+        train, test = map(read_leaf, parts)
+    elif found.is_dir() or ".json" in found.name:
+        train, test = read_leaf(found), None
+    else:
+        train, test = (read_tff_users(found, split_name=name) for name in splits)
+    return found, train, test
 
 
 def task_of_users(

@@ -1,4 +1,4 @@
-"""Images by user: MNIST and CIFAR divided among artificial users, and FEMNIST by writer.
+"""Images by user: MNIST and CIFAR divided among artificial users.
 
 These are what methods are compared on. The field's tables of CIFAR-10 by 100 or 500 users have no
 user-level ε that is small: noise that hides one of 500 users leaves little of what 500 can teach,
@@ -9,14 +9,14 @@ users who are there. `mnist-users` has 5,000, enough for a signal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
-from fedpriv.experiments.optimizers import ServerMomentum, ServerSgd
+from fedpriv.experiments.optimizers import ServerMomentum
 from fedpriv.experiments.options import option
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.ranges import Range
@@ -164,93 +164,6 @@ def _network(kind: str, data: Dataset) -> Callable[[], nn.Module]:
     return lambda: SmallPhotographClassifier(number)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FemnistTask:
-    """Classification of handwritten characters by their writers, from TFF's file or LEAF's.
-
-    Writers who are public by a hash of their ids teach public models and measure released ones;
-    they are on no roster. The test examples are others of the rostered writers: TFF's own test
-    split, or the last fifth of each.
-    """
-
-    path: str | None = option(
-        None,
-        "emnist_all.sqlite.lzma of TFF (or unpacked), or a file or folder of LEAF's JSON; none for "
-        "what `fedpriv data fetch emnist` got.",
-    )
-    characters: Literal["digits", "all"] = option("digits", "Ten digits, or 62 with letters.")
-    users: int | None = option(
-        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
-    )
-    public: float = option(
-        0.1, "Share of writers who are public; half of them are learnt from.", Range.BETWEEN
-    )
-    network: Literal["linear", "convolutions"] = option(
-        "convolutions", "linear: softmax regression; convolutions: a small network."
-    )
-
-    def __call__(self, experiment: object) -> ModuleTask:
-        """Return the task.
-
-        Raises:
-            ValueError: If the files are missing or damaged, or have too few users.
-        """
-        from pathlib import Path
-
-        import numpy as np
-        from torch import nn
-        from torch.nn.functional import cross_entropy
-
-        from fedpriv.datasets.raw_files import find_files
-        from fedpriv.experiments.ready_made.held_out import task_of_users
-        from fedpriv.models.images import DigitClassifier, SoftmaxRegression
-
-        path = self.path
-        if path is None:
-            choices = (("emnist_all.sqlite.lzma",), ("emnist_all.sqlite",))
-            get = "get it with `fedpriv data fetch emnist`, or give its path"
-            (path,) = find_files("emnist", choices, get=get)
-        classes = 10 if self.characters == "digits" else 62
-
-        def kept(users: dict[str, Any]) -> dict[str, Any]:
-            """Return users' examples of the classes, with ink 1 and paper 0 as in MNIST."""
-            chosen = {user: (x, y, y < classes) for user, (x, y) in users.items()}
-            return {
-                user: (np.float32(1.0) - x[own], y[own])
-                for user, (x, y, own) in chosen.items()
-                if own.any()
-            }
-
-        def linear() -> nn.Module:
-            return nn.Sequential(nn.Flatten(), SoftmaxRegression(784, classes))
-
-        train, test = _femnist(Path(path).expanduser(), classes)
-        return task_of_users(
-            "femnist",
-            kept(train),
-            None if test is None else kept(test),
-            public=self.public,
-            users=self.users,
-            module=linear if self.network == "linear" else lambda: DigitClassifier(classes),
-            loss=cross_entropy,
-            path=Path(path),
-        )
-
-
-def _femnist(path: Any, classes: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return users' training examples, and their test examples where the files part them."""
-    from fedpriv.datasets.leaf import read_leaf_femnist
-    from fedpriv.datasets.tff_files import read_tff_users
-
-    if path.is_dir() and (path / "train").is_dir() and (path / "test").is_dir():
-        return read_leaf_femnist(path / "train"), read_leaf_femnist(path / "test")
-    if path.is_dir() or ".json" in path.name:
-        return read_leaf_femnist(path), None
-    kind = "digits_only" if classes == 10 else "all"
-    train = read_tff_users(path, split_name=f"{kind}_train")
-    return train, read_tff_users(path, split_name=f"{kind}_test")
-
-
 def mnist_users() -> FederatedExperiment:
     """DP-FedAvg on MNIST by 5,000 users of Dirichlet mixtures of digits."""
     return FederatedExperiment(
@@ -280,19 +193,4 @@ def cifar10_users() -> FederatedExperiment:
     )
 
 
-def femnist_users() -> FederatedExperiment:
-    """DP-FedAvg on FEMNIST by its writers, from files of TFF's or LEAF's."""
-    return replace(
-        mnist_users(),
-        name="femnist-users",
-        description="DP-FedAvg on handwritten characters by their writers (FEMNIST).",
-        task=FemnistTask(),
-        sampling=PoissonCohorts(),
-        rounds=100,
-        local=LocalSgd(learning_rate=0.1, batch_size=20),
-        server=ServerSgd(),
-        bound=AdaptableClip(l2_clip_norm=1.0),
-    )
-
-
-EXPERIMENTS = (mnist_users, cifar10_users, femnist_users)
+EXPERIMENTS = (mnist_users, cifar10_users)

@@ -69,7 +69,7 @@ class UserSums:
 
     @property
     def over_public(self) -> np.ndarray | None:
-        """What the sums are above those of the model of public data alone, or None."""
+        """The sums minus those of the public-only model; None if those are unknown."""
         return None if self.public_value is None else self.value - self.public_value
 
 

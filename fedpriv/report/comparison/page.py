@@ -241,7 +241,7 @@ def privacy_paragraphs(groups: Sequence[Group], *, several: bool = True) -> list
 
     Args:
         groups: The groups.
-        several: Whether to say that the ε of several runs add up; else somebody says it better.
+        several: Whether to say that the ε of several runs add up; else the caller says it.
     """
     private = [group for group in groups if group.head.private]
     runs = [run for group in groups for run in group.runs]

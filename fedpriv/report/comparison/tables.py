@@ -225,7 +225,11 @@ def differences_as_csv(differences: Sequence[Difference]) -> str:
 
 
 def rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as CSV, a column for each name; lists are joined by semicolons."""
+    """Return rows as CSV, a column for each name; lists are joined by semicolons.
+
+    An interval `name_interval` is two columns of numbers, `name_low` and `name_high`.
+    """
+    rows = [_with_ends(row) for row in rows]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     # Runs that measure different things have different names in their rows.
@@ -233,6 +237,17 @@ def rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writerow(names)
     writer.writerows([_csv_cell(row.get(name)) for name in names] for row in rows)
     return file.getvalue()
+
+
+def _with_ends(row: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        stem, mark, rest = name.rpartition("_interval")
+        if mark and not rest:
+            flat[f"{stem}_low"], flat[f"{stem}_high"] = value or (None, None)
+        else:
+            flat[name] = value
+    return flat
 
 
 def _csv_cell(value: Any) -> Any:

@@ -59,7 +59,7 @@ from fedpriv.training.per_example.ghost import ExampleMasks, GhostPass
 from fedpriv.training.per_example.ghost_norms import Before, Dense, Factor
 from fedpriv.training.stopping import end_if_interrupted
 
-KEY = Key.simulation(0).fold("made-up examples")
+KEY = Key.simulation(0).fold("synthetic examples")
 
 
 _WIDEST = 10.0

@@ -110,13 +110,8 @@ class Place:
         return fp.load(self.root / name)
 
 
-@pytest.mark.parametrize("what", ["rows", "adapters"])
-def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(place, deploy, what):
-    """To the same bits: no row depends on which other texts were embedded with it."""
-    if what == "adapters":
-        place.file.write_text(ADAPTERS.format(encoder=place.encoder), "utf-8")
-    place.embed(SERVER, *NODES)
-    found = place.run(deploy)
+def assert_equals_one_process(place, found):
+    """The released params are, to the last bit, those of one process with all users' text."""
     assert verify_run(found.path).ok
     chosen = load_experiment(f"{place.file}:experiment")
     chosen = chosen.with_options(read_document(found.path)["experiment"])
@@ -135,6 +130,41 @@ def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(place
     assert all(np.array_equal(array, found.params[name]) for name, array in whole.params.items())
     assert found.summary["epsilon"] == whole.summary["epsilon"]
     assert found.summary["accuracy_public"] == whole.summary["accuracy_public"]
+
+
+@pytest.mark.parametrize("what", ["rows", "adapters"])
+def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(place, deploy, what):
+    """To the same bits: no row depends on which other texts were embedded with it."""
+    if what == "adapters":
+        place.file.write_text(ADAPTERS.format(encoder=place.encoder), "utf-8")
+    place.embed(SERVER, *NODES)
+    assert_equals_one_process(place, place.run(deploy))
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.parametrize("what", ["rows", "adapters"])
+def test_supernodes_with_their_own_text_and_weights_do_too(place, processes, flower, what):
+    """Real processes on loopback, each with a cache of its own."""
+    if what == "adapters":
+        place.file.write_text(ADAPTERS.format(encoder=place.encoder), "utf-8")
+    place.embed(SERVER, *NODES)
+    caches, parts = place.root / "caches", place.root / "parts"
+    code = place.file.read_text("utf-8")
+    app = processes.copy_app(place.root / "app", {"simulations/own.py": code})
+    superlink = flower.start_superlink(simulation=False, FEDPRIV_CACHE=str(caches / SERVER))
+    for number, node in enumerate(NODES):
+        config = processes.run_config(corpus=parts / node)
+        flower.start_supernode(number, superlink, config, FEDPRIV_CACHE=str(caches / node))
+    out = place.root / "run"
+    log = flower.run(
+        app,
+        processes.run_config(
+            experiment="simulations.own:experiment", corpus=parts / SERVER, out=out
+        ),
+    )
+    assert (out / "summary.json").is_file(), log[-4000:]
+    assert_equals_one_process(place, fp.load(out))
 
 
 @pytest.mark.parametrize(

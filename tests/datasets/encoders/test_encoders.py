@@ -315,6 +315,17 @@ class TestFiles:
         with pytest.raises(ValueError, match="up to 47 letters"):
             add_encoder(folder, "n" * 48)
 
+    def test_a_zip_file_that_grows_beyond_measure_is_refused(self, folder, tmp_path, monkeypatch):
+        """Weights had no limit before: a zip bomb filled the disk."""
+        monkeypatch.setattr("fedpriv.datasets.encoders._MOST_JSON", 1 << 20)
+        with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in folder.rglob("*"):
+                if file.is_file() and file.name != "model.safetensors":
+                    archive.write(file, file.relative_to(folder))
+            archive.writestr("model.safetensors", bytes(32 << 20))
+        with pytest.raises(ValueError, match=r"model\.safetensors in the zip file would grow from"):
+            add_encoder(tmp_path / "bomb.zip", name="bomb")
+
     def test_a_damaged_zip_file_is_named(self, folder, tmp_path):
         whole, half = tmp_path / "whole.zip", tmp_path / "half.zip"
         with zipfile.ZipFile(whole, "w") as archive:

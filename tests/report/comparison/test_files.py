@@ -32,10 +32,21 @@ def groups(make_run):
     )
 
 
+def columns(row):
+    """Names of a row's columns: an interval has two, which a spreadsheet reads as numbers."""
+    ends = [name.removesuffix("_interval") for name in row]
+    return [
+        column
+        for name, end in zip(row, ends, strict=True)
+        for column in ([name] if name == end else [f"{end}_low", f"{end}_high"])
+    ]
+
+
 def test_csv_holds_the_rows_of_json(groups) -> None:
     read = list(csv.DictReader(io.StringIO(as_csv(groups))))
     rows = as_rows(groups)
-    assert list(read[0]) == list(rows[0]) and len(read) == 4
+    assert list(read[0]) == columns(rows[0]) and len(read) == 4
+    assert [float(read[0][f"gain_{end}"]) for end in ("low", "high")] == rows[0]["gain_interval"]
     assert read[0]["seeds"] == "0; 1" and float(read[0]["gain"]) == rows[0]["gain"]
     assert float(read[0]["accuracy_public_only"]) == 0.18
     assert read[1]["name"] == "'=cmd & 50%_x"  # a spreadsheet would run it
@@ -50,7 +61,7 @@ def test_csv_of_runs_that_measure_different_things_has_a_column_for_each(make_ru
     rows = as_rows(groups)
     assert rows[0].keys() != rows[1].keys()
     for read, row in zip(csv.DictReader(io.StringIO(as_csv(groups))), rows, strict=True):
-        assert None not in read and set(read) == rows[0].keys() | rows[1].keys()
+        assert None not in read and set(read) == {*columns(rows[0]), *columns(rows[1])}
         assert float(read["epsilon"]) == row["epsilon"] and read["roster"] == row["roster"]
         gain = "" if row["gain"] is None else str(row["gain"])
         assert read["gain"] == gain and read["gap_closed"] == ""

@@ -176,7 +176,9 @@ class Flower:
             time.sleep(0.1)
         return port
 
-    def start_supernode(self, number: int, superlink: int, node_config: str) -> None:
+    def start_supernode(
+        self, number: int, superlink: int, node_config: str, **environment: str
+    ) -> None:
         """Start a SuperNode."""
         (port,) = free_ports(1)
         self.start(
@@ -184,6 +186,7 @@ class Flower:
             ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{superlink}",
              "--host", "127.0.0.1", "--port", str(port), "--node-config", node_config,
              "--isolation", "subprocess"],
+            **environment,
         )  # fmt: skip
 
     def start_nodes(
