@@ -64,6 +64,10 @@ class UserLevelResult(Result):
     """Flower's `Result`, with what was spent.
 
     Attributes:
+        arrays: Released.
+        train_metrics_clientapp: Always empty: no noise covers what nodes measure as they train.
+        evaluate_metrics_clientapp: Diagnostics of a simulation, by round.
+        evaluate_metrics_serverapp: What `evaluate_fn` returned, by round.
         trained: Released params and ε, with δ, relation, unit and accountant.
     """
 
