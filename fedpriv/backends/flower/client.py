@@ -28,7 +28,6 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
-from flwr.common.constant import ErrorCode
 
 from fedpriv import tree
 from fedpriv.backends.flower.messages import BOUNDS, answer, named_plan, read_request
@@ -45,6 +44,7 @@ from fedpriv.tree import Params, Tree
 from fedpriv.untrusted_text import is_device_name
 
 _LOG = logging.getLogger(__name__)
+_RAISED = 2  # Flower's code of an error that a ClientApp raised
 PLANS_VARIABLE, PLANS_KEY = "FEDPRIV_PLANS", "plans"
 EXPERIMENTS_VARIABLE, EXPERIMENTS_KEY = "FEDPRIV_EXPERIMENTS", "experiments"
 DEVICE_KEY = "device"
@@ -217,7 +217,7 @@ def _answered(
         line, kind = line_without_values(error), type(error).__name__
         _LOG.error("%s", line)
         reason = line if line.startswith(f"{kind} at ") else f"{kind}: {line}"
-        failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+        failed = Error(_RAISED, reason)
         return Message(failed, reply_to=message)
 
 
