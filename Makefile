@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
+.PHONY: docs dist sbom next-flower encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
 
 help:
 	@echo "make run        train the main experiment and write a report"
@@ -22,6 +22,9 @@ help:
 	@echo "make encoder    fetch a small pretrained encoder of sentences (83 MB), which some tests need"
 	@echo "make check      lint and types only"
 	@echo "make bundle     build the Flower bundle, and print its size in bytes"
+	@echo "make dist       the wheel and the sdist of the library, in dist/"
+	@echo "make sbom       list what a core installation consists of (CycloneDX), in dist/sbom.json"
+	@echo "make next-flower  simulation, apps, launcher and deployment on the newest Flower of the index"
 	@echo "make docs       the site, in build/site; notebooks run once for each content"
 	@echo "make options    write the pages of all options and commands from the code"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
@@ -78,6 +81,38 @@ deploy-guide: $(STAMP)
 bundle: $(STAMP)
 	$(BIN)/flwr build
 	@wc -c *.fab && sha256sum *.fab
+
+# Without isolation: what builds is a version that was tried. The copy of an earlier build would
+# be packed again.
+dist: $(STAMP)
+	rm -rf dist build/lib
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+# The wheel in an environment of its own; the tool stands in another one, and is not listed.
+SBOM := build/sbom
+sbom: dist
+	rm -rf $(SBOM)
+	$(PYTHON) -m venv $(SBOM)/core
+	$(SBOM)/core/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(SBOM)/core/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	$(SBOM)/core/bin/python -m pip uninstall --quiet --yes pip
+	$(PYTHON) -m venv $(SBOM)/tool
+	$(SBOM)/tool/bin/python -m pip install --quiet cyclonedx-bom==7.5.0
+	$(SBOM)/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+	  --output-reproducible --output-format JSON --output-file dist/sbom.json $(SBOM)/core/bin/python
+
+# In an environment of its own: the newest Flower, what it pins itself, and all else as tried.
+NEXT := build/next-flower
+next-flower:
+	$(PYTHON) -m venv $(NEXT)
+	grep -vE '^(flwr|uv|certifi)==' constraints.txt > $(NEXT)/constraints.txt
+	$(NEXT)/bin/python -m pip install --quiet --constraint $(NEXT)/constraints.txt torch
+	$(NEXT)/bin/python -m pip install --quiet --upgrade --constraint $(NEXT)/constraints.txt \
+	  --editable '.[dev]'
+	$(NEXT)/bin/python -m pip list | grep -E '^(flwr|ray) '
+	PATH="$(CURDIR)/$(NEXT)/bin:$$PATH" $(NEXT)/bin/python -m pytest -n auto --dist worksteal \
+	  -m "(slow or not slow) and not gpu" tests/backends/flower tests/deployment
+	PATH="$(CURDIR)/$(NEXT)/bin:$$PATH" $(NEXT)/bin/python -m tests.deployment.on_loopback
 
 # Warnings are errors: a link that leads nowhere, a page in no table of contents, a notebook that raises.
 docs: $(STAMP)

@@ -10,7 +10,6 @@ from inspect import cleandoc
 from pathlib import Path
 
 import click
-import typer
 
 from fedpriv import cli
 from fedpriv.experiments.experiment import classes
@@ -92,7 +91,7 @@ def _written(value: Option) -> str:
 def commands() -> str:
     """Return the page of all commands, with their options, in Markdown."""
     lines = [_COMMANDS]
-    for name, command in _tree("fedpriv", typer.main.get_command(cli.app)):
+    for name, command in _tree("fedpriv", cli.loaded()):
         lines += ["", f"## `{name}`", "", cleandoc(command.help or ""), ""]
         lines += _parameters(command)
     return "\n".join([*lines, ""])

@@ -2,7 +2,7 @@
 
 Each is a callback (`fedpriv.runs.callbacks`): it is given the lines of `rounds.jsonl` and the run's
 options, ε, δ, relation, unit and accountant, and nothing else unless `diagnostics=True`. Their
-packages come with `pip install -e '.[trackers]'`.
+packages come with `pip install 'fedpriv[trackers]'`.
 
     fp.run("adadps-tags", callbacks=[TensorBoard("runs/board")])
 """
@@ -10,11 +10,10 @@ packages come with `pip install -e '.[trackers]'`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedpriv.libraries import library
+from fedpriv.libraries import library, need
 from fedpriv.runs.callbacks import Callback, RunInfo, Timer, numbers
 
 #: Most params that MLflow takes in one request, and characters of one.
@@ -35,7 +34,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, directory: str | Path, *, diagnostics: bool = False) -> None:
-        _need("tensorboard", "TensorBoard")
+        need("tensorboard", "trackers", "TensorBoard")
         self.directory, self.diagnostics = Path(directory), diagnostics
         self._writer: Any = None
 
@@ -81,7 +80,7 @@ class MLflow(Callback):
     """
 
     def __init__(self, uri: str, *, experiment: str = "fedpriv", diagnostics: bool = False) -> None:
-        _need("mlflow", "MLflow")
+        need("mlflow", "trackers", "MLflow")
         self.uri, self.experiment, self.diagnostics = uri, experiment, diagnostics
 
     def on_start(self, info: RunInfo) -> None:
@@ -145,7 +144,7 @@ class WandB(Callback):
     def __init__(
         self, project: str, *, directory: str | Path | None = None, diagnostics: bool = False
     ) -> None:
-        _need("wandb", "WandB")
+        need("wandb", "trackers", "WandB")
         self.project, self.directory, self.diagnostics = project, directory, diagnostics
 
     def on_start(self, info: RunInfo) -> None:
@@ -211,14 +210,6 @@ def tracker_of(text: str) -> Callback:
             f"track {text!r} names no tracker; give tensorboard:DIR, mlflow:URI or wandb:PROJECT"
         )
     return _KINDS[kind](where)
-
-
-def _need(package: str, name: str) -> None:
-    if find_spec(package) is None:
-        raise ValueError(
-            f"{name} needs the package {package}, which is not installed: "
-            "pip install -e '.[trackers]'"
-        )
 
 
 def _word(value: Any) -> str:

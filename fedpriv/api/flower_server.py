@@ -16,8 +16,6 @@ from typing import Any
 from flwr.app import Context
 from flwr.app.exception import AppExitException
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid import HttpGrid
-from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from fedpriv.backends.backend import Backend
 from fedpriv.backends.flower.client import named_device
@@ -218,7 +216,7 @@ def ended_in_one_line(grid: Grid) -> Generator[None]:
         yield
     except Exception as raised:
         line = one_line(raised)
-        if line is None or not isinstance(grid, (HttpGrid, InMemoryGrid)):
+        if line is None or not type(grid).__module__.startswith("flwr."):
             raise
         _LOG.error("%s", line)
         failed = MistakeError(line)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpriv.libraries import need
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import KEY
@@ -212,6 +213,7 @@ def compare(*runs: Run | str | Path) -> pd.DataFrame:
     """
     if not runs:
         raise ValueError("there is nothing to compare; give runs, or their folders")
+    need("pandas", "pandas", "a data frame")
     import pandas as pd
 
     groups = read_groups(
@@ -237,6 +239,7 @@ def _by_round(
 
     Without `every` those rows in which something was measured; all where nothing ever was.
     """
+    need("pandas", "pandas", "a data frame")
     import pandas as pd
 
     if not every:

@@ -2,40 +2,136 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from fedpriv import __version__
-from fedpriv.cli import (
-    accounting,
-    audit,
-    data,
-    data_ids,
-    encoder,
-    new,
-    privacy,
-    reproduce,
-    results,
-    run,
-    status,
-    study,
-    theory,
-    tune,
-    uncertainty,
-)
-from fedpriv.cli import deploy as deploying
 from fedpriv.cli.output import Interrupted, errors, fail, print_line
-from fedpriv.deploy import commands
-from fedpriv.experiments.user_code import user_traceback
 from fedpriv.output_paths import why_unwritten
 from fedpriv.training.stopping import interruptible
 
+#: Module and help of each command, so that `fedpriv --help` loads none of them.
+COMMANDS = {
+    "list": ("cli.run", "List the experiments that can be run by name, or the options of one."),
+    "run": (
+        "cli.run",
+        "Train an experiment, federated or centralised, and write a run folder with its report.",
+    ),
+    "new": (
+        "cli.new",
+        "Write a project: experiment, ServerApp and ClientApp, pyproject, compose file and test.",
+    ),
+    "account": ("cli.accounting", "Say what a number of rounds costs: ε at δ, per user."),
+    "calibrate": (
+        "cli.accounting",
+        "Find the least noise that keeps ε within a target; the answer never overshoots.",
+    ),
+    "plan": (
+        "cli.privacy",
+        "Say what a run would be like before it is run: noise, memory, time. Nothing is charged.",
+    ),
+    "verify": (
+        "cli.privacy",
+        "Check a run's ledger and files, and recompute its ε; exits with 1 if anything is wrong.",
+    ),
+    "audit": (
+        "cli.audit",
+        "Run an experiment's mechanism on canary users and bound its ε from below.",
+    ),
+    "report": (
+        "cli.results",
+        "Write the report of a run, one self-contained page, into its folder.",
+    ),
+    "compare": (
+        "cli.results",
+        "Put runs side by side; runs that differ in their seed only become one line.",
+    ),
+    "export": (
+        "cli.results",
+        "Write a run's model, and a card that states its privacy; a tag model's vocabulary too.",
+    ),
+    "predict": ("cli.results", "Rank tags for a text."),
+    "uncertainty": (
+        "cli.uncertainty",
+        "Say how much of a model is noise, from the last checkpoints of its run.",
+    ),
+    "tune": (
+        "cli.tune",
+        "Choose options by a study whose ε covers the choice, and release its best run only.",
+    ),
+    "study": (
+        "cli.study",
+        "Run methods × ε × seeds × data in parallel, and write one page of them.",
+    ),
+    "reproduce": (
+        "cli.reproduce",
+        "Print a table of a paper and what its methods do here, with ε as counted and as true.",
+    ),
+    "supernode": (
+        "deploy.commands",
+        "Run Flower's SuperNode, with all of its options, so that rounds need not wait for it.",
+    ),
+    "superexec": (
+        "deploy.commands",
+        "Answer a SuperNode's messages, or run a SuperLink's ServerApps, in place of "
+        "flower-superexec.",
+    ),
+    "status": (
+        "cli.status",
+        "Say how a run stands: round, ε, who holds it, nodes, last error. Changes nothing.",
+    ),
+    "attack": ("cli.audit", "Attacks on released models: measured, not guaranteed."),
+    "data": (
+        "cli.data",
+        "Corpora: what is here, where it came from, fetching, importing, rosters.",
+    ),
+    "encoder": (
+        "cli.encoder",
+        "Pretrained encoders of text: add one from its files, and embed a corpus by it.",
+    ),
+    "theory": (
+        "cli.theory",
+        "What the papers' theorems guarantee in a setting: bounds, their parts and assumptions.",
+    ),
+    "deploy": ("cli.deploy", "Containers: their checks, and the SuperLink."),
+}
+
+
+class _Later(TyperCommand):
+    """A command whose module is loaded when the command is called or completed."""
+
+    def __init__(self, name: str, module: str, text: str):
+        super().__init__(name, help=text)
+        self.module = module
+
+    def make_context(self, info_name: str | None, args: list[str], **rest: Any) -> Any:
+        return self.load().make_context(info_name, args, **rest)
+
+    def load(self) -> Any:
+        """Return the command itself."""
+        holder = typer.Typer(rich_markup_mode="rich")
+        importlib.import_module(f"fedpriv.{self.module}").register(holder)
+        return typer.main.get_group(holder).commands[str(self.name)]
+
+
+class _Commands(TyperGroup):
+    """The commands by their names, in the order of `COMMANDS`."""
+
+    def __init__(self, **attributes: Any):
+        super().__init__(**attributes)
+        for name, (module, text) in COMMANDS.items():
+            self.add_command(_Later(name, module, text))
+
+
 app = typer.Typer(
     name="fedpriv",
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -62,23 +158,12 @@ def _options(
     pass
 
 
-run.register(app)
-new.register(app)
-accounting.register(app)
-privacy.register(app)
-audit.register(app)
-results.register(app)
-uncertainty.register(app)
-tune.register(app)
-study.register(app)
-reproduce.register(app)
-data_ids.register(data.app)
-app.add_typer(data.app, name="data")
-app.add_typer(encoder.app, name="encoder")
-app.add_typer(theory.app, name="theory")
-app.add_typer(deploying.app, name="deploy")
-commands.register(app)
-app.command()(status.status)
+def loaded() -> TyperGroup:
+    """Return `fedpriv` with every command loaded, for what describes or checks them all."""
+    group = typer.main.get_group(app)
+    for name, command in group.commands.items():
+        group.commands[name] = command.load() if isinstance(command, _Later) else command
+    return group
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
@@ -109,6 +194,8 @@ def main() -> None:
         errors.print("interrupted")  # Typer makes of Ctrl-C an exit with status 130
         sys.exit(130)
     except Exception as error:
+        from fedpriv.experiments.user_code import user_traceback
+
         said = user_traceback(error)
         if said is not None:
             sys.stderr.write(said)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from fedpriv.cli import data_ids
 from fedpriv.cli.data_output import (
     figures,
     overlaps,
@@ -38,6 +39,12 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Corpora: what is here, where it came from, fetching, importing, rosters.",
 )
+
+
+def register(to: typer.Typer) -> None:
+    """Add the commands to the application."""
+    to.add_typer(app, name="data")
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Out = Annotated[
@@ -434,3 +441,6 @@ def _by_content(options: Mapping[str, Any]) -> dict[str, Any]:
         if key in ("word_counts", "tag_counts") and value and Path(value).is_file()
     }
     return {**options, **named}
+
+
+data_ids.register(app)

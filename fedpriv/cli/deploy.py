@@ -11,6 +11,12 @@ from fedpriv.cli.output import print_line
 
 app = typer.Typer(no_args_is_help=True, help="Containers: their checks, and the SuperLink.")
 
+
+def register(to: typer.Typer) -> None:
+    """Add the commands to the application."""
+    to.add_typer(app, name="deploy")
+
+
 Keys = Annotated[
     Path | None,
     typer.Option(

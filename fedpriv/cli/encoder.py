@@ -18,6 +18,12 @@ app = typer.Typer(
     help="Pretrained encoders of text: add one from its files, and embed a corpus by it.",
 )
 
+
+def register(to: typer.Typer) -> None:
+    """Add the commands to the application."""
+    to.add_typer(app, name="encoder")
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpriv.cli.output import print_json, print_line
+from fedpriv.cli.output import errors, print_json, print_line
 from fedpriv.privacy.epsilon import Epsilon, privacy_line
 from fedpriv.untrusted_text import plain
 
@@ -16,9 +16,21 @@ if TYPE_CHECKING:
     from fedpriv.runs.status import RunStatus
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(status)
+
+
 def status(
     run: Annotated[Path, typer.Argument(help="A run folder, in use or not.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve round, ε, nodes and times to Prometheus; on loopback without HOST.",
+        ),
+    ] = None,
 ) -> None:
     """Say how a run stands: round, ε, who holds it, nodes, last error. Changes nothing.
 
@@ -26,6 +38,11 @@ def status(
     """
     from fedpriv.runs.status import run_status
 
+    if metrics is not None:
+        from fedpriv.deploy.metrics import read_place, serve
+
+        serve(run, read_place(metrics), lambda address: print_line(f"serving {address}", errors))
+        return
     found = run_status(run)
     if as_json:
         print_json(found.to_json())

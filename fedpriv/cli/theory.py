@@ -33,6 +33,11 @@ app = typer.Typer(
 )
 
 
+def register(to: typer.Typer) -> None:
+    """Add the commands to the application."""
+    to.add_typer(app, name="theory")
+
+
 def _helps(function: Callable[..., Result]) -> dict[str, str]:
     """Return what a docstring says of each argument, as one line."""
     _, _, listed = (inspect.getdoc(function) or "").partition("\nArgs:\n")

@@ -36,6 +36,7 @@ import numpy as np
 
 from fedpriv.datasets.cache import cache_dir, new_folder, remembered_sha256
 from fedpriv.hashes import Progress, document_sha256
+from fedpriv.libraries import need
 
 if TYPE_CHECKING:
     from fedpriv.models.pretrained import Pooling
@@ -674,10 +675,7 @@ def transformers_library() -> Any:
     Raises:
         ValueError: If it is not installed.
     """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ValueError(
-            f"pretrained models need the extra: pip install -e '.[pretrained]' ({error})"
-        ) from None
+    need("transformers", "pretrained", "a pretrained model")
+    import transformers
+
     return transformers

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from fedpriv.datasets.partitions import examples_by_user, split_by_ids
+from fedpriv.libraries import need
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 """Endings of files that are read, in any case; others are left out."""
@@ -74,15 +75,12 @@ def read_image_folders(
 
     Raises:
         ValueError: If there is no such folder or no image, levels are others, or a file is damaged,
-            is none of `SUFFIXES` inside, or has more than 67,108,864 pixels; names the file.
-        ImportError: If Pillow is not installed.
+            is none of `SUFFIXES` inside, or has more than 67,108,864 pixels; names the file. If
+            Pillow is not installed.
     """
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise ImportError(
-            "images are read by Pillow, which is not here; pip install -e '.[data]'"
-        ) from error
+    need("PIL", "data", "a folder of images")
+    from PIL import Image, UnidentifiedImageError
+
     root = Path(folder)
     if not levels or len(set(levels)) != len(levels) or set(levels) - {"label", "user"}:
         raise ValueError(f"levels {tuple(levels)!r} are not 'label', 'user' or both, once each")

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from fedpriv.datasets.cache import cache_dir, data_folders, remembered_sha256
 from fedpriv.hashes import Progress
+from fedpriv.libraries import need
 
 _CHUNK = 1 << 20
 _MEMORY_LIMIT = 1 << 30  # an .xz may ask its reader for a dictionary of 4 GiB
@@ -254,8 +255,10 @@ def unpack_one(path: Path, scratch: Path, named: str) -> Path:
 
     Raises:
         ValueError: If there is not exactly one such member, it is no ordinary file, it leads out
-            of the archive, there is no room for it, or the archive is damaged.
+            of the archive, there is no room for it, or the archive is damaged; or if py7zr is not
+            installed.
     """
+    need("py7zr", "data", "a 7z archive")
     import py7zr  # slow to import, and rarely needed
     from py7zr.exceptions import ArchiveError
 

@@ -25,7 +25,7 @@ import numpy as np
 from fedpriv.datasets.local_data import BadRowError, Examples, Table, open_source
 from fedpriv.datasets.partitions import split_by_ids
 from fedpriv.datasets.user_ids import normalise_name
-from fedpriv.libraries import library
+from fedpriv.libraries import library, need
 
 _PARQUET = (".parquet", ".pq")
 
@@ -46,8 +46,8 @@ def read_table(path: str | os.PathLike[str], table: Table, examples: Examples) -
 
     Raises:
         ValueError: For a file that is not there or of another kind, a missing column, or a value
-            that is empty or not of its column's kind; names file and row, and not the value.
-        ImportError: If the extra `data` is not installed, for Parquet.
+            that is empty or not of its column's kind; names file and row, and not the value. For
+            Parquet, if the extra `data` is not installed.
     """
     path = Path(path)
     if path.suffix.lower() in _PARQUET:
@@ -61,13 +61,8 @@ def read_table(path: str | os.PathLike[str], table: Table, examples: Examples) -
 
 
 def _read_parquet(path: Path, table: Table, examples: Examples) -> dict[str, Any]:
-    try:
-        pyarrow, parquet = library("pyarrow"), library("pyarrow.parquet")
-    except ImportError as error:
-        raise ImportError(
-            "Parquet files are read by pyarrow, which is not here; "
-            "pip install -e '.[data]', or write the file as CSV"
-        ) from error
+    need("pyarrow", "data", "a Parquet file")
+    pyarrow, parquet = library("pyarrow"), library("pyarrow.parquet")
     if not path.is_file():
         raise ValueError(f"{path} is not there; give a Parquet file")
     wanted = [table.user, *table.columns]

@@ -29,11 +29,13 @@ def supernode(context: typer.Context, idle_seconds: Annotated[float, _IDLE] = 0.
     """Run Flower's SuperNode, with all of its options, so that rounds need not wait for it.
 
     Flower's looks for a message every 3 seconds. Isolation is "process" unless --isolation says
-    otherwise: `fedpriv superexec`, or Flower's, answers the messages. Needs a release of Flower
-    that this was tried with.
+    otherwise: `fedpriv superexec`, or Flower's, answers the messages. Refused where Flower
+    lacks a name that this uses.
     """
+    from fedpriv.deploy.flower_private import OF_SUPERNODE, check_flower
     from fedpriv.deploy.launcher import supernode as run
 
+    check_flower(OF_SUPERNODE)
     run(context.args, idle_seconds)
 
 
@@ -83,14 +85,20 @@ def superexec(
     """Answer a SuperNode's messages, or run a SuperLink's ServerApps, in place of flower-superexec.
 
     A run's bundle is imported, and the node's users are opened, once; each message is answered by
-    a process forked from there, and what happens to it happens to that message alone. Needs a
-    release of Flower that this was tried with; flower-superexec gives the same results.
+    a process forked from there, and what happens to it happens to that message alone. Refused
+    where Flower lacks a name that this uses; flower-superexec gives the same results.
     """
-    from fedpriv.deploy.flower_private import Connection, check_flower, flower_home, parse_config
+    from fedpriv.deploy.flower_private import (
+        OF_SUPEREXEC,
+        Connection,
+        check_flower,
+        flower_home,
+        parse_config,
+    )
     from fedpriv.deploy.launcher import superexec as run
     from fedpriv.deploy.warm import Node
 
-    check_flower()
+    check_flower(OF_SUPEREXEC)
     config: dict[str, Any] = parse_config(node_config)
     if users is not None and data is not None:
         raise ValueError("--users and --data: a node has a corpus or local files; give one")

@@ -1,17 +1,21 @@
-"""Every private name of Flower that the launcher speaks to, and the versions it was tried with.
+"""Every private name of Flower that the launcher speaks to.
 
 Flower has no public way to serve a message in a process that is not its own, nor to look for work
-more often. What is used here may change with any release, so any other release is refused.
+more often. What is used here may change with any release: one that lacks a name is refused with it.
+What is tried with which release is listed in docs/launcher.md.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,30 +24,79 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
-#: Releases that the launcher's tests have passed on.
-TRIED = ("1.41.0",)
 SERVER, NODE = "flwr-serverapp", "flwr-clientapp"
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.03, 0.5
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
+#: What `fedpriv superexec` uses, by module.
+OF_SUPEREXEC: Mapping[str, tuple[str, ...]] = {
+    "flwr.cli.install": ("install_from_fab",),
+    "flwr.common.config": ("parse_config_args",),
+    "flwr.common.constant": ("ErrorCode", "SubStatus"),
+    "flwr.common.serde": ("context_from_proto",),
+    "flwr.proto.node_pb2": ("Node",),
+    "flwr.proto.runtime_pb2": (
+        "AcquireTaskRequest",
+        "PullAppMessagesRequest",
+        "PullTaskInputRequest",
+    ),
+    "flwr.supercore.constant": ("TaskType",),
+    "flwr.supercore.heartbeat": ("HeartbeatSender", "make_task_heartbeat_fn_http"),
+    "flwr.supercore.inflatable.inflatable_protobuf_utils": (
+        "make_confirm_message_received_fn_protobuf",
+        "make_pull_object_fn_protobuf",
+    ),
+    "flwr.supercore.inflatable.inflatable_utils": ("pull_and_inflate_object_from_tree",),
+    "flwr.supercore.interceptors": (
+        "RuntimeTokenHttpInterceptor",
+        "RuntimeVersionHttpInterceptor",
+        "SuperExecAuthHttpInterceptor",
+    ),
+    "flwr.supercore.retry": ("make_simple_http_retry_invoker",),
+    "flwr.supercore.runtime": ("RuntimeHttpClient.from_server_address",),
+    "flwr.supercore.task_identity": ("TaskIdentity",),
+    "flwr.superlink.cli.flwr_serverapp": ("flwr_serverapp",),
+    "flwr.superlink.grid.http_grid": ("pull_objects",),
+    "flwr.superlink.runtime.run_serverapp": ("install_from_fab",),
+    "flwr.supernode.runtime.run_clientapp": ("push_message", "push_task_output"),
+}
+#: What `fedpriv supernode` uses, by module.
+OF_SUPERNODE: Mapping[str, tuple[str, ...]] = {
+    "flwr.supernode": ("start_client_internal",),
+    "flwr.supernode.cli.flower_supernode": ("flower_supernode",),
+    "flwr.supernode.start_client_internal": ("pull_objects", "time"),
+}
 
-class UntriedFlowerError(ValueError):
-    """The launcher was never tried with the Flower that is installed."""
+
+class OtherFlowerError(ValueError):
+    """The Flower that is installed lacks a private name that the launcher uses."""
 
 
-def check_flower() -> None:
-    """Refuse a Flower that the launcher was not tried with.
+def check_flower(names: Mapping[str, Sequence[str]]) -> None:
+    """Refuse a Flower that lacks a name.
+
+    Args:
+        names: By module; of a class's attribute, with the class.
 
     Raises:
-        UntriedFlowerError: With what to do instead: Flower's own processes do the same, slower.
+        OtherFlowerError: With the name, and what to do instead: Flower's own processes do the same,
+            slower.
     """
-    found = version("flwr")
-    if found not in TRIED:
-        raise UntriedFlowerError(
-            f"the launcher uses private parts of Flower and was tried with {', '.join(TRIED)}, not "
-            f"with {found}: install flwr=={TRIED[-1]}, or run flower-supernode and "
-            "flower-superexec in place of it, which give the same results more slowly"
-        )
+    for module, wanted in names.items():
+        for name in wanted:
+            try:
+                reduce(getattr, name.split("."), importlib.import_module(module))
+            except (ImportError, AttributeError):
+                raise OtherFlowerError(
+                    f"the launcher uses private parts of Flower, and flwr {version('flwr')} has no "
+                    f"{module}.{name}: install a flwr that docs/launcher.md lists as tried, or run "
+                    "flower-supernode and flower-superexec in place of it, which give the same "
+                    "results more slowly"
+                ) from None
+
+
+class LoadClientAppError(Exception):
+    """A bundle has no ClientApp where its pyproject.toml says."""
 
 
 class RefusedError(ValueError):
@@ -227,20 +280,19 @@ def pull_message(client: Any, run_id: int, node_id: int) -> Message | None:
     return message
 
 
-def without_content(message: Message) -> bytes:
-    """Return who sent a message to whom, without its content."""
-    from flwr.app.message import remove_content_from_message
-    from flwr.common.serde import message_to_proto
+def sender_line(message: Message) -> bytes:
+    """Return who sent a message to whom, without its content, as a line."""
+    fields = {name.removeprefix("_"): value for name, value in vars(message.metadata).items()}
+    fields.pop("delivered_at", None)  # which no answer repeats
+    return json.dumps(fields).encode()
 
-    return message_to_proto(remove_content_from_message(message)).SerializeToString()
 
+def read_sender(line: bytes) -> Message:
+    """Return the message of `sender_line`, empty."""
+    from flwr.app import Message, Metadata, RecordDict
 
-def read_message(data: bytes) -> Message:
-    """Return the message of `without_content`."""
-    from flwr.common.serde import message_from_proto
-    from flwr.proto.message_pb2 import Message as Proto
-
-    return message_from_proto(Proto.FromString(data))
+    metadata = Metadata(**json.loads(line))
+    return Message(content=RecordDict(), metadata=metadata)  # pyright: ignore[reportCallIssue]
 
 
 def error_answer(code: str, reason: str, message: Message) -> Message:
@@ -293,15 +345,20 @@ def load_client_app(place: Path) -> ClientApp:
     """Import the ClientApp of an unpacked bundle.
 
     Raises:
+        LoadClientAppError: If there is none where the bundle says.
         Exception: Whatever importing raises.
     """
     from flwr.clientapp import ClientApp
-    from flwr.clientapp.client_app import LoadClientAppError
-    from flwr.common.config import get_project_config
-    from flwr.supercore.object_ref import load_app
 
-    reference = get_project_config(place)["tool"]["flwr"]["app"]["components"]["clientapp"]
-    app = load_app(reference, LoadClientAppError, place)
+    document = tomllib.loads((place / "pyproject.toml").read_text("utf-8"))
+    reference = str(document["tool"]["flwr"]["app"]["components"]["clientapp"])
+    module, _, name = reference.partition(":")
+    if str(place) not in sys.path:
+        sys.path.insert(0, str(place))
+    try:
+        app = reduce(getattr, name.split("."), importlib.import_module(module))
+    except AttributeError as error:
+        raise LoadClientAppError(f"{reference} is not in the bundle ({error})") from error
     if not isinstance(app, ClientApp):
         raise LoadClientAppError(f"{reference} is {type(app).__name__}, not a ClientApp")
     return app
@@ -325,9 +382,7 @@ def parse_config(text: str) -> dict[str, Any]:
 
 def flower_home() -> Path:
     """Return Flower's folder: FLWR_HOME, or the one in the user's home."""
-    from flwr.supercore.utils import get_flwr_home
-
-    return Path(get_flwr_home())
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
 
 
 def run_server_app(arguments: Sequence[str], on_bundle: Callable[[Path], None]) -> None:

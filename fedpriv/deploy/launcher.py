@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fedpriv.backends.flower.log import show_log
-from fedpriv.deploy.flower_private import Task, acquire, check_flower, run_server_app, run_supernode
+from fedpriv.deploy.flower_private import Task, acquire, run_server_app, run_supernode
 from fedpriv.deploy.processes import Forked, adopt_orphans, end_orphans, fork
 from fedpriv.deploy.warm import Node, as_line, bury, forget_other_code, keep_warm
 from fedpriv.ranges import positive_float
@@ -39,9 +39,8 @@ def supernode(arguments: Sequence[str], idle_seconds: float) -> None:
         idle_seconds: The longest pause between two looks for a message.
 
     Raises:
-        ValueError: If Flower is one that was never tried, or the pause is not positive.
+        ValueError: If the pause is not positive.
     """
-    check_flower()
     pauses = Pauses(longest=idle_seconds)
     idle = True
 
@@ -181,9 +180,8 @@ def superexec(
         idle_seconds: The longest pause between two looks for a task.
 
     Raises:
-        ValueError: If Flower is one that was never tried, or the pause is not positive.
+        ValueError: If the pause is not positive.
     """
-    check_flower()
     show_log("fedpriv.deployment")
     pauses = Pauses(longest=idle_seconds)
     began = time.monotonic()

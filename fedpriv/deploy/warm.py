@@ -42,9 +42,9 @@ from fedpriv.deploy.flower_private import (
     pull_message,
     push_answer,
     push_output,
-    read_message,
+    read_sender,
+    sender_line,
     unpack,
-    without_content,
 )
 from fedpriv.deploy.processes import Forked, adopt_orphans, end_orphans, fork
 from fedpriv.deploy.processes import children as process_ids
@@ -270,7 +270,7 @@ def serve(
         message = pull_message(client, context.run_id, context.node_id)
         if message is None:
             raise RuntimeError("the SuperNode has no message for its task")
-        say(without_content(message).hex().encode())
+        say(sender_line(message).hex().encode())
         if prepared.refusal:
             failure = prepared.refusal
             _LOG.error("%s", failure)
@@ -312,7 +312,7 @@ def bury(task: Task, connection: Connection, bare: bytes | None) -> None:
             pull_input(client, {})
         message = pull_message(client, task.run_id, 0)
     else:
-        message = read_message(bare)
+        message = read_sender(bare)
     if message is None:
         return  # Flower's own heartbeats find out
     context = SimpleNamespace(run_id=task.run_id, node_id=message.metadata.dst_node_id)

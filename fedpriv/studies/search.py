@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedpriv.experiments.options import Option, kebab
-from fedpriv.libraries import library
+from fedpriv.libraries import library, need
 from fedpriv.measures import Measure
 from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import positive_int
@@ -200,13 +200,8 @@ class _Optuna:
     """Suggestions of a sampler of Optuna; scores are reported in the order of the questions."""
 
     def __init__(self, search: Search) -> None:
-        try:
-            self._optuna = library("optuna")
-        except ModuleNotFoundError as error:
-            raise ValueError(
-                f"sampler {search.sampler!r} is Optuna's, which is not installed; run "
-                "`pip install -e '.[studies]'`, or use sampler grid"
-            ) from error
+        need("optuna", "studies", f"sampler {search.sampler!r} (sampler 'grid' does not)")
+        self._optuna = library("optuna")
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         name = _SAMPLERS.get(str(search.sampler), str(search.sampler))
         make = getattr(self._optuna.samplers, name, None)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.libraries import need
 from fedpriv.report.comparison.groups import Group, UserSums, gaps, sections_of
 from fedpriv.report.comparison.paired import paired_differences
 from fedpriv.report.comparison.tables import as_rows
@@ -145,6 +146,7 @@ def results_frame(study: StudyRecord) -> pd.DataFrame:
 
     The ε spent, the headline and the gain come first. `.attrs["notes"]` says what ε does not cover.
     """
+    need("pandas", "pandas", "a data frame")
     import pandas as pd
 
     groups = groups_of(study)
@@ -167,6 +169,7 @@ def results_frame(study: StudyRecord) -> pd.DataFrame:
 
 def trials_frame(study: StudyRecord) -> pd.DataFrame:
     """Return one row for each trial, by key; failed ones have their reason."""
+    need("pandas", "pandas", "a data frame")
     import pandas as pd
 
     return pd.DataFrame(trial_rows(study)).set_index("key")
@@ -178,6 +181,7 @@ def differences_frame(study: StudyRecord) -> pd.DataFrame:
     `interval_over` says whether users and seeds were drawn anew, or seeds alone; ε is infinite for
     pairs without privacy.
     """
+    need("pandas", "pandas", "a data frame")
     import pandas as pd
 
     found = [d for section in sections_of(groups_of(study)) for d in paired_differences(section)]

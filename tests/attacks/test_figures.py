@@ -51,6 +51,7 @@ def test_the_threshold_leaves_no_more_false_positives_than_asked_for(share):
     assert true_positives_at(scores, share) == best
 
 
+@pytest.mark.slow
 def test_intervals_cover_and_are_no_wider_than_they_should_be(monkeypatch):
     """Normals of known AUC, 200 attacks on 60 and 40 users, 200 replicates each.
 

@@ -82,24 +82,35 @@ CASES = (
         runs=("jobs/per_example_worker.py",),
     ),
     Case(argv="growth.py --smallest --out {out}", runs=("growing/case.py",)),
-    Case(argv="growth.py --smallest --endurance --out {out}", runs=("growing/case.py",)),
+    Case(
+        argv="growth.py --smallest --endurance --out {out}",
+        runs=("growing/case.py",),
+        slow="several fresh processes one after the other",
+    ),
     Case(argv="secure_rounds.py --blocks 1 --inputs 5 --corpus {corpus}"),
     Case(
         argv="encoding.py {encoder} --corpus {corpus} --sentences 16 --processes 1 --blocks 1",
         runs=("jobs/encoding_worker.py",),
     ),
     Case(argv="streams --rows 1 --size 100"),
-    Case(argv="study_runner.py --smallest --corpus {corpus} --results {out}"),
+    Case(argv="study_runner.py --help"),
+    Case(
+        argv="study_runner.py --smallest --corpus {corpus} --results {out}",
+        slow="eight fresh commands one after the other",
+    ),
     Case(argv="peers.py --help"),  # it would download gigabytes
+    Case(argv="two_trees.py --help"),
     Case(
         argv="two_trees.py {root} best --blocks 6 --block-seconds 0 --only fedpriv "
         "--corpus {corpus} --out {out}/two_trees.md",
         runs=("export_tags.py", "jobs/fedpriv_jobs.py"),
+        slow="twelve blocks one after the other",
     ),
     Case(
         argv="unchanged record --only *dense?model,?[Fk]*[2s] --out {out}/record.json",
         runs=("unchanged/session.py", "unchanged/dying.py", "unchanged/same_noise.py",
               "unchanged/on_flower.py"),
+        slow="starts one fresh process after the other",
     ),
     Case(
         argv="first_round.py --repeats 1 --corpus {corpus} --out {out}",

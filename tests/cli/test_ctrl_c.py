@@ -129,6 +129,7 @@ def test_while_the_run_is_prepared(tiny_corpus, tmp_path):
     assert "nothing was charged" in command.said or "--resume" in command.said
 
 
+@pytest.mark.slow
 def test_while_rounds_run(tiny_corpus, tmp_path):
     out = tmp_path / "run"
     with started(tiny_corpus, out) as command:

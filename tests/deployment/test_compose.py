@@ -199,12 +199,11 @@ def test_everything_that_images_copy_is_there():
     assert {f"!{source.split('/')[0]}" for source in sources} <= set(kept)
 
 
-def test_images_have_what_the_project_needs_but_for_ray():
+def test_images_have_what_the_project_needs_without_extras():
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
     lines = (CHECKOUT / "server" / "requirements.txt").read_text("utf-8").splitlines()
     given = [line for line in lines if line and not line.startswith("#")]
-    needed = [line.replace("flwr[simulation]", "flwr") for line in project["dependencies"]]
-    assert sorted(given) == sorted(line for line in needed if line != "ray")
+    assert sorted(given) == sorted(project["dependencies"])
 
 
 def test_the_guides_commands_are_found_and_for_each_machine():

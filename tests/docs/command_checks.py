@@ -94,7 +94,7 @@ def parsed(group: click.Command, words: list[str]) -> tuple[tuple[str, ...], dic
 
 
 def _check_fedpriv(words: list[str]) -> None:
-    names, given = parsed(typer.main.get_command(cli.app), words)
+    names, given = parsed(cli.loaded(), words)
     try:
         if names in (("run",), ("plan",)) and given.get("experiment"):
             _check_experiment(given)

@@ -58,6 +58,7 @@ def test_everybody_drawn_is_a_gaussian_of_their_joint_norm():
     assert value(3, 4.0, cohort=400, rounds=5, delta=1e-5) == pytest.approx(wanted, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "prob", "sigma"), [(2, 0.5, 0.5), (3, 0.05, 1), (7, 0.01, 4)])
 def test_losses_are_dp_accountings(devices, prob, sigma):
     ours = devices_gaussian_loss(

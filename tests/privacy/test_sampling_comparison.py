@@ -135,6 +135,7 @@ def test_counts_of_nobody_are_refused():
             compared(counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "prob"), [(64, 0.4165), (64, 0.42), (32, 0.7)])
 def test_the_mixture_is_accounted_where_hardly_anybody_stays_away(most, prob):
     """(1 - p)^G is 1e-15 to 1e-17: the limit that this sets to a loss has no digits left.

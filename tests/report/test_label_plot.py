@@ -8,6 +8,7 @@ from fedpriv.report.label_plot import write_label_plot
 RNG = np.random.default_rng(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [1, 10, 62])
 @pytest.mark.parametrize("users", [1, 500])
 def test_it_is_written_for_few_and_many(tmp_path, labels, users):

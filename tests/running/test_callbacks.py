@@ -186,8 +186,8 @@ def test_a_tracker_that_is_none_is_refused(text):
 
 @pytest.mark.parametrize("package", ["tensorboard", "mlflow", "wandb"])
 def test_a_package_that_is_missing_is_said_before_the_run(package, monkeypatch):
-    monkeypatch.setattr("fedpriv.trackers.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=rf"{package}.*pip install -e '\.\[trackers\]'"):
+    monkeypatch.setattr("fedpriv.libraries.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=rf"{package}.*pip install 'fedpriv\[trackers\]'"):
         tracker_of(f"{package}:somewhere")
 
 
@@ -213,7 +213,7 @@ def test_wandb_is_sent_the_rows_of_a_secure_run_at_its_end(mode, monkeypatch, tm
             calls.append(("finish", exit_code))
 
     wandb = SimpleNamespace(Settings=MagicMock(), init=lambda **given: Fake())
-    monkeypatch.setattr("fedpriv.trackers.find_spec", lambda name: True)
+    monkeypatch.setattr("fedpriv.libraries.find_spec", lambda name: True)
     monkeypatch.setattr("fedpriv.trackers.library", lambda name: wandb)
 
     class Told(fp.Callback):

@@ -103,6 +103,7 @@ def figures_of(item, row, column, **options):
     return perform(Run(experiment=made, split="validation", seed=0, reduced=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("item", "row", "column"), list(different_cells()))
 def test_two_steps_of_a_cell(item, row, column):
     found = figures_of(item, row, column)
@@ -125,6 +126,7 @@ def test_two_steps_of_a_model_in_its_own_size(key, monkeypatch):
 
 
 class TestTables:
+    @pytest.mark.slow
     @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
     def test_the_noise_is_sigma_clip_norms_in_either_column(self, item):
         sigma = 0.95 if "tags" in item.name else 0.75 if item.name.endswith("0.75") else 1.0
@@ -193,6 +195,7 @@ class TestTables:
                 else:
                     assert not further & tried
 
+    @pytest.mark.slow
     def test_one_method_has_one_grid_in_every_table(self):
         """Or two tables would tune the same method twice and show two figures."""
         grids = {}
@@ -262,6 +265,7 @@ class TestAverageGain:
             ["7.7", "–", "– |"],
         ]
 
+    @pytest.mark.slow
     def test_ours_is_of_the_settings_that_tuning_chose(self):
         """The best of a grid counts, not the best on test; a method not run gives none."""
         done, test = {}, {"DP-SGD": 0.7, "DP-Adam": 0.71, "DP-RMSProp": 0.6}

@@ -69,6 +69,7 @@ class TestHeatMaps:
             assert options["bound.l2_clip_norm"] == size
             assert options["optimizer.learning_rate"] * size == pytest.approx(1.6)
 
+    @pytest.mark.slow
     def test_page_and_plot_of_synthetic_accuracies(self, tmp_path):
         maps = normalised, clipped, _ = heat_maps(reduced=True)
         done = filled(maps)
@@ -131,6 +132,7 @@ class TestHeatMaps:
         different = {name for name in {*one, *other} if one.get(name) != other.get(name)}
         assert {name.partition(".")[0] for name in different} == {"bound"}
 
+    @pytest.mark.slow
     def test_further_grids_are_made_of_what_the_first_chose_and_runs_are_found_again(
         self, tmp_path, monkeypatch
     ):
@@ -176,6 +178,7 @@ class TestFigure2:
         assert found.get("loss") != found.get("training_loss")
         assert found.num_examples == len(data.y_test)
 
+    @pytest.mark.slow
     def test_page_and_plot_and_runs_are_found_again(self, tmp_path, monkeypatch, capsys):
         given = {"seeds": 2, "results": tmp_path / "r.jsonl", "out": tmp_path / "p.md",
                  "plot": tmp_path / "p.svg", "small": True}  # fmt: skip

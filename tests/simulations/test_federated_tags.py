@@ -49,6 +49,7 @@ class TestGrid:
         most = max(size for label, size in sizes.items() if label.startswith("AdaDPS"))
         assert most > 1 and min(sizes[label] for label in BASELINES) >= most
 
+    @pytest.mark.slow
     def test_every_configuration_is_an_experiment(self):
         made = [run.experiment for run in tuning_runs(TABLE, reduced=False)]
         assert len(made) > 110  # the forms with momentum share the grid of the plain ones
@@ -97,6 +98,7 @@ class TestGrid:
 
 
 class TestRuns:
+    @pytest.mark.slow
     @pytest.mark.parametrize("label", ROWS)
     def test_two_rounds_of_every_cell(self, label, monkeypatch, tiny_corpus):
         monkeypatch.setattr(figure6, "corpus", lambda: tiny_corpus)
@@ -127,6 +129,7 @@ class TestRuns:
 class TestRecorded:
     """Three hours of runs: 184 of tuning and 204 that are reported."""
 
+    @pytest.mark.slow
     def test_nothing_would_be_run_anew_and_nothing_recorded_is_lost(self, done):
         runs = wanted(done)
         assert pending(runs, done) == []
@@ -134,6 +137,7 @@ class TestRecorded:
         splits = [row["split"] for row in done.values()]
         assert (splits.count("validation"), splits.count("test")) == (184, 204)
 
+    @pytest.mark.slow
     def test_rows_say_all_that_their_identity_is_of(self, done):
         runs = {run.identity: run for run in wanted(done)}
         for identity, row in done.items():
@@ -147,6 +151,7 @@ class TestRecorded:
             assert again.identity == identity and row["experiment"] == run.experiment.name
             assert row["failed_in_last_round"] == 0
 
+    @pytest.mark.slow
     def test_the_published_page_is_that_of_the_recorded_runs(self, done):
         page = (ROOT / "docs" / "results" / "tags.md").read_text("utf-8")
         assert markdown(TABLE, done, seeds=SEEDS) == page

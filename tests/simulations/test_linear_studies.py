@@ -330,6 +330,7 @@ def bolted():
 
 
 class TestBoltOn:
+    @pytest.mark.slow
     def test_page(self, bolted):
         text = bolt_on_study.page(
             [bolted], seeds=2, command="c",
@@ -455,6 +456,7 @@ class TestBoltOn:
         assert "m = 200: 0.100, BST14 as published 0.300" in text
         assert "Accuracy on test" not in text and "tenth of the training set" not in text
 
+    @pytest.mark.slow
     def test_objective_perturbation_is_of_one_line_and_has_no_passes(self, bolted):
         assert not any(method == "objective" for _, method, *_ in bolted.cells)
         found = bolt_on_study.Found(small("mnist-3-8", "huber", epsilons=(2.0,)), (1, 2))

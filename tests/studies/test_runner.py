@@ -288,7 +288,7 @@ class TestSearch:
     def test_optuna_is_asked_for_clearly_where_it_is_missing(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "optuna", None)
         given = self.searched(sampler="tpe", trials=2)
-        with pytest.raises(ValueError, match=r"pip install -e '\.\[studies\]'"):
+        with pytest.raises(ValueError, match=r"pip install 'fedpriv\[studies\]'"):
             run_study(given, tmp_path / "out", workers=1)
 
     @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])

@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 
 from fedpriv import tree
 from fedpriv.backends.flower.messages import BOUNDS, answer, named_plan, read_request
@@ -32,6 +31,7 @@ from fedpriv.tree import Params, Tree
 from fedpriv.untrusted_text import is_device_name
 
 _LOG = logging.getLogger(__name__)
+_RAISED = 2  # Flower's code of an error that a ClientApp raised
 PLANS_VARIABLE, PLANS_KEY = "FEDPRIV_PLANS", "plans"
 EXPERIMENTS_VARIABLE, EXPERIMENTS_KEY = "FEDPRIV_EXPERIMENTS", "experiments"
 DEVICE_KEY = "device"
@@ -174,7 +174,7 @@ def serve(
             line, kind = line_without_values(error), type(error).__name__
             _LOG.error("%s", line)
             reason = line if line.startswith(f"{kind} at ") else f"{kind}: {line}"
-            failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+            failed = Error(_RAISED, reason)
             return Message(failed, reply_to=message)
 
     @app.query("users")

@@ -20,7 +20,6 @@ from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
 
 from fedpriv.backends.flower.client import (
     DEVICE_KEY,
@@ -310,7 +309,9 @@ def client_app() -> ClientApp:
     node-config says where its users are (`corpus`, or `data` and `data-key`).
     """
 
-    def logged(message: Message, context: Context, answer: ClientAppCallable) -> Message:
+    def logged(
+        message: Message, context: Context, answer: Callable[[Message, Context], Message]
+    ) -> Message:
         show_log()
         return answer(message, context)
 

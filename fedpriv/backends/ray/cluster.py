@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.libraries import need
 from fedpriv.training import stopping
 
 _MIB = 1 << 20
@@ -178,7 +179,7 @@ class Cluster:
         tell: Called with lines of progress.
 
     Raises:
-        ValueError: If the request cannot be met.
+        ValueError: If the request cannot be met, or Ray is not installed.
 
     Attributes:
         share: What every worker gets.
@@ -192,6 +193,7 @@ class Cluster:
         self._folder: str | None = None
         self._connected = False
         self._before_sigterm: Any = None
+        need("ray", "ray", "the backend ray")
         if request.address is None:
             self._here = this_machine(request)
             self.share = share_of(request, [self._here])

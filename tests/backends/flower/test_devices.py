@@ -148,6 +148,7 @@ def test_sums_of_nodes_on_a_device_are_the_oracles(own, stub):
     assert length > 0 and tree.l2_norm(gap) <= 1e-6 * length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["own", "adadps-tags", "dp-fedavg-words"])
 def test_a_run_of_nodes_on_a_device_ends_where_the_run_ends(name, own, deploy, tmp_path):
     asked = {"experiment": own, "corpus": ""} if name == "own" else {"experiment": name}

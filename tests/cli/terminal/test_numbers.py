@@ -60,6 +60,7 @@ def readable(outputs, who):
 DELTAS = ("run", "verify", "report", "card", "account", "calibrate", "api", "notebook")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [*DELTAS, "compared page"])
 def test_delta_is_written_in_one_way(outputs, who):
     found = set(_DELTA.findall(readable(outputs, who)))

@@ -92,7 +92,7 @@ def test_damaged_parquet_is_one_line(tmp_path, cut):
 
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"pip install -e '\.\[data\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'fedpriv\[data\]'"):
         read_table(tmp_path / "a.parquet", TABLE, examples)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib
+import inspect
 import io
 import os
 import signal
@@ -18,7 +21,7 @@ from fedpriv.deploy import flower_private, warm
 from fedpriv.deploy.commands import BUNDLES_VARIABLE, pinned_bundles
 from fedpriv.deploy.launcher import SHORTEST, Pauses
 from fedpriv.deploy.processes import adopt_orphans, children, end_orphans, fork
-from tests.command_line import CliRunner
+from tests.command_line import CliRunner, refusal
 
 
 def said(child):
@@ -29,22 +32,95 @@ def said(child):
 
 
 @pytest.mark.parametrize(
-    "command",
-    [["supernode", "--insecure"], ["superexec", "--insecure", "--runtime-api-address", "h:1"]],
-    ids=lambda command: command[0],
+    ("command", "module", "name"),
+    [
+        (["supernode", "--insecure"], "flwr.supernode.start_client_internal", "pull_objects"),
+        (
+            ["superexec", "--insecure", "--runtime-api-address", "h:1"],
+            "flwr.supercore.retry",
+            "make_simple_http_retry_invoker",
+        ),
+    ],
+    ids=["supernode", "superexec"],
 )
-def test_a_flower_that_was_never_tried_is_refused_in_one_line(monkeypatch, capsys, command):
+def test_a_flower_without_a_private_name_is_refused_with_it(monkeypatch, command, module, name):
     monkeypatch.setattr(flower_private, "version", lambda name: "9.9.9")
-    monkeypatch.setattr(sys, "argv", ["fedpriv", *command])
-    from fedpriv.cli import main
-
-    with pytest.raises(SystemExit) as ended:
-        main()
-    out, err = capsys.readouterr()
-    assert ended.value.code == 2 and not out
-    (line,) = err.strip().splitlines()
-    assert "was tried with 1.41.0, not with 9.9.9" in line
+    monkeypatch.delattr(importlib.import_module(module), name)
+    line = refusal(*command)
+    assert f"flwr 9.9.9 has no {module}.{name}" in line
     assert "flower-supernode and flower-superexec" in line
+
+
+def test_a_module_that_is_missing_is_named_and_what_there_is_passes():
+    both = {**flower_private.OF_SUPEREXEC, **flower_private.OF_SUPERNODE}
+    flower_private.check_flower(both)
+    with pytest.raises(flower_private.OtherFlowerError, match=r"has no flwr\.gone\.away: "):
+        flower_private.check_flower({**both, "flwr.gone": ("away",)})
+
+
+def test_every_private_name_that_is_used_is_asked_for():
+    """Without one in the list, a Flower that lacks it would fail in the middle of a message."""
+    tree = ast.parse(inspect.getsource(flower_private))
+    public = ("flwr.app", "flwr.clientapp")
+    used = {
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("flwr.")
+        for alias in node.names
+        if node.module not in public
+    }
+    both = [*flower_private.OF_SUPEREXEC.items(), *flower_private.OF_SUPERNODE.items()]
+    listed = {(module, name.split(".")[0]) for module, names in both for name in names}
+    # Put in the place of a module's own, by assignment.
+    replaced = {
+        ("flwr.superlink.runtime.run_serverapp", "install_from_fab"),
+        ("flwr.superlink.grid.http_grid", "pull_objects"),
+        ("flwr.supernode.start_client_internal", "pull_objects"),
+        ("flwr.supernode.start_client_internal", "time"),
+    }
+    assert used | replaced == listed
+
+
+def test_who_sent_a_message_is_kept_as_a_line():
+    from flwr.app import ConfigRecord, Error, Message, Metadata, RecordDict
+
+    metadata = Metadata(7, "m", 1, 2, "", "3", 1.5, 60.0, "train", None, 4)
+    sent = Message(content=RecordDict({"secret": ConfigRecord({"a": 1})}), metadata=metadata)
+    line = flower_private.sender_line(sent)
+    found = flower_private.read_sender(line)
+    names = ("run_id", "message_id", "src_node_id", "dst_node_id", "group_id", "message_type")
+    for name in (*names, "ttl", "created_at", "src_task_id", "dst_task_id"):
+        assert getattr(found.metadata, name) == getattr(sent.metadata, name)
+    assert not found.content
+    assert b"secret" not in line
+    answer = Message(Error(8, "killed"), reply_to=found)
+    assert (answer.metadata.dst_node_id, answer.metadata.reply_to_message_id) == (1, "m")
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("loaded_app:held.app", ""),
+        ("loaded_app:held.gone", "held.gone is not in the bundle"),
+        ("loaded_app:held", "held is SimpleNamespace, not a ClientApp"),
+        ("gone_app:app", "gone_app"),
+    ],
+)
+def test_an_app_is_loaded_from_where_the_bundle_says(reference, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "loaded_app", raising=False)
+    (tmp_path / "pyproject.toml").write_text(
+        f'[tool.flwr.app.components]\nclientapp = "{reference}"\n'
+    )
+    (tmp_path / "loaded_app.py").write_text(
+        "from types import SimpleNamespace\nfrom flwr.clientapp import ClientApp\n"
+        "held = SimpleNamespace(app=ClientApp())\n"
+    )
+    if not said:
+        assert type(flower_private.load_client_app(tmp_path)).__name__ == "ClientApp"
+        return
+    with pytest.raises((flower_private.LoadClientAppError, ModuleNotFoundError), match=said):
+        flower_private.load_client_app(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,7 @@ class TestPersonalLayers:
             assert b"2.weight" not in content and b"2.bias" not in content, file
         assert verify_run(out).ok
 
+    @pytest.mark.slow
     def test_a_diagnostic_is_of_the_users_own_training_examples(self):
         """A user whose held-out labels are turned round against its training ones does badly."""
         turned = {user: (x, 1 - y) for user, (x, y) in TEST.items()}

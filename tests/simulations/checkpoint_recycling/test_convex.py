@@ -72,6 +72,7 @@ class TestIntervals:
         assert close.plain < 0.7 < close.corrected
 
 
+@pytest.mark.slow
 def test_the_page_and_the_plot_say_what_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(convex_studies, "STEPS", 40)
     monkeypatch.setattr(convex_studies, "_spacing", lambda sigma, burn_in: 3)

@@ -117,6 +117,7 @@ def test_a_folder_of_photographs_is_none_of_conversions():
         problems.reproduce(what="pcvr", folder="here")
 
 
+@pytest.mark.slow
 def test_the_average_of_public_models_is_a_start(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     made = problems.within(problems.cifar100(reduced=True), str(folder))

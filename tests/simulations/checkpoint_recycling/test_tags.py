@@ -327,6 +327,7 @@ def test_widths_of_two_samples_of_one_law_are_alike():
     assert study.widths_of(still, list(range(10)), 10, 1).within_two < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [command.recycle, command.shift, command.uncertainty])
 def test_a_page_is_of_the_store_alone_and_names_what_was_not_run(
     run, tiny_corpus, tmp_path, monkeypatch

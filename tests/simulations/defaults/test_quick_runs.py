@@ -27,6 +27,7 @@ def bench(corpus):
     return quick.bench(corpus)
 
 
+@pytest.mark.slow
 def test_a_round_without_noise_is_the_mean_of_the_trainers_clipped_updates(corpus, bench):
     experiment = load_experiment("adadps-tags").with_options(
         {"noise-multiplier": 1.0, "target-epsilon": None, "local-learning-rate": 10.0}

@@ -14,6 +14,7 @@ def folder(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("cifar"), 24, 8)
 
 
+@pytest.mark.slow
 def test_it_runs_and_a_second_run_starts_from_its_average(folder, tmp_path):
     small = {"folder": str(folder), "batch-size": 6.0, "epochs": 0.5, "multiplicity": 2,
              "eval-every": 1}  # fmt: skip

@@ -198,6 +198,7 @@ RECORDED = Path(__file__).parents[3] / "docs" / "results" / "reproductions.jsonl
 class TestRecorded:
     """Every run that was published must be found again, or hours of work are done twice."""
 
+    @pytest.mark.slow
     def test_published_rows_keep_their_identity(self):
         lines = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
         assert len(lines) >= 526
@@ -210,6 +211,7 @@ class TestRecorded:
             )
             assert "curve" in line or again.identity == line["identity"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("file", ["reproductions.jsonl", "dpnsgd.jsonl"])
     def test_published_rows_are_found_by_the_tables(self, file, monkeypatch):
         """Tables and figures of real data, whose names are all that an identity has of them."""
@@ -254,6 +256,7 @@ class TestRecorded:
         assert len(before) in (0, 47) and all("curve" not in row for row in before)
         assert len(found & set(done)) + len(before) == len(done)
 
+    @pytest.mark.slow
     def test_the_page_of_imdb_is_what_its_commands_render(self, monkeypatch):
         """Every paragraph and table of it, headings one level down; the prose above is its own."""
         from simulations.adadps import tables

@@ -119,6 +119,7 @@ def test_a_bag_of_words_has_its_shapes_and_says_what_it_is(reviews, weights):
     assert data.provenance["public"]["size"] == 60
 
 
+@pytest.mark.slow
 def test_the_weights_are_what_their_names_say(reviews):
     made = {
         weights: review_features(

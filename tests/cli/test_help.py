@@ -1,0 +1,48 @@
+"""`fedpriv --help` shows every command's own help, and loads none of them."""
+
+import inspect
+import json
+import subprocess
+import sys
+
+import pytest
+import typer.main
+
+from fedpriv import cli
+
+COMMANDS = typer.main.get_command(cli.app).commands
+LOADED = cli.loaded().commands
+HEAVY = {"torch", "numpy", "scipy", "numba", "pandas", "matplotlib", "flwr", "ray", "requests"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_help_of_each(name):
+    listed, itself = COMMANDS[name].help, LOADED[name]
+    first, *_ = inspect.cleandoc(itself.help).split("\n\n")
+    assert listed == first.replace("\n", " ") and itself.name == name
+
+
+def test_a_group_has_the_same_commands_however_often_it_is_called():
+    first, second = (list(COMMANDS["data"].load().commands) for _ in range(2))
+    assert first == second and {"import", "key"} <= set(first)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+def test_no_library_is_loaded_for_it(arguments):
+    code = (
+        "import json, sys\n"
+        f"sys.argv = ['fedpriv', *{arguments!r}]\n"
+        "from fedpriv.__main__ import main\n"
+        "try:\n    main()\n"
+        "finally:\n    print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    loaded = set(json.loads(done.stderr.splitlines()[0]))
+    assert "typer" in loaded and not loaded & HEAVY
+    assert not [name for name in loaded if name.startswith(("fedpriv.api", "fedpriv.datasets"))]
+
+
+def test_importing_the_package_loads_no_library():
+    code = "import sys, fedpriv; sys.exit(', '.join(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not HEAVY & set(done.stderr.strip().split(", "))
