@@ -18,7 +18,7 @@ from tests.docs.command_checks import ROOT, check
 from tests.docs.shell_blocks import PAGES, commands
 
 DOCS = ROOT / "docs"
-#: Which test runs a page's ```python blocks.
+#: Which test runs a page's ```python blocks; code that it includes from examples/ has tests there.
 RUN_BY = {
     "start.md": "tests/docs/test_pages.py",
     "before-running.md": "tests/docs/test_pages.py",
