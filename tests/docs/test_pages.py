@@ -28,6 +28,7 @@ RUN_BY = {
     "datasets.md": "tests/docs/test_datasets.py",
     "extending.md": "tests/docs/test_extending.py",
     "studies.md": "tests/docs/test_studies.py",
+    "flower-apps.md": "tests/backends/flower/test_flower_apps.py",
     "pretrained.md": "tests/docs/test_pretrained.py",
     "theory.md": "tests/cli/test_theory.py",
     "methods/bolt-on.md": "tests/api/bolted/test_page.py",
