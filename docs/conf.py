@@ -22,6 +22,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "static" / "scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 
@@ -49,16 +50,20 @@ napoleon_use_rtype = False
 default_role = "code"
 
 
-def _benchmarks(_app: Any, page: str, text: list[str]) -> None:
-    """Have links to tables of benchmarks, which lie beside `docs/`, lead to the page of speed."""
+def _outside(_app: Any, page: str, text: list[str]) -> None:
+    """Have links to tables and projects beside `docs/` lead to the pages that include them."""
     here = "../" * page.count("/")
-    text[0] = re.sub(
-        r"\]\((?:\.\./)+benchmarks/results/(\w[\w-]*)\.md\)",
-        lambda found: f"]({here}speed.md#{found[1].replace('_', '-')})",
-        text[0],
-    )
+    for folder, target in (
+        (r"benchmarks/results/([\w-]+)\.md", "speed.md#"),
+        (r"examples/([\w-]+)[^)]*", "examples.md#example-"),
+    ):
+        text[0] = re.sub(
+            rf"\]\((?:\.\./)+{folder}\)",
+            lambda found, target=target: f"]({here}{target}{found[1].replace('_', '-')})",
+            text[0],
+        )
 
 
 def setup(app: Any) -> None:
     """Register what changes pages as they are read."""
-    app.connect("source-read", _benchmarks)
+    app.connect("source-read", _outside)

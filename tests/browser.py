@@ -62,7 +62,9 @@ class Page:
                 self.problems.append(f"a request to {url}")
         return message
 
-    def open(self, path: Path, *, width: int, height: int = 900, dark: bool = False) -> None:
+    def open(
+        self, path: Path, *, width: int, height: int = 900, dark: bool = False, query: str = ""
+    ) -> None:
         """Load a file at a width in CSS pixels; below 600 as a telephone would."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -71,7 +73,7 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self._seen.discard("Page.loadEventFired")
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=f"{path.resolve().as_uri()}?{query}")
         while "Page.loadEventFired" not in self._seen:
             self._receive()
 

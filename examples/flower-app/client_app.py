@@ -1,25 +1,19 @@
-import numpy as np
-import torch
-from flwr.clientapp import ClientApp
-from shared import ROSTER, examples_of, model
+"""A node: it trains one user at a time, and sends one sum of their bounded updates."""
+
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from task import examples_of, fit, model, users_of
 
 import fedpriv as fp
 
-app = ClientApp()
+app = fp.flower.UserLevelClientApp(users=users_of)
 
 
-def users(context):  # those of this node: a phone hosts one, a hospital thousands
-    part, of = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-    return {user_id: examples_of(user_id) for user_id in ROSTER[part::of]}
-
-
-@fp.flower.bounded(app, users=users)
-def train(params, examples, rng):
-    net = fp.load_params(model(), params)
-    x, y = examples
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.2)
-    for batch in np.array_split(rng.permutation(len(x)), 3):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(x[batch]), y[batch]).backward()
-        optimizer.step()
-    return fp.module_params(net)
+@app.train()
+def train(message, context):
+    net = model()
+    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    x, y = examples_of([context.node_config["user-id"]])
+    loss = fit(net, x, y, message.content["config"]["learning-rate"])
+    metrics = MetricRecord({"loss": loss, "num-examples": len(x)})
+    content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
+    return Message(content=content, reply_to=message)

@@ -28,7 +28,7 @@ from fedpriv.backends.flower.settings import (
     read_path,
     read_value,
 )
-from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.user_code import one_line
 from fedpriv.measures import Measure
@@ -71,7 +71,6 @@ def _main(grid: Grid, context: Context) -> None:
     roster = prepared.components.task.roster
     plan = plan_digest(prepared.components.plan, roster)
     _LOG.info("plan %s", plan)
-    strategy = UserLevelStrategy(roster=roster, settings=settings, plan=plan)
 
     task = prepared.components.task
     status = StatusFile(prepared.folder.path, prepared.ledger.mode)
@@ -80,7 +79,8 @@ def _main(grid: Grid, context: Context) -> None:
         status.round_ended()
         _report(next(iter(task.measures), None), record)
 
-    def loop(backend: GridBackend) -> dict[str, Any]:
+    with closing(prepared.folder), status.kept():
+        backend = connect(grid, roster, settings, plan=plan)
         found = backend.registry.node_of
         status.registered(nodes=len(set(found.values())), users=len(found))
         measuring = replace(backend, measure=measure_of(task))
@@ -88,10 +88,7 @@ def _main(grid: Grid, context: Context) -> None:
         def made(experiment: Experiment, components: Components) -> Backend:
             return measuring
 
-        return replace(prepared, make_backend=made).run(report, tell=_LOG.info)
-
-    with closing(prepared.folder), status.kept():
-        summary = strategy.start(grid, loop)
+        summary = replace(prepared, make_backend=made).run(report, tell=_LOG.info)
     if why := describe_early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)
     returned, no_gain = describe_returned_model(summary)

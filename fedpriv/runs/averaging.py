@@ -69,8 +69,9 @@ def averaging(
     anchor: str | Path | None = None,
     anchor_command: str | None = None,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
+    stated: Mapping[str, Any] | None = None,
 ) -> Callable[[Backend], Trained]:
-    """Return a loop for `strategy.start(grid, loop)`: it trains to the end of a plan.
+    """Return a loop over a backend (`fedpriv.flower.connect`) that trains to the end of a plan.
 
     Args:
         plan: The plan, such as `fedpriv.Rounds(...).plan(...)`.
@@ -91,6 +92,8 @@ def averaging(
             it is asked.
         on_round: Called with each round's number and released params, to measure them on public
             data or to show progress.
+        stated: One fact of how users are trained, by its name, as JSON: a simulation's noise is
+            made of it too, and a folder that is continued must have the same.
 
     Guarantees:
         * A round is charged, and the charge synced where there is a folder, before its cohort and
@@ -116,7 +119,9 @@ def averaging(
     )
 
     def loop(backend: Backend) -> Trained:
-        return train(components, backend, keeping, gaps=_NOT_COVERED, on_round=on_round)
+        return train(
+            components, backend, keeping, gaps=_NOT_COVERED, stated=stated, on_round=on_round
+        )
 
     return loop
 

@@ -18,14 +18,13 @@ from tests.docs.command_checks import ROOT, check
 from tests.docs.shell_blocks import PAGES, commands
 
 DOCS = ROOT / "docs"
-#: Which test runs a page's ```python blocks.
+#: Which test runs a page's ```python blocks; code that it includes from examples/ has tests there.
 RUN_BY = {
     "start.md": "tests/docs/test_pages.py",
     "before-running.md": "tests/docs/test_pages.py",
     "methods/checkpoints.md": "tests/docs/test_pages.py",
     "python-api.md": "tests/api/test_pages.py",
-    "your-own.md": "tests/backends/flower/test_your_own.py",
-    "own-data.md": "tests/docs/test_own_data.py",
+    "your-own.md": "tests/training/per_example/example_sum/test_public.py",
     "datasets.md": "tests/docs/test_datasets.py",
     "extending.md": "tests/docs/test_extending.py",
     "studies.md": "tests/docs/test_studies.py",

@@ -14,7 +14,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import Checked
@@ -51,11 +51,7 @@ def on_grid(multiplier, num_nodes, num_shards=0, **settings):
     grid = stub.StubGrid(
         stub.nodes(TASK, TASK.trainer(SCHEDULE, multiplier), num_nodes, num_shards)
     )
-    strategy = UserLevelStrategy(
-        roster=TASK.roster,
-        settings=GridSettings(**settings),
-    )
-    return strategy.start(grid, lambda backend: backend)
+    return connect(grid, TASK.roster, GridSettings(**settings))
 
 
 def on_threads(multiplier, num_workers):

@@ -14,7 +14,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import connect
 from fedpriv.mechanisms import Clip, Normalise, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.module import ModuleTrainer
@@ -78,10 +78,9 @@ def assert_very_same(found, expected):
     ),
 )
 def test_flower(num_nodes, num_shards, task, bound):
-    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
     trainer = task.trainer(dense.SCHEDULE, {})
     grid = stub.StubGrid(stub.nodes(task, trainer, num_nodes, num_shards))
-    backend = strategy.start(grid, lambda backend: backend)
+    backend = connect(grid, task.roster)
     assert_very_same(total(backend, task, bound), total(serial(task), task, bound))
 
 

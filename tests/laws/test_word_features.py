@@ -12,7 +12,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import connect
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
@@ -40,8 +40,7 @@ def on_threads(trainer, workers):
 
 def on_grid(trainer, nodes, shards=0):
     grid = stub.StubGrid(stub.nodes(TASK, trainer, nodes, shards))
-    strategy = UserLevelStrategy(roster=TASK.roster, settings=GridSettings())
-    return strategy.start(grid, lambda backend: backend)
+    return connect(grid, TASK.roster)
 
 
 def summed(backend):

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -71,10 +71,9 @@ def backends(odd=lambda roster: roster):
         )  # fmt: skip
 
     def flower(experiment, made):
-        strategy = UserLevelStrategy(roster=made.task.roster, settings=GridSettings())
         task = OddTask(made.task, odd(made.task.roster))
         grid = stub.StubGrid(stub.shards(task, 3, trainer=made.trainer))
-        return strategy.start(grid, lambda backend: backend)
+        return connect(grid, made.task.roster)
 
     return {"serial": serial, "threads": threads, "flower": flower}
 
@@ -111,12 +110,9 @@ def test_nodes_that_are_away_end_no_run_though_another_failed(tiny_corpus, tmp_p
     """Red when one node's crash, in a round that the others missed, ended a federation."""
 
     def flower(experiment, made):
-        strategy = UserLevelStrategy(
-            roster=made.task.roster, settings=GridSettings(round_deadline=0.2)
-        )
         task = OddTask(made.task, made.task.roster)
         grid = stub.StubGrid(stub.shards(task, 3, trainer=made.trainer))
-        backend = strategy.start(grid, lambda backend: backend)
+        backend = connect(grid, made.task.roster, GridSettings(round_deadline=0.2))
         grid.silent = {101, 102}
         return backend
 
@@ -148,11 +144,10 @@ def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, backend, c
         settings = GridSettings(allow_unauthenticated_nodes=True)
 
         def flower(experiment, made):
-            strategy = UserLevelStrategy(roster=made.task.roster, settings=settings)
             grid = stub.StubGrid(
                 stub.shards(OddTask(made.task, made.task.roster), 3, trainer=made.trainer)
             )
-            return strategy.start(grid, lambda backend: backend)
+            return connect(grid, made.task.roster, settings)
 
         odd["flower"] = flower
     prepared = start(tiny_corpus, out, secure=True, make_backend=odd[backend])

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from flwr.app import Context, Error, Message
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedpriv import tree
 from fedpriv.backends.flower.messages import BOUNDS, answer, named_plan, read_request
@@ -35,6 +48,9 @@ _RAISED = 2  # Flower's code of an error that a ClientApp raised
 PLANS_VARIABLE, PLANS_KEY = "FEDPRIV_PLANS", "plans"
 EXPERIMENTS_VARIABLE, EXPERIMENTS_KEY = "FEDPRIV_EXPERIMENTS", "experiments"
 DEVICE_KEY = "device"
+USERS_ACTION, WAITING_ACTION = "users", "waiting"
+USER_ID = "user-id"
+_ARRAYS, _TOLD = "arrays", "config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +67,7 @@ class Host:
         guard: What a user may take; None computes users in this process, however long they take.
         plans: Digests of the only plans that users are trained under here; None trains under any.
             A server may name a plan and follow another: this stops mistakes.
+        told: Makes the works of a request's train config; None for works that read none.
     """
 
     works: Mapping[str, Work] = field(repr=False)
@@ -59,6 +76,7 @@ class Host:
     bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=lambda: BOUNDS, repr=False)
     guard: Guard | None = None
     plans: frozenset[str] | None = None
+    told: Callable[[Mapping[str, Any]], Mapping[str, Work]] | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -111,7 +129,8 @@ class Host:
         request = read_request(message.content, self.bounds)
         check_plan(request.plan, self.plans)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
-        asked = self.works, self.data, hosted
+        works = self.works if self.told is None else self.told(request.config)
+        asked = works, self.data, hosted
         with only_places_of_errors():
             if self.guard is None:
                 done = request.order.sum_of(*asked)
@@ -149,7 +168,7 @@ def prepare(app: ClientApp, context: Context) -> None:
 def serve(
     app: ClientApp, host: Callable[[Context], Host], *, from_run_config: bool = False
 ) -> None:
-    """Let a ClientApp answer what a server's `UserLevelStrategy` asks.
+    """Let a ClientApp answer what a server asks.
 
     A node that insists on plans looks at that of a message first, and calls `host` afterwards.
 
@@ -160,34 +179,46 @@ def serve(
             not made for a question that names no plan either.
     """
     _HOSTS[app] = host
-
-    def answered(
-        message: Message, context: Context, needs_plan: bool, answer: Callable[[Host], Message]
-    ) -> Message:
-        """Answer a message; where that fails, in a line, without text of a user's error."""
-        try:
-            plan = named_plan(message.content)
-            if plan or needs_plan:
-                check_plan(plan, allowed_plans(context.node_config))
-            return answer(host(context))
-        except Exception as error:
-            line, kind = line_without_values(error), type(error).__name__
-            _LOG.error("%s", line)
-            reason = line if line.startswith(f"{kind} at ") else f"{kind}: {line}"
-            failed = Error(_RAISED, reason)
-            return Message(failed, reply_to=message)
-
-    @app.query("users")
-    def answer_users(message: Message, context: Context) -> Message:
-        return answered(message, context, from_run_config, lambda here: here.query(message))
-
-    @app.query("waiting")
-    def hear_waiting(message: Message, context: Context) -> Message:
-        return note_waiting(message)
+    _answer_queries(app, host, from_run_config)
 
     @app.train()
     def answer_train(message: Message, context: Context) -> Message:
-        return answered(message, context, True, lambda here: here.train(message))
+        return _answered(host, message, context, True, lambda here: here.train(message))
+
+
+def _answer_queries(
+    app: ClientApp, host: Callable[[Context], Host], needs_plan: bool = False
+) -> None:
+    """Register what a server asks besides training."""
+
+    @app.query(USERS_ACTION)
+    def answer_users(message: Message, context: Context) -> Message:
+        return _answered(host, message, context, needs_plan, lambda here: here.query(message))
+
+    @app.query(WAITING_ACTION)
+    def hear_waiting(message: Message, context: Context) -> Message:
+        return note_waiting(message)
+
+
+def _answered(
+    host: Callable[[Context], Host],
+    message: Message,
+    context: Context,
+    needs_plan: bool,
+    answer: Callable[[Host], Message],
+) -> Message:
+    """Answer a message; where that fails, in a line, without text of a user's error."""
+    try:
+        plan = named_plan(message.content)
+        if plan or needs_plan:
+            check_plan(plan, allowed_plans(context.node_config))
+        return answer(host(context))
+    except Exception as error:
+        line, kind = line_without_values(error), type(error).__name__
+        _LOG.error("%s", line)
+        reason = line if line.startswith(f"{kind} at ") else f"{kind}: {line}"
+        failed = Error(_RAISED, reason)
+        return Message(failed, reply_to=message)
 
 
 def allowed_plans(
@@ -333,9 +364,11 @@ def shard(roster: Sequence[str], partition: int, num_partitions: int) -> Sequenc
     return roster[partition::num_partitions]
 
 
-TrainFunction = Callable[[Params, Any, np.random.Generator], Mapping[str, Any]]
+TrainFunction = Callable[..., Mapping[str, Any]]
 """From the global params, one user's examples and that user's generator to the params that it ends
-with: what `np.asarray` takes, by name. The params may be changed in place."""
+with: what `np.asarray` takes, by name. The params may be changed in place. A function with a
+parameter `context` is given Flower's context, one with a parameter `config` the server's train
+config, a mapping."""
 
 Users = Callable[[Context], Mapping[str, Any]]
 """From Flower's context to the examples of the users that live on this node, by opaque id."""
@@ -351,7 +384,8 @@ def bounded(
     """Return a decorator that makes a training function the work of a ClientApp.
 
     It registers with the app what a server's `UserLevelStrategy` asks: `train`, and the query
-    which users live here. The function itself stays as it is.
+    which users live here. The function itself stays as it is. For an app that has a training
+    function of Flower's kind already there is `UserLevelClientApp`.
 
     Args:
         app: The app; it must not have a training function yet.
@@ -370,16 +404,22 @@ def bounded(
     """
 
     def decorate(train: _Function) -> _Function:
-        works = as_works(_FunctionTrainer(function=train))
+        named = inspect.signature(train).parameters
 
         def host(context: Context) -> Host:
+            def told(config: Mapping[str, Any]) -> Mapping[str, Work]:
+                given = {"context": context, "config": config}
+                chosen = {name: value for name, value in given.items() if name in named}
+                return as_works(_FunctionTrainer(function=partial(train, **chosen)))
+
             found = users(context)
             return Host(
-                works=works,
+                works=told({}),
                 data=_GivenUsers(users=found),
                 user_ids=frozenset(found),
                 guard=guard,
                 plans=allowed_plans(context.node_config),
+                told=told,
             )
 
         serve(app, host)
@@ -415,3 +455,160 @@ class _GivenUsers:
 
     def num_examples(self, user_id: str) -> int:
         return len(self.users[user_id])
+
+
+class SeveralUsersBehindOneCallError(ValueError):
+    """A training function of Flower's kind did not ask whose examples it was called for."""
+
+
+class UserLevelClientApp(ClientApp):
+    """A Flower `ClientApp` whose training function is called for one user at a time.
+
+    It stands where `ClientApp()` did; `@app.train()` and its function stay as they are. It is
+    outermost: every mod, of the app or of a function, is inside, and what they and the function
+    return is bounded afterwards.
+
+    A call's message has the params under "arrays" and the server's train config under "config".
+    Its context has the node-config with the key "user-id", and an empty state, which is not kept.
+    Of the reply the one `ArrayRecord` is taken, with the params' names and shapes.
+
+    Guarantees:
+        * Each user moves the node's answer by at most the public bound that the server sent,
+          whatever the function returns; the server bounds the node's sum again.
+        * Metrics, weights such as `num-examples`, and all else in a reply stay here.
+        * Where a node hosts several users, a call that does not read "user-id" contributes zero.
+          Whether a function that reads it trains on that user's examples alone, is not found.
+        * A user for whom the function raises contributes zero, alone.
+        * Queries and evaluation that the app answers are refused, since no noise covers them;
+          `diagnostics` allows evaluation, in a simulation.
+
+    Args:
+        users: The ids of the users that live on this node, from Flower's context.
+        one_user_per_node: Declares that all that the function reads is one user's, so that it need
+            not read "user-id"; a node with another number of users is refused.
+        diagnostics: Whether `evaluate` messages are answered; covered by no ε.
+        guard: As of `bounded`.
+        mods: Of Flower, all inside.
+    """
+
+    def __init__(
+        self,
+        *,
+        users: Callable[[Context], Sequence[str]],
+        one_user_per_node: bool = False,
+        diagnostics: bool = False,
+        guard: Guard | None = DEFAULT_GUARD,
+        mods: list[Mod] | None = None,
+    ) -> None:
+        super().__init__(mods=[self._one_user_at_a_time, *(mods or [])])
+        self._users, self._alone, self._guard = users, one_user_per_node, guard
+        self._diagnostics = diagnostics
+        _answer_queries(self, self._host)
+
+    def _host(self, context: Context) -> Host:
+        user_ids = list(self._users(context))
+        if self._alone and len(user_ids) != 1:
+            raise ValueError(
+                f"this node lists {len(user_ids)} users, and one_user_per_node=True declares one; "
+                'list one, or leave it out and let the training function read "user-id"'
+            )
+        return Host(
+            works={},
+            data=_GivenUsers(users=dict(zip(user_ids, user_ids, strict=True))),
+            user_ids=frozenset(user_ids),
+            guard=self._guard,
+            plans=allowed_plans(context.node_config),
+        )
+
+    def _one_user_at_a_time(
+        self, message: Message, context: Context, answer: ClientAppCallable
+    ) -> Message:
+        category, _, action = message.metadata.message_type.partition(".")
+        if category == MessageType.QUERY and action == USERS_ACTION:  # of no interest to a mod
+            return _answered(self._host, message, context, False, lambda here: here.query(message))
+        if category == MessageType.QUERY and action == WAITING_ACTION:
+            return note_waiting(message)
+        if category == MessageType.EVALUATE and self._diagnostics:
+            return answer(message, context)
+
+        def host(context: Context) -> Host:
+            if category != MessageType.TRAIN:
+                raise ValueError(
+                    f"a {category} message is not answered: what it asks would leave this node "
+                    "without noise; diagnostics=True answers evaluation, in a simulation"
+                )
+
+            def told(config: Mapping[str, Any]) -> Mapping[str, Work]:
+                return as_works(
+                    _AppTrainer(
+                        answer=answer,
+                        message=message,
+                        context=context,
+                        config=config,
+                        alone=self._alone,
+                    )
+                )
+
+            return replace(self._host(context), told=told)
+
+        return _answered(host, message, context, True, lambda here: here.train(message))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AppTrainer:
+    """A `fedpriv.training.work.LocalTrainer` that calls a training function of Flower's kind.
+
+    Attributes:
+        answer: The function.
+        message: The server's; calls have copies of it.
+        context: The node's.
+        config: The server's train config.
+        alone: Whether one user is declared to live here.
+    """
+
+    answer: ClientAppCallable = field(repr=False)
+    message: Message = field(repr=False)
+    context: Context = field(repr=False)
+    config: Mapping[str, Any]
+    alone: bool
+
+    def train(self, params: Params, examples: str, key: Key) -> Tree:
+        arrays = ArrayRecord({name: Array(array.copy()) for name, array in params.items()})
+        message = copy(self.message)
+        message.content = RecordDict({_ARRAYS: arrays, _TOLD: ConfigRecord(dict(self.config))})
+        place = _NodeConfig(self.context.node_config, examples)
+        context = copy(self.context)
+        context.node_config, context.state = place, RecordDict()
+        reply = self.answer(message, context)
+        if not (self.alone or place.was_asked):
+            text = (
+                f'the training function did not read context.node_config["{USER_ID}"]: were it '
+                "called for several users, each would get all their examples; train on that "
+                "user's alone, or declare one_user_per_node=True where a node is one user"
+            )
+            _LOG.error("%s", text)
+            raise SeveralUsersBehindOneCallError(text)
+        records = reply.content.array_records if reply.has_content() else {}
+        if len(records) != 1:
+            raise ValueError(f"a reply has {len(records)} ArrayRecords; return one, the params")
+        (record,) = records.values()
+        found = {name: np.asarray(array.numpy(), np.float32) for name, array in record.items()}
+        tree.check_like(params, found)
+        return {name: found[name] - array for name, array in params.items()}
+
+
+class _NodeConfig(dict[str, Any]):
+    """A node's config with the id of the user of a call, which knows whether that was read."""
+
+    was_asked = False
+
+    def __init__(self, config: Mapping[str, Any], user_id: str) -> None:
+        super().__init__({**config, USER_ID: user_id})
+
+    def __getitem__(self, key: str) -> Any:
+        self.was_asked |= key == USER_ID
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.was_asked |= key == USER_ID
+        return super().get(key, default)

@@ -211,7 +211,7 @@ def _read(
 
 _PARAMS, _BEFORE_BOUND = "params", "multiplier-before-bound"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
-_PLAN = "plan"
+_PLAN, _CONFIG = "plan", "config"
 _FIRST_ERROR, _LONGEST_ERROR = "first-error", 400
 _GRANULARITY, _NONCE, _SECONDS = "granularity", "nonce", "seconds"
 _NUMBER = "bound."
@@ -245,6 +245,7 @@ class Request:
         nonce: Random word that the answer repeats; unknown before the attempt.
         seconds: Time after which an answer is not waited for; None without a limit.
         plan: Digest of the plan and roster that the round is charged under; "" if unnamed.
+        config: What the server tells the users' training function.
     """
 
     order: Order
@@ -252,6 +253,7 @@ class Request:
     nonce: str = ""
     seconds: float | None = None
     plan: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,9 +262,12 @@ class SharedRecords:
 
     arrays: Mapping[str, ArrayRecord] = field(repr=False)
     work: Mapping[str, Any] = field(repr=False)
+    config: ConfigRecord | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, order: Order, *, nonce: str = "", plan: str = "") -> SharedRecords:
+    def of(
+        cls, order: Order, *, nonce: str = "", plan: str = "", config: ConfigRecord | None = None
+    ) -> SharedRecords:
         """Encode a round.
 
         Raises:
@@ -281,6 +286,7 @@ class SharedRecords:
                 )
             before_bound, bound = bound.multiplier, bound.bound
         return cls(
+            config=config,
             arrays={_PARAMS: encode(order.params), _BEFORE_BOUND: encode(before_bound)},
             work={
                 **_bound_config(bound),
@@ -305,7 +311,8 @@ class SharedRecords:
         work = ConfigRecord({**self.work, "user-ids": list(user_ids)})
         if seconds is not None:
             work[_SECONDS] = float(seconds)
-        return RecordDict({**self.arrays, _WORK: work})
+        told = {} if self.config is None else {_CONFIG: self.config}
+        return RecordDict({**self.arrays, _WORK: work, **told})
 
 
 def read_request(
@@ -352,6 +359,7 @@ def read_request(
         nonce=words[_NONCE],
         seconds=seconds,
         plan=words[_PLAN],
+        config=dict(_config(content, _CONFIG)) if _CONFIG in content else {},
     )
 
 

@@ -1,10 +1,10 @@
 """Flower backend: finds the node of each user and sums their bounded updates each round.
 
-Flower's own strategies own the loop and average what nodes send, weighted by what nodes claim, once
-everybody has answered. Here the loop is the caller's, a node is asked for one unweighted sum over
-named users. The sum is checked against its users' limit on arrival, dropped if it is longer, and
-added at once; it never becomes a record, a metric or a log line: it leaves only as the return value
-of `GridBackend.sum_over`, to which the round adds noise.
+Flower's own strategies average what nodes send, weighted by what nodes claim, once everybody has
+answered. Here a node is asked for one unweighted sum over named users. The sum is checked against
+its users' limit on arrival, dropped if it is longer, and added at once; it never becomes a record,
+a metric or a log line: it leaves only as the return value of `GridBackend.sum_over`, to which the
+round adds noise.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from flwr.app import Message, MessageType
+from flwr.app import ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 
 from fedpriv.backends.backend import Backend, Measure, Order
@@ -32,7 +32,6 @@ from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
 _TTL_SLACK = 60.0
-Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +93,7 @@ class GridBackend(Backend):
         measure: How the server measures a model, as `Task.evaluate`; None measures nothing.
         plan: Digest of the plan that users are asked under; "" where none is named.
         known: Nodes that came in time or were notified that they are late.
+        config: What a server tells the users' training function, the same for all of them.
     """
 
     exchange: Exchange
@@ -102,6 +102,7 @@ class GridBackend(Backend):
     measure: Measure | None = None
     plan: str = ""
     known: set[int] = field(default_factory=set, repr=False)
+    config: ConfigRecord | None = None
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of the cohort's bounded contributions, added as they arrive.
@@ -114,7 +115,7 @@ class GridBackend(Backend):
         counts = self.exchange.dropped
         hosts, before = self.registry.hosts(cohort), Counter(counts)
         nonce = secrets.token_hex(16)
-        shared = SharedRecords.of(order, nonce=nonce, plan=self.plan)
+        shared = SharedRecords.of(order, nonce=nonce, plan=self.plan, config=self.config)
         total = BoundedSum(order=order, nonce=nonce, dropped=counts)
         requests = self._requests(shared, hosts, f"{order.round_num}.{order.attempt}")
 
@@ -175,54 +176,48 @@ class GridBackend(Backend):
         return {"name": "flower", "workers": len(nodes), "devices": []}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserLevelStrategy:
-    """Registers the roster's users on a grid, and runs the caller's loop with a backend to them.
+def connect(
+    grid: Grid,
+    roster: Sequence[str],
+    settings: GridSettings | None = None,
+    *,
+    plan: str = "",
+    counts: Counter[str] | None = None,
+) -> GridBackend:
+    """Wait for the roster's users, and return a backend to them, for `averaging` or a loop.
 
-    It is started where a strategy of Flower's is, and is no subclass of theirs: their hooks answer
-    for averages that leave a round, where here nothing may leave that was not charged and noised.
-
-    Attributes:
+    Args:
+        grid: Flower's.
         roster: The frozen user ids.
-        settings: Deadlines and windows.
+        settings: Deadlines and windows; None for their defaults.
         plan: `fedpriv.privacy.plan.plan_digest` of what will be asked, for nodes that train under
             some plans only: they refuse others before anything is charged. "" leaves that to the
             first round.
-        counts: Over all rounds, how many answers were dropped, by reason.
+        counts: Where it is counted, over all rounds, how many answers were dropped, by reason.
+
+    Raises:
+        ValueError: If rostered users are missing, or all are claimed by two nodes.
     """
-
-    roster: Sequence[str] = field(repr=False)
-    settings: GridSettings = field(default_factory=GridSettings)
-    plan: str = ""
-    counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
-
-    def start(self, grid: Grid, loop: Callable[[GridBackend], Outcome]) -> Outcome:
-        """Wait for the roster's users, then run the caller's loop with a backend to them.
-
-        Flower's own `start` owns the loop, has no round to resume at and charges nothing; so the
-        loop is the caller's, the same visible one that drives every other backend.
-
-        Raises:
-            ValueError: If rostered users are missing, or all are claimed by two nodes.
-        """
-        settings = self.settings
-        exchange = Exchange(grid=grid, max_in_flight=settings.max_in_flight, dropped=self.counts)
-        registry = register(
-            exchange,
-            self.roster,
-            seconds=settings.register_seconds,
-            allow_missing=settings.allow_missing_users,
-            keys=settings.node_users,
-            plan=self.plan,
-        )
-        _LOG.info(
-            "%d rostered users; at most %d answers pulled at a time, %g s a round",
-            len(self.roster),
-            settings.max_in_flight,
-            settings.round_deadline,
-        )
-        return loop(
-            GridBackend(
-                exchange=exchange, registry=registry, settings=settings, known=set(registry.nodes)
-            )
-        )
+    settings = GridSettings() if settings is None else settings
+    exchange = Exchange(
+        grid=grid,
+        max_in_flight=settings.max_in_flight,
+        dropped=Counter() if counts is None else counts,
+    )
+    registry = register(
+        exchange,
+        roster,
+        seconds=settings.register_seconds,
+        allow_missing=settings.allow_missing_users,
+        keys=settings.node_users,
+        plan=plan,
+    )
+    _LOG.info(
+        "%d rostered users; at most %d answers pulled at a time, %g s a round",
+        len(roster),
+        settings.max_in_flight,
+        settings.round_deadline,
+    )
+    return GridBackend(
+        exchange=exchange, registry=registry, settings=settings, known=set(registry.nodes)
+    )

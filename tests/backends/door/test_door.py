@@ -59,7 +59,7 @@ def carry(request):
         backend.close()
     else:
         from fedpriv.backends.flower.client import Host
-        from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+        from fedpriv.backends.flower.strategy import connect
 
         stub = request.getfixturevalue("stub")
         hosts = {
@@ -68,8 +68,7 @@ def carry(request):
             )
             for number in range(3)
         }
-        strategy = UserLevelStrategy(roster=toys.ROSTER, settings=GridSettings())
-        yield strategy.start(stub.StubGrid(hosts=hosts), lambda backend: backend)
+        yield connect(stub.StubGrid(hosts=hosts), toys.ROSTER)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import QUERY
-from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridBackend, connect
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.mechanisms import Clip, Rounded
@@ -329,13 +329,12 @@ def started(
     kind: Any = StubGrid,
     **grid: Any,
 ) -> GridBackend:
-    """Return the backend of a started strategy, on these nodes or so many shards of the task.
+    """Return a connected backend, on these nodes or so many shards of the task.
 
     Its `exchange` has the grid, and in `dropped` the counts.
     """  # fmt: skip
     nodes = shards(task, hosts, trainer=trainer) if isinstance(hosts, int) else hosts
-    strategy = UserLevelStrategy(roster=task.roster, settings=settings or GridSettings())
-    return strategy.start(kind(nodes, **grid), lambda backend: backend)
+    return connect(kind(nodes, **grid), task.roster, settings)
 
 
 BOUND = Rounded(bound=Clip(l2_clip_norm=0.3))

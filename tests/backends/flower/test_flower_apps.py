@@ -1,11 +1,13 @@
-"""examples/flower-app: its files over a grid in this process, and on real SuperNodes."""
+"""A `bounded` function (docs/flower-apps.md) in place of the client of examples/flower-app."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,15 +26,19 @@ from fedpriv.rng import Key
 from fedpriv.training.work import as_works
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flower-app"
-FILES = ("shared", "client_app", "server_app")
-NUM_NODES = 7
+PAGE = EXAMPLE.parents[1] / "docs" / "flower-apps.md"
+FILES = ("task", "client_app", "server_app")
+NUM_NODES, TOLD = 7, {"learning-rate": 0.2}
 
 
 @pytest.fixture
 def pages(tmp_path, monkeypatch):
-    """The example's modules."""
+    """The example's modules, the page's client among them."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (tmp_path / "client_app.py").write_text(code, "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in FILES})
     for name in FILES:
@@ -41,9 +47,9 @@ def pages(tmp_path, monkeypatch):
 
 def deploy(pages, stub, out, **grid):
     # What torch loads at its first training is there before nodes fork a child for each message.
-    shared = pages.shared
-    start, one = fp.module_params(shared.model()), shared.examples_of(shared.ROSTER[0])
-    pages.client_app.train(start, one, np.random.default_rng(0))
+    task = pages.task
+    start, one = fp.module_params(task.model()), task.examples_of(task.ROSTER[:1])
+    pages.client_app.train(start, one, np.random.default_rng(0), TOLD)
     nodes = {n + 1: stub.AppNode(pages.client_app.app, n, NUM_NODES) for n in range(NUM_NODES)}
     torch.manual_seed(0)
     pages.server_app.app(stub.StubGrid(nodes, **grid), stub.context(run_config={"out": str(out)}))
@@ -61,20 +67,24 @@ def test_they_train_and_keep_their_books(pages, stub, tmp_path, capsys):
 
 def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys):
     deploy(pages, stub, tmp_path / "run")
-    shared, train = pages.shared, pages.client_app.train
-    users = {user_id: shared.examples_of(user_id) for user_id in shared.ROSTER}
+    task, train = pages.task, partial(pages.client_app.train, config=TOLD)
+    users = {user_id: task.examples_of([user_id]) for user_id in task.ROSTER}
     backend = SerialBackend(trainer=_FunctionTrainer(function=train), data=_GivenUsers(users=users))
-    asked = fp.Rounds(users=len(shared.ROSTER), cohort=20, rounds=3)
+    asked = fp.Rounds(users=len(task.ROSTER), cohort=20, rounds=3)
     plan = asked.plan(l2_clip_norm=0.5, target_epsilon=8.0)
     torch.manual_seed(0)
-    start, seen = fp.module_params(shared.model()), []
+    start, seen = fp.module_params(task.model()), []
     alone = fp.averaging(
-        plan, roster=shared.ROSTER, params=start, on_round=lambda n, params: seen.append(n)
+        plan,
+        roster=task.ROSTER,
+        params=start,
+        on_round=lambda n, params: seen.append(n),
+        stated={"train_config": TOLD},
     )(backend)
     assert seen == [1, 2, 3] and alone.path is None and alone.rounds == 3
     with fp.Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger:
         assert alone.epsilon == ledger.epsilon()
-    own = fp.load_params(shared.model(), alone.params)
+    own = fp.load_params(task.model(), alone.params)
     tensors, _ = CheckpointStore(tmp_path / "run" / "checkpoints").load(3)
     for name, array in fp.module_params(own).items():
         np.testing.assert_array_equal(array, tensors[name])

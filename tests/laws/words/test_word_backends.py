@@ -14,7 +14,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import connect
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
@@ -87,10 +87,9 @@ def test_threads(workers, corpus):
 )
 def test_flower(num_nodes, num_shards, corpus):
     task = words.task(corpus)
-    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
     trainer = task.trainer(words.SCHEDULE, {})
     grid = stub.StubGrid(stub.nodes(task, trainer, num_nodes, num_shards))
-    assert_very_same(total(strategy.start(grid, lambda backend: backend), task), serial(task))
+    assert_very_same(total(connect(grid, task.roster), task), serial(task))
 
 
 @pytest.mark.ray

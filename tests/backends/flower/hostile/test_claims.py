@@ -18,7 +18,7 @@ from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.registry import _bound_to, read_node_keys
 from fedpriv.backends.flower.settings import read_grid_settings
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.rng import Key
 from tests.backends.flower.hostile.payloads import EXACT, SCHEDULE
 
@@ -39,8 +39,7 @@ def claiming(hosts, node_id, user_ids, *, first=False):
 
 
 def asked(task, grid, settings=QUICK):
-    strategy = UserLevelStrategy(roster=task.roster, settings=settings)
-    backend = strategy.start(grid, lambda backend: backend)
+    backend = connect(grid, task.roster, settings)
     order = Order(params=task.params(), bound=EXACT, key=Key.simulation(1))
     found = backend.sum_over(task.roster, order)
     oracle = SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=task.data)
@@ -147,11 +146,11 @@ class TestSecureRuns:
     def trained(self, stub, tmp_path, settings, keys):
         task = stub.TinyTags()
         plan = fp.Rounds(users=12, cohort=6, rounds=1).plan(l2_clip_norm=0.3, noise_multiplier=1.0)
-        strategy = UserLevelStrategy(roster=task.roster, settings=settings)
         loop = fp.averaging(
             plan, roster=task.roster, params=task.params(), out=tmp_path / "run", secure=True
         )
-        return strategy.start(stub.StubGrid(stub.shards(task, 3), keys=keys), loop)
+        grid = stub.StubGrid(stub.shards(task, 3), keys=keys)
+        return loop(connect(grid, task.roster, settings))
 
     def test_they_are_refused_on_nodes_without_keys_before_anything_is_written(
         self, stub, tmp_path

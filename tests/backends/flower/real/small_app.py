@@ -104,6 +104,7 @@ import os
 from pathlib import Path
 
 import small
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp import ServerApp
 
 import fedpriv as fp
@@ -116,18 +117,18 @@ def main(grid, context):
     config, out = context.run_config, Path(context.run_config["out"])
     out.with_name(out.name + ".pid").write_text(str(os.getpid()))
     strategy = fp.flower.UserLevelStrategy(
+        small.plan(config["rounds"]),
         roster=small.ROSTER,
+        out=out,
         settings=fp.flower.GridSettings(
             round_deadline=config["deadline"],
             register_seconds=config["register-seconds"],
             allow_missing_users=config["allow-missing"],
         ),
     )
-    plan = small.plan(config["rounds"])
+    arrays = ArrayRecord({name: Array(array) for name, array in small.PARAMS.items()})
     try:
-        strategy.start(
-            grid, fp.averaging(plan, roster=small.ROSTER, params=small.PARAMS, out=out)
-        )
+        strategy.start(grid, arrays, num_rounds=config["rounds"])
     finally:
         out.with_name(out.name + ".counts").write_text(json.dumps(strategy.counts))
 """

@@ -12,7 +12,7 @@ import pytest
 
 from client import app as client_app
 from fedpriv.backends.flower.settings import read_experiment
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.privacy.statement.verify import verify_run
 
 OWN = Path(__file__).parents[4] / "examples" / "own-model" / "own.py"
@@ -61,9 +61,8 @@ def test_what_is_not_on_this_machine_is_said_with_what_to_do(name, said):
 def test_a_node_that_lacks_the_file_tells_the_server_what_to_do(stub):
     config = {"experiment": "/no/such/own.py:experiment"}
     grid = stub.StubGrid({1: stub.AppNode(client_app.app, 0, 1, config)})
-    strategy = UserLevelStrategy(roster=("a", "b"), settings=GridSettings(register_seconds=1.0))
     with pytest.raises(ValueError, match=r"1 nodes failed.*install it on every machine"):
-        strategy.start(grid, lambda backend: None)
+        connect(grid, ("a", "b"), GridSettings(register_seconds=1.0))
 
 
 @pytest.mark.slow

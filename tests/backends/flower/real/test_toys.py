@@ -47,8 +47,6 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config = context.run_config
-    strategy = fp.flower.UserLevelStrategy(roster=toys.ROSTER)
-
     def die():
         out = Path(config["out"])
         out.with_name("pid").write_text(str(os.getpid()))
@@ -60,7 +58,7 @@ def main(grid, context):
                 with toy_methods.dying(config["die-after"] if key == "out" else None, die):
                     toy_methods.play(toy_methods.TOYS[config["toy"]], Path(config[key]), backend)
 
-    strategy.start(grid, loop)
+    loop(fp.flower.connect(grid, toys.ROSTER))
 """
 
 

@@ -1,0 +1,447 @@
+"""Flower's conventions on our ledger: `Strategy.start`, and a `ClientApp` that is there already."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Strategy
+
+import fedpriv as fp
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.json_lines import read
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.statement.verify import verify_run
+
+ROSTER = tuple(f"user-{number}" for number in range(8))
+START = {"w": np.zeros(3, np.float32)}
+NUM_NODES = 4
+
+
+def plan(rounds=3, noise_multiplier=0.01):
+    return fp.Rounds(users=len(ROSTER), cohort=4, rounds=rounds).plan(
+        l2_clip_norm=0.5, noise_multiplier=noise_multiplier
+    )
+
+
+def record(params):
+    return ArrayRecord({name: Array(array) for name, array in params.items()})
+
+
+def hosted(context):
+    part, of = context.node_config["partition-id"], context.node_config["num-partitions"]
+    return ROSTER[part::of]
+
+
+def reply_to(message, update, **metrics):
+    w = message.content["arrays"]["w"].numpy() + np.asarray(update, np.float32)
+    content = {"arrays": record({"w": w}), "metrics": MetricRecord(metrics or {"num-examples": 1})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+def existing_app(update=(0.1, 0.0, 0.0), reads=True, seen=None, metrics=None, **given):
+    """An app with a training function of Flower's kind, as it may exist already."""
+    app = fp.flower.UserLevelClientApp(users=given.pop("users", hosted), guard=None, **given)
+
+    @app.train()
+    def train(message, context):
+        user = context.node_config["user-id"] if reads else None
+        if seen is not None:
+            seen.append((user, dict(message.content["config"]), dict(context.state)))
+            context.state["kept"] = ConfigRecord({"user": str(user)})
+        moved = update(user) if callable(update) else update
+        return reply_to(message, moved, **(metrics or {}))
+
+    return app
+
+
+@pytest.fixture
+def grid(stub):
+    def make(app, **options):
+        nodes = {n + 1: stub.AppNode(app, n, NUM_NODES) for n in range(NUM_NODES)}
+        return stub.StubGrid(nodes, **options)
+
+    return make
+
+
+def started(grid, app, tmp_path=None, rounds=3, config=None, noise_multiplier=0.01, **options):
+    strategy = fp.flower.UserLevelStrategy(
+        plan(rounds, noise_multiplier),
+        roster=ROSTER,
+        out=None if tmp_path is None else tmp_path / "run",
+    )
+    made = grid(app, **options)
+    return strategy.start(made, record(START), num_rounds=rounds, train_config=config), made
+
+
+class TestStart:
+    def test_it_is_a_strategy_of_flowers_with_its_signature(self):
+        import inspect
+
+        ours, theirs = (
+            inspect.signature(made.start).parameters
+            for made in (fp.flower.UserLevelStrategy, Strategy)
+        )
+        assert issubclass(fp.flower.UserLevelStrategy, Strategy)
+        assert {n: p.default for n, p in ours.items()} == {n: p.default for n, p in theirs.items()}
+
+    def test_a_round_is_charged_on_disk_before_its_first_message(self, grid, tmp_path):
+        made = grid(existing_app())
+        push, charged = made.push_messages, []
+
+        def pushed(messages):
+            messages = list(messages)
+            for message in messages:
+                if message.metadata.message_type == "train":
+                    kinds = [line["kind"] for line in read(tmp_path / "run" / "ledger.jsonl")]
+                    number = int(message.metadata.group_id.partition(".")[0])
+                    charged.append((number, kinds.count("charge")))
+            return push(messages)
+
+        made.push_messages = pushed
+        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "run")
+        strategy.start(made, record(START))
+        assert charged and all(charges >= number for number, charges in charged)
+        assert verify_run(tmp_path / "run").num_charges == 3
+
+    def test_an_answer_that_comes_twice_is_added_once(self, grid, tmp_path):
+        plain, _ = started(grid, existing_app(), tmp_path / "a")
+        twice = {n + 1: lambda request, reply: [reply, reply] for n in range(NUM_NODES)}
+        doubled, made = started(grid, existing_app(), tmp_path / "b", tamper=twice)
+        np.testing.assert_array_equal(plain.arrays["w"].numpy(), doubled.arrays["w"].numpy())
+        assert made.requests
+
+    def test_sums_are_unweighted_and_metrics_are_dropped(self, grid, tmp_path):
+        plain, _ = started(grid, existing_app(), tmp_path / "a")
+        heavy = {"num-examples": 10**6, "secret-loss": 123.25}
+        found, _ = started(grid, existing_app(metrics=heavy), tmp_path / "b")
+        np.testing.assert_array_equal(plain.arrays["w"].numpy(), found.arrays["w"].numpy())
+        assert not found.train_metrics_clientapp and not found.evaluate_metrics_clientapp
+        kept = b"".join(p.read_bytes() for p in (tmp_path / "b").rglob("*") if p.is_file())
+        assert b"secret-loss" not in kept and b"123.25" not in kept
+
+    def test_a_node_that_sends_more_than_its_users_may_is_left_out(self, grid, tmp_path):
+        def scaled(request, reply):
+            content = RecordDict(dict(reply.content))
+            (name,) = content["total"]
+            content["total"] = ArrayRecord({name: Array(content["total"][name].numpy() * 1000)})
+            reply.content = content
+            return [reply]
+
+        whole, _ = started(grid, existing_app(), tmp_path / "a")
+        found, _ = started(grid, existing_app(), tmp_path / "b", tamper={1: scaled})
+        assert 0 < found.arrays["w"].numpy()[0] < whole.arrays["w"].numpy()[0]
+
+    @pytest.mark.parametrize("num_rounds", [1, 4])
+    def test_other_rounds_than_the_plans_are_refused_before_anything(
+        self, grid, tmp_path, num_rounds
+    ):
+        made = grid(existing_app())
+        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "run")
+        with pytest.raises(ValueError, match=rf"num_rounds={num_rounds}, but the plan's ε is of 3"):
+            strategy.start(made, record(START), num_rounds=num_rounds)
+        assert not made.requests and not (tmp_path / "run").exists()
+
+    def test_a_wrapper_is_refused_before_anything(self, grid, tmp_path):
+        made = grid(existing_app())
+        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "run")
+        wrapper = DifferentialPrivacyServerSideFixedClipping(
+            strategy, noise_multiplier=1.0, clipping_norm=1.0, num_sampled_clients=4
+        )
+        with pytest.raises(ValueError, match="a strategy that wraps it"):
+            wrapper.start(made, record(START))
+        assert not made.requests and not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize(
+        "hook",
+        [
+            lambda s, g: s.configure_train(1, record(START), ConfigRecord(), g),
+            lambda s, g: s.aggregate_train(1, []),
+            lambda s, g: s.configure_evaluate(1, record(START), ConfigRecord(), g),
+            lambda s, g: s.aggregate_evaluate(1, []),
+        ],
+    )
+    def test_no_hook_is_of_use_to_another_loop(self, grid, hook):
+        with pytest.raises(ValueError, match="or a loop that calls its hooks"):
+            hook(fp.flower.UserLevelStrategy(plan(), roster=ROSTER), grid(existing_app()))
+
+    def test_a_derived_class_is_refused(self, grid):
+        class Mine(fp.flower.UserLevelStrategy):
+            pass
+
+        made = grid(existing_app())
+        with pytest.raises(ValueError, match="Mine is derived from"):
+            Mine(plan(), roster=ROSTER).start(made, record(START))
+        assert not made.requests
+
+    def test_a_server_that_was_killed_goes_on_and_not_without_its_ledger(
+        self, grid, tmp_path, monkeypatch
+    ):
+        real, charged = Ledger.charge, []
+
+        def killed(self, *args, **named):
+            charged.append(real(self, *args, **named))
+            if len(charged) == 2:
+                raise SystemExit
+            return charged[-1]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "charge", killed)
+            with pytest.raises(SystemExit):
+                started(grid, existing_app(), tmp_path)
+        ledger = tmp_path / "run" / "ledger.jsonl"
+        books = ledger.read_bytes()
+        ledger.unlink()
+        made = grid(existing_app())
+        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "run")
+        with pytest.raises(ValueError, match="the ledger is older than the state, or another"):
+            strategy.start(made, record(START))
+        assert not made.requests
+        ledger.write_bytes(books)
+        result, _ = started(grid, existing_app(), tmp_path)
+        found = verify_run(tmp_path / "run")
+        assert found.ok and (found.num_charges, found.num_releases, found.num_lost) == (3, 2, 1)
+        assert result.trained.rounds == 2 and "ε = " in repr(result) and "simulated" in repr(result)
+
+    def test_what_is_told_users_is_of_the_run(self, grid, tmp_path):
+        """It is in the ledger's first line, and a simulation's noise is made of it."""
+        noisy = {"noise_multiplier": 1.0}
+        apps = existing_app(), existing_app()
+        slow, _ = started(grid, apps[0], tmp_path / "a", config=ConfigRecord({"rate": 1}), **noisy)
+        fast, _ = started(grid, apps[1], tmp_path / "b", config=ConfigRecord({"rate": 2}), **noisy)
+        assert (slow.arrays["w"].numpy() != fast.arrays["w"].numpy()).any()
+        with pytest.raises(ValueError, match=r"holds a training of \{'rate': 1\}"):
+            started(grid, existing_app(), tmp_path / "a", config=ConfigRecord({"rate": 2}), **noisy)
+
+    def test_the_server_measures_on_public_data(self, grid):
+        strategy, seen = fp.flower.UserLevelStrategy(plan(), roster=ROSTER), []
+
+        def evaluate(round_num, arrays):
+            seen.append(arrays["w"].numpy()[0])
+            return MetricRecord({"first": float(seen[-1])})
+
+        result = strategy.start(grid(existing_app()), record(START), evaluate_fn=evaluate)
+        assert list(result.evaluate_metrics_serverapp) == [0, 1, 2, 3] and seen[0] == 0.0
+        assert seen[-1] == result.arrays["w"].numpy()[0] > 0
+
+    @pytest.mark.parametrize(
+        ("arrays", "said"),
+        [
+            (ArrayRecord(), "is empty"),
+            (record({"w": np.zeros(3)}), "'w' of float64"),
+            (record({"steps": np.zeros((), np.int64)}), "'steps' of int64"),
+        ],
+    )
+    def test_arrays_that_are_not_bounded_are_refused(self, grid, arrays, said):
+        made = grid(existing_app())
+        with pytest.raises(ValueError, match=said):
+            fp.flower.UserLevelStrategy(plan(), roster=ROSTER).start(made, arrays)
+        assert not made.requests
+
+
+class TestEvaluation:
+    """Clients' own metrics: a diagnostic of simulations, which both sides have to ask for."""
+
+    def app(self, **given):
+        app = existing_app(**given)
+
+        @app.evaluate()
+        def evaluate(message, context):
+            part = context.node_config["partition-id"]
+            metrics = MetricRecord({"loss": float(part), "num-examples": 1 + part})
+            return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+        return app
+
+    def result(self, grid, app):
+        strategy = fp.flower.UserLevelStrategy(plan(1), roster=ROSTER, diagnostics=True)
+        return strategy.start(grid(app), record(START), num_rounds=1)
+
+    def test_a_simulation_may_have_exact_ones(self, grid):
+        found = self.result(grid, self.app(diagnostics=True)).evaluate_metrics_clientapp
+        assert found[1]["loss"] == pytest.approx((0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / 10)
+
+    def test_a_node_that_does_not_offer_them_answers_nothing(self, grid):
+        assert not self.result(grid, self.app()).evaluate_metrics_clientapp[1]
+
+    def test_a_secure_run_refuses_them(self, tmp_path):
+        with pytest.raises(ValueError, match="diagnostics=True in a secure run"):
+            fp.flower.UserLevelStrategy(
+                plan(), roster=ROSTER, out=tmp_path, secure=True, diagnostics=True
+            )
+
+    def test_a_config_of_an_evaluation_that_is_not_done_is_refused(self, grid):
+        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER)
+        with pytest.raises(ValueError, match="evaluate_config is given"):
+            strategy.start(
+                grid(existing_app()), record(START), evaluate_config=ConfigRecord({"a": 1})
+            )
+
+
+class TestExistingApp:
+    def test_it_is_called_once_for_each_drawn_user_with_the_servers_config(self, grid, tmp_path):
+        seen = []
+        config = ConfigRecord({"rate": 0.25})
+        started(grid, existing_app(seen=seen), tmp_path, config=config)
+        sizes = [line["cohort_size"] for line in read(tmp_path / "run" / "diagnostics.jsonl")]
+        assert len(seen) == sum(sizes) and {user for user, _, _ in seen} <= set(ROSTER)
+        assert all(told == {"rate": 0.25} and not state for _, told, state in seen)
+
+    def test_whatever_it_returns_is_bounded(self, grid, tmp_path):
+        """One user's 1000 moves the sum by the clip norm, 0.5, of an expected cohort of 4."""
+        only = existing_app(lambda user: [1000.0 * (user == "user-0"), 0.0, 0.0])
+        found, _ = started(grid, only, tmp_path, rounds=40)
+        rounds = read(tmp_path / "run" / "rounds.jsonl")
+        assert max(line["update_norm"] for line in rounds) == pytest.approx(0.5 / 4, rel=0.05)
+        assert found.arrays["w"].numpy()[0] <= 40 * 0.5 / 4 * 1.05
+
+    @pytest.mark.parametrize("where", ["app", "function"])
+    def test_mods_are_inside(self, grid, where):
+        def enlarging(message, context, answer):
+            return reply_to(message, answer(message, context).content["arrays"]["w"].numpy() + 1e3)
+
+        mods = [enlarging]
+        app = fp.flower.UserLevelClientApp(
+            users=hosted, guard=None, mods=mods if where == "app" else None
+        )
+
+        @app.train(mods=None if where == "app" else mods)
+        def train(message, context):
+            return reply_to(message, [context.node_config["user-id"] == "", 0.0, 0.0])
+
+        found, _ = started(grid, app, rounds=1)
+        assert 0 < np.linalg.norm(found.arrays["w"].numpy()) <= 8 * 0.5 / 4 * 1.05
+
+    def test_several_users_behind_one_call_contribute_zero(self, grid, tmp_path, caplog):
+        with pytest.raises(Exception, match="SeveralUsersBehindOneCallError"):
+            started(grid, existing_app(reads=False), tmp_path)
+        assert 'did not read context.node_config["user-id"]' in caplog.text
+        assert verify_run(tmp_path / "run").num_releases == 0
+
+    def test_a_declared_one_user_need_not_be_asked_for(self, stub, grid):
+        one = lambda context: [ROSTER[context.node_config["partition-id"]]]  # noqa: E731
+        app = existing_app(reads=False, users=one, one_user_per_node=True)
+        nodes = {n + 1: stub.AppNode(app, n, len(ROSTER)) for n in range(len(ROSTER))}
+        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER)
+        result = strategy.start(stub.StubGrid(nodes), record(START))
+        assert result.arrays["w"].numpy()[0] > 0
+
+    def test_a_declared_one_user_that_is_two_is_refused(self, grid):
+        settings = fp.flower.GridSettings(register_seconds=1.0)
+        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, settings=settings)
+        app = existing_app(reads=False, one_user_per_node=True)
+        with pytest.raises(ValueError, match="lists 2 users, and one_user_per_node=True"):
+            strategy.start(grid(app), record(START))
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            lambda w: {"arrays": record({"w": w[:2]})},
+            lambda w: {"arrays": record({"v": w})},
+            lambda w: {"arrays": record({"w": w * np.nan})},
+            lambda w: {"arrays": record({"w": w}), "more": record({"w": w})},
+            lambda w: {},
+        ],
+    )
+    def test_a_user_whose_reply_is_no_params_contributes_zero_alone(self, grid, wrong):
+        app = fp.flower.UserLevelClientApp(users=hosted, guard=None)
+
+        @app.train()
+        def train(message, context):
+            good = reply_to(message, [0.1, 0.0, 0.0])
+            if context.node_config["user-id"] == "user-0":
+                w = good.content["arrays"]["w"].numpy() + 1e3
+                return Message(RecordDict(wrong(w)), reply_to=message)
+            return good
+
+        zero = existing_app(lambda user: [0.1 * (user != "user-0"), 0.0, 0.0])
+        found, expected = started(grid, app)[0], started(grid, zero)[0]
+        np.testing.assert_array_equal(found.arrays["w"].numpy(), expected.arrays["w"].numpy())
+
+    def test_a_plain_strategys_message_and_an_apps_own_query_get_no_answer(self, stub):
+        app = existing_app()
+
+        @app.query("histogram")
+        def histogram(message, context):
+            raise AssertionError("users' data would leave the node")
+
+        stub.StubGrid({})  # a message's identity
+        place = stub.context({"partition-id": 0, "num-partitions": 2})
+        content = RecordDict({"arrays": record(START), "config": ConfigRecord()})
+        for kind, said in (("train", "record"), ("query.histogram", "without noise")):
+            message = Message(content, 1, kind)
+            message.metadata.__dict__["_message_id"] = "1"
+            reply = app(message, place)
+            assert reply.has_error() and said in reply.error.reason
+
+    def test_a_bounded_function_is_given_what_it_names(self, grid):
+        app, seen = ClientApp(), []
+
+        @fp.flower.bounded(app, users=lambda c: dict.fromkeys(hosted(c), 1.0), guard=None)
+        def train(params, examples, rng, context, config):
+            seen.append((context.node_config["num-partitions"], config))
+            return {"w": params["w"] + np.float32(config["rate"])}
+
+        found, _ = started(grid, app, config=ConfigRecord({"rate": 0.1}))
+        assert found.arrays["w"].numpy()[0] > 0
+        assert seen and all(item == (NUM_NODES, {"rate": 0.1}) for item in seen)
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "flower-app"
+FILES = ("task", "client_app", "server_app")
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The modules of examples/flower-app."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    importlib.invalidate_caches()
+    yield SimpleNamespace(**{name: importlib.import_module(name) for name in FILES})
+    for name in FILES:
+        sys.modules.pop(name, None)
+
+
+class TestExample:
+    def test_it_trains_each_user_alone_and_says_what_it_cost(self, example, stub, tmp_path, capsys):
+        task = example.task
+        nodes = {n + 1: stub.AppNode(example.client_app.app, n, 7) for n in range(7)}
+        x, y = task.examples_of(task.ROSTER[:1])
+        task.fit(task.model(), x, y, 0.1)  # torch is loaded before nodes fork children
+        torch.manual_seed(0)
+        start = fp.module_params(task.model())
+        torch.manual_seed(0)
+        place = stub.context(run_config={"out": str(tmp_path / "run")})
+        example.server_app.app(stub.StubGrid(nodes), place)
+        said = " ".join(capsys.readouterr().out.split())
+        for words in ("3 rounds, simulated ε = ", "add-remove, per user, by PLD", "NOT cover"):
+            assert words in said
+        assert verify_run(tmp_path / "run").ok
+        seen = read(tmp_path / "run" / "diagnostics.jsonl")
+        assert all(line["num_failed"] == 0 < line["cohort_size"] for line in seen)
+        tensors, _ = CheckpointStore(tmp_path / "run" / "checkpoints").load(3)
+        assert all((tensors[name] != array).any() for name, array in start.items())
+
+    def test_the_diff_to_plain_flower_is_a_few_lines(self):
+        import difflib
+
+        for name, most in (("client_app", 3), ("server_app", 8)):
+            plain, private = (
+                (EXAMPLE / f"{kind}{name}.py").read_text("utf-8").splitlines()[1:]
+                for kind in ("plain_", "")
+            )
+            lines = [line for line in difflib.ndiff(plain, private) if line[0] == "+"]
+            assert 0 < len([line for line in lines if line[2:].strip()]) <= most, lines
