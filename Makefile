@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs dist sbom next-flower encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
+.PHONY: docs dist sbom next-flower encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full suite check collected install clean help bench bench-full
 
 help:
 	@echo "make run        train the main experiment and write a report"
@@ -56,14 +56,16 @@ check: $(STAMP)
 	$(BIN)/pyright
 
 # Each process of the tests collects all of them; what one has compiled (test modules, kernels) the
-# others read. So one collects first, on the core that pyright leaves idle. What is wrong with a
+# others read. So one collects first, and pyright runs beside it and the tests. What is wrong with a
 # test module is said by the tests themselves.
 collected: $(STAMP)
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
 
 test: $(STAMP)
-	$(MAKE) --jobs 2 check collected
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(MAKE) --jobs 2 check suite
+
+suite: collected
+	$(BIN)/python -m pytest -n auto --dist worksteal $(TESTS)
 
 # The compose file in real containers; --base and --pip-options say what images are built from.
 deploy-test-docker: $(STAMP)
@@ -124,8 +126,7 @@ options: $(STAMP)
 	$(BIN)/python docs/write_options.py
 
 test-full: $(STAMP)
-	$(MAKE) --jobs 2 check collected
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or not slow"
+	$(MAKE) --jobs 2 check suite TESTS='-m "slow or not slow"'
 
 # Every claim's tests must pass, and each of its broken twins must turn them red.
 trust: $(STAMP)

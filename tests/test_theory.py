@@ -328,6 +328,7 @@ SCALINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [1, 2])
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize(("norm", "e"), [(0.1, 1.0), (0.7, 1.0), (2.0, 1.0), (1.0, 0.0)])
@@ -397,6 +398,7 @@ def test_the_limit_of_clipping_in_one_dimension(clip, limit):
         assert found["limit"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [1, 2])
 @pytest.mark.parametrize("regulariser", [1e-6, 0.01, 0.3, 1.0, 5.0])
 def test_the_limit_of_normalising(regulariser, dimension):

@@ -172,6 +172,7 @@ def test_it_runs_as_a_command_and_verifies(name, monkeypatch, capsys):
     assert "ε" in Path("run/report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "nesterov"])
 def test_it_learns_on_whatever_it_makes_of_the_noise(name, page):
     """Distance to the truth over that of zeros, mean of 20 runs; the correlated noise is long.
@@ -459,6 +460,7 @@ def test_a_backend_equals_the_oracle(page, by_name, exact):
     assert not exact or np.array_equal(found["children"], found["serial"])
 
 
+@pytest.mark.slow
 def test_it_is_a_name_of_the_command(page, by_name, monkeypatch, capsys):
     arguments = ["run", "lines:experiment", "--out", "run", "--backend", "children", "--json"]
     monkeypatch.setattr(sys, "argv", ["fedpriv", *arguments])

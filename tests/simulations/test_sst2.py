@@ -173,6 +173,7 @@ class TestByLength:
 class TestCommand:
     CHOICE: ClassVar = {"methods": ("dp-nsgd",), "rates": (3.2,), "sizes": (0.001,)}
 
+    @pytest.mark.slow
     def test_reduced_runs_say_so_and_are_found_again(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(sst2, "synthetic_sentences", lambda: synthetic_sentences(400, 50))
         monkeypatch.setattr(grids, "SEEDS", (0, 1))
@@ -193,6 +194,7 @@ class TestCommand:
         reproduce(**given, **self.CHOICE)
         assert read(tmp_path / "r.jsonl") == rows
 
+    @pytest.mark.slow
     def test_weights_and_glues_files_from_folders(self, tmp_path, monkeypatch):
         """At the paper's batch size, with noise of its σ; 1,100 sentences are 2 steps."""
         monkeypatch.setattr(sst2, "EPOCHS", 1)

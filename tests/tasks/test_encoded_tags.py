@@ -84,6 +84,7 @@ def test_an_examples_row_is_its_own_sentences(tiny_corpus, encoder, task):
         np.testing.assert_allclose(task._encoded.dense(examples), rows, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multiplier", [False, True], ids=["plain", "preconditioned"])
 @pytest.mark.parametrize(
     "schedule",

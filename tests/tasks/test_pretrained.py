@@ -305,6 +305,7 @@ class TestRuns:
         assert sha256 in (tmp_path / "model" / "README.md").read_text("utf-8")
         assert verify_run(tmp_path / "run").ok
 
+    @pytest.mark.slow
     def test_a_run_goes_on_with_the_same_weights_only(self, bert, tmp_path):
         """Red before: adapters went on, on another body."""
         start_run(experiment(task(classifier(bert))), None, None, tmp_path / "run").folder.close()
@@ -317,6 +318,7 @@ class TestRuns:
         for name, tensor in fp.load(tmp_path / "run").params.items():
             np.testing.assert_array_equal(tensor, whole.params[name])
 
+    @pytest.mark.slow
     def test_noise_is_of_the_weights_too(self, bert, tmp_path):
         """Red before: two runs on different bodies added the same noise."""
         digests = set()

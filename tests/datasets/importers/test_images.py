@@ -179,6 +179,7 @@ def test_the_reduced_set_never_passes_for_cifar10(tmp_path, monkeypatch, caplog)
     assert data.y_train.tolist() == [1, 2, 3] and data.y_test.tolist() == [4]
 
 
+@pytest.mark.slow
 def test_the_reduced_set_itself(shared_data):
     data = load_cifar10(shared_data / "cifar10")
     assert data.name == "cifar10-jpeg-10k"

@@ -55,6 +55,7 @@ def test_adapters_begin_as_the_head_on_the_frozen_encoders_rows(tiny_corpus, enc
     assert {n for n in params if "lora" not in n} == {"head.weight", "head.bias"}
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_public_head_and_trains_both(tiny_corpus, encoder, tmp_path):
     run = fp.run(
         made(encoder, tiny_corpus).experiment, corpus=tiny_corpus.directory, out=tmp_path / "run"
@@ -66,6 +67,7 @@ def test_a_run_starts_from_the_public_head_and_trains_both(tiny_corpus, encoder,
     assert encoder.sha256 in str(run.statement) and run.summary["accuracy_public"] > 0
 
 
+@pytest.mark.slow
 def test_the_study_measures_adapters_beside_the_head_alone(
     tiny_corpus, encoder, tmp_path, monkeypatch, capsys
 ):

@@ -48,6 +48,7 @@ def small(tiny_corpus, tmp_path, monkeypatch):
     return added
 
 
+@pytest.mark.slow
 def test_all_kinds_of_inputs_are_measured_by_one_command(small, tiny_corpus, tmp_path, capsys):
     page, plot = tmp_path / "page.md", tmp_path / "plot.svg"
     encoders.reproduce(

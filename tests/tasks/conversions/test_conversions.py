@@ -26,6 +26,7 @@ def test_auc_loss_counts_pairs_and_ties_by_halves():
     assert auc_total(np.array([1.0, 0.0]), np.array([0, 1])).value == 1.0
 
 
+@pytest.mark.slow
 def test_a_private_run_ranks_better_than_chance(tmp_path):
     """Scores that know nothing fall below 0.4 in fewer than one in 10^9 such sets of labels."""
     experiment = dp_sgd_conversions().with_options({"log-rows": 10_000, "buckets": 300})

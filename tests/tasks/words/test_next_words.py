@@ -60,6 +60,7 @@ def test_the_published_network_has_the_published_number_of_parameters():
     assert sum(p.numel() for p in reduced.parameters()) == 158_532 <= 200_000
 
 
+@pytest.mark.slow
 def test_training_learns_the_phrases_better_than_a_unigram(view):
     task = NextWords(view, size=TINY, length=8)
     params = task.init_params(Key.simulation(0))
