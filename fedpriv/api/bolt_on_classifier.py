@@ -106,10 +106,10 @@ def bolt_on_classifier(
     passes = positive_int("max_iter", given["max_iter"])
 
     def train(walk: Walk) -> dict[str, np.ndarray]:
-        fitting = _copied(classifier, given, walk.seed)
+        fitted = _copied(classifier, given, walk.seed)
         for _ in range(passes):
-            fitting.partial_fit(rows, targets, classes=labels)
-        return {"weights": np.array(fitting.coef_, np.float64)}
+            fitted.partial_fit(rows, targets, classes=labels)
+        return {"weights": np.array(fitted.coef_, np.float64)}
 
     released = bolt_on(
         train,

@@ -416,8 +416,8 @@ class Forecast:
         unit: What one neighbour is.
         settings: What was chosen from the data's size; None where nothing was.
         selects: Whether the returned model is selected on public examples.
-        samplers: Drawing users beside drawing examples; None where it was not asked for, or is not
-            known.
+        samplers: Drawing users compared with drawing examples; None where it was not asked for,
+            or is not known.
         samplers_reason: Why it is not known, else empty.
     """
 
@@ -587,7 +587,7 @@ def _compared(
     stated: Sequence[int] | None,
     bounds: Sequence[int] | None,
 ) -> tuple[SamplingComparison | None, str]:
-    """Return drawing users beside drawing examples; or None, and why it is not known."""
+    """Compare drawing users with drawing examples; or return None, and why it is not known."""
     if not isinstance(plan, Plan) or not plan.is_private or plan.unit not in ("user", BY_EXAMPLE):
         return None, "not known: it is of a plan with noise, whose unit is a user"
     sampler = plan.live_mechanism.sampler

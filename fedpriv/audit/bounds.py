@@ -10,7 +10,7 @@ form               holds if the mechanism is (ε, δ)-DP and       threshold
 =================  ============================================  ==================================
 `simultaneous`     canaries' scores are independent              all at once, by order statistics
 `clopper_pearson`  canaries' scores are independent              chosen on every second canary
-`one_run`          coins were fair; scores may depend            guesses at fixed ranks
+`one_run`          fair inclusion; scores may depend             guesses at fixed ranks
 `gaussian`         *an estimate*: the trade-off is a Gaussian's  as `clopper_pearson`
 =================  ============================================  ==================================
 
@@ -223,13 +223,13 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def one_run(scores: Scores, *, delta: float, alpha: float) -> LowerBound:
-    """Return the bound of guesses at canaries of which each was in by an independent fair coin.
+    """Return the bound of guesses at canaries, each included independently with probability 1/2.
 
     Nothing is assumed of how scores depend on each other. It costs: the term 2mδ leaves little
     where δ is not far below alpha.
 
     Args:
-        scores: Of all canaries whose coins were drawn.
+        scores: Of all canaries whose inclusion was drawn.
         delta: As `simultaneous`.
         alpha: Probability that the bound is above the true ε.
     """

@@ -2,9 +2,9 @@
 
 The roster keeps its size, and every place on it is a user whose records, if it has any, make one
 update: far beyond the bound, along a coordinate that is no other user's. Whether it has records is
-decided by a fair coin for each. So one run of the mechanism is as many trials as it has users: who
-took part in which round, the bound, the sum over users, the noise and the denominator are those of
-the plan, and what is released of a coordinate depends on its own user alone.
+decided for each with probability 1/2. So one run of the mechanism is as many trials as it has
+users: who took part in which round, the bound, the sum over users, the noise and the denominator
+are those of the plan, and what is released of a coordinate depends on its own user alone.
 
 Under add-remove a user without its records contributes nothing; under replace-one it contributes
 the opposite, which is as far apart as two users' records can be.

@@ -55,10 +55,10 @@ class Audit:
         mode: "simulation" or "secure".
         num_rounds: Rounds of each run of the mechanism.
         num_runs: Runs.
-        seed: Of coins, cohorts and noise; None of the operating system's.
+        seed: Of inclusions, cohorts and noise; None of the operating system's.
         simultaneous: Lower bound of many one-coordinate canaries; decides.
         clopper_pearson: Lower bound of one threshold chosen on half of them; decides.
-        one_run: Lower bound by guesses at all coins; assumes nothing of independence, shown only.
+        one_run: Lower bound by guesses at all inclusions; assumes no independence, shown only.
         gaussian_estimate: No bound.
         scores: The likelihood ratios, for a plot.
     """
@@ -135,8 +135,8 @@ def audit_plan(
         plan: Fixed, with Gaussian noise.
         name: Of what is audited.
         trials: Canaries in all, in and out; each run has at most as many as the plan has users.
-        seed: Of coins, cohorts and noise.
-        secure: Cohorts, noise and coins from the operating system instead, as a secure run's.
+        seed: Of inclusions, cohorts and noise.
+        secure: Cohorts, noise and inclusions from the operating system instead, as a secure run's.
         make: As `run_canaries`.
         progress: Called with rounds done and rounds in all.
 

@@ -7,7 +7,7 @@ of its files, by which runs name it.
 A text's row depends on that text and on the encoder's files alone: texts are run in batches of one
 fixed number of rows, padded to a length that follows from the text's own number of tokens, on one
 thread, and whether a row is the same in every place of a batch is tried before the first use. So
-another text, or none, beside it changes no bit of it: embedding users' texts costs no privacy.
+another text, or none, in its batch changes no bit of it: embedding users' texts costs no privacy.
 
 Needs the extra `fedpriv[pretrained]`.
 """
@@ -392,7 +392,7 @@ class Encoder:
             at_most: Ids of a text, special ones included; None, and at most, `max_tokens`.
 
         Raises:
-            ValueError: As `encode`; or `at_most` leaves no room beside special ids.
+            ValueError: As `encode`; or `at_most` leaves no room for more than special ids.
         """
         if at_most is not None and at_most < _LEAST:
             raise ValueError(f"{at_most} tokens of a text are too few; give at least {_LEAST}")
@@ -455,7 +455,7 @@ class Encoder:
         return pool_states(states, real, self.pooling, self.normalised)
 
     def _batches_alike(self, length: int) -> bool:
-        """Return whether a row is the same in every place of a batch, whatever lies beside it."""
+        """Return whether a row is the same in every place of a batch, whatever else is in it."""
         import torch
 
         if length not in self._invariant:

@@ -1,9 +1,9 @@
 """Metrics of a run in Prometheus' text format, read from its folder and served on loopback.
 
-It is a process of its own beside the server and changes nothing: each request reads the folder as
-`fedpriv status` does. Of a secure run nothing is said that counts a round's users: an ε takes the
-size of a cohort to be secret. Of a simulation, whose diagnostics no ε covers, cohort and failures
-are, under names that begin with `fedpriv_diagnostics_`.
+It is a process separate from the server and changes nothing: each request reads the folder as
+`fedpriv status` does. Of a secure run nothing is said that counts a round's users or times it: an
+ε takes the size of a cohort to be secret. Of a simulation, whose diagnostics no ε covers, cohort,
+failures and times are, under names that begin with `fedpriv_diagnostics_`.
 
 Source of the format: Prometheus, Exposition formats, text format 0.0.4.
 """
@@ -31,8 +31,9 @@ def exposition(folder: Path) -> str:
     """Return a run's metrics in Prometheus' text format.
 
     Guarantees:
-        * Of a secure run only what follows from its plan, its ledger, the nodes that are
-          registered, and when a round ended: the same for every cohort and every failure.
+        * Of a secure run only what its plan, its ledger and the registered nodes say: nothing that
+          counts a round's users, and no time, since a round takes longer the more users it has.
+          Whoever asks often still sees when `fedpriv_round` grows.
 
     Raises:
         ValueError: As `fedpriv.runs.status.run_status`.
@@ -62,15 +63,17 @@ def _lines(folder: Path) -> Iterator[str]:
             what = "every charge" if name == "spent" else "the whole plan"
             yield from _gauge(f"epsilon_{name}", f"The epsilon of {what}.", epsilon.value, labels)
     yield from _gauge("nodes", "Nodes that host rostered users.", found.nodes, run)
+    if found.mode != "simulation":
+        return
     ended = found.last_round_ended
     yield from _gauge(
-        "last_round_ended_seconds",
-        "When the last round ended, in seconds since 1970.",
+        "diagnostics_last_round_ended_seconds",
+        "When the last round ended, in seconds since 1970; of simulations alone.",
         None if ended is None else datetime.fromisoformat(ended).timestamp(),
         run,
     )
     diagnostics = folder / "diagnostics.jsonl"
-    if found.mode == "simulation" and diagnostics.is_file():
+    if diagnostics.is_file():
         *_, last = [{}, *json_lines.read(diagnostics)]
         for key, (name, summary) in _DIAGNOSTICS.items():
             yield from _gauge(f"diagnostics_{name}", summary, last.get(key), run)

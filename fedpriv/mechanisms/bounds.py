@@ -399,7 +399,7 @@ class RoundedSum(_OnGrid):
 
     Attributes:
         bound: Of each contribution; finite and on no grid.
-        float_error: How far float64 takes two neighbouring sums apart, over l2_bound, beside the
+        float_error: How far float64 takes two neighbouring sums apart, over l2_bound, added to the
             contribution itself (`fedpriv.training.per_example.example_sum.SumsApart`).
         mixed_error: The same where contributions are mixed with a public update; None refuses that.
     """

@@ -357,7 +357,7 @@ _LEAST_AWAY = -27.0
 class MixtureLoss(MixtureGaussianPrivacyLoss):
     """`MixtureGaussianPrivacyLoss` that inverts the losses of all cells at once.
 
-    A δ that is taken beside the true inverse is too small by the square of the distance only.
+    A δ that is taken near the true inverse is too small by the square of the distance only.
     """
 
     def inverse_privacy_losses(

@@ -71,7 +71,7 @@ class SamplingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingComparison:
-    """Drawing users beside drawing examples, for bounds on examples of one user.
+    """Comparison of drawing users with drawing examples, for bounds on examples of one user.
 
     Attributes:
         rows: By user, then by example with G increasing.
@@ -226,7 +226,7 @@ def compare_sampling(
     source: str,
     correlation: float | None = None,
 ) -> SamplingComparison:
-    """Return drawing users beside drawing examples at the same ε of a user and gradients a round.
+    """Compare drawing users with drawing examples at the same ε of a user and gradients a round.
 
     Args:
         counts: How many examples users have, of as many as are known, without an ε: of users

@@ -1,1 +1,1 @@
-"""DP-AGD beside other private training of linear models."""
+"""DP-AGD compared with other private training of linear models."""

@@ -28,13 +28,13 @@ from simulations.linear_models.study import (
     REDUCED,
     Curve,
     Panel,
-    Standing,
     Study,
+    Verdict,
     accuracies,
     draw,
     edge_notes,
     settings_in_words,
-    standing,
+    verdict,
 )
 from simulations.reproduction import items
 from simulations.reproduction.study import (
@@ -217,14 +217,14 @@ def _accuracy_table(study: Study, loss: str) -> str:
     return table(["", *_heads(study)], rows)
 
 
-def stands(study: Study, loss: str, first: str, second: str, epsilon: float) -> Standing | None:
+def stands(study: Study, loss: str, first: str, second: str, epsilon: float) -> Verdict | None:
     """Return where one method stands against another, or a level; None if that has no run."""
     own = accuracies(cell(study, loss, first, epsilon))
     if second in LEVELS:
         other = [study.references()[second]]
     else:
         other = accuracies(cell(study, loss, second, epsilon))
-    return standing(own, other) if own and other else None
+    return verdict(own, other) if own and other else None
 
 
 def _standings_table(study: Study, loss: str) -> str:
@@ -269,7 +269,7 @@ def _best_of_all(study: Study, loss: str, epsilon: float) -> dict[str, str]:
         "label": label,
         "own": mean_and_spread(own),
         "sgd": mean_and_spread(other),
-        "stands": words[standing(own, other)],
+        "stands": words[verdict(own, other)],
     }
 
 

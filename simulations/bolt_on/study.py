@@ -47,7 +47,7 @@ from simulations.linear_models.study import (
     draw,
     edge_notes,
     settings_in_words,
-    standing,
+    verdict,
 )
 from simulations.linear_models.training import softmax_fit
 from simulations.reproduction import items
@@ -362,7 +362,7 @@ def _against(item: Found, guarantee: Guarantee, others: Sequence[str]) -> str:
         own = _ours(item, guarantee, epsilon)
         other, theirs = _best(item, guarantee, epsilon, others)
         parts.append(
-            f"ε {rounded_up_to(epsilon, 3):g}: {said[standing(own, other)]} {LABELS[theirs]} "
+            f"ε {rounded_up_to(epsilon, 3):g}: {said[verdict(own, other)]} {LABELS[theirs]} "
             f"({100 * mean(own):.1f} to {100 * mean(other):.1f}, "
             f"{mean(own) / mean(other):.2f} times)"
         )
@@ -376,7 +376,7 @@ def _below_public(item: Found, guarantee: Guarantee) -> str:
         LABELS[method]: [
             f"{rounded_up_to(epsilon, 3):g}"
             for epsilon in item.epsilons
-            if standing(item.best(guarantee, method, epsilon), public) == "behind"
+            if verdict(item.best(guarantee, method, epsilon), public) == "behind"
         ]
         for method in item.methods(guarantee)
     }
@@ -395,7 +395,7 @@ def _claimed(item: Found, guarantee: Guarantee) -> str:
     stands: dict[str, list[str]] = {"ahead": [], "not told apart": [], "behind": []}
     for epsilon in item.epsilons:
         best = _best(item, guarantee, epsilon, ("bst14", "dp-sgd"))[0]
-        where = stands[standing(_ours(item, guarantee, epsilon), best)]
+        where = stands[verdict(_ours(item, guarantee, epsilon), best)]
         where.append(f"{rounded_up_to(epsilon, 3):g}")
     verdicts = "; ".join(
         f"{word} at ε {', '.join(where)}" for word, where in stands.items() if where

@@ -35,7 +35,7 @@ from simulations.checkpoint_recycling.convex_studies import (
     ordinary_ratios,
     widths,
 )
-from simulations.linear_models.study import standing
+from simulations.linear_models.study import verdict
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import (
     Store,
@@ -99,7 +99,7 @@ def page(found: Found, *, command: str, picture: str = "", file: str = "") -> st
         ordinary_table=_ordinary_table(found),
         ratios=[usual[steps] for steps in sorted(usual)],
         clear=sum(
-            standing(one["last"], one["upa T/2"]) == "ahead" for one in found.ordinary.values()
+            verdict(one["last"], one["upa T/2"]) == "ahead" for one in found.ordinary.values()
         ),
         seeds=len(control["last"].accuracy),
         tried_rates=", ".join(f"{rate:g}" for rate in RATES),

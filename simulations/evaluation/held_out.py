@@ -329,7 +329,7 @@ def measure_fold(
     models: Mapping[str, Sequence[Params]],
     *,
     inputs: str,
-    beside: Mapping[str, Sequence[Outcomes]] | None = None,
+    measured_before: Mapping[str, Sequence[Outcomes]] | None = None,
 ) -> Fold:
     """Return what models do to the held-out examples of a view's roster.
 
@@ -339,12 +339,12 @@ def measure_fold(
         view: The split that they are measured on.
         models: By name, one model a seed; seed k of all of them is taken to belong together.
         inputs: "tff" or "unit-norm".
-        beside: What was measured already, or is no one model, as `local_only`.
+        measured_before: What was measured already, or is no one model, as `local_only`.
 
     Raises:
         ValueError: A name is taken twice, a model is not this view's, diverged, or has no seed.
     """
-    measured = dict(beside or {})
+    measured = dict(measured_before or {})
     measured |= {MAJORITY: [majority(view)], OWN_MAJORITY: [own_majority(view)]}
     twice = [name for name in models if name in measured]
     if twice:

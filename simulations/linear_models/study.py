@@ -274,10 +274,10 @@ def accuracies(rows: Sequence[Row]) -> list[float]:
 
 
 #: "not told apart": the interval of the difference covers 0.
-Standing = Literal["ahead", "not told apart", "behind"]
+Verdict = Literal["ahead", "not told apart", "behind"]
 
 
-def standing(first: Sequence[float], second: Sequence[float]) -> Standing:
+def verdict(first: Sequence[float], second: Sequence[float]) -> Verdict:
     """Return where the first mean stands, by the 95 % interval of the difference.
 
     Two means are "not told apart" where it covers 0, however wide it is: that is not to say that

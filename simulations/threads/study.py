@@ -102,7 +102,7 @@ class Study:
                 found[name].append(one)
             for name, method, epsilon in self.trained:
                 found[name].append(self._trained(view, name, method, epsilon, seed, pace))
-        return measure_fold(view, {}, inputs=UNIT_NORM, beside=found)
+        return measure_fold(view, {}, inputs=UNIT_NORM, measured_before=found)
 
     def _beside(self, view: TagView, seed: int, pace: Pace) -> Iterator[tuple[str, Outcomes]]:
         """Yield what takes no rounds: public-only, central, local-only."""

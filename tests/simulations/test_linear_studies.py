@@ -23,7 +23,7 @@ from simulations.bolt_on import study as bolt_on_study
 from simulations.bolt_on.study import over_batches, timings
 from simulations.linear_models import study as linear
 from simulations.linear_models.problems import problem
-from simulations.linear_models.study import Axis, Grid, edge_notes, search, standing
+from simulations.linear_models.study import Axis, Grid, edge_notes, search, verdict
 from simulations.reproduction.study import Store
 
 
@@ -152,18 +152,18 @@ class TestSearch:
             Axis(values=(1.0, 2.0), first=(3.0,))
 
 
-class TestStanding:
+class TestVerdict:
     def test_by_the_interval_of_the_difference(self):
         """Halves of .0248 each: the difference has one of .0351."""
         low, high = [0.79, 0.80, 0.81], [0.84, 0.85, 0.86]
-        assert standing(high, low) == "ahead" and standing(low, high) == "behind"
-        assert standing([v - 0.016 for v in high], low) == "not told apart"
-        assert standing([v - 0.013 for v in high], low) == "ahead"
+        assert verdict(high, low) == "ahead" and verdict(low, high) == "behind"
+        assert verdict([v - 0.016 for v in high], low) == "not told apart"
+        assert verdict([v - 0.013 for v in high], low) == "ahead"
 
     def test_a_level_has_no_interval(self):
-        assert standing([0.79, 0.80, 0.81], [0.775]) == "ahead"
-        assert standing([0.79, 0.80, 0.81], [0.776]) == "not told apart"
-        assert standing([0.8], [0.8]) == "not told apart"
+        assert verdict([0.79, 0.80, 0.81], [0.775]) == "ahead"
+        assert verdict([0.79, 0.80, 0.81], [0.776]) == "not told apart"
+        assert verdict([0.8], [0.8]) == "not told apart"
 
 
 #: What a method reaches at ε = 0.4 and 1.6, and how far its three seeds lie apart.

@@ -9,7 +9,7 @@ A part of a corpus has its own, made of the text that it holds.
 
 A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. Made
 in chunks; what was made before a stop is kept, and goes on with the same versions of the libraries
-alone. Which those were is beside the rows, `sentences.json` and `titles.json`: a run says it.
+alone. Which those were is stored with the rows, `sentences.json` and `titles.json`: a run says it.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _make(
 
 
 def _made_by(about: Path) -> str:
-    """Return the libraries that rows were made by, as the file beside them says."""
+    """Return the libraries that rows were made by, as the file stored with them says."""
     try:
         return _named(json.loads(about.read_text("utf-8")))
     except (OSError, ValueError, AttributeError):

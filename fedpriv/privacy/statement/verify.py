@@ -360,8 +360,8 @@ def _stated_epsilon(row: Mapping[str, Any], charges: int, plan: AnyPlan) -> list
             f"the plan pays for {plan.affordable_rounds}"
         ]
     value = plan.epsilon(counted).value
-    silent = plan.is_private and stated is None
-    if silent or not _same(stated, value):
+    unstated = plan.is_private and stated is None
+    if unstated or not _same(stated, value):
         return [f"round {row['round_num']} states ε {stated}, the charges give {value:.6f}"]
     return []
 

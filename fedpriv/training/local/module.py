@@ -235,8 +235,8 @@ class ModuleTrainer:
         """Return inputs and targets of chosen examples, one of each at least.
 
         Raises:
-            ValueError: If there are fewer: beside users with more, what is missing would be read
-                as zeros, and alone it would raise.
+            ValueError: If there are fewer: with longer users, what is missing would be read as
+                zeros, and alone it would raise.
         """
         x, y = map(np.asarray, self.encode(chosen))
         if min(len(x), len(y)) < len(chosen):

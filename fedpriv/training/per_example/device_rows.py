@@ -50,7 +50,7 @@ _WIDTHS = (1, 4, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceRows(SparseRows):
-    """Rows of a CSR matrix on a device, beside the arrays that they were made of.
+    """Rows of a CSR matrix on a device, with the arrays that they were made of.
 
     `rows[chosen]` multiplies as a matrix of these rows does (`@`, `.T @`), NumPy in and out.
 

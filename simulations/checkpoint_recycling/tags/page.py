@@ -1,4 +1,4 @@
-"""Pages of the studies of tags by user, with the paper's values beside ours, and their plots."""
+"""Pages of the studies of tags by user, with the paper's values and ours, and their plots."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class TestFold:
     def test_models_and_what_is_beside_them(self, view):
         models = {"public-only": [random_model(view, 1)], "private": [random_model(view, 2)] * 2}
         beside = {"local": [local_only(view, random_model(view, 1), "tff", key=KEY)]}
-        found = measure_fold(view, models, inputs="tff", beside=beside)
+        found = measure_fold(view, models, inputs="tff", measured_before=beside)
         assert set(found.outcomes) == {MAJORITY, OWN_MAJORITY, "local", "public-only", "private"}
         assert len(found.outcomes["private"]) == 2 and found.data["synthetic"]
         figures = evaluate(
