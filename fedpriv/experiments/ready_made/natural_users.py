@@ -27,7 +27,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FemnistTask:
+class _NaturalUsers:
+    """Options of a data set that comes with its users."""
+
+    users: int | None = option(
+        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
+    )
+    public: float = option(
+        0.1, "Share of users who are public; half of them are learnt from.", Range.BETWEEN
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FemnistTask(_NaturalUsers):
     """Classification of handwritten characters by their writers, from TFF's file or LEAF's.
 
     Writers who are public by a hash of their ids teach public models and measure released ones;
@@ -41,12 +53,6 @@ class FemnistTask:
         "what `fedpriv data fetch emnist` got.",
     )
     characters: Literal["digits", "all"] = option("digits", "Ten digits, or 62 with letters.")
-    users: int | None = option(
-        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
-    )
-    public: float = option(
-        0.1, "Share of writers who are public; half of them are learnt from.", Range.BETWEEN
-    )
     network: Literal["linear", "convolutions"] = option(
         "convolutions", "linear: softmax regression; convolutions: a small network."
     )
@@ -96,7 +102,7 @@ class FemnistTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShakespeareTask:
+class ShakespeareTask(_NaturalUsers):
     """The next character at each place of a role's lines.
 
     Roles that are public by a hash of their names teach public models and measure released ones;
@@ -108,12 +114,6 @@ class ShakespeareTask:
         None,
         "shakespeare.sqlite.lzma of TFF (or unpacked), or a file or folder of LEAF's JSON; none "
         "for what `fedpriv data fetch shakespeare` got.",
-    )
-    users: int | None = option(
-        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
-    )
-    public: float = option(
-        0.1, "Share of roles that are public; half of them are learnt from.", Range.BETWEEN
     )
     model: Literal["reduced", "full"] = option(
         "reduced", "reduced: 64 units, 20,636 parameters; full: 256 units and 274,844."
