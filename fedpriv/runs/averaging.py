@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from fedpriv import optimizers
 from fedpriv.backends.backend import Backend
+from fedpriv.checkpoints.tensor_files import params_sha256
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import NoPreconditioner
@@ -120,7 +121,13 @@ def averaging(
 
     def loop(backend: Backend) -> Trained:
         return train(
-            components, backend, keeping, gaps=_NOT_COVERED, stated=stated, on_round=on_round
+            components,
+            backend,
+            keeping,
+            gaps=_NOT_COVERED,
+            stated=stated,
+            start_sha256=params_sha256(params),
+            on_round=on_round,
         )
 
     return loop
@@ -186,6 +193,7 @@ def train(
     *,
     gaps: tuple[str, ...],
     stated: Mapping[str, Any] | None = None,
+    start_sha256: str | None = None,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
 ) -> Trained:
     """Train a `RosterTask` to the end of its plan, and return what was released.
@@ -197,6 +205,8 @@ def train(
         gaps: What its ε does not cover.
         stated: Further facts for the ledger's first line, by name, of which its noise is made too;
             a folder that is continued must have the same.
+        start_sha256: Of the values of the start, of which a simulation's noise is made too: at one
+            seed and plan two starts have other noise. A folder that is continued has its own.
         on_round: Called with each round's number and released params.
 
     Raises:
@@ -209,6 +219,8 @@ def train(
     facts: dict[str, Any] = {**(stated or {}), KEY: list(gaps)}
     if not keeping.secure:
         described = next(iter(stated.values())) if stated else None
+        if start_sha256 is not None:
+            described = {"stated": described, "start": start_sha256}
         facts[NOISE] = training_digest(plan, components.task.roster, state.params, described)
     folder = None
     if keeping.out is not None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import fedpriv as fp
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -26,6 +27,7 @@ from fedpriv.runs.noise_root import (
     unkept_noise_root,
 )
 from tests.running.loop.tag_runs import ledger_state, start, stopping
+from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 PLAIN = {"server": "sgd", "aggregate": "none", "rounds": 1, "noise-multiplier": 50.0}
 SHAPE = Shape(
@@ -269,3 +271,14 @@ def test_a_resumed_run_takes_its_digest_from_the_ledger(tiny_corpus, tmp_path, m
     assert (
         ledger_state(tmp_path / "cut").extra[NOISE] == ledger_state(tmp_path / "whole").extra[NOISE]
     )
+
+
+def test_two_starts_at_one_seed_have_other_noise():
+    """Red before: the difference of two releases was that of the exact sums."""
+    starts = [{name: array + shift for name, array in PARAMS.items()} for shift in (0.0, 1.0)]
+    moved = []
+    for params in starts:
+        found = fp.averaging(EXACT, roster=ROSTER, params=params, seed=3)(Ones()).params
+        moved.append({name: found[name] - array for name, array in params.items()})
+    for name in PARAMS:  # every user's update is the same, whatever the start
+        assert np.abs(moved[0][name] - moved[1][name]).max() > 1e-3
