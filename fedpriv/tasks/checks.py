@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedpriv import tree
 from fedpriv.measures import Measure, check_measures
@@ -614,30 +613,29 @@ def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
             return found
         examples = on_synthetic(_FEW)
     available = task.num_public or _FEW
-    still: ValueError | None = None
-    # Examples may be blank by chance, or use few of the tensors: more of them decide.
-    for number in dict.fromkeys((min(available, _FEW), min(available, _SEVERAL))):
-        index = np.linspace(0, available - 1, number).astype(np.int64)
 
-        def gradients(at: Params, index: npt.NDArray[np.int64] = index) -> Params:
-            # Each alone, by their sizes: of two labels that differ a bias's may cancel exactly.
-            each = [examples.gradient(at, index[i : i + 1], _KEY) for i in range(len(index))]
-            return {name: np.sum([np.abs(one[name]) for one in each], axis=0) for name in params}
+    def gradients(at: Params, number: int) -> Params:
+        # Each alone, by their sizes: of two labels that differ a bias's may cancel exactly.
+        index = np.linspace(0, available - 1, min(available, number)).astype(np.int64)
+        each = [examples.gradient(at, index[i : i + 1], _KEY) for i in range(len(index))]
+        return {name: np.sum([np.abs(one[name]) for one in each], axis=0) for name in params}
 
+    def refuse(number: int) -> None:
+        refuse_untrained(
+            lambda at: gradients(at, number), params, gradients(params, number), params
+        )
+
+    if task.public is None:
         try:
-            first = gradients(params)
+            gradients(params, _FEW)
         except Exception as error:
             end_if_interrupted(error)
-            if task.public is not None:
-                raise
             return found  # drawn inputs may be none that the model takes
-        try:
-            refuse_untrained(gradients, params, first, params)
-            return found
-        except ValueError as error:
-            still = error
-    assert still is not None
-    raise still
+    try:
+        refuse(_FEW)
+    except ValueError:  # a few examples may be blank, or use few of the tensors
+        refuse(_SEVERAL)
+    return found
 
 
 def public_loss(task: CentralTask, params: Params) -> float | None:
