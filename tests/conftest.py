@@ -18,6 +18,7 @@ from fedpriv.datasets.stackexchange.rosters import RosterSpec
 
 if TYPE_CHECKING:
     from fedpriv.backends.ray.cluster import Cluster
+    from tests.backends.flower.real.processes import Flower
 
 HERE = Path(__file__).parent
 # What commands print is wrapped to the terminal: one width for everybody.
@@ -106,6 +107,19 @@ def _stop_ray(config: pytest.Config) -> None:
     if _RAY in config.stash:
         config.stash[_RAY].close()
         del config.stash[_RAY]
+
+
+@pytest.fixture
+def flower(tmp_path: Path) -> Generator[Flower]:
+    """Flower's own folder; whatever is started from it is stopped with the test."""
+    from tests.backends.flower.real.processes import Flower
+
+    started = Flower(tmp_path / "flower-home")
+    try:
+        yield started
+    finally:
+        started.stop()
+        assert not started.left()
 
 
 @pytest.fixture(scope="session")

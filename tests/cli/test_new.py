@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 
 import jsonschema
 import pytest
@@ -16,7 +15,7 @@ from fedpriv import cli
 from fedpriv.backends.flower.settings import OWN_KEYS, SHORT_KEYS
 from fedpriv.cli.new import write_project
 from fedpriv.privacy.statement.verify import verify_run
-from tests.backends.flower.real.processes import CHECKOUT, Flower, run_config
+from tests.backends.flower.real.processes import CHECKOUT, run_config
 from tests.command_line import CliRunner
 from tests.deployment.layout import broken, nodes_of, read
 from tests.deployment.test_compose import SCHEMA
@@ -78,16 +77,6 @@ def test_nothing_is_left_where_the_compose_file_cannot_be_made(tmp_path):
     with pytest.raises(ValueError, match="nodes 0"):
         write_project(tmp_path, "other", nodes=0)
     assert not (tmp_path / "other").exists()
-
-
-@pytest.fixture
-def flower(tmp_path) -> Iterator[Flower]:
-    started = Flower(tmp_path / "flower-home")
-    try:
-        yield started
-    finally:
-        started.stop()
-        assert not started.left()
 
 
 @pytest.mark.slow

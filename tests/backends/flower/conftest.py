@@ -106,14 +106,3 @@ def deploy(stub, tiny_corpus) -> Iterator:
     opened_node.cache_clear()
     logger.setLevel(before[0])
     logger.handlers[:] = before[1]
-
-
-@pytest.fixture
-def flower(processes: ModuleType, tmp_path: Path) -> Iterator:
-    """Flower's own folder; whatever is started from it is stopped with the test."""
-    started = processes.Flower(tmp_path / "flower-home")
-    try:
-        yield started
-    finally:
-        started.stop()
-        assert not started.left()
