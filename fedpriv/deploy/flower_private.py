@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pkgutil
 import sys
 import time
 import tomllib
@@ -85,7 +86,7 @@ def check_flower(names: Mapping[str, Sequence[str]]) -> None:
     for module, wanted in names.items():
         for name in wanted:
             try:
-                reduce(getattr, name.split("."), importlib.import_module(module))
+                pkgutil.resolve_name(f"{module}.{name}")  # imports it where it is a module
             except (ImportError, AttributeError):
                 raise OtherFlowerError(
                     f"the launcher uses private parts of Flower, and flwr {version('flwr')} has no "

@@ -9,6 +9,7 @@ import inspect
 import io
 import os
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -56,6 +57,14 @@ def test_a_module_that_is_missing_is_named_and_what_there_is_passes():
     flower_private.check_flower(both)
     with pytest.raises(flower_private.OtherFlowerError, match=r"has no flwr\.gone\.away: "):
         flower_private.check_flower({**both, "flwr.gone": ("away",)})
+
+
+@pytest.mark.parametrize("names", ["OF_SUPEREXEC", "OF_SUPERNODE"])
+def test_what_there_is_passes_in_a_process_that_has_loaded_nothing(names):
+    """Red before: a name that is a module was found only where something had imported it."""
+    code = f"from fedpriv.deploy import flower_private as f; f.check_flower(f.{names})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_private_name_that_is_used_is_asked_for():
