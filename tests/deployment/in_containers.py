@@ -30,7 +30,7 @@ ROUNDS, DEADLINE = 8, 90.0
 CONFIG = {
     "corpus": "/corpus", "out": "/runs/first", "anchor": "/anchor/first",
     "node-users": "/node-users.json", "rounds": ROUNDS, "cohort": 12, "noise-multiplier": 1.0,
-    "eval-every": ROUNDS, "round-deadline": DEADLINE,
+    "options": f"eval-every = {ROUNDS}", "round-deadline": DEADLINE,
 }  # fmt: skip
 
 
