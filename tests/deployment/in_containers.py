@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "DOCKER_HOST": os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"),
             "FEDPRIV_DEPLOY": str(folder / "deploy"),
             "FEDPRIV_ANCHOR": str(folder / "deploy" / "anchor"),
+            # No container is root's, whoever starts them.
+            "FEDPRIV_USER": f"{os.getuid() or 10001}:{os.getgid() or 10001}",
             "FEDPRIV_PORT": "18443", "BASE": asked.base, "PIP_OPTIONS": asked.pip_options,
         }  # fmt: skip
         here = Deployment(folder=folder, environment=environment)
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _whole(here: Deployment) -> None:
     here.must(here.compose("config", "--quiet"))  # of compose's schema
-    prepare(here.folder, SHAPE)
+    prepare(here.folder, SHAPE, here.environment["FEDPRIV_USER"])
     here.must(here.compose("build", "superlink", "supernode-1", "gate", seconds=3600))
     for image in ("fedpriv-server", "fedpriv-node", "fedpriv-gate"):
         size = int(here.must(here.docker("inspect", "--format", "{{.Size}}", image)))

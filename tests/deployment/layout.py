@@ -152,12 +152,15 @@ class Lines:
         print(f"ok   {what}", flush=True)
 
 
-def prepare(folder: Path, shape: Shape) -> dict[str, list[str]]:
-    """Make a corpus, its parts and the keys by the guide's commands; return each node's users."""
+def prepare(folder: Path, shape: Shape, owner: str = "") -> dict[str, list[str]]:
+    """Make a corpus, its parts and the keys by the guide's commands; return each node's users.
+
+    The files are this process's, or of an owner, uid:gid, as containers started by root are.
+    """
     synthesize(folder / "whole", shape=shape, max_words=300, max_tags=10)
     parts = ["--nodes", str(len(NODES)), "--out", str(folder / "deploy" / "parts")]
     did([sys.executable, "-m", "fedpriv", "data", "part", str(folder / "whole"), *parts])
-    did(["sh", "server/keys.sh", str(folder / "deploy"), str(len(NODES))])
+    did(["sh", "server/keys.sh", str(folder / "deploy"), str(len(NODES))], owner)
     (folder / "deploy").chmod(0o711)
     return json.loads((folder / "deploy" / "parts" / "users.json").read_text("utf-8"))
 
@@ -175,10 +178,10 @@ def strangers_keys(folder: Path) -> Path:
     return keys
 
 
-def did(command: list[str]) -> None:
-    """Run a command of the guide's as the files' owner."""
-    owner = {**os.environ, "FEDPRIV_USER": f"{os.geteuid()}:{os.getegid()}"}
-    subprocess.run(command, cwd=CHECKOUT, env=owner, check=True, capture_output=True)
+def did(command: list[str], owner: str = "") -> None:
+    """Run a command of the guide's, whose files are this process's or of an owner, uid:gid."""
+    environment = {**os.environ, "FEDPRIV_USER": owner or f"{os.geteuid()}:{os.getegid()}"}
+    subprocess.run(command, cwd=CHECKOUT, env=environment, check=True, capture_output=True)
 
 
 def command_of(service: Mapping[str, Any]) -> str:
