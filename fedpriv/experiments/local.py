@@ -39,9 +39,13 @@ class ClientMomentum(Part):
 
     def make(self) -> Callable[..., Any] | None:
         """Return what makes the optimiser."""
-        from fedpriv.training.local.sgd import Momentum  # torch, not needed by compiled trainers
+        import torch  # not needed by compiled trainers
 
-        return partial(Momentum, decay=self.client_decay) if self.client_decay else None
+        from fedpriv.training.local.sgd import as_client_optimizer
+
+        if not self.client_decay:
+            return None
+        return as_client_optimizer(partial(torch.optim.SGD, momentum=self.client_decay))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +60,13 @@ class ClientAdam(Part):
 
     def make(self) -> Callable[..., Any] | None:
         """Return what makes the optimiser."""
-        from fedpriv.training.local.sgd import Adam
+        import torch
 
-        return partial(
-            Adam,
-            beta1=self.client_beta1,
-            beta2=self.client_beta2,
-            adaptivity=self.client_adaptivity,
+        from fedpriv.training.local.sgd import as_client_optimizer
+
+        betas = self.client_beta1, self.client_beta2
+        return as_client_optimizer(
+            partial(torch.optim.Adam, betas=betas, eps=self.client_adaptivity)
         )
 
 

@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -45,7 +44,13 @@ from fedpriv.training.local.module_measures import (
 )
 from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream, refuse_kept_state
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.sgd import SGD, ClientOptimizer, as_tensor
+from fedpriv.training.local.sgd import (
+    SGD,
+    ClientOptimizer,
+    as_client_optimizer,
+    as_tensor,
+    optimizer_name,
+)
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from fedpriv.training.per_example.backends import synthetic_inputs
 from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_losses
@@ -322,10 +327,10 @@ class ModuleTask(Task):
             seconds for each size of batch and a C++ compiler on a CPU; with `users_at_once`.
             Refused where users are trained one by one: with `nn.Dropout` or another layer
             that draws at random, and with any `client_optimizer` but `SGD`.
-        client_optimizer: Takes a user's local steps: `SGD`, `Momentum` or `Adam` of
-            `fedpriv.training.local.sgd` (settings by `functools.partial`), or your own. With any
-            but `SGD` users are trained one by one. Of `SGD` the option `client-optimizer` makes
-            another.
+        client_optimizer: Takes a user's local steps: any class of `torch.optim` but LBFGS (settings
+            by `functools.partial`; with a scheduler `fedpriv.training.local.sgd.TorchOptimizer`),
+            `SGD` of `fedpriv.training.local.sgd`, or your own. With any but that `SGD` users are
+            trained one by one; of it the option `client-optimizer` makes another.
         personal: Parameters that every user keeps to itself; None for none. Users are then trained
             one by one, and released figures are of a model whose personal parameters are those of
             its initialisation.
@@ -349,7 +354,7 @@ class ModuleTask(Task):
         data_sha256: Callable[[], Mapping[str, str]] | None = None,
         users_at_once: int | None = None,
         compiled: bool = False,
-        client_optimizer: Callable[..., ClientOptimizer] = SGD,
+        client_optimizer: Callable[..., ClientOptimizer | torch.optim.Optimizer] = SGD,
         personal: PersonalLayers | None = None,
     ) -> None:
         if users_at_once is not None and (users_at_once is True or users_at_once < 1):
@@ -359,7 +364,6 @@ class ModuleTask(Task):
                 f"module is a {type(module).__name__}; give a function that makes the module anew, "
                 "such as lambda: nn.Linear(4, 2)"
             )
-        _check_client_optimizer(client_optimizer)
         self._name, self._synthetic = name, synthetic
         self._published = dict(published) if published else None
         self._make, self._loss = SameFrozen(module, published=bool(published)), loss
@@ -379,7 +383,8 @@ class ModuleTask(Task):
         self._synthetic_batch = None
         if synthetic_batch is not None:
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
-        self._users_at_once, self._client_optimizer = users_at_once, client_optimizer
+        self._users_at_once = users_at_once
+        self._client_optimizer = as_client_optimizer(client_optimizer)
         self._compiled, self._said_apart = compiled, False
         self.data_sha256 = data_sha256
         self._files = dict(files or {})
@@ -493,8 +498,9 @@ class ModuleTask(Task):
                 example and its own target (`fedpriv.training.per_example.losses`).
         """
         if schedule.optimizer is not None and self._client_optimizer is not SGD:
+            own = optimizer_name(self._client_optimizer)
             raise ValueError(
-                f"the task takes its local steps by {_name_of(self._client_optimizer)}, and the "
+                f"the task takes its local steps by {own}, and the "
                 "option client-optimizer names another; leave one of them out"
             )
         self._check_loss()
@@ -823,23 +829,6 @@ class ModuleTask(Task):
         if batch is None or not len(batch):
             return None
         return batch.take(np.arange(min(len(batch), number)))
-
-
-def _name_of(make: Any) -> str:
-    made = make.func if isinstance(make, partial) else make
-    return getattr(made, "__name__", type(made).__name__)
-
-
-def _check_client_optimizer(given: Any) -> None:
-    """Refuse an optimiser that was made already, or that is PyTorch's."""
-    made = given.func if isinstance(given, partial) else given
-    of_torch = isinstance(made, type) and issubclass(made, torch.optim.Optimizer)
-    if of_torch or not callable(given):
-        found = f"torch's {made.__name__}" if of_torch else f"a {type(given).__name__} made already"
-        raise ValueError(
-            f"client_optimizer is {found}; give the class or partial(Momentum, decay=0.5), of "
-            "fedpriv.training.local.sgd or your own"
-        )
 
 
 def _telling(examples: ArrayExamples) -> np.ndarray:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,8 +44,7 @@ def train_locally(
     for batch in schedule.batches(num_chosen, rng):
         parts = gradients(batch)
         with torch.no_grad():
-            for name, part in parts:
-                optimizer.step(name, params[name], part, state)
+            optimizer.step(params, parts, state)
 
 
 class StructuredGradient(Protocol):
@@ -69,10 +69,19 @@ class ClientOptimizer(Protocol):
         """Return its state before a user's first step."""
         ...
 
-    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
-        """Change a parameter, and the state, in place.
+    def step(
+        self,
+        params: Mapping[str, torch.Tensor],
+        gradients: Iterable[tuple[str, Gradient]],
+        state: Any,
+    ) -> None:
+        """Change the params, and the state, in place: one step.
 
-        A name may come twice in a step of `WordTrainer`, which takes its steps by `SGD` alone.
+        Args:
+            params: Trained tensors by name.
+            gradients: Pairs of a name and its gradient. A tensor that the loss does not use has
+                none. Parts of one gradient, which add up, are given to `SGD` alone.
+            state: As `init` returned it.
         """
         ...
 
@@ -93,13 +102,19 @@ class SGD:
         """Return the empty state."""
         return None
 
-    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
+    def step(
+        self,
+        params: Mapping[str, torch.Tensor],
+        gradients: Iterable[tuple[str, Gradient]],
+        state: Any,
+    ) -> None:
         """Take one step."""
-        gradient = precondition(self.multiplier, name, parameter, gradient)
-        if isinstance(gradient, torch.Tensor):
-            parameter.sub_(gradient, alpha=self.learning_rate)
-        else:
-            gradient.step(parameter, self.learning_rate)
+        for name, given in gradients:
+            gradient = precondition(self.multiplier, name, params[name], given)
+            if isinstance(gradient, torch.Tensor):
+                params[name].sub_(gradient, alpha=self.learning_rate)
+            else:
+                gradient.step(params[name], self.learning_rate)
 
     def move(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         """Return what a step subtracts from a parameter, or from one of each of many users.
@@ -113,60 +128,93 @@ class SGD:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Momentum:
-    """Gradient steps with momentum: v <- decay v + g, w <- w - rate v; g preconditioned.
+class TorchOptimizer:
+    """Steps of any optimiser of PyTorch, on preconditioned gradients, and of a scheduler of it.
+
+    Optimiser and scheduler are made anew for every user in every round, so that no state of a user
+    is kept. Weight decay and the like are part of the user's update and are bounded with it.
 
     Attributes:
-        learning_rate: Of every step.
+        learning_rate: The optimiser's `lr`: that of the schedule.
         multiplier: 1/A by parameter name, as of `SGD`.
-        decay: Of the velocity.
+        optimizer: From an iterable of tensors and `lr=` to the optimiser, such as
+            `partial(torch.optim.AdamW, weight_decay=0.01)`.
+        scheduler: From the optimiser to a scheduler, which takes a step after each of the
+            optimiser's, such as `partial(torch.optim.lr_scheduler.StepLR, step_size=10)`; None for
+            one rate.
     """
 
     learning_rate: float
     multiplier: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
-    decay: float = 0.9
+    optimizer: Callable[..., torch.optim.Optimizer]
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
 
-    def init(self, params: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return velocities of zero."""
-        return {name: torch.zeros_like(tensor) for name, tensor in params.items()}
+    def init(self, params: Mapping[str, torch.Tensor]) -> Any:
+        """Return the optimiser and its scheduler.
 
-    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
+        Raises:
+            ValueError: If a step of either takes more than the gradients.
+        """
+        optimizer = self.optimizer(params.values(), lr=self.learning_rate)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "LBFGS computes the loss several times a step, and local training once; take an "
+                "optimiser whose step() takes no closure"
+            )
+        scheduler = None if self.scheduler is None else self.scheduler(optimizer)
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ValueError(
+                "ReduceLROnPlateau's step takes a measured value, and a user's steps have none; "
+                "take a scheduler whose step() takes nothing"
+            )
+        return optimizer, scheduler
+
+    def step(
+        self,
+        params: Mapping[str, torch.Tensor],
+        gradients: Iterable[tuple[str, Gradient]],
+        state: Any,
+    ) -> None:
         """Take one step."""
-        gradient = as_dense(precondition(self.multiplier, name, parameter, gradient), parameter)
-        parameter.sub_(state[name].mul_(self.decay).add_(gradient), alpha=self.learning_rate)
+        optimizer, scheduler = state
+        for name, given in gradients:
+            own = params[name]
+            own.grad = as_dense(precondition(self.multiplier, name, own, given), own)
+        optimizer.step()
+        optimizer.zero_grad()  # nothing of a user's stays at the module
+        if scheduler is not None:
+            scheduler.step()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adam:
-    """Adam (Kingma and Ba 2015, Algorithm 1) on preconditioned gradients.
+def as_client_optimizer(given: Any) -> Callable[..., ClientOptimizer]:
+    """Return what makes a client optimiser from `learning_rate=` and `multiplier=`.
 
-    Attributes:
-        learning_rate: Of every step.
-        multiplier: 1/A by parameter name, as of `SGD`.
-        beta1: β₁, of the first moment.
-        beta2: β₂, of the second moment.
-        adaptivity: Added to the root of the second moment.
+    Args:
+        given: That already, such as `SGD`, or a class of PyTorch's optimisers, or a `partial` of
+            one, which `TorchOptimizer` then takes the steps of.
+
+    Raises:
+        ValueError: If it is an optimiser that was made already.
     """
+    made = given.func if isinstance(given, partial) else given
+    if not callable(given) or isinstance(given, torch.optim.Optimizer):
+        raise ValueError(
+            f"client_optimizer is a {type(given).__name__} made already, and each user starts "
+            "anew; give the class, or a partial of it with its settings, such as "
+            "partial(torch.optim.AdamW, weight_decay=0.01)"
+        )
+    if isinstance(made, type) and issubclass(made, torch.optim.Optimizer):
+        return partial(TorchOptimizer, optimizer=given)
+    return given
 
-    learning_rate: float
-    multiplier: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
-    beta1: float = 0.9
-    beta2: float = 0.999
-    adaptivity: float = 1e-8
 
-    def init(self, params: Mapping[str, torch.Tensor]) -> dict[str, list[Any]]:
-        """Return moments of zero, and how many steps there were."""
-        return {n: [torch.zeros_like(t), torch.zeros_like(t), 0] for n, t in params.items()}
-
-    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
-        """Take one step."""
-        gradient = as_dense(precondition(self.multiplier, name, parameter, gradient), parameter)
-        (first, second, _), one, two = state[name], self.beta1, self.beta2
-        state[name][2] = count = state[name][2] + 1
-        first.mul_(one).add_(gradient, alpha=1.0 - one)
-        second.mul_(two).addcmul_(gradient, gradient, value=1.0 - two)
-        root = (second / (1.0 - two**count)).sqrt_().add_(self.adaptivity)
-        parameter.addcdiv_(first, root, value=-self.learning_rate / (1.0 - one**count))
+def optimizer_name(given: Any) -> str:
+    """Return what a client optimiser, or what makes one, is called."""
+    if isinstance(given, partial):
+        return optimizer_name(given.keywords.get("optimizer", given.func))
+    if isinstance(given, TorchOptimizer):
+        return optimizer_name(given.optimizer)
+    return getattr(given, "__name__", type(given).__name__)
 
 
 def precondition(

@@ -42,7 +42,7 @@ from fedpriv.training.local.batched import (
 )
 from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs, model_targets
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.sgd import SGD, one_thread
+from fedpriv.training.local.sgd import SGD, one_thread, optimizer_name
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import UserTransform
 from fedpriv.tree import Params
@@ -224,7 +224,7 @@ class VectorisedTrainer(BatchedTrainer):
             # Each user has a stream of its own, which no draw for many users can repeat.
             return f"layer {drawn!r} draws at random: users are trained one by one"
         if type(self.alone.optimizer) is not SGD:  # of which steps of many users are one product
-            name = type(self.alone.optimizer).__name__
+            name = optimizer_name(self.alone.optimizer)
             return f"with the client optimizer {name} users are trained one by one"
         if self.alone.personal:
             return "with personal layers users are trained one by one"

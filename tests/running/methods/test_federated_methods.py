@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import fedpriv as fp
@@ -20,7 +22,6 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.tasks.module_task import ModuleTask, PersonalLayers
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.local.sgd import Momentum
 
 USERS = 40
 
@@ -276,7 +277,7 @@ class TestOnModules:
         updates = []
         for experiment in (
             small(client_optimizer="momentum"),
-            small({"client_optimizer": Momentum}),
+            small({"client_optimizer": partial(torch.optim.SGD, momentum=0.9)}),
         ):
             made = build(experiment, None)
             params = params or made.init_params(key)
@@ -285,8 +286,11 @@ class TestOnModules:
             np.testing.assert_array_equal(array, updates[1][name])
 
     def test_two_optimizers_are_refused(self):
-        with pytest.raises(ValueError, match="takes its local steps by Momentum, and the option"):
-            fp.run(small({"client_optimizer": Momentum}, client_optimizer="adam"), progress=False)
+        with pytest.raises(ValueError, match="takes its local steps by RMSprop, and the option"):
+            fp.run(
+                small({"client_optimizer": torch.optim.RMSprop}, client_optimizer="adam"),
+                progress=False,
+            )
 
 
 PERSONAL = ("2.weight", "2.bias")

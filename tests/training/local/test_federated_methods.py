@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from fedpriv import tree
+from fedpriv.experiments.local import ClientAdam, ClientMomentum
 from fedpriv.rng import Key
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.rates import RATE, RateOfRound, following_rounds
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.sgd import Adam, Momentum
+from fedpriv.training.local.sgd import as_client_optimizer
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, DenseSoftmaxTrainer
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
@@ -226,14 +227,18 @@ def _every_trainer():
 
 class TestClientOptimizers:
     @pytest.mark.parametrize(
-        ("own", "torchs"),
+        ("options", "torchs"),
         [
-            (partial(Momentum, decay=0.8), partial(torch.optim.SGD, momentum=0.8)),
-            (partial(Adam, beta1=0.8, beta2=0.9), partial(torch.optim.Adam, betas=(0.8, 0.9))),
+            (ClientMomentum(client_decay=0.8), partial(torch.optim.SGD, momentum=0.8)),
+            (
+                ClientAdam(client_beta1=0.8, client_beta2=0.9, client_adaptivity=1e-6),
+                partial(torch.optim.Adam, betas=(0.8, 0.9), eps=1e-6),
+            ),
         ],
     )
-    def test_the_schedules_one_takes_torchs_steps(self, own, torchs):
-        schedule, user = replace(PLAIN, optimizer=own, learning_rate=0.05), arrays()
+    def test_the_options_take_torchs_steps(self, options, torchs):
+        schedule = replace(PLAIN, optimizer=options.make(), learning_rate=0.05)
+        user = arrays()
         expected = by_hand(
             mlp(), nn.functional.cross_entropy, user.x, user.y, schedule, KEY,
             make=partial(torchs, lr=0.05),
@@ -249,15 +254,15 @@ class TestClientOptimizers:
             found.train(params, examples, KEY), same.train(params, examples, KEY), 1e-2, 1e-3
         )
 
-    def test_momentum_zero_is_sgd_to_the_bit(self):
-        schedule = replace(PLAIN, optimizer=partial(Momentum, decay=0.0))
+    def test_torchs_plain_sgd_is_ours_to_the_bit(self):
+        schedule = replace(PLAIN, optimizer=as_client_optimizer(torch.optim.SGD))
         left = module_trainer(PLAIN).train(module_params(mlp()), arrays(), KEY)
         right = module_trainer(schedule).train(module_params(mlp()), arrays(), KEY)
         for name in left:
             np.testing.assert_array_equal(left[name], right[name])
 
     def test_what_a_trainer_does_not_take_is_refused_with_the_way_out(self):
-        optimizer = replace(PLAIN, optimizer=Adam)
+        optimizer = replace(PLAIN, optimizer=ClientAdam().make())
         proximal = replace(PLAIN, proximal=1.0)
         compiled = CompiledSoftmaxTrainer(schedule=PLAIN)
         with pytest.raises(ValueError, match=r"proximal-mu 1: CompiledSoftmax.*--device cpu"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedpriv as fp
 from fedpriv import tree
 from fedpriv.mechanisms import Clip
 from fedpriv.models import SoftmaxRegression
@@ -20,7 +21,7 @@ from fedpriv.training.local.module import (
     module_params,
 )
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.sgd import SGD, Adam, Momentum
+from fedpriv.training.local.sgd import SGD, TorchOptimizer
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import as_work
 from tests.training.local.tag_examples import (
@@ -186,26 +187,33 @@ class TestModuleTrainer:
             ModuleTask(name="t", module=lambda: module, loss=cross_entropy, users={"a": arrays(3)})
 
 
-def test_no_other_optimizer_takes_the_plain_step_of_many_users():
-    for other in (Momentum, Adam):
-        made = other(learning_rate=0.1)
-        assert not isinstance(made, SGD) and not hasattr(made, "move")
+COSINE = partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=9)
+COOLED = partial(TorchOptimizer, optimizer=torch.optim.SGD, scheduler=COSINE)
 
 
 @pytest.mark.parametrize(
-    ("own", "torchs"),
+    ("given", "expected", "scheduler"),
     [
-        (SGD, torch.optim.SGD),
-        (partial(Momentum, decay=0.8), partial(torch.optim.SGD, momentum=0.8)),
-        (partial(Adam, adaptivity=1e-6), partial(torch.optim.Adam, eps=1e-6)),
+        (SGD, torch.optim.SGD, None),
+        (partial(torch.optim.SGD, momentum=0.8, nesterov=True), None, None),
+        (torch.optim.Adam, None, None),
+        (partial(torch.optim.AdamW, weight_decay=0.2), None, None),
+        (torch.optim.RMSprop, None, None),
+        (
+            partial(TorchOptimizer, optimizer=torch.optim.SGD, scheduler=COSINE),
+            torch.optim.SGD,
+            COSINE,
+        ),
     ],
 )
-def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(own, torchs):
+def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(
+    given, expected, scheduler
+):
     rng = np.random.default_rng(0)
     data = ArrayExamples(rng.normal(size=(20, 4)).astype(np.float32), rng.integers(0, 3, 20))
     task = ModuleTask(
         name="t", module=lambda: nn.Linear(4, 3), loss=nn.functional.cross_entropy,
-        users={"a": data}, synthetic=True, client_optimizer=own, users_at_once=4,
+        users={"a": data}, synthetic=True, client_optimizer=given, users_at_once=4,
     )  # fmt: skip
     schedule, key = Schedule(learning_rate=0.05, batch_size=4, epochs=3), Key.simulation(3)
     params = task.init_params(key)
@@ -213,16 +221,47 @@ def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(own, t
     for _ in range(2):
         found = trainer.train(params, data, key)
         module = load_params(nn.Linear(4, 3), params)
-        optimizer, stream = torchs(module.parameters(), lr=0.05), key.generator()
+        optimizer = (expected or given)(module.parameters(), lr=0.05)
+        rates, stream = scheduler and scheduler(optimizer), key.generator()
         chosen = data.take(schedule.choose(20, stream))
         for batch in schedule.batches(20, stream):
             optimizer.zero_grad()
             x, y = torch.from_numpy(chosen.x[batch]), torch.from_numpy(chosen.y[batch])
             nn.functional.cross_entropy(module(x), y).backward()
             optimizer.step()
+            if rates is not None:
+                rates.step()
         for name, tensor in module.named_parameters():
-            expected = tensor.detach().numpy() - params[name]
-            np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-6)
+            change = tensor.detach().numpy() - params[name]
+            np.testing.assert_allclose(found[name], change, rtol=1e-4, atol=1e-6)
+    assert all(parameter.grad is None for parameter in trainer.alone.module.parameters())
     arguments = {"params": params, "bound": Clip(l2_clip_norm=1.0), "key": key}
     done = as_work(trainer).partial_sum(**arguments, data=task.data, user_ids=["a"])
     assert done.num_failed == 0 and np.abs(done.total["bias"]).sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (torch.optim.LBFGS, "LBFGS computes the loss several times a step"),
+        (
+            partial(
+                TorchOptimizer, optimizer=torch.optim.SGD,
+                scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau,
+            ),
+            "ReduceLROnPlateau's step takes a measured value",
+        ),
+    ],
+)  # fmt: skip
+def test_what_needs_more_than_gradients_is_refused_before_a_run(given, said, tmp_path):
+    people = {f"u{n}": arrays(6, seed=n) for n in range(6)}
+    task = ModuleTask(
+        name="t", module=lambda: nn.Linear(4, 3), loss=cross_entropy, users=people,
+        public=arrays(6, seed=9), synthetic=True, client_optimizer=given,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=said):
+        fp.run(
+            fp.FederatedExperiment(name="own", description="Own.", task=lambda _: task, rounds=2),
+            cohort=3, noise_multiplier=1.0, progress=False, out=tmp_path / "run",
+        )  # fmt: skip
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()

@@ -16,7 +16,6 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local import vectorised
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.sgd import Momentum
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from tests.training.local.vectorised.users import (
     built,
@@ -136,7 +135,7 @@ def test_what_cannot_be_compiled_is_refused_beforehand():
     ("options", "why"),
     [
         ({"module": lambda: nn.Sequential(nn.Linear(12, 5), nn.Dropout(0.5))}, "layer '1' draws"),
-        ({"client_optimizer": Momentum}, "with the client optimizer Momentum"),
+        ({"client_optimizer": torch.optim.Adam}, "with the client optimizer Adam"),
     ],
 )
 def test_users_who_are_always_trained_one_by_one_are_not_compiled(options, why, caplog):
