@@ -1,8 +1,8 @@
 """The ready ServerApp: the loop of `fedpriv run`, with Flower bringing the work to users.
 
 The run folder is the same as that of any other run, and so are its guarantees: a round is charged
-before its cohort is drawn, and `resume="/runs/first"` goes on after a kill. Evaluation is central,
-on the server's own copy of the data.
+before its cohort is drawn, and the folder's `resume.toml` is the run-config that goes on after a
+kill. Evaluation is central, on the server's own copy of the data.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from fedpriv.backends.backend import Backend
 from fedpriv.backends.flower.client import named_device
 from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.settings import (
+    RESUME_FILE,
     missing_corpus_named,
     open_corpus,
     read_experiment,
     read_grid_settings,
     read_path,
     read_value,
+    resume_config,
 )
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.experiments.experiment import Components, Experiment
@@ -136,13 +138,16 @@ def _open_run(run_config: Any) -> PreparedRun:
         automatic = {name: chosen[name] for name in experiment.automatic if name in chosen}
         if chosen != experiment.with_options(automatic).options():
             prepared.folder.close()
-            raise ValueError(f"repeat the run-config of {resume} to resume it: nodes read it too")
+            raise ValueError(
+                f"the run-config is another than that of {resume}, and nodes read it too: give "
+                f"--run-config {resume / RESUME_FILE}, which goes on with that run"
+            )
         return prepared
     out = read_path("out", run_config)
     if out is None:
         raise ValueError("give the run folder, --run-config 'out=\"/absolute/path\"'")
     with missing_corpus_named():
-        return start_run(
+        prepared = start_run(
             experiment,
             str(run_config["experiment"]),
             open_corpus(run_config),
@@ -153,6 +158,10 @@ def _open_run(run_config: Any) -> PreparedRun:
             anchors=anchors,
             label=str(run_config.get("label") or "") or None,
         )
+    path = prepared.folder.path / RESUME_FILE
+    path.write_text(resume_config(run_config, prepared.folder.path), "utf-8")
+    _LOG.info("if it is interrupted, go on with: flwr run ... --run-config %s", path)
+    return prepared
 
 
 def _report(headline: Measure | None, record: RoundRecord) -> None:

@@ -20,6 +20,7 @@ summary.json           the figures of a finished run
 selected.safetensors   the model that it returns, where that was selected on public examples
 status.json            of a deployed run: nodes, last error, when the last round ended
                        (`runs/status.py`)
+resume.toml            of a deployed run: the run-config that goes on with it
 =====================  ======================================================================
 
 A round is charged in the ledger before anything is drawn; its state is in place before it is
@@ -70,7 +71,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")
 _RESERVED_FILES = frozenset({
     "experiment.json", "data.key", "ledger.jsonl", "rounds.jsonl", "diagnostics.jsonl",
     "backends.jsonl", "start.safetensors", "selected.safetensors", "state.safetensors",
-    "summary.json", "report.html", "model.safetensors", "README.md",
+    "summary.json", "report.html", "model.safetensors", "README.md", "resume.toml",
 })
 # fmt: on
 

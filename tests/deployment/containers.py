@@ -59,14 +59,23 @@ class Deployment(Lines):
         form = "{{if .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}}"
         return self.docker("inspect", "--format", form, self.container(service)).stdout.strip()
 
-    def start_run(self, config: Mapping[str, object]) -> subprocess.Popen[str]:
-        """Start a run by the operator's container; its log comes out of the process."""
-        words = " ".join(
-            f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
-            for name, value in config.items()
-        )
+    def start_run(self, config: Mapping[str, object] | Path) -> subprocess.Popen[str]:
+        """Start a run by the operator's container, with a run-config or a file of one.
+
+        Its log comes out of the process.
+        """
+        if isinstance(config, Path):
+            mounted, words = ["--volume", f"{config}:/resume.toml:ro"], "/resume.toml"
+        else:
+            mounted, words = (
+                [],
+                " ".join(
+                    f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
+                    for name, value in config.items()
+                ),
+            )
         return subprocess.Popen(
-            ["docker-compose", "--project-name", PROJECT, "run", "--rm", "-T", "operator",
+            ["docker-compose", "--project-name", PROJECT, "run", "--rm", "-T", *mounted, "operator",
              "run", "/app", "here", "--stream", "--run-config", words],
             cwd=CHECKOUT, env=self.environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

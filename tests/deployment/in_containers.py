@@ -180,7 +180,7 @@ def _killed_and_resumed(here: Deployment) -> None:
     here.must(here.compose("down", "--timeout", "10", "--remove-orphans"))
     here.must(here.compose("up", "--detach"))
     here.healthy([name for name in read()["services"] if name not in ("operator", "gate")])
-    run = here.start_run({**CONFIG, "resume": "/runs/first", "out": ""})
+    run = here.start_run(here.folder / "deploy" / "runs" / "first" / "resume.toml")
     try:
         here.followed(run, "report:")
     finally:

@@ -142,11 +142,15 @@ class Layout(Lines):
             capture_output=True, text=True, check=False,
         )  # fmt: skip
 
-    def run(self, config: Mapping[str, object], app: Path = CHECKOUT) -> subprocess.Popen[str]:
-        """Start a run as the operator does."""
-        words = " ".join(
-            f"{key}={self.here('serverapp', _literal(value))}" for key, value in config.items()
-        )
+    def run(
+        self, config: Mapping[str, object] | Path, app: Path = CHECKOUT
+    ) -> subprocess.Popen[str]:
+        """Start a run as the operator does, with a run-config or a file of one."""
+        words = str(config)
+        if isinstance(config, Mapping):
+            words = " ".join(
+                f"{key}={self.here('serverapp', _literal(value))}" for key, value in config.items()
+            )
         environment = self.environment("operator")
         home = Path(environment["FLWR_HOME"] or environment["HOME"])
         environment["FLWR_HOME"] = str(home := self.folder / "deploy" / "operator")

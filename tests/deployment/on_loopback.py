@@ -101,7 +101,7 @@ def _whole(layout: Layout) -> None:
     layout.listens("superlink")
     supervisor = threading.Thread(target=layout.supervise, daemon=True)
     supervisor.start()
-    run = layout.run({**CONFIG, "resume": "/runs/first", "out": ""})
+    run = layout.run(layout.folder / "deploy" / "runs" / "first" / "resume.toml")
     try:
         followed(run, "report:")
     finally:

@@ -126,6 +126,21 @@ def read_grid_settings(run_config: Config) -> GridSettings:
     )
 
 
+#: File of a run folder: a run-config that goes on with it.
+RESUME_FILE = "resume.toml"
+
+
+def resume_config(run_config: Config, folder: Path) -> str:
+    """Return a run-config as TOML that goes on with the run that was started by another.
+
+    `flwr run` takes it as a file, `--run-config FOLDER/resume.toml`. Nodes need every value again,
+    for they read the experiment in the run-config.
+    """
+    values = {**run_config, "resume": str(folder), "out": ""}
+    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    return "".join(f"{line}\n" for line in lines)
+
+
 def read_value(config: Config, key: str, default: Value | None = None) -> Any:
     """Return the value of a key, of the kind that its default has.
 

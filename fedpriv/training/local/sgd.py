@@ -203,9 +203,10 @@ def as_client_optimizer(given: Any) -> Callable[..., ClientOptimizer]:
             "anew; give the class, or a partial of it with its settings, such as "
             "partial(torch.optim.AdamW, weight_decay=0.01)"
         )
+    maker: Callable[..., Any] = given
     if isinstance(made, type) and issubclass(made, torch.optim.Optimizer):
-        return partial(TorchOptimizer, optimizer=given)
-    return given
+        return partial(TorchOptimizer, optimizer=maker)
+    return maker
 
 
 def optimizer_name(given: Any) -> str:

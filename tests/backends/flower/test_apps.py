@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.runs.participation import AllUsersFailedError
 from fedpriv.runs.prepared import start_run
+from tests.backends.flower.conftest import Gone
 from tests.running.selected import topical
 
 NUM_NODES, NUM_ROUNDS = 3, 3
@@ -218,6 +220,22 @@ class TestABoundOfOnesOwn:
         with pytest.raises(AllUsersFailedError, match="bound 'halving' is unknown here"):
             deploy(experiment=f"{own}:unnamed", out=tmp_path / "run")
         assert not (tmp_path / "run" / "rounds.jsonl").exists()
+
+
+def test_a_run_goes_on_by_the_file_in_its_folder_alone(made, deploy, tmp_path):
+    """The file is all that `flwr run --run-config FILE` needs."""
+    asked = {"label": 'a "label" of ünicode\\', "options": "local.epochs = 2", "rounds": 4}
+    deploy(out=tmp_path / "whole", **asked)
+    with pytest.raises(Gone):
+        deploy(out=tmp_path / "run", rounds_until_lost=2, **asked)
+    found = tomllib.loads((tmp_path / "run" / "resume.toml").read_text("utf-8"))
+    with pytest.raises(ValueError, match=r"give --run-config \S+/run/resume.toml"):
+        deploy(resume=tmp_path / "run", rounds=4)
+    deploy(**found)
+    assert verify_run(tmp_path / "run").ok
+    # The round that was under way is charged: three of four are done.
+    done = [fp.load(tmp_path / name).summary["rounds"] for name in ("run", "whole")]
+    assert done == [3, 4]
 
 
 def test_a_simulation_does_not_go_on_as_a_secure_run(made, deploy, tmp_path):
