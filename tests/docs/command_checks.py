@@ -162,6 +162,8 @@ def _check_module(module: str, words: list[str]) -> None:
 def _check_flwr(words: list[str]) -> None:
     from flwr.common.config import parse_config_args
 
+    from fedpriv.backends.flower.settings import RESUME_FILE
+
     with warnings.catch_warnings():
         # Flower asks typer for what it will do without.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -171,7 +173,9 @@ def _check_flwr(words: list[str]) -> None:
     _, given = parsed(flwr, words)
     known = PROJECT["tool"]["flwr"]["app"]["config"]
     try:
-        keys = parse_config_args(given.get("run_config_overrides") or [])
+        config = given.get("run_config_overrides") or []
+        written = len(config) == 1 and Path(config[0]).name == RESUME_FILE  # by the run before
+        keys = {} if written else parse_config_args(config)
         parse_config_args(given.get("federation_config_overrides") or [])
     except Exception as error:
         raise Refused(str(error)) from error
