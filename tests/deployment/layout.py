@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,24 +11,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
+from fedpriv.deploy.kubernetes import read_compose
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COMPOSE = CHECKOUT / "docker-compose.yml"
 NODES = ("1", "2", "3")
-_DEFAULT = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 
 def read(path: Path = COMPOSE, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a compose file with its variables filled in: given ones, else their defaults."""
-    given = environment or {}
-
-    def value(found: re.Match[str]) -> str:
-        return given.get(found[1], found[2])
-
-    return yaml.safe_load(_DEFAULT.sub(value, path.read_text("utf-8")).replace("$$", "$"))
+    return read_compose(path.read_text("utf-8"), environment or {})
 
 
 def broken(compose: Mapping[str, Any]) -> list[str]:

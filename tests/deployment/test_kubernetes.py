@@ -1,0 +1,154 @@
+"""The Kubernetes manifests grant what the compose file grants, and are of Kubernetes' schema."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+
+import pytest
+import yaml
+
+from fedpriv.deploy.checks import check_keys
+from fedpriv.deploy.kubernetes import kubernetes_manifests
+from tests.deployment.layout import read
+
+NODES = 3
+#: The rules of a Kubernetes release that is in use.
+RELEASES = ("1.30", "1.34")
+
+
+def documents(environment=None):
+    files = kubernetes_manifests(NODES, environment or {})
+    return [one for text in files.values() for one in yaml.safe_load_all(text)]
+
+
+def deployments(environment=None):
+    found = [one for one in documents(environment) if one["kind"] == "Deployment"]
+    return {one["metadata"]["name"]: one["spec"]["template"] for one in found}
+
+
+def test_there_is_a_pod_for_each_container_with_its_user_memory_and_no_rights():
+    pods, services = deployments({"FEDPRIV_USER": "1234:99"}), read()["services"]
+    assert set(pods) == set(services)
+    for name, pod in pods.items():
+        spec, service = pod["spec"], services[name]
+        whole = spec["securityContext"]
+        assert whole["runAsNonRoot"] and (whole["runAsUser"], whole["runAsGroup"]) == (1234, 99)
+        assert spec["automountServiceAccountToken"] is False
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
+            assert container["image"] == service["image"]
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
+        (container,) = spec["containers"]
+        assert container["resources"]["limits"]["memory"][:-1] == service["mem_limit"].upper()
+        assert container.get("args", service.get("command")) == service.get("command")
+        assert ("readinessProbe" in container) == ("healthcheck" in service)
+
+
+def test_what_a_pod_mounts_is_what_the_container_mounts_and_nothing_of_another_node():
+    services = read()["services"]
+    for name, pod in deployments().items():
+        volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
+        given = {label for label, one in volumes.items() if "emptyDir" not in one}
+        expected = {
+            volume.split(":")[0].removeprefix("./deploy/").replace("/", "-").removesuffix(".json")
+            for volume in services[name].get("volumes", [])
+        }
+        assert given == {label for label in expected if not label.startswith("data-")}
+        for label in given:
+            kind = "secret" if label.startswith(("keys-", "operator")) else None
+            kind = kind or ("configMap" if label == "node-users" else "persistentVolumeClaim")
+            assert kind in volumes[label]
+        (container,) = pod["spec"]["containers"]
+        assert not {one["name"] for one in container["volumeMounts"]} & {
+            label for label, one in volumes.items() if "secret" in one
+        }, "keys are copied: a secret's files are not the process's alone"
+
+
+def test_files_of_a_nodes_own_take_the_place_of_its_part_of_a_corpus():
+    pod = deployments({"FEDPRIV_FILES": "people.csv"})["client-2"]
+    claims = {one["name"] for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one}
+    assert claims == {"data-node-2"}
+
+
+def _reaches(policies, pod, other):
+    """Whether the policies let a pod open a connection to another one."""
+
+    def selected(policy, labels):
+        wanted = policy["spec"]["podSelector"].get("matchLabels", {})
+        return wanted.items() <= labels.items()
+
+    def allows(rules, kind, labels):
+        for rule in rules:
+            peers = rule.get(kind)
+            if peers is None:
+                return True
+            for peer in peers:
+                wanted = peer.get("podSelector", {}).get("matchLabels")
+                if wanted is not None and wanted.items() <= labels.items():
+                    return True
+        return False
+
+    def passes(direction, kind, labels, peer):
+        held = [
+            policy["spec"] for policy in policies
+            if selected(policy, labels) and direction in policy["spec"]["policyTypes"]
+        ]  # fmt: skip
+        assert held, "a pod that no policy selects is open to all"
+        return any(allows(spec.get(direction.lower(), []), kind, peer) for spec in held)
+
+    return passes("Egress", "to", pod, other) and passes("Ingress", "from", other, pod)
+
+
+def test_pods_reach_those_they_share_a_network_with_and_everybody_the_gate_s_port():
+    policies = [one for one in documents() if one["kind"] == "NetworkPolicy"]
+    services = read()["services"]
+    pods = {name: pod["metadata"]["labels"] for name, pod in deployments().items()}
+    outsider = {"app": "somebody else's"}
+    for name, labels in pods.items():
+        for other, others in pods.items():
+            shared = set(services[name]["networks"]) & set(services[other]["networks"])
+            outward = "nodes" in services[name]["networks"]
+            reached = bool(shared) or (other == "gate" and outward)
+            assert _reaches(policies, labels, others) == reached, (name, other)
+        assert not _reaches(policies, labels, outsider) or "nodes" in services[name]["networks"]
+    ports = [p["spec"] for p in policies if p["metadata"]["name"] == "gate"]
+    assert ports[0]["ingress"] == [{"ports": [{"port": 8443}]}]
+
+
+def test_keys_that_are_copied_are_the_processs_alone(tmp_path):
+    pod = deployments()["superlink"]["spec"]
+    (copy,) = pod["initContainers"]
+    (tmp_path / "made" / "nodes").mkdir(parents=True)
+    for name in ("superlink.key", "superexec.secret", "nodes/node-1.pub"):
+        (tmp_path / "made" / name).write_text("secret", "ascii")
+        (tmp_path / "made" / name).chmod(0o600)
+    (tmp_path / "given").mkdir()
+    with tarfile.open(tmp_path / "given" / "keys.tar", "w") as archive:
+        archive.add(tmp_path / "made", ".")
+    (tmp_path / "given" / "keys.tar").chmod(0o440)
+    (tmp_path / "keys").mkdir()
+    command = copy["command"][-1].replace("/given/", f"{tmp_path}/given/")
+    subprocess.run(["sh", "-c", command.replace(" /keys", f" {tmp_path}/keys")], check=True)
+    check_keys(tmp_path / "keys")
+    assert (tmp_path / "keys" / "nodes" / "node-1.pub").read_text("ascii") == "secret"
+
+
+@pytest.mark.slow  # an environment of its own
+def test_they_are_of_kubernetes_schema(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "own")], check=True)
+    pip = [str(tmp_path / "own" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*pip, "kubernetes-validate>=1.34"], check=True)
+    files = kubernetes_manifests(NODES, {})
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    check = [str(tmp_path / "own" / "bin" / "kubernetes-validate"), "--strict", "--quiet"]
+    for release in RELEASES:
+        found = [str(tmp_path / name) for name in files]
+        subprocess.run([*check, "-k", release, *found], check=True)
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(files["server.yaml"].replace("runAsNonRoot:", "runAsNoRoot:"), "utf-8")
+    assert subprocess.run([*check, str(wrong)], check=False).returncode != 0
