@@ -23,7 +23,7 @@ _DNS = {
 }
 # A secret's files are root's, and readable by the pod's group; private keys must be the process's
 # alone, so they are copied to memory first. As an archive, because a secret has no folders.
-_COPY_KEYS = "umask 077 && tar --no-same-owner -xf /given/keys.tar -C /keys"
+_COPY_KEYS = "umask 077 && tar --no-same-owner --no-same-permissions -xf /given/keys.tar -C /keys"
 
 
 def read_compose(text: str, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_keys_that_are_copied_are_the_processs_alone(tmp_path):
     (tmp_path / "made" / "nodes").mkdir(parents=True)
     for name in ("superlink.key", "superexec.secret", "nodes/node-1.pub"):
         (tmp_path / "made" / name).write_text("secret", "ascii")
-        (tmp_path / "made" / name).chmod(0o600)
+        (tmp_path / "made" / name).chmod(0o644)
     (tmp_path / "given").mkdir()
     with tarfile.open(tmp_path / "given" / "keys.tar", "w") as archive:
         archive.add(tmp_path / "made", ".")
