@@ -1,0 +1,66 @@
+"""Tables of the reference that are written by hand say what the code has."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import fedpriv as fp
+from fedpriv.backends.flower import settings
+from fedpriv.runs import folder
+from tests.api import dense
+from tests.backends.flower.real.processes import DECLARED
+from tests.deployment.layout import CHECKOUT
+
+_NAMES = re.compile(r"`([^`]+)`")
+
+
+def tables(page):
+    """Return the rows of each table of a page, as lists of cells."""
+    found, rows = [], []
+    lines = (CHECKOUT / "docs" / "reference" / page).read_text("utf-8").splitlines()
+    for line in [*lines, ""]:
+        if line.startswith("|"):
+            rows.append([cell.strip() for cell in line.strip("|").split("|")])
+        elif rows:
+            found.append(rows[2:])
+            rows = []
+    return found
+
+
+def test_run_config_has_each_key_that_the_app_declares_with_its_default():
+    rows, _ = tables("run-config.md")
+    said = {
+        key.strip("`"): tomllib.loads(f"value = {default.strip('`')}")["value"]
+        for key, default, _ in rows
+    }
+    assert said == settings.OWN_KEYS | {"options": ""}
+    page = (CHECKOUT / "docs" / "reference" / "run-config.md").read_text("utf-8")
+    short = {key: DECLARED[key] for key in settings.SHORT_KEYS}
+    assert said | short == DECLARED
+    assert all(f"`{key}`" in page for key in short)
+
+
+def test_node_config_has_each_key_that_a_node_reads():
+    _, rows = tables("run-config.md")
+    said = {name for row in rows for name in _NAMES.findall(row[0])}
+    guard = {"guard-users", "user-seconds", "user-memory-mb"}
+    assert said == {*settings.NODE_KEYS, "partition-id", "num-partitions", *guard}
+
+
+def test_run_folder_has_each_file_of_a_run_and_no_other(tmp_path):
+    (rows,) = tables("run-folder.md")
+    said = {name for row in rows for name in _NAMES.findall(row[0])}
+    of_exports = {"model.safetensors", "README.md"}
+    reserved = folder._RESERVED_FILES - of_exports
+    assert reserved <= said, sorted(reserved - said)
+    for secure in (False, True):
+        path = tmp_path / f"secure-{secure}"
+        fp.run(dense.experiment(), path, secure=secure, rounds=2, progress=False)
+        for file in path.rglob("*"):
+            name = re.sub(r"round-\d{6}", "round-NNNNNN", str(file.relative_to(path)))
+            known = name in said or name.split("/")[0] + "/" in said
+            assert known or file.is_dir() or name.startswith("."), name
+    listed = {name.rstrip("/").split("/")[0] for name in said}
+    described = folder.__doc__ or ""
+    assert all(name in described for name in listed - {"report.html"}), listed
