@@ -144,7 +144,7 @@ def key_figures(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> list[Fi
         nouns, found = run.words, released if rostered is None else rostered
         if found is None:
             continue
-        where = f"{nouns.rostered}s; not covered by ε"
+        where = f"{nouns.tested}s; not covered by ε"
         if rostered is None:
             where = f"{nouns.public}s; released"
         remarks = [*_interval_remark(found, measure), where, *_of_which(run), *_direction(measure)]
@@ -197,9 +197,11 @@ def _headline_figures(
     nouns, baseline = run.words, run.baseline(measure)
     of_users = unit_name(run.unit) == "user"
     if rostered is not None:
+        held_out = of_users and run.num_test_examples is None
+        number = users if run.num_test_examples is None else run.num_test_examples
         remarks = [
-            ("held-out examples of " if of_users else "measured on ")
-            + counted(users, nouns.rostered),
+            ("held-out examples of " if held_out else "measured on ")
+            + counted(number, nouns.tested),
             "a diagnostic, not covered by ε",
             *_of_which(run),
             *_direction(measure),
