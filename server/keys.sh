@@ -33,7 +33,9 @@ for name in "$@"; do
     esac
 done
 [ -f "$folder/parts/users.json" ] || fail "$folder/parts/users.json is not there; cut a corpus" \
-    "first: fedpriv data part CORPUS --nodes $nodes --out $folder/parts"
+    "first: fedpriv data part CORPUS --nodes $nodes --out $folder/parts; or, for nodes with files of" \
+    "their own, put their lists of ids together: fedpriv data roster node-1.ids ..." \
+    "--out $folder/parts/server/roster.txt --users $folder/parts/users.json"
 python3 - "$folder/parts/users.json" "$nodes" <<'COUNT'
 import json, sys
 names = sorted(json.load(open(sys.argv[1], encoding="utf-8")))

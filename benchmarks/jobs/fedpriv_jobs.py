@@ -119,7 +119,7 @@ def main() -> None:
             described = RunDescription(
                 components=components,
                 reference=experiment.name,
-                corpus_path=path,
+                place=path,
                 backend=arguments.backend,
             )
             folder = RunFolder.create(Path(out) / "run", described, keep_last=2)

@@ -17,6 +17,7 @@ from fedpriv.tasks.module_task import ModuleTask
 VISITS = Table(
     user="patient",
     columns={"age": float, "pressure": float, "returned": int},
+    allowed={"age": (0, 130), "returned": {0, 1}},
     name="visits",
 )
 

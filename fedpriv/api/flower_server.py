@@ -77,15 +77,15 @@ def _main(grid: Grid, context: Context) -> None:
     task = prepared.components.task
     status = StatusFile(prepared.folder.path, prepared.ledger.mode)
 
-    def report(record: RoundRecord) -> None:
-        status.round_ended()
-        _report(next(iter(task.measures), None), record)
-
     with closing(prepared.folder), status.kept():
         backend = connect(grid, roster, settings, plan=plan)
         found = backend.registry.node_of
         status.registered(nodes=len(set(found.values())), users=len(found))
         measuring = replace(backend, measure=measure_of(task))
+
+        def report(record: RoundRecord) -> None:
+            _report(next(iter(task.measures), None), record)
+            status.round_ended(nodes_online=backend.look_at_nodes())
 
         def made(experiment: Experiment, components: Components) -> Backend:
             return measuring

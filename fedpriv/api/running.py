@@ -13,6 +13,7 @@ from rich.markup import escape
 from fedpriv.api.result import Run, TemporaryFolder, load, read
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.datasets.importers.locate import resolve_corpus
+from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import takes_corpus
 from fedpriv.experiments.experiment import Experiment
@@ -22,7 +23,7 @@ from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.trials import Trials
 from fedpriv.runs.averaging import Keeping
-from fedpriv.runs.backends import named_backends
+from fedpriv.runs.backends import named_backends, place_of, recorded_place
 from fedpriv.runs.callbacks import Callback, check_callbacks
 from fedpriv.runs.document import check_experiment_name, read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
@@ -55,7 +56,7 @@ def run(
     experiment: str | Experiment,
     out: str | Path | None = None,
     *,
-    corpus: str | Path | None = None,
+    corpus: str | Path | NodeData | None = None,
     backend: str = "serial",
     workers: int | None = None,
     gpus_per_worker: float | None = None,
@@ -77,9 +78,9 @@ def run(
         out: The run folder, which must not hold a run yet. Without it the run has the same ledger
             and files in a temporary folder, removed with the last `Run` that stands for it or
             with the process; `Run.save` keeps them.
-        corpus: A prepared corpus, a dump to import, or a known name. Without one, experiments
-            that need one look where `fedpriv run` looks, and else train on the synthetic
-            StackOverflow and say so.
+        corpus: A prepared corpus, a dump to import, or a known name; or own files in its place,
+            `fedpriv.datasets.local_data.NodeData`. Without one, experiments that need one look
+            where `fedpriv run` looks, and else train on the synthetic StackOverflow and say so.
         backend: "serial" (in this process), "threads" or "ray".
         workers: Of threads or Ray; None for one a core.
         gpus_per_worker: Part of a GPU for each worker of Ray's.
@@ -135,8 +136,11 @@ def run(
         spell=_as_argument,
     ) as factories:
         heard = console if is_watched(console, progress) else None
-        asked = None if corpus is None else str(corpus)
-        found = find_corpus(chosen, asked, console=heard, importing=heard)
+        if isinstance(corpus, NodeData):
+            found = corpus
+        else:
+            asked = None if corpus is None else str(corpus)
+            found = find_corpus(chosen, asked, console=heard, importing=heard)
         prepared = start_run(
             chosen,
             reference,
@@ -144,7 +148,7 @@ def run(
             path,
             secure=secure,
             backend=backend,
-            make_backend=factories(reference, found and str(found.directory.resolve())),
+            make_backend=factories(reference, place_of(found)),
             keep_last=_check_keep(keep_checkpoints),
             anchors=keeping.anchors(),
             label=label,
@@ -212,7 +216,7 @@ def resume(
         prepared = resume_run(
             folder,
             experiment=experiment,
-            make_backend=factories(reference, document["corpus"]["path"]),
+            make_backend=factories(reference, recorded_place(document)),
             keep_last=_check_keep(keep_checkpoints),
             anchors=anchors_of(anchor, anchor_command),
         )

@@ -24,7 +24,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.run_record import RunRecord, read_run
-from fedpriv.runs.backends import open_corpus
+from fedpriv.runs.backends import open_corpus, recorded_place
 from fedpriv.runs.document import restore_experiment
 from fedpriv.training.evaluate import measure_models
 from fedpriv.tree import Params
@@ -210,8 +210,8 @@ def _spacing(kept: Sequence[int]) -> int:
 
 def _task(run: RunRecord, experiment: Experiment | str | None, corpus: str | Path | None) -> Any:
     made = restore_experiment(run.description, run.directory, experiment)
-    where = run.corpus.get("path") if corpus is None else str(corpus)
-    return make_task(made, open_corpus(where))
+    place = recorded_place(run.description) if corpus is None else str(corpus)
+    return make_task(made, open_corpus(place))
 
 
 def _iterate(store: CheckpointStore, round_num: int) -> Params:

@@ -33,7 +33,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import released_params
 from fedpriv.report.run_record import RunRecord, read_run, spent
 from fedpriv.rng import Key
-from fedpriv.runs.backends import open_corpus
+from fedpriv.runs.backends import open_corpus, recorded_place
 from fedpriv.runs.document import restore_experiment
 from fedpriv.tasks.task import Task
 from fedpriv.tree import Params
@@ -107,7 +107,7 @@ def attack_membership(path: Path, experiment: Experiment | str | None = None) ->
     made = restore_experiment(document, path, experiment)
     if made.unit != "user":
         raise ValueError(f"{made.name} is of single examples; the attack is on users")
-    corpus = open_corpus(document["corpus"]["path"])
+    corpus = open_corpus(recorded_place(document))
     task = make_task(made, corpus)
     if type(task).user_losses is Task.user_losses:
         raise ValueError(

@@ -35,7 +35,7 @@ from fedpriv.privacy.statement.sealed import (
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
-from fedpriv.runs.backends import open_corpus
+from fedpriv.runs.backends import open_corpus, recorded_place
 from fedpriv.runs.document import read_document, restore_experiment
 
 FALSE_ALARM = 0.001
@@ -303,7 +303,7 @@ class AuditedRun:
         """
         document = read_document(self.folder)
         experiment = restore_experiment(document, self.folder, name)
-        made = build(experiment, open_corpus(document["corpus"]["path"]))
+        made = build(experiment, open_corpus(recorded_place(document)))
         made = in_study(experiment, made, self.plan.trials)
         return Candidate(name=experiment.name, plan=made.plan, seed=experiment.seed)
 

@@ -64,7 +64,7 @@ def ids(
         fail(f"{data} holds no one's data; give the files of this node's people")
     bad = list(problems)
     if out is not None:
-        _write(out, found)
+        _write(out, _lines(found))
     if as_json:
         print_json({"ids": found, "problems": bad})
     elif out is None:
@@ -95,7 +95,7 @@ def roster(
     """Put nodes' lists of ids together, each id once, and say who is on two of them."""
     found = {path: read_roster(path) for path in lists}
     counts = Counter(one for ids in found.values() for one in ids)
-    _write(out, sorted(counts))
+    _write(out, _lines(sorted(counts)))
     if users is not None:
         _write_hosts(users, found, counts)
     print_line(f"{out}: {len(counts):,} people")
@@ -114,10 +114,16 @@ def _write_hosts(
     if len({path.stem for path in found}) < len(found):
         fail("two lists have one name; call each by its node: node-1.ids")
     hosts = {path.stem: [one for one in ids if counts[one] == 1] for path, ids in found.items()}
-    with writing_to(file):
-        file.write_text(json.dumps(hosts, indent=1), "utf-8")
+    _write(file, json.dumps(hosts, indent=1))
 
 
-def _write(file: Path, found: Iterable[str]) -> None:
+def _lines(found: Iterable[str]) -> str:
+    return "".join(f"{one}\n" for one in found)
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file that its owner alone may read: ids are pseudonyms, and of persons still."""
     with writing_to(file):
-        file.write_text("".join(f"{one}\n" for one in found), "utf-8")
+        file.touch(0o600)
+        file.chmod(0o600)
+        file.write_text(text, "utf-8")

@@ -21,6 +21,7 @@ from fedpriv.cli.listing import (
     with_flags,
 )
 from fedpriv.cli.output import Interrupted, errors, print_json, print_line, print_table
+from fedpriv.datasets.local_data import NodeData
 from fedpriv.experiments.options import Option, normalize
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to
@@ -30,7 +31,7 @@ from fedpriv.privacy.plan import unit_name, unit_words
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
-from fedpriv.runs.backends import backends_of, named_backends
+from fedpriv.runs.backends import backends_of, named_backends, place_of, recorded_place
 from fedpriv.runs.progress import describe_early_end, describe_failures, follow
 from fedpriv.training.stopping import interruptible
 
@@ -153,6 +154,16 @@ def run_command(
     corpus: CorpusName = None,
     *,
     flags: dict[str, Option],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Own files in place of a corpus, as a node has them: CSV files or SQLite; with "
+            "--data-key."
+        ),
+    ] = None,
+    data_key: Annotated[
+        Path | None, typer.Option(help="The key that their people's ids are made with.")
+    ] = None,
     option: Settings = None,
     backend: Annotated[
         str,
@@ -220,7 +231,8 @@ def run_command(
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
     options = given_once(_with_start_file(flags), settings_of(option or ()))
-    if resume is not None and (out or corpus or secure or options or label or quick):
+    given = out or corpus or data or data_key or secure or options or label or quick
+    if resume is not None and given:
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, with its anchor, or "
             "with the experiment where that is code of your own"
@@ -234,7 +246,7 @@ def run_command(
             prepared = resume_run(
                 resume,
                 experiment=experiment,
-                make_backend=factories(name, document["corpus"]["path"]),
+                make_backend=factories(name, recorded_place(document)),
                 keep_last=keep_last,
                 anchors=anchors,
             )
@@ -246,7 +258,7 @@ def run_command(
                 chosen = shortened(chosen, options)
             folder = out if out is not None else _default_folder(chosen.name)
             _check_run_folder(folder)
-            found = find_corpus(
+            found = _own_files(data, data_key, corpus) or find_corpus(
                 chosen, corpus, console=None if as_json else errors, importing=errors
             )
             _say(f"preparing {chosen.name}: its data, model and plan", quiet=as_json)
@@ -258,7 +270,7 @@ def run_command(
                     folder,
                     secure=secure,
                     backend=backend,
-                    make_backend=factories(experiment, found and str(found.directory.resolve())),
+                    make_backend=factories(experiment, place_of(found)),
                     keep_last=keep_last,
                     anchors=anchors,
                     label=label,
@@ -273,6 +285,24 @@ def run_command(
         print_json(summary)
     else:
         print_summary(summary, coverage_of(prepared.folder.document), report)
+
+
+def _own_files(data: Path | None, key: Path | None, corpus: str | None) -> NodeData | None:
+    """Return where own files lie; None where none are given.
+
+    Raises:
+        ValueError: If they are given without their key, or with a corpus.
+    """
+    if data is None and key is None:
+        return None
+    if data is None or key is None:
+        raise ValueError(
+            f"--{'data' if data is None else 'data-key'} is missing; give both, the files and the "
+            "key of `fedpriv data key`"
+        )
+    if corpus is not None:
+        raise ValueError(f"--data and --corpus {corpus} are two sources of users; leave one out")
+    return NodeData(data.resolve(), key.resolve())
 
 
 def _chosen(name: str, options: Mapping[str, Option], *, secure: bool) -> Experiment:

@@ -74,7 +74,9 @@ def _lines(found: RunStatus) -> list[tuple[str, str]]:
             lines.append(("", f"does NOT cover: {'; '.join(missing)}"))
     if found.nodes is not None:
         users = "" if found.users is None else f", with {found.users:,} rostered users"
-        lines.append(("nodes", f"{found.nodes:,}{users}"))
+        online = f"{found.nodes_online:,} of " if found.nodes_online is not None else ""
+        which = " registered nodes are online" if online else ""
+        lines.append(("nodes", f"{online}{found.nodes:,}{which}{users}"))
     lines.append(("last round", found.last_round_ended or "none ended yet"))
     if found.last_error is not None:
         when = "" if found.last_error_at is None else f"{found.last_error_at}: "

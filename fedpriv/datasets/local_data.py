@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,29 @@ class Table:
         columns: What is read, by name: `float`, `int` or `str`. An empty value is none of them.
         user: The column that says whose a row is; of a folder with one file a person, none is read.
         name: The table of an SQLite file; "" where it has only one.
+        allowed: What a column may hold, by its name: a set of values, such as `{0, 1}`, or the
+            least and the most of numbers, such as `(0, 130)`. Others are of no row.
     """
 
     columns: Mapping[str, type]
     user: str = "user"
     name: str = ""
+    allowed: Mapping[str, Set[Any] | tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for column, given in self.allowed.items():
+            kind = self.columns.get(column)
+            if kind is None:
+                raise ValueError(f"allowed: column {column!r} is not among the columns")
+            if isinstance(given, tuple):
+                fits = kind is not str and len(given) == 2 and given[0] <= given[1]
+            else:
+                fits = isinstance(given, Set) and bool(given)
+            if not fits:
+                raise ValueError(
+                    f"column {column!r}: {given!r} is neither a set of values nor the least and "
+                    "the most of numbers; give one, such as {0, 1} or (0, 130)"
+                )
         for column, kind in self.columns.items():
             if kind not in _DTYPES:
                 raise ValueError(f"column {column!r} is of {kind!r}; say float, int or str")
@@ -69,19 +85,25 @@ class Table:
             By column, float64, int64 or text `(rows,)`.
 
         Raises:
-            BadRowError: For the first value that is not of its column's kind.
+            BadRowError: For the first value that is not of its column's kind, or not allowed.
         """
         found: dict[str, list[Any]] = {column: [] for column in self.columns}
         for where, values in rows:
             for (column, kind), value in zip(self.columns.items(), values, strict=True):
-                found[column].append(_value(kind, value, column, where))
+                found[column].append(_value(kind, value, column, where, self.allowed.get(column)))
         return {
             column: np.array(values, _DTYPES[self.columns[column]])
             for column, values in found.items()
         }
 
 
-def _value(kind: Callable[[Any], Any], given: Any, column: str, where: str) -> Any:
+def _value(
+    kind: Callable[[Any], Any],
+    given: Any,
+    column: str,
+    where: str,
+    allowed: Set[Any] | tuple[float, float] | None,
+) -> Any:
     unfit = (
         given in (None, "") or isinstance(given, bytes) or (kind is int and type(given) is float)
     )
@@ -89,9 +111,21 @@ def _value(kind: Callable[[Any], Any], given: Any, column: str, where: str) -> A
     if not unfit:
         with suppress(ValueError, OverflowError):
             value = kind(given)
-            if _FITS[kind](value):
+            if _FITS[kind](value) and _is_allowed(value, allowed):
                 return value
-    raise BadRowError(f"{where}: column {column!r} holds no {_WORDS[kind]}")
+    raise BadRowError(f"{where}: column {column!r} holds no {_WORDS[kind]}{_described(allowed)}")
+
+
+def _is_allowed(value: Any, allowed: Set[Any] | tuple[float, float] | None) -> bool:
+    if isinstance(allowed, tuple):
+        return allowed[0] <= value <= allowed[1]
+    return allowed is None or value in allowed
+
+
+def _described(allowed: Set[Any] | tuple[float, float] | None) -> str:
+    if isinstance(allowed, tuple):
+        return f" from {allowed[0]:g} to {allowed[1]:g}"
+    return "" if allowed is None else f" of {', '.join(sorted(map(repr, allowed)))}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ def _lines(folder: Path) -> Iterator[str]:
             what = "every charge" if name == "spent" else "the whole plan"
             yield from _gauge(f"epsilon_{name}", f"The epsilon of {what}.", epsilon.value, labels)
     yield from _gauge("nodes", "Nodes that host rostered users.", found.nodes, run)
+    online = "Of these, nodes that are online; while a server trains."
+    yield from _gauge("nodes_online", online, found.nodes_online, run)
     if found.mode != "simulation":
         return
     ended = found.last_round_ended

@@ -50,18 +50,23 @@ def takes_data(factory: Callable[..., Any]) -> bool:
     return found is not None and found.kind is found.KEYWORD_ONLY
 
 
-def make_task(experiment: Experiment, corpus: Corpus | None, data: NodeData | None = None) -> Any:
+def make_task(
+    experiment: Experiment, corpus: Corpus | NodeData | None, data: NodeData | None = None
+) -> Any:
     """Return the task of an experiment: a `Task`, or a `CentralTask` of examples.
 
     Args:
         experiment: Whose.
         corpus: What it is made on; None for a task that brings its own data.
-        data: Where a node's own data lie; None on a server, and on a node without any.
+        data: Where a node's own data lie; None on a server, and on a node without any. In a
+            simulation on such data they stand in the place of a corpus.
 
     Raises:
         ValueError: If there is a corpus, or a node's own data, that the task does not take.
     """
     factory: Callable[..., Any] = experiment.task
+    if isinstance(corpus, NodeData):
+        corpus, data = None, corpus
     if corpus is not None and not takes_corpus(factory):
         raise ValueError(
             f"{experiment.name} brings its own users and reads no corpus; leave corpus "
@@ -71,7 +76,7 @@ def make_task(experiment: Experiment, corpus: Corpus | None, data: NodeData | No
         if not takes_data(factory):
             raise ValueError(
                 f"{experiment.name} reads no data of a node's own: its task has no parameter "
-                "`*, data=None`; leave data and data-key out of the node-config, or give it one"
+                "`*, data=None`; leave data and data-key out, or give it one"
             )
         factory = functools.partial(factory, data=data)
     made = factory(experiment, corpus) if takes_corpus(factory) else factory(experiment)
@@ -123,7 +128,9 @@ def check_heeded(experiment: Experiment, task: Task) -> None:
         )
 
 
-def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None) -> Components:
+def build(
+    experiment: Experiment, corpus: Corpus | NodeData | None = None, task: Any = None
+) -> Components:
     """Return the components of an experiment.
 
     Options that are automatic are chosen here (`fedpriv.experiments.settings`); `experiment` of the

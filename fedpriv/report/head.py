@@ -326,7 +326,8 @@ def _command(run: RunRecord) -> tuple[str | None, str]:
         short.append("--secure")
     whole = list(short)
     if path := run.corpus.get("path"):
-        whole += ["--corpus", str(path)]
+        key = run.corpus.get("data_key")
+        whole += ["--corpus", str(path)] if key is None else ["--data", path, "--data-key", key]
     for name, value in run.options.items():
         absent = name in _TEXTS and value is None
         if not absent and (name != "seed" or run.simulated):

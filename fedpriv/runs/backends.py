@@ -8,10 +8,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.in_process import ThreadBackend, check_shareable
 from fedpriv.backends.ray.cluster import Cluster, Request, usable_cores
+from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Components, Experiment
@@ -22,11 +24,13 @@ from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.evaluate import measure_of
 from fedpriv.training.work import Trainers
 
+Place = str | NodeData | None
+"""Of a corpus: its absolute path, or own files in its place; None for tasks without one."""
 BackendFactory = Callable[[Experiment, Components], Backend]
 """Makes the backend of a run."""
-NamedFactories = Callable[[str | None, str | None], BackendFactory]
-"""From the name under which workers find the experiment (None if it has none) and the absolute path
-of its corpus (None without one) to what makes the backend of a run."""
+NamedFactories = Callable[[str | None, Place], BackendFactory]
+"""From the name under which workers find the experiment (None if it has none) and the place of its
+corpus to what makes the backend of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +116,13 @@ def on_threads(num_workers: int) -> BackendFactory:
     return CheckedFactory(make=make, check=check)
 
 
-def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> BackendFactory:
+def on_ray(cluster: Cluster, reference: str, place: Place) -> BackendFactory:
     """Return what starts Ray and its workers, each of which opens the corpus for itself.
 
     Args:
         cluster: What the workers run on; whoever made it closes it.
         reference: The name under which a worker finds the experiment.
-        corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
+        place: Where it finds the corpus.
     """
 
     def check(experiment: Experiment, components: Components) -> None:
@@ -136,7 +140,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
         began = time.perf_counter()
         backend = RayBackend(
             share=cluster.share,
-            open_backend=partial(open_worker, reference, experiment.options(), corpus_path),
+            open_backend=partial(open_worker, reference, experiment.options(), place),
             data=components.task.data,
             max_examples=experiment.most_examples,
         )
@@ -147,7 +151,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
 
 
 def open_worker(
-    reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str | None
+    reference: str, options: Mapping[str, Option], place: Place, device: str | None
 ) -> SerialBackend:
     """Return what a worker works with, made from what can be named; called in the worker.
 
@@ -156,7 +160,7 @@ def open_worker(
     """
     experiment = load_experiment(reference).restored(options)
     check_supported(experiment, "ray")
-    task = make_task(experiment, open_corpus(corpus_path))
+    task = make_task(experiment, open_corpus(place))
     return SerialBackend(
         trainer=experiment.make_trainer(task, device=device),
         data=task.data,
@@ -164,9 +168,20 @@ def open_worker(
     )
 
 
-def open_corpus(path: str | None) -> Corpus | None:
-    """Return the corpus at a path; None for none."""
-    return None if path is None else Corpus.open(Path(path))
+def open_corpus(place: Place) -> Corpus | NodeData | None:
+    """Return the corpus at a place; None for none."""
+    return Corpus.open(Path(place)) if isinstance(place, str) else place
+
+
+def place_of(corpus: Corpus | NodeData | None) -> Place:
+    """Return where a corpus is opened again."""
+    return str(corpus.directory.resolve()) if isinstance(corpus, Corpus) else corpus
+
+
+def recorded_place(document: Mapping[str, Any]) -> Place:
+    """Return where the corpus of a run was, by its experiment.json."""
+    path, key = document["corpus"]["path"], document["corpus"].get("data_key")
+    return path if key is None else NodeData(Path(path), Path(key))
 
 
 def _as_flag(name: str, value: object) -> str:
@@ -184,13 +199,13 @@ Tell = Callable[[str], None]
 @contextmanager
 def _serial(request: Request, tell: Tell) -> Generator[NamedFactories]:
     made = serial if request.device is None else serial_on(request.device)
-    yield lambda reference, corpus_path: made
+    yield lambda reference, place: made
 
 
 @contextmanager
 def _threads(request: Request, tell: Tell) -> Generator[NamedFactories]:
     number = usable_cores() if request.workers is None else request.workers
-    yield lambda reference, corpus_path: on_threads(number)
+    yield lambda reference, place: on_threads(number)
 
 
 @contextmanager
@@ -292,12 +307,10 @@ def named_backends(
         yield factories
 
 
-def _on_ray_if_named(
-    cluster: Cluster, reference: str | None, corpus_path: str | None
-) -> BackendFactory:
+def _on_ray_if_named(cluster: Cluster, reference: str | None, place: Place) -> BackendFactory:
     if reference is None:
         raise ValueError(
             "Ray's workers find an experiment by its name, and this one was made here; put the "
             "function that makes it into a module, and give 'module:function'"
         )
-    return on_ray(cluster, reference, corpus_path)
+    return on_ray(cluster, reference, place)

@@ -14,11 +14,13 @@ from typing import Any
 
 from fedpriv import __version__
 from fedpriv.checkpoints.tensor_files import frozen_digests, read_frozen_bytes
+from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import DIAGNOSTIC_FACTS
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import from_anywhere, load_experiment
 from fedpriv.experiments.start import Start
 from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
+from fedpriv.runs.backends import Place
 from fedpriv.tasks.checks import public_of_rostered
 from fedpriv.tasks.task import data_digests
 from fedpriv.training.algorithm import is_exact
@@ -68,7 +70,7 @@ class RunDescription:
     Attributes:
         components: Of the experiment.
         reference: The name under which the experiment is found again; None if it has none.
-        corpus_path: Where the corpus was found; None without one.
+        place: Where the corpus was found.
         backend: The backend's name.
         mode: "simulation" or "secure".
         begun: The params before the first round; None where the task makes them.
@@ -79,7 +81,7 @@ class RunDescription:
 
     components: Components
     reference: str | None = None
-    corpus_path: str | None = None
+    place: Place = None
     backend: str = "serial"
     mode: str = "simulation"
     begun: Start | None = None
@@ -125,7 +127,7 @@ def make_document(
         "reference": described.reference,
         "experiment": experiment.options(),
         "plan": components.plan.to_json(),
-        "corpus": {**corpus, "path": described.corpus_path},
+        "corpus": {**corpus, **_recorded(described.place)},
         "side_information": None
         if side is None
         else {"source": side.source, "description": side.description},
@@ -143,6 +145,13 @@ def make_document(
         "settings": None if components.settings is None else components.settings.to_json(),
         "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
     }
+
+
+def _recorded(place: Place) -> dict[str, str | None]:
+    """Return a place as `recorded_place` reads it."""
+    if isinstance(place, NodeData):
+        return {"path": str(place.path), "data_key": str(place.key)}
+    return {"path": place}
 
 
 def _is_digest(value: Any) -> bool:

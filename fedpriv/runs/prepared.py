@@ -20,6 +20,7 @@ from fedpriv import tree
 from fedpriv.backends.backend import Backend, Order
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import read_start, released_models, write_selected
+from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build, in_study
 from fedpriv.experiments.experiment import Components, Experiment
@@ -40,7 +41,14 @@ from fedpriv.privacy.statement.coverage import (
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.runs.backends import BackendFactory, CheckedFactory, open_corpus, serial
+from fedpriv.runs.backends import (
+    BackendFactory,
+    CheckedFactory,
+    open_corpus,
+    place_of,
+    recorded_place,
+    serial,
+)
 from fedpriv.runs.callbacks import Callback, Notifier, check_callbacks
 from fedpriv.runs.document import (
     RunDescription,
@@ -225,7 +233,7 @@ class PreparedRun:
 def start_run(
     experiment: Experiment,
     reference: str | None,
-    corpus: Corpus | None,
+    corpus: Corpus | NodeData | None,
     out: Path,
     *,
     secure: bool = False,
@@ -244,7 +252,7 @@ def start_run(
         experiment: What to run.
         reference: The name under which it is found again on resume; None if it has none, and
             whoever resumes gives it again.
-        corpus: Its corpus; None for tasks that bring their own users.
+        corpus: Its corpus, or own files in its place; None for tasks that bring their own users.
         out: The run folder.
         secure: Entropy from the operating system instead of the experiment's seed.
         backend: The backend's name, recorded.
@@ -288,7 +296,7 @@ def start_run(
     described = RunDescription(
         components=components,
         reference=reference and from_anywhere(reference),
-        corpus_path=str(corpus.directory.resolve()) if corpus is not None else None,
+        place=place_of(corpus),
         backend=backend,
         mode=root.mode,
         begun=trial.begun,
@@ -337,7 +345,7 @@ def resume_run(
     try:
         document = folder.document
         experiment = restore_experiment(document, path, experiment)
-        corpus, trials = open_corpus(document["corpus"]["path"]), folder.ledger.plan.trials
+        corpus, trials = open_corpus(recorded_place(document)), folder.ledger.plan.trials
         components = _built(experiment, document["reference"], corpus, trials, make_backend)
         if components.plan.to_json() != folder.ledger.plan.to_json():
             raise ValueError(
@@ -387,7 +395,7 @@ def _compiles(trainer: Trainers) -> bool:
 def _built(
     experiment: Experiment,
     reference: str | None,
-    corpus: Corpus | None,
+    corpus: Corpus | NodeData | None,
     trials: Trials | None,
     make_backend: BackendFactory,
 ) -> Components:

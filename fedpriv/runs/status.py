@@ -7,7 +7,8 @@ holds the ledger then, writes in `status.json`.
 
 Neither says anything of a round but when the last one ended: how many users took part, failed or
 answered bounds the size of a cohort, which an ε takes to be secret. How many rostered users were
-found on nodes is left out of a secure run too, since all of them may be drawn.
+found on nodes is left out of a secure run too, since all of them may be drawn. Which nodes answered
+would say whose users were drawn; which are online does not, since it is of their heartbeats.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class ServerStatus:
         changed: When it was written, as all times in UTC by ISO 8601.
         started: When this server took up the run.
         nodes: Nodes that host rostered users; None before they were asked.
+        nodes_online: Those of them that were online when the last round ended; likewise.
         users: Rostered users found on them; None before, and in a secure run.
         last_round_ended: None before the first round.
         last_error: Of this attempt or an earlier one, in one line; None if there was none.
@@ -57,6 +59,7 @@ class ServerStatus:
     changed: str
     started: str
     nodes: int | None = None
+    nodes_online: int | None = None
     users: int | None = None
     last_round_ended: str | None = None
     last_error: str | None = None
@@ -99,8 +102,9 @@ class StatusFile:
         before, begun = read_server_status(folder), _utc_now()
         fresh = ServerStatus(state=STATES[0], changed=begun, started=begun)
         self._status = replace(
-            before or fresh, state=STATES[0], changed=begun, started=begun, nodes=None, users=None
-        )
+            before or fresh, state=STATES[0], changed=begun, started=begun,
+            nodes=None, nodes_online=None, users=None,
+        )  # fmt: skip
 
     @contextmanager
     def kept(self) -> Generator[StatusFile]:
@@ -119,11 +123,12 @@ class StatusFile:
 
     def registered(self, *, nodes: int, users: int) -> None:
         """Write where users were found."""
-        self._write(state="training", nodes=nodes, users=None if self._secure else users)
+        found = None if self._secure else users
+        self._write(state="training", nodes=nodes, nodes_online=nodes, users=found)
 
-    def round_ended(self) -> None:
-        """Write that a round was released and recorded."""
-        self._write(last_round_ended=_utc_now())
+    def round_ended(self, *, nodes_online: int) -> None:
+        """Write that a round was released and recorded, and how many nodes are online then."""
+        self._write(last_round_ended=_utc_now(), nodes_online=nodes_online)
 
     def _write(self, **changes: Any) -> None:
         self._status = replace(self._status, changed=_utc_now(), **changes)
@@ -199,6 +204,7 @@ class RunStatus:
         spent: The ε of every charge; None of a plan without privacy.
         guaranteed: The ε of the whole plan; None likewise.
         nodes: That host rostered users; None where that was not written down.
+        nodes_online: Of these, while a server trains; else None.
         users: Rostered users found on them; likewise, and None of every secure run.
         last_round_ended: In UTC; None before the first round.
         last_error: In one line; None if there was none.
@@ -219,6 +225,7 @@ class RunStatus:
     spent: Epsilon | None
     guaranteed: Epsilon | None
     nodes: int | None
+    nodes_online: int | None
     users: int | None
     last_round_ended: str | None
     last_error: str | None
@@ -287,10 +294,11 @@ def run_status(folder: Path) -> RunStatus:
         held=held,
         round_num=ledger.rounds_done,
         rounds_planned=plan.planned_rounds,
-        lost_attempts=_lost(ledger, held),
+        lost_attempts=_lost(ledger, under_way=held and state != STATES[0]),
         spent=ledger.epsilon() if plan.is_private else None,
         guaranteed=whole,
         nodes=None if status is None else status.nodes,
+        nodes_online=status.nodes_online if status is not None and held else None,
         users=None if status is None or ledger.mode == "secure" else status.users,
         last_round_ended=_last_round(folder, status),
         last_error=_KILLED if killed else status and status.last_error,
@@ -329,10 +337,14 @@ def _state(status: ServerStatus | None, held: bool, *, finished: bool) -> str:
     return status.state
 
 
-def _lost(ledger: LedgerState, held: bool) -> int:
-    """Return how many charges came to nothing; the last of a run under way still may."""
-    lost = ledger.lost
-    return len([charge for charge in lost if not held or charge not in ledger.unreleased])
+def _lost(ledger: LedgerState, *, under_way: bool) -> int:
+    """Return how many charges came to nothing; the last attempt of a round under way still may."""
+    pending = {
+        charge
+        for charge in ledger.unreleased
+        if charge.attempt == ledger.attempts(charge.round_num, charge.query)
+    }
+    return len([charge for charge in ledger.lost if not under_way or charge not in pending])
 
 
 def _last_round(folder: Path, status: ServerStatus | None) -> str | None:

@@ -19,6 +19,7 @@ from tests.backends.flower.real.processes import CHECKOUT, run_config
 from tests.command_line import CliRunner
 from tests.deployment.layout import broken, nodes_of, read
 from tests.deployment.test_compose import SCHEMA
+from tests.docs.shell_blocks import commands
 
 
 @pytest.fixture
@@ -40,6 +41,29 @@ def test_its_own_test_passes_in_simulation_and_its_code_is_clean(project):
             cwd=project, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_takes_a_file_of_ones_own_as_its_readme_has_it(project):
+    rows = [f"p{n % 40},{n % 7 - 3},{n % 5 - 2},{n % 2}" for n in range(200)]
+    (project / "people.csv").write_text("person,x1,x2,label\n" + "\n".join(rows), "utf-8")
+    key, run = [c for c in commands((project / "README.md").read_text("utf-8")) if "data" in str(c)]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "MPLBACKEND": "agg"}
+
+    def typed(*words):
+        return subprocess.run(
+            [sys.executable, "-m", *words], cwd=project, env=environment, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+
+    assert typed(*key.words).returncode == 0
+    done = typed(*run.words, "--rounds", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert verify_run(project / "runs" / "own").ok and "40 users" in done.stdout
+    (project / "people.csv").write_text("person,x1,x2,label\np,1,1,2\n", "utf-8")
+    done = typed("fedpriv", "data", "ids", "people.csv", "--key", "people.key",
+                 "--experiment", "my_app.experiment:experiment")  # fmt: skip
+    assert done.returncode == 2
+    assert "line 2: column 'label' holds no whole number of 0, 1" in " ".join(done.stderr.split())
 
 
 def test_its_files(project):

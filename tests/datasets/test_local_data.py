@@ -26,8 +26,8 @@ def folder(path):
     return path
 
 
-def file(path):
-    lines = [f'"{who}",{n},{word},more,{x}' for who, x, n, word in ROWS]
+def file(path, rows=ROWS):
+    lines = [f'"{who}",{n},{word},more,{x}' for who, x, n, word in rows]
     path.write_text("\n".join(["who,n,word,other,x", *lines, "", ""]), "utf-8-sig")
     return path
 
@@ -104,6 +104,41 @@ def test_bad_rows_of_a_folder_and_of_a_table_are_named(tmp_path, key):
         ", row 5: column 'x' holds no finite number",
         ": rows whose 'who' names no one",
     ]
+
+
+BINARY = Table(
+    columns={"x": float, "n": int, "word": str},
+    user="who",
+    allowed={"x": (0, 2.5), "n": {0, 1}, "word": {"yes", "no"}},
+)
+
+
+@pytest.mark.parametrize("make", [file, sqlite])
+def test_a_value_that_is_not_allowed_is_named_without_it(tmp_path, key, make):
+    good = [("Ann", 0.0, 0, "yes"), ("Ann", 2.5, 1, "no")]
+    bad = [("Bob", 2.0, 2, "no"), ("Cleo", 2.51, 1, "no"), ("Dan", -1e-9, 1, "no"),
+           ("Eve", 2, 1, "maybe")]  # fmt: skip
+    path = make(tmp_path / f"people.{'csv' if make is file else 'db'}", rows=[*good, *bad])
+    users = opened(path, key, BINARY)
+    assert users[user_id(read_key(key), "Ann")]["n"].tolist() == [0, 1]
+    first = "line 4" if make is file else "row 3"
+    found = {line.partition(": ")[2]: line for line in users.problems()}
+    assert set(found) == {
+        "column 'n' holds no whole number of 0, 1",
+        "column 'x' holds no finite number from 0 to 2.5",
+        "column 'word' holds no text of 'no', 'yes'",
+    }
+    assert first in found["column 'n' holds no whole number of 0, 1"]
+    assert len(list(users.problems())) == 4
+    with pytest.raises(BadRowError, match="holds no whole number of 0, 1"):
+        users[user_id(read_key(key), "Bob")]
+
+
+@pytest.mark.parametrize("given", [{"n": ()}, {"n": set()}, {"n": (3, 1)}, {"n": [0, 1]},
+                                   {"word": (0, 1)}, {"other": {0}}])  # fmt: skip
+def test_what_allows_nothing_is_refused(given):
+    with pytest.raises(ValueError, match=r"neither a set of values nor|is not among the columns"):
+        Table(columns={"n": int, "word": str}, allowed=given)
 
 
 @pytest.mark.parametrize(

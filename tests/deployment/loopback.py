@@ -151,17 +151,29 @@ class Layout(Lines):
             words = " ".join(
                 f"{key}={self.here('serverapp', _literal(value))}" for key, value in config.items()
             )
-        environment = self.environment("operator")
-        home = Path(environment["FLWR_HOME"] or environment["HOME"])
-        environment["FLWR_HOME"] = str(home := self.folder / "deploy" / "operator")
-        text = (home / "config.toml").read_text("utf-8")
-        text = text.replace("superlink:8000", f"127.0.0.1:{self.ports['superlink']}")
-        (home / "config.toml").write_text(text.replace("/flwr/", f"{home}/"), "utf-8")
         return subprocess.Popen(
             [str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", words],
-            cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, text=True,
+            cwd=self.folder, env=self.operators(), stdin=subprocess.DEVNULL, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+
+    def operators(self) -> dict[str, str]:
+        """Return the operator's environment, with the SuperLink's address on this machine."""
+        home = self.folder / "deploy" / "operator"
+        text = (home / "config.toml").read_text("utf-8")
+        text = text.replace("superlink:8000", f"127.0.0.1:{self.ports['superlink']}")
+        (home / "config.toml").write_text(text.replace('"/flwr/', f'"{home}/'), "utf-8")
+        return {**self.environment("operator"), "FLWR_HOME": str(home)}
+
+    def flwr(self, *words: str) -> str:
+        """Call `flwr` as the operator, and return what it prints."""
+        done = subprocess.run(
+            [str(BIN / "flwr"), *words], cwd=self.folder, env=self.operators(),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise Failed(f"flwr {' '.join(words)}: {done.stdout}{done.stderr}")
+        return done.stdout
 
 
 def _literal(value: object) -> str:

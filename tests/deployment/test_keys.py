@@ -129,6 +129,15 @@ def test_a_name_that_a_certificate_lacks_is_said(folder):
     assert "fl.example.org" in names_of(folder / "keys" / "gate" / "gate.pem")
 
 
+def test_without_a_list_of_users_both_ways_to_one_are_said(folder):
+    (folder / "parts" / "users.json").unlink()
+    done = made(folder, "2")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and "fedpriv data part CORPUS --nodes 2" in line
+    assert "fedpriv data roster node-1.ids" in line and f"--users {folder}/parts/users.json" in line
+    assert not (folder / "keys").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -72,7 +72,7 @@ def test_a_secure_run_counts_no_users_of_a_round_and_times_none(secure):
     """Red where its diagnostics, the users that were found, or a round's time are told."""
     status = StatusFile(secure, "secure")
     status.registered(nodes=3, users=17)
-    status.round_ended()
+    status.round_ended(nodes_online=2)
     planted = secure / "diagnostics.jsonl"
     assert not planted.exists()
     planted.write_text('{"round_num": 2, "cohort_size": 6, "num_failed": 1, "seconds": 1.5}\n')

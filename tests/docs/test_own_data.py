@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import logging
+import os
 import re
 import shutil
 import sqlite3
+import stat
 import sys
 from contextlib import closing
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,19 +22,20 @@ import fedpriv as fp
 from client import app as client_app
 from fedpriv import cli
 from fedpriv.backends.flower.messages import BOUNDS, read_request
-from fedpriv.backends.flower.settings import OWN_KEYS, opened_node
-from fedpriv.datasets.local_data import NodeData
+from fedpriv.backends.flower.settings import OWN_KEYS, open_node, opened_node, read_host
+from fedpriv.datasets.local_data import BadRowError, NodeData
 from fedpriv.datasets.user_ids import read_key, user_id
-from fedpriv.deploy.checks import check_own_users
-from fedpriv.experiments.build import build
+from fedpriv.deploy.checks import check_own_users, local_users_of
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.runs.backends import serial
+from fedpriv.report.head import _command
+from fedpriv.report.run_record import read_run
+from fedpriv.runs.backends import open_worker, recorded_place
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from server import app as server_app
 from tests.backends.flower.stub_grid import StubGrid, context
-from tests.command_line import CliRunner
+from tests.command_line import CliRunner, fedpriv, refusal
 from tests.docs.command_checks import check
 from tests.docs.shell_blocks import commands
 
@@ -77,6 +80,17 @@ class Place:
         done = CliRunner().invoke(cli.app, [str(files.get(word, word)) for word in words[1:]])
         assert done.exit_code == 0, (done.output, done.exception)
         return done.output
+
+    def simulate(self, words: tuple[str, ...], data: Path, out: Path) -> None:
+        """Type the page's command of a simulation, on a file with everybody's rows."""
+        files = {
+            "simulations/visits.py:experiment": self.experiment, "all.csv": data, "runs/tried": out,
+            "people.key": self.key, "roster-file=/absolute/roster.txt":
+            f"roster-file={self.root / 'roster.txt'}",
+        }  # fmt: skip
+        assert set(files) <= set(words)
+        done = CliRunner().invoke(cli.app, [str(files.get(word, word)) for word in words[1:]])
+        assert done.exit_code == 0, (done.output, done.exception)
 
     def roster(self) -> None:
         """Make key, ids and roster, as the page says."""
@@ -151,23 +165,63 @@ def test_nodes_of_their_own_files_train_what_one_process_with_all_of_them_does(p
     place.run(tmp_path / "run")
     found = fp.load(tmp_path / "run")
     assert verify_run(tmp_path / "run").ok and found.summary["rounds"] == 3
-    together = shutil.copy(place.data("node-1"), tmp_path / "all.sqlite")
-    with closing(sqlite3.connect(together)) as db, db:
-        db.execute("ATTACH ? AS other", (str(place.data("node-2")),))
-        db.execute("INSERT INTO visits SELECT * FROM other.visits")
-    options = read_document(tmp_path / "run")["experiment"]
-    chosen = load_experiment(place.experiment).with_options(options)
-    task = partial(chosen.task, data=NodeData(Path(together), place.key))
-    everybody = build(chosen, None, task(chosen))
-    start_run(
-        chosen, place.experiment, None, tmp_path / "whole",
-        make_backend=lambda experiment, components: serial(experiment, everybody),
-        backend="flower",
-    ).run()  # fmt: skip
+    together = tmp_path / "all.csv"
+    with together.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["patient", "age", "pressure", "returned"])
+        for node in HALVES:
+            with closing(sqlite3.connect(place.data(node))) as db:
+                rows.writerows(db.execute("SELECT * FROM visits ORDER BY rowid"))
+    (words,) = (c.words for c in COMMANDS if c.words[:2] == ("fedpriv", "run"))
+    place.simulate(words, together, tmp_path / "whole")
     whole = fp.load(tmp_path / "whole")
     assert all(np.array_equal(array, found.params[name]) for name, array in whole.params.items())
     assert found.summary["epsilon"] == whole.summary["epsilon"]
     assert found.summary["accuracy_public"] == whole.summary["accuracy_public"]
+    assert verify_run(tmp_path / "whole").ok and not whole.summary["synthetic"]
+
+
+def test_a_simulation_finds_its_files_again(place, tmp_path, monkeypatch):
+    """On resume, in Ray's workers, in Python, and in the command that its report gives."""
+    place.type(next(c.words for c in COMMANDS if c.words[:3] == ("fedpriv", "data", "key")))
+    own = ["--data", str(place.data("node-1")), "--data-key", str(place.key)]
+    run = ["run", place.experiment]
+    out = tmp_path / "tried"
+    done = CliRunner().invoke(cli.app, [*run, *own, "--out", str(out)])
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = recorded_place(read_document(out))
+    assert found == NodeData(place.data("node-1"), place.key)
+    command, _ = _command(read_run(out))
+    assert " ".join(own) in command
+    assert CliRunner().invoke(cli.app, [*run, "--resume", str(out)]).exit_code == 0
+    worker = open_worker(place.experiment, read_document(out)["experiment"], found, None)
+    assert len(worker._data.users) == 22
+    same = fp.run(place.experiment, tmp_path / "python", corpus=found, progress=False)
+    assert same.summary["accuracy_public"] == fp.load(out).summary["accuracy_public"]
+    for given, why in (
+        (own[:2], "--data-key is missing"),
+        (own[2:], "--data is missing"),
+        ([*own, "--corpus", "tiny"], "two sources of users"),
+        ([*own, "--resume", str(out)], "takes everything from the run folder"),
+    ):
+        assert why in refusal(*run, *given)
+    assert "reads no data of a node's own" in fedpriv("run", "dp-fedavg-tags", *own).stderr
+
+
+def test_key_ids_and_rosters_are_their_owners_alone(place, tmp_path):
+    """Also where a file of that name was there, which others might read."""
+    (tmp_path / "roster.txt").touch(0o666)
+    (tmp_path / "roster.txt").chmod(0o666)
+    before = os.umask(0)
+    try:
+        place.roster()
+        lists = [str(tmp_path / f"{node}.ids") for node in HALVES]
+        users = ["--out", str(tmp_path / "roster.txt"), "--users", str(tmp_path / "users.json")]
+        CliRunner().invoke(cli.app, ["data", "roster", *lists, *users])
+    finally:
+        os.umask(before)
+    written = [*tmp_path.glob("*.ids"), place.key, tmp_path / "roster.txt", tmp_path / "users.json"]
+    assert len(written) == 5 and {stat.S_IMODE(file.stat().st_mode) for file in written} == {0o600}
 
 
 def test_the_server_and_its_folder_know_no_name(place, tmp_path, caplog):
@@ -193,13 +247,30 @@ def test_bad_rows_are_named_before_and_cost_one_user_alone_in_a_round(place, tmp
     ids = ["data", "ids", str(place.data("node-1")), "--key", str(place.key)]
     done = CliRunner().invoke(cli.app, [*ids, "--experiment", place.experiment])
     said = " ".join(done.output.split())
-    assert done.exit_code and "visits.sqlite, row 7: column 'age' holds no finite number" in said
+    assert (
+        done.exit_code
+        and "visits.sqlite, row 7: column 'age' holds no finite number from 0 to 130" in said
+    )
     assert "elderly" not in said and len(re.findall(r"\b[0-9a-f]{32}\b", said)) == 22
     with caplog.at_level(logging.WARNING, "fedpriv"):
         place.run(tmp_path / "run", cohort=40.0)
     lines = [line for line in caplog.messages if "contributes zero" in line]
     assert lines == ["a user contributes zero: BadRowError"] * 3
     assert fp.load(tmp_path / "run").summary["rounds"] == 3
+
+
+def test_a_label_that_is_not_allowed_is_a_bad_row_before_and_on_the_node(place):
+    place.roster()
+    with closing(sqlite3.connect(place.data("node-1"))) as db, db:
+        db.execute("UPDATE visits SET returned = 2 WHERE rowid = 12")
+    ids = ["data", "ids", place.data("node-1"), "--key", place.key, "--experiment"]
+    done = fedpriv(*ids, place.experiment)
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 2
+    assert "visits.sqlite, row 12: column 'returned' holds no whole number of 0, 1" in said
+    users = local_users_of(place.experiment, NodeData(place.data("node-1"), place.key))
+    with pytest.raises(BadRowError):
+        users[user_id(read_key(place.key), NAMES[2])]
 
 
 def test_a_person_on_two_nodes_has_one_id_and_contributes_zero(place, tmp_path, caplog):
@@ -279,8 +350,6 @@ def drop(file: Path) -> None:
 
 
 def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place, tmp_path):
-    from fedpriv.backends.flower.settings import open_node, read_host
-
     place.roster()
     run_config, full = place.run_config(tmp_path / "run"), place.node_config("node-1")
     with pytest.raises(ValueError, match="no data-key"):
@@ -294,6 +363,30 @@ def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place
     plain = {**run_config, "experiment": "dp-fedavg-tags", "options": ""}
     with pytest.raises(ValueError, match="reads no data of a node's own"):
         open_node(plain, full)
+
+
+def test_only_the_server_needs_public_examples(place, tmp_path):
+    """As own-data.md has it: a file there, None on nodes; a simulation has the file too."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (field,) = re.findall(r"`(public_file: str = option\(.*?\))`", PAGE)
+    ((called, argument),) = re.findall(r"`public=(public_of\(self\.\w+),\s(data\))`", PAGE)
+    own = place.root / "visits.py"
+    text = own.read_text("utf-8").replace("public=public()", f"public={called}, {argument}")
+    text = text.replace("\n@dataclass", f"{code}\n\n@dataclass")
+    own.write_text(re.sub(r"    roster_file", rf"    {field}\n    roster_file", text), "utf-8")
+    place.roster()
+    public = tmp_path / "public.csv"
+    public.write_text("patient,age,pressure,returned\nann,40,90,1\nbob,50,80,0\n", "utf-8")
+    roster = f"roster-file = '{tmp_path / 'roster.txt'}'"
+    options = {"options": f"{roster}\npublic-file = '{public}'"}
+    place.run(tmp_path / "run", **options)
+    summary = fp.load(tmp_path / "run").summary
+    assert summary["accuracy_public"] in (0.0, 0.5, 1.0)
+    away = {"options": f"{roster}\npublic-file = '/nowhere/public.csv'"}
+    node = open_node(place.run_config(tmp_path / "no", **away), place.node_config("node-1"))
+    assert len(node.task.data.users) == 22
+    with pytest.raises(ValueError, match=r"public\.csv is not there"):
+        place.run(tmp_path / "no", **away)
 
 
 def test_a_server_alone_does_not_train_on_nobody(place, tmp_path):
@@ -312,7 +405,9 @@ def test_a_container_is_unhealthy_where_a_row_or_a_file_cannot_be_read(place):
     assert check_own_users(data, place.experiment) == 22
     with closing(sqlite3.connect(place.data("node-1"))) as db, db:
         db.execute("UPDATE visits SET age = 'elderly' WHERE rowid = 7")
-    with pytest.raises(ValueError, match=r"row 7: column 'age' holds no finite number; the person"):
+    with pytest.raises(
+        ValueError, match=r"row 7: column 'age' holds no finite number from 0 to 130; the person"
+    ):
         check_own_users(data, place.experiment)
     with pytest.raises(ValueError, match="reads no data of a node's own"):
         check_own_users(data, "dp-fedavg-tags")

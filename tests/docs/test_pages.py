@@ -24,6 +24,7 @@ RUN_BY = {
     "before-running.md": "tests/docs/test_pages.py",
     "methods/checkpoints.md": "tests/docs/test_pages.py",
     "python-api.md": "tests/api/test_pages.py",
+    "own-data.md": "tests/docs/test_own_data.py",
     "your-own.md": "tests/training/per_example/example_sum/test_public.py",
     "datasets.md": "tests/docs/test_datasets.py",
     "extending.md": "tests/docs/test_extending.py",

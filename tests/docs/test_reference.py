@@ -64,3 +64,11 @@ def test_run_folder_has_each_file_of_a_run_and_no_other(tmp_path):
     listed = {name.rstrip("/").split("/")[0] for name in said}
     described = folder.__doc__ or ""
     assert all(name in described for name in listed - {"report.html"}), listed
+
+
+def test_messages_of_the_faq_are_the_codes():
+    page = (CHECKOUT / "docs" / "faq.md").read_text("utf-8")
+    quoted = re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)
+    sources = [path.read_text("utf-8") for path in (CHECKOUT / "fedpriv").rglob("*.py")]
+    assert len(quoted) >= 6
+    assert [said for said in quoted if not any(said in source for source in sources)] == []

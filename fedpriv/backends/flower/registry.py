@@ -132,7 +132,7 @@ def register(
     node_of: dict[str, int] = {}
     contested: set[str] = set()
     failures: list[str] = []
-    num_unbound, unlisted = 0, Counter[int]()
+    num_unbound, unlisted, num_hosted = 0, Counter[int](), Counter[int]()
     may_host: dict[int, frozenset[str]] = {}  # of every node that appeared
     complete_since: float | None = None
 
@@ -171,6 +171,7 @@ def register(
             listed = [user_id for user_id in claimed if user_id in wanted]
             believed = [user_id for user_id in listed if user_id in may_host[node_id]]
             unlisted[node_id] += len(claimed) - len(listed)
+            num_hosted[node_id] += len(listed)
             num_unbound += len(listed) - len(believed)
             for user_id in believed:
                 if user_id in contested or node_of.setdefault(user_id, node_id) != node_id:
@@ -182,7 +183,10 @@ def register(
             deadline = min(deadline, clock() + _GRACE_SECONDS)
         if clock() >= deadline:
             missing = sorted(wanted - set(node_of) - contested)
-            _check_missing(missing, len(wanted), len(may_host), failures, allow_missing)
+            strangers = [node_id for node_id in +unlisted if not num_hosted[node_id]]
+            _check_missing(
+                missing, len(wanted), len(may_host), num_hosted, strangers, failures, allow_missing
+            )
             break
         exchange.sleep(min(poll_seconds, max(0.0, deadline - clock())))
     unknown = [node_id for node_id, users in may_host.items() if not users]
@@ -213,14 +217,28 @@ def _check_missing(
     missing: Sequence[str],
     num_users: int,
     num_nodes: int,
+    num_hosted: Mapping[int, int],
+    strangers: Sequence[int],
     failures: Sequence[str],
     allow_missing: bool,
 ) -> None:
-    """Refuse to start without rostered users, or warn of them where that is allowed."""
+    """Refuse to start without rostered users, or warn of them where that is allowed.
+
+    How many a node hosts says nothing of who is drawn. Strangers are nodes of which all users are
+    on no roster.
+    """
     text = (
         f"{len(missing)} of {num_users} rostered users are hosted by none of the {num_nodes} "
         f"nodes that appeared (such as {', '.join(missing[:_MAX_EXAMPLES])})"
     )
+    if 0 < len(num_hosted) <= _MAX_EXAMPLES:
+        hosted = ", ".join(map(str, sorted(num_hosted.values(), reverse=True)))
+        text += f"; those that answered host {hosted} rostered users"
+    if strangers:
+        text += (
+            f"; of {len(strangers)} nodes (such as node {strangers[0]}) no user is on the roster: "
+            "ids by another key (people.key), other names or another corpus"
+        )
     if failures:
         text += f"; {len(failures)} nodes failed, the first with: {failures[0]:.400}"
     if not allow_missing or len(missing) == num_users:
@@ -357,10 +375,3 @@ def note_waiting(message: Message) -> Message:
         if notice is not None and type(number) is int:
             _LOG.warning(notice.on_node, number)
     return Message(RecordDict(), reply_to=message)
-
-
-def notify_latecomers(grid: Grid, known: set[int]) -> None:
-    """Notify nodes that came after users were asked for, each once; they are known afterwards."""
-    new = [node.node_id for node in grid.get_nodes() if node.node_id not in known]
-    known.update(new)
-    notify(grid, "late", dict.fromkeys(new, len(new)))

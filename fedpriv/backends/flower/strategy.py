@@ -23,7 +23,7 @@ from fedpriv.backends.backend import Backend, Measure, Order
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import SharedRecords, most_bytes, reason_of
-from fedpriv.backends.flower.registry import NodeKeys, Registry, notify_latecomers, register
+from fedpriv.backends.flower.registry import NodeKeys, Registry, notify, register
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
@@ -93,6 +93,7 @@ class GridBackend(Backend):
         measure: How the server measures a model, as `Task.evaluate`; None measures nothing.
         plan: Digest of the plan that users are asked under; "" where none is named.
         known: Nodes that came in time or were notified that they are late.
+        away: Nodes that host users and were not online when they were last looked for.
         config: What a server tells the users' training function, the same for all of them.
     """
 
@@ -102,6 +103,7 @@ class GridBackend(Backend):
     measure: Measure | None = None
     plan: str = ""
     known: set[int] = field(default_factory=set, repr=False)
+    away: set[int] = field(default_factory=set, repr=False)
     config: ConfigRecord | None = None
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
@@ -111,7 +113,7 @@ class GridBackend(Backend):
             ValueError: If the key is of a secure run, and the nodes may be anybody.
         """
         self.check_mode(order.key.mode)
-        notify_latecomers(self.exchange.grid, self.known)
+        self.look_at_nodes()
         counts = self.exchange.dropped
         hosts, before = self.registry.hosts(cohort), Counter(counts)
         nonce = secrets.token_hex(16)
@@ -157,6 +159,32 @@ class GridBackend(Backend):
                 ttl=self.settings.round_deadline + _TTL_SLACK,
                 group_id=group,
             )
+
+    def look_at_nodes(self) -> int:
+        """Return how many of the nodes that host users are online, and log it where that changed.
+
+        Nodes that came after users were asked for are notified, each once.
+
+        Guarantees:
+            * It is Flower's list, kept by heartbeats of SuperNodes, which send them whether or not
+              a user of theirs was drawn, and train nobody: it counts no round's users.
+        """
+        online = {node.node_id for node in self.exchange.grid.get_nodes()}
+        late, hosts = sorted(online - self.known), set(self.registry.node_of.values())
+        self.known.update(late)
+        notify(self.exchange.grid, "late", dict.fromkeys(late, len(late)))
+        away = hosts - online
+        if away != self.away:
+            _LOG.log(
+                logging.WARNING if away - self.away else logging.INFO,
+                "%d of %d registered nodes are online%s",
+                len(hosts) - len(away),
+                len(hosts),
+                "; users of the others contribute zero until they are back" if away else "",
+            )
+            self.away.clear()
+            self.away.update(away)
+        return len(hosts) - len(away)
 
     def under(self, plan: str) -> GridBackend:
         """Return the backend that names the plan to nodes."""

@@ -128,6 +128,20 @@ def test_the_reason_why_a_node_failed_is_shown_and_not_waited_out(stub, task):
     assert clock.now < 60
 
 
+def test_a_node_whose_ids_are_by_another_key_is_named_with_the_cause(stub, task):
+    hosts = stub.shards(task, 3)
+    others = RecordDict({"registration": ConfigRecord({"user-ids": ["x", "y", "z"]})})
+    with pytest.raises(ValueError) as refused:
+        registered(stub.StubGrid({**hosts, 103: Answers.claiming(task, others)}), task)
+    said = str(refused.value)
+    assert "those that answered host 4, 4, 0 rostered users; of 1 nodes (such as node 103)" in said
+    assert "no user is on the roster: ids by another key (people.key)" in said
+    del hosts[103]
+    with pytest.raises(ValueError) as refused:
+        registered(stub.StubGrid(hosts), task)
+    assert "host 4, 4 rostered users;" in str(refused.value) and "key" not in str(refused.value)
+
+
 def test_users_outside_the_roster_wait_for_a_new_plan(stub, task, caplog):
     hosts = stub.shards(task, 3)
     hosts[101] = replace(hosts[101], user_ids=hosts[101].user_ids | {"newcomer"})

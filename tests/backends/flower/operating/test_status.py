@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import time
 from contextlib import closing
 
 import pytest
+from flwr.app import Error, Message
 
 from fedpriv import json_lines
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -71,25 +73,68 @@ def test_a_server_that_failed_says_why_until_it_goes_on(deploy, tmp_path, monkey
     assert (found["state"], found["round"], found["lost_attempts"]) == ("failed", 1, 1)
     assert found["last_error"] == "the SuperLink is gone" and found["failed"]
     assert "round 1 of 3, 1 lost attempts (spent)" in text and "the SuperLink is gone" in text
-    deploy(resume=folder)
+    looks = []
+    deploy(resume=folder, look=lambda: looks.append(run_status(folder)))
+    assert looks[0].round_num == 1 and {look.lost_attempts for look in looks} == {1}
     found, _ = said(monkeypatch, capsys, folder)
     assert found["state"] == "finished" and found["last_error"] == "the SuperLink is gone"
+    assert found["lost_attempts"] == 1
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_node_that_is_gone_is_seen_whoever_answers(
+    stub, deploy, tmp_path, monkeypatch, capsys, caplog, secure
+):
+    """Law: online is what Flower lists. Node 3 answers, node 2 does not, and node 3 is counted."""
+    looks, folder = [], tmp_path / "run"
+    monkeypatch.setattr(
+        stub.StubGrid, "get_node_ids", lambda grid: [1, 2] if len(looks) in (2, 3) else [1, 2, 3]
+    )
+    answer = stub.StubGrid._answer
+
+    def failing(grid, request):
+        dropped = request.metadata.dst_node_id == 2 and request.metadata.message_type == "train"
+        return [Message(Error(3, "gone"), reply_to=request)] if dropped else answer(grid, request)
+
+    monkeypatch.setattr(stub.StubGrid, "_answer", failing)
+
+    def look():
+        rounds = {found.round_num for _, found in looks}
+        found = run_status(folder)
+        if found.round_num not in rounds:
+            assert main(monkeypatch, "status", folder) == 0
+            looks.append((" ".join(capsys.readouterr().out.split()), found))
+
+    with caplog.at_level(logging.INFO, "fedpriv"):
+        deploy(
+            out=folder, look=look, rounds=4, cohort=24, secure=secure,
+            allow_unauthenticated_nodes=True, exact_sum=secure,
+        )  # fmt: skip
+    assert [found.nodes_online for _, found in looks] == [3, 3, 2, 2]
+    assert "nodes 2 of 3 registered nodes are online" in looks[2][0]
+    lines = [line for line in caplog.messages if "registered nodes are online" in line]
+    assert lines == [
+        "2 of 3 registered nodes are online; users of the others contribute zero until they are "
+        "back",
+        "3 of 3 registered nodes are online",
+    ]
+    assert run_status(folder).nodes_online is None  # of a run that has ended it would be old
 
 
 def test_a_resume_that_is_refused_is_seen_until_one_is_not(deploy, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
     with pytest.raises(ConnectionError):
         deploy(rounds_until_lost=1, out=folder)
-    with pytest.raises(ValueError, match="repeat the run-config"):
+    with pytest.raises(ValueError, match="the run-config is another"):
         deploy(resume=folder, local_learning_rate=0.3)
     found, text = said(monkeypatch, capsys, folder, code=1)
-    assert found["last_error"] == "the SuperLink is gone" and "repeat the run-config" in text
-    assert found["refused"].startswith("repeat the run-config") and found["refused_at"]
+    assert found["last_error"] == "the SuperLink is gone" and "the run-config is another" in text
+    assert found["refused"].startswith("the run-config is another") and found["refused_at"]
     assert (found["round"], found["lost_attempts"]) == (1, 1)
     time.sleep(1.1)  # times are of a second
     deploy(resume=folder)
     found, text = said(monkeypatch, capsys, folder)
-    assert found["refused"] is None and "repeat the run-config" not in text
+    assert found["refused"] is None and "the run-config is another" not in text
 
 
 def test_a_second_server_is_refused_and_the_first_is_not_disturbed(deploy, tmp_path):
@@ -137,8 +182,8 @@ def test_a_secure_run_says_nothing_that_counts_a_rounds_users(
     assert found["mode"] == "secure" and found["users"] is None
     written = json.loads((folder / "status.json").read_text("utf-8"))
     assert set(written) == {
-        "format", "version", "state", "changed", "started", "nodes", "users", "last_round_ended",
-        "last_error", "last_error_at",
+        "format", "version", "state", "changed", "started", "nodes", "nodes_online", "users",
+        "last_round_ended", "last_error", "last_error_at",
     }  # fmt: skip
     assert written["users"] is None
     for name, value in {**written, **found}.items():
