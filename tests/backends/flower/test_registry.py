@@ -130,6 +130,7 @@ def test_the_reason_why_a_node_failed_is_shown_and_not_waited_out(stub, task):
 
 def test_a_node_whose_ids_are_by_another_key_is_named_with_the_cause(stub, task):
     hosts = stub.shards(task, 3)
+    hosts[102] = replace(hosts[102], user_ids=hosts[102].user_ids | {"newcomer"})
     others = RecordDict({"registration": ConfigRecord({"user-ids": ["x", "y", "z"]})})
     with pytest.raises(ValueError) as refused:
         registered(stub.StubGrid({**hosts, 103: Answers.claiming(task, others)}), task)
