@@ -122,11 +122,15 @@ def _print_result(found: StudyResult, folder: Path, *, as_json: bool) -> None:
 
         print_json({"study": dict(found.record.document), "trials": trial_rows(found.record)})
         return
+    from fedpriv.studies.record import name_trials
+
     failed = [trial for trial in found.record.trials if trial.failure is not None]
     print_line(f"{len(found.record.trials)} trials, {len(failed)} failed")
     for trial in failed:
         level = target_label(trial.epsilon)
         print_line(f"  {trial.method}, {level}, {trial.data} seed {trial.seed}: {trial.failure}")
+    if earlier := found.record.earlier:
+        print_line(f"{len(earlier)} of earlier versions in the folder: {name_trials(earlier)}")
     print_line(f"page: {found.page}")
     if failed:
         sys.exit(1)

@@ -100,6 +100,8 @@ def _badges(study: StudyRecord, groups: Sequence[Group]) -> list[tuple[str, bool
         found.append(("Simulated", False))
     if failed := len(_failed(study)):
         found.append((f"{counted(failed, 'trial')} failed", True))
+    if study.earlier:
+        found.append((f"{counted(len(study.earlier), 'earlier trial')} in the folder", True))
     if missing := len(study.trials) - len(finished_trials(study)) - failed:
         found.append((f"Unfinished: {counted(missing, 'trial')} to go", True))
     return found

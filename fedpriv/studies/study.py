@@ -239,6 +239,8 @@ class Study:
 def load_study(where: str | Path) -> Study:
     """Return the study of a TOML file, or of a Python file: `path.py:name`, a study or a function.
 
+    A TOML file without a name has that of the file, without its suffix.
+
     Raises:
         ValueError: If there is no such file or name, or it holds no study.
     """
@@ -252,7 +254,7 @@ def load_study(where: str | Path) -> Study:
         except ValueError as error:
             raise ValueError(f"study {name!r} is not TOML: {error}") from error
         try:
-            return Study.of(document, path.absolute().parent)
+            return Study.of({"name": path.stem, **document}, path.absolute().parent)
         except ValueError as error:
             raise ValueError(f"study {name!r}: {error}") from error
     module, separator, function = name.rpartition(":")

@@ -470,9 +470,9 @@ def describe_returned_model(summary: Mapping[str, Any]) -> tuple[str, bool]:
 
     def compared(one: Mapping[str, float]) -> str:
         share = measures[0].form == "share"
-        gain = f"{100 * one['gain']:+.1f}" if share else f"{one['gain']:+.3g}"
-        error = f"{100 * one['stderr']:.1f} points" if share else f"{one['stderr']:.3g}"
-        return f"{measures[0].label} {gain} ± {error}"
+        gain = f"{100 * one['gain']:+.1f} points" if share else f"{one['gain']:+.3g}"
+        error = f"{100 * one['stderr']:.1f}" if share else f"{one['stderr']:.3g}"
+        return f"{measures[0].label} {gain}, standard error {error},"
 
     ahead = f"{describe_candidate(name)} ({compared(judged[name])} over public-only on {whom}"
     if not public:
