@@ -68,7 +68,7 @@ def report(
         list[Path] | None,
         typer.Option(
             help="A run of the same experiment with another seed: the head of the report then "
-            "shows means and intervals. May be given several times."
+            "shows means, and intervals of 4 runs or more. May be given several times."
         ),
     ] = None,
     open_page: Annotated[

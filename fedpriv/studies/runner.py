@@ -432,7 +432,7 @@ def _privacy(study: Study, out: Path, results: Sequence[Searched]) -> list[str]:
     return said
 
 
-def _roster(run: RunRecord) -> str:
+def _roster(run: RunRecord) -> str | None:
     return run.sealed.state.plan.roster_sha256
 
 

@@ -22,6 +22,7 @@ from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import target_label
 from fedpriv.ranges import positive_float
+from fedpriv.report.comparison.groups import unlike
 from fedpriv.studies.own_code import CodeReader, is_fedprivs
 from fedpriv.studies.search import Search
 from fedpriv.tasks.checks import public_of_rostered
@@ -343,8 +344,20 @@ class Resolver:
             experiment=chosen,
             reference=reference,
             corpus=None if corpus is None else corpus.directory.resolve(),
-            task_key=self._task_key(chosen, corpus) if corpus is not None else None,
+            task_key=self.task_key(chosen, corpus) if corpus is not None else None,
         )
+
+    def unlike(self) -> list[str]:
+        """Return how methods differ besides training on users, in a sentence for each data."""
+        found = []
+        for data in self.study.data:
+            methods: dict[str, dict[str, Option]] = {}
+            for label in self.study.labelled:
+                made = self._base(label, data)[0]
+                options = made.options().items()
+                methods[label] = {n: value for n, value in options if n not in made.automatic}
+            found.append(unlike(methods))
+        return list(dict.fromkeys(filter(None, found)))
 
     def corpus_of(self, trial: Trial) -> Corpus | None:
         """Return the corpus of a trial."""
@@ -352,7 +365,7 @@ class Resolver:
 
     def facts(self, experiment: Experiment, corpus: Corpus | None) -> DataFacts:
         """Return what is known of an experiment's data; read once for each choice of data."""
-        known = self._task_key(experiment, corpus)
+        known = self.task_key(experiment, corpus)
         if known not in self._facts:
             with user_code(f"while the task of {experiment.name} was made"):
                 self._facts[known] = DataFacts.of(make_task(experiment, corpus), self._code)
@@ -408,7 +421,7 @@ class Resolver:
         }
         return document_sha256(document)[:_KEY]
 
-    def _task_key(self, experiment: Experiment, corpus: Corpus | None) -> str:
+    def task_key(self, experiment: Experiment, corpus: Corpus | None) -> str:
         """Return what is equal for experiments whose tasks are equal, in this process."""
         options, task = experiment.options(), experiment.task
         given = {n: v for n, v in options.items() if n.startswith("task.")}

@@ -389,7 +389,7 @@ class TestUnlikeMethods:
     def test_the_page_and_the_table_say_so_beside_the_winners(self, make_study):
         """Red before: nothing was said, and the winner was the public model."""
         options = {
-            "AdaDPS": {"start": "public", "task.select": "public", "start.factor": None},
+            "AdaDPS": {"task.select": "public", "start": "public", "start.factor": None},
             "DP-FedAvg": {"start": "fresh"},
         }
         study = make_study(noise={8.0: 0.72}, options=options)

@@ -282,6 +282,7 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "corpus": _Facts(corpus),
         "provenance": _Facts(provenance),
+        "about_data": describe_data(corpus),
         "vocabulary": _Facts(vocabulary),
         "num_words": f" {count:,} words" if isinstance(count, int) else " words",
         "descriptions": descriptions,
@@ -291,6 +292,20 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
         "frozen": sorted(as_object(corpus.get("frozen"))),
         "published": sorted(published.items()),
     }
+
+
+def describe_data(corpus: Mapping[str, Any]) -> str:
+    """Return what a run folder notes of its data and their files, in a sentence; "" for nothing.
+
+    Args:
+        corpus: What `experiment.json` says of the data.
+    """
+    provenance = as_object(corpus.get("provenance"))
+    note, files = provenance.get("note"), sorted(as_object(provenance.get("source")))
+    if not isinstance(note, str) or not note:
+        return ""
+    source = f" (files {', '.join(files)})" if files else ""
+    return f"The data {str(corpus.get('name'))!r}{source}: {note.rstrip('.')}."
 
 
 def _charge_facts(plan: AnyPlan) -> dict[str, Any]:

@@ -458,15 +458,16 @@ def unlike(methods: Mapping[str, Mapping[str, Any]]) -> str:
         kinds[_START] = kinds[_START][:1]  # how to start follows
     if not kinds:
         return ""
-    details = "; ".join(text for texts in kinds.values() for text in texts)
+    order = [what for what in (_START, _RETURN, _PUBLIC) if what in kinds]
+    details = "; ".join(text for what in order for text in kinds[what])
     return (
-        f"the methods differ in {listed(list(kinds))}, so that their figures do not compare the "
+        f"the methods differ in {listed(order)}, so that their figures do not compare the "
         f"methods alone: {details}."
     )
 
 
-_START, _PUBLIC = "how they start", "their public data"
-_APART = {"start": _START, "task.select": "which model they return"}
+_START, _RETURN, _PUBLIC = "how they start", "which model they return", "their public data"
+_APART = {"start": _START, "task.select": _RETURN}
 _ABSENT = {"start": "fresh", "task.select": "last"}
 
 
