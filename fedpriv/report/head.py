@@ -11,7 +11,7 @@ from typing import Any
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import format_delta
+from fedpriv.privacy.epsilon import format_delta, format_rdp
 from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement, describe_returned_model
@@ -157,7 +157,7 @@ def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> Figure:
     mark = run.coverage.mark
     remarks = [mark, *privacy_terms(run)] if mark else privacy_terms(run)
     if most.rdp is not None and most.accountant != "RDP":
-        remarks.append(f"by RDP {epsilon(most.rdp)}")
+        remarks.append(f"by RDP {format_rdp(most.rdp)}")
     if run.private and len(runs) > 1:
         remarks.append("of each run alone; together they spend more")
     return "ε", epsilon(most.value), remarks
