@@ -12,6 +12,7 @@ from fedpriv.experiments.build import build
 from fedpriv.privacy import accounting
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.runs import loop
 from fedpriv.runs.loop import accounted_rounds, rounds
 from fedpriv.runs.noise_root import noise_root
 from tests.privacy.plans.clipped import clipped
@@ -47,13 +48,17 @@ class TestReproducible:
         other.run()
         assert not same_tensors(tensors(tmp_path / "a", 6), tensors(tmp_path / "c", 6))
 
+    @pytest.mark.parametrize(
+        ("most", "priced"), [(20, [1, 2, 3, 4, 5, 6]), (5, [2, 2, 4, 4, 6, 6])]
+    )
     def test_every_round_states_an_epsilon_that_is_no_smaller_than_its_charges_cost(
-        self, tiny_corpus, tmp_path
+        self, most, priced, tiny_corpus, tmp_path, monkeypatch
     ):
+        monkeypatch.setattr(loop, "_MOST_ACCOUNTED", most)
         start(tiny_corpus, tmp_path / "run").run()
         lines, plan = json_lines.read(tmp_path / "run" / "rounds.jsonl"), None
         plan = ledger_state(tmp_path / "run").plan
-        assert [line["epsilon_charges"] for line in lines] == [2, 2, 4, 4, 6, 6]
+        assert [line["epsilon_charges"] for line in lines] == priced
         for line in lines:
             assert line["epsilon"] == plan.epsilon(line["epsilon_charges"]).value
             assert line["epsilon"] >= plan.epsilon(line["round_num"]).value
