@@ -773,6 +773,10 @@ class ModuleTask(Task):
             synthetic=self._synthetic,
             roster="all",
             num_users=len(self._roster),
+            num_public_examples=sum(
+                len(own) for own in (self._sets[True], self._public_train) if own is not None
+            )
+            or None,
             num_test_examples=self._num_test_examples,
             published=self._published,
         )

@@ -226,7 +226,7 @@ class TestExamples:
         ("given", "title", "there"),
         [
             ({}, "The guarantee", ("whether one example of the training set was there or not",
-                                   "whether a given example took part")),
+                                   "whether a given example was used")),
             ({"sampling": "fixed", "relation": "replace-one", "expected_cohort_size": 40,
               "noise_multiplier": 9}, "The guarantee",
              ("replacing one example of the training set by any other",)),
