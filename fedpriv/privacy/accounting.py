@@ -462,6 +462,10 @@ def has_rdp(event: Event, relation: Relation) -> bool:
     return _rdp_curve(event, relation) is not None
 
 
+def _say_nothing(*_: object) -> None:
+    pass
+
+
 class _quiet:
     """Drop what dp-accounting reports of every RDP order that failed to converge, a line each.
 
@@ -471,7 +475,7 @@ class _quiet:
 
     def __enter__(self) -> None:
         self._module = library("dp_accounting.rdp.rdp_privacy_accountant")
-        self._module.logging = SimpleNamespace(warning=lambda *_: None)
+        self._module.logging = SimpleNamespace(warning=_say_nothing)
 
     def __exit__(self, *_: object) -> None:
         self._module.logging = absl_logging
