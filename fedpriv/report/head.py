@@ -183,6 +183,8 @@ def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[Figure]:
         low, high = (difference(measure, end) for end in gain.interval)
         low = low.removesuffix(" points")
         remarks = [f"mean over {gain.count} seeds", f"95\u202f% interval {low} to {high}", *remarks]
+    if gain.interval is None and not run.selection:
+        remarks.append("one run, no interval: other noise may move it")
     if unit_name(run.unit) == "user" and run.simulated:
         remarks.append("a diagnostic, not covered by ε")
     return [(name, difference(measure, gain.mean), remarks)]
