@@ -76,7 +76,8 @@ class UnitWords:
         who: Who draws them.
         contributor: One of those whose contributions are bounded and summed.
         total: One of them, where it is said how many there are.
-        rostered: One of them, of whom figures are diagnostics.
+        rostered: One of them.
+        tested: One of those of whom figures are diagnostics.
         public: One of those whom no plan protects, of whom figures are released.
     """
 
@@ -88,12 +89,13 @@ class UnitWords:
     contributor: str
     total: str
     rostered: str
+    tested: str
     public: str
 
     @property
     def diagnosed(self) -> str:
         """Legend of values that ε does not cover."""
-        return f"{self.rostered}s: a diagnostic, not covered by ε"
+        return f"{self.tested}s: a diagnostic, not covered by ε"
 
     @property
     def released(self) -> str:
@@ -110,6 +112,7 @@ _USERS = UnitWords(
     contributor="user",
     total="user",
     rostered="rostered user",
+    tested="rostered user",
     public="public user",
 )
 _EXAMPLES = UnitWords(
@@ -121,6 +124,7 @@ _EXAMPLES = UnitWords(
     contributor="example",
     total="training example",
     rostered="training example",
+    tested="training example",
     public="test example",
 )
 
@@ -130,6 +134,7 @@ _USERS_BY_EXAMPLE = replace(
     protected="rostered users",
     total="user",
     rostered="rostered user",
+    tested="rostered user",
     public="public user",
 )
 

@@ -347,7 +347,7 @@ def _figures(run: RunRecord, round_num: int, returned: bool) -> list[tuple[str, 
         (m, f"{nouns.public}s (released)", released.get(m.released_name)) for m in run.figures
     ]
     measured += [
-        (m, f"{nouns.rostered}s (not covered by ε)", diagnosed.get(m.name)) for m in run.figures
+        (m, f"{nouns.tested}s (not covered by ε)", diagnosed.get(m.name)) for m in run.figures
     ]
     return [
         (f"{measure.label}, {whom}", figure(measure, value))

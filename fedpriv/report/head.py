@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import format_delta
+from fedpriv.privacy.epsilon import format_delta, format_rdp
 from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement, describe_returned_model
@@ -149,7 +149,7 @@ def key_figures(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> list[Fi
         nouns, found = run.words, released if rostered is None else rostered
         if found is None:
             continue
-        where = f"{nouns.rostered}s; not covered by ε"
+        where = f"{nouns.tested}s; not covered by ε"
         if rostered is None:
             where = f"{nouns.public}s; released"
         remarks = [*_interval_remark(found, measure), where, *_of_which(run), *_direction(measure)]
@@ -162,7 +162,7 @@ def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> Figure:
     mark = run.coverage.mark
     remarks = [mark, *privacy_terms(run)] if mark else privacy_terms(run)
     if most.rdp is not None and most.accountant != "RDP":
-        remarks.append(f"by RDP {epsilon(most.rdp)}")
+        remarks.append(f"by RDP {format_rdp(most.rdp)}")
     if run.private and len(runs) > 1:
         remarks.append("of each run alone; together they spend more")
     return "ε", epsilon(most.value), remarks
@@ -186,6 +186,8 @@ def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[Figure]:
         return [(name, NOTHING, remarks)]
     ends = [difference(measure, end) for end in gain.interval or ()]
     remarks = _over_seeds(gain, ends) + remarks
+    if gain.count == 1 and not run.selection:
+        remarks.append("one run, no interval: other noise may move it")
     if unit_name(run.unit) == "user" and run.simulated:
         remarks.append("a diagnostic, not covered by ε")
     return [(name, difference(measure, gain.mean), remarks)]
@@ -200,9 +202,11 @@ def _headline_figures(
     nouns, baseline = run.words, run.baseline(measure)
     of_users = unit_name(run.unit) == "user"
     if rostered is not None:
+        held_out = of_users and run.num_test_examples is None
+        number = users if run.num_test_examples is None else run.num_test_examples
         remarks = [
-            ("held-out examples of " if of_users else "measured on ")
-            + counted(users, nouns.rostered),
+            ("held-out examples of " if held_out else "measured on ")
+            + counted(number, nouns.tested),
             "a diagnostic, not covered by ε",
             *_of_which(run),
             *_direction(measure),

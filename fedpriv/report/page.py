@@ -202,7 +202,7 @@ def measured_lines(run: RunRecord, measure: Measure) -> list[Line]:
     for label, rows, key, colour, dashed in (
         (nouns.released, run.released, measure.released_name, "s1", False),
         (
-            f"{nouns.rostered}s: a diagnostic, not covered by ε",
+            f"{nouns.tested}s: a diagnostic, not covered by ε",
             run.diagnosed,
             measure.name,
             "s2",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -287,8 +287,14 @@ class RunRecord:
 
     @property
     def words(self) -> UnitWords:
-        """Words for those whom the plan is for."""
-        return unit_words(self.unit)
+        """Words for those whom the plan is for, and whom figures are of."""
+        words = unit_words(self.unit)
+        return words if self.num_test_examples is None else replace(words, tested="test example")
+
+    @property
+    def num_test_examples(self) -> int | None:
+        """Examples of a test set of nobody on the roster, which diagnostics are measured on."""
+        return self.corpus.get("num_test_examples")
 
     @property
     def rounds_planned(self) -> int | None:

@@ -118,19 +118,21 @@ _NAMES = {
 }
 
 
-def words_of_all(units: Iterable[str]) -> UnitWords:
+def words_of_all(given: Iterable[UnitWords]) -> UnitWords:
     """Return the words of runs that are read side by side; of both kinds where they differ.
 
     A step is a round, of examples: turns of both kinds are called rounds.
 
-    >>> words_of_all(["example", "example"]).public, words_of_all(["user", "example"]).public
+    >>> users, examples = unit_words("user"), unit_words("example")
+    >>> words_of_all([examples, examples]).public, words_of_all([users, examples]).public
     ('test example', 'public users or test example')
     """
-    kinds = list(dict.fromkeys(unit_words(unit) for unit in units))
+    kinds = list(dict.fromkeys(given))
     if len(kinds) == 1:
         return kinds[0]
-    names = ("contributor", "total", "rostered", "public")
-    both = {name: "s or ".join(getattr(kind, name) for kind in kinds) for name in names}
+    names = ("contributor", "total", "rostered", "tested", "public")
+    nouns = {name: dict.fromkeys(getattr(kind, name) for kind in kinds) for name in names}
+    both = {name: "s or ".join(found) for name, found in nouns.items()}
     return replace(unit_words("user"), **both)
 
 

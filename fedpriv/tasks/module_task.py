@@ -308,8 +308,8 @@ class ModuleTask(Task):
         measures: What the model is measured by, the headline first; None for what fits its
             outputs and targets (`fedpriv.training.local.module_measures`). The loss comes last
             where it is not among them.
-        test: Held-out examples of rostered users (diagnostics), if any; by user id where users are
-            to be told apart.
+        test: What diagnostics are measured on, which no ε covers, if anything: held-out examples of
+            rostered users by user id, or a test set of nobody in particular.
         public: Examples of users outside the roster (released figures), if any.
         public_train: More of these, to learn from before and during private training (start
             "public", and what public examples alone reach); never measured on. Let no one have
@@ -381,6 +381,10 @@ class ModuleTask(Task):
             is_public: None if given is None else array_examples(given, f"the {what} examples")
             for is_public, given, what in ((False, test, "test"), (True, public, "public"))
         }
+        #: Of a test set of nobody on the roster.
+        self._num_test_examples = None
+        if self._test_counts is None and (own := self._sets[False]) is not None:
+            self._num_test_examples = len(own)
         self._public_train = None
         if public_train is not None:
             self._public_train = array_examples(public_train, "the public_train examples")
@@ -774,6 +778,11 @@ class ModuleTask(Task):
             synthetic=self._synthetic,
             roster="all",
             num_users=len(self._roster),
+            num_public_examples=sum(
+                len(own) for own in (self._sets[True], self._public_train) if own is not None
+            )
+            or None,
+            num_test_examples=self._num_test_examples,
             published=self._published,
             provenance=self._provenance,
             licence=self._provenance.get("licence"),

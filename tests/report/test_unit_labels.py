@@ -57,6 +57,22 @@ def test_a_page_of_users_speaks_of_no_example(make_run):
     assert re.search(r"\bsteps?\b|training example|test example", text) is None
 
 
+def test_figures_of_a_test_set_are_not_called_rostered_users(make_run):
+    made = [make_run(f"t{n}", seed=n, corpus={"num_test_examples": 10_000}) for n in range(2)]
+    pages = {
+        "report": visible(render(read_run(made[0]))),
+        "card": model_card(read_run(made[0]), 20, {"kernel": (5, 3)}),
+        "comparison": visible(render_comparison(groups := read_groups(made))),
+        "rows": str(as_rows(groups)),
+    }
+    assert "measured on 10,000 test examples" in pages["report"]
+    assert "test examples: a diagnostic, not covered by ε" in pages["report"]
+    assert "accuracy, test examples (not covered by ε)" in pages["card"]
+    assert "Accuracy on test examples is a diagnostic" in pages["comparison"]
+    for name, text in pages.items():
+        assert "of 7,055 rostered" not in text and "rostered users:" not in text, name
+
+
 @pytest.mark.parametrize(
     ("made", "there"),
     [

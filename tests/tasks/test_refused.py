@@ -325,6 +325,15 @@ class TestModuleMeasures:
         with pytest.raises(ValueError, match="could have their classes last or in the middle"):
             self.fitting(torch.zeros(4, 7, 7), words)
 
+    def test_a_bare_function_is_refused_with_what_it_lacks(self):
+        from fedpriv.training.local.module_measures import with_loss
+
+        def top_3(outputs, targets):
+            return outputs
+
+        with pytest.raises(ValueError, match=r"'top_3'.*Measure\(name='top_3', label="):
+            with_loss([top_3], torch.nn.functional.cross_entropy)
+
     @pytest.mark.parametrize("classes", ["last", "middle"])
     def test_tokens_are_counted_but_for_those_ignored(self, classes):
         from fedpriv.training.evaluate import combined

@@ -27,6 +27,7 @@ from fedpriv.privacy.epsilon import (
     format_odds_factor,
     format_percent,
     format_posterior,
+    format_rdp,
 )
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR
@@ -234,6 +235,7 @@ def _template() -> Any:
     )
     environment.filters |= {
         "epsilon": format_epsilon,
+        "rdp": format_rdp,
         "delta": format_delta,
         "odds_factor": format_odds_factor,
         "posterior": format_posterior,

@@ -767,7 +767,7 @@ class Section:
 
 def nouns_of(section: Section) -> UnitWords:
     """Return the nouns of those whose values a section has."""
-    return words_of_all(group.head.unit for group in section.groups)
+    return words_of_all(group.head.words for group in section.groups)
 
 
 def sections_of(groups: Sequence[Group]) -> list[Section]:

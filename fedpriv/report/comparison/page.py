@@ -577,7 +577,7 @@ def runs_table(section: Section) -> DataTable:
         marked=True,
         over=[
             (f"{noun}s", sum(column.diagnosed == diagnosed for column in columns))
-            for diagnosed, noun in ((True, nouns.rostered), (False, nouns.public))
+            for diagnosed, noun in ((True, nouns.tested), (False, nouns.public))
         ],
         before=before,
         others=len(names) - len(columns) - before,

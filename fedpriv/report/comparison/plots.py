@@ -88,7 +88,7 @@ def round_plots(section: Section) -> list[tuple[str, str, list[Plot]]]:
     by_level = len(section.groups) > _MOST_LINES and len(levels) > 1
     parts = []
     for column in (Column(measure=measure, diagnosed=diagnosed) for diagnosed in (True, False)):
-        title = f"{measure.title} on {nouns.rostered if column.diagnosed else nouns.public}s"
+        title = f"{measure.title} on {nouns.tested if column.diagnosed else nouns.public}s"
         if by_level:
             reached = [group.measure(column) for group in section.groups]
             most = max((value.mean for value in reached if value), default=0.0)

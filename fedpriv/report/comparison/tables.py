@@ -90,7 +90,7 @@ def table_of(section: Section) -> tuple[list[str], list[Row]]:
     columns = measured_columns(section)
     first: list[tuple[str, Callable[[Group], Cell]]] = [("ε", _epsilon_cell)]
     names = [
-        f"{c.measure.label}, {nouns.rostered if c.diagnosed else nouns.public}s" for c in columns
+        f"{c.measure.label}, {nouns.tested if c.diagnosed else nouns.public}s" for c in columns
     ]
     more: list[tuple[str, Callable[[Group], Cell]]] = []
     if any(group.gain for group in groups):

@@ -189,9 +189,17 @@ def with_loss(measures: Sequence[ModuleMeasure], loss: Loss) -> tuple[ModuleMeas
     It is a diagnostic among others, and released where there is no other.
 
     Raises:
-        ValueError: If they cannot stand side by side.
+        ValueError: If one is no `ModuleMeasure`, or they cannot stand side by side.
     """
     found = tuple(measures)
+    for own in found:
+        if not isinstance(own, ModuleMeasure):
+            name = getattr(own, "__name__", type(own).__name__)
+            raise ValueError(
+                f"measure {name!r} is a {type(own).__name__} and says neither its label nor which "
+                f"way is better; give ModuleMeasure(measure=Measure(name={name!r}, label=..., "
+                "higher_is_better=...), compute=...)"
+            )
     if all(own.measure.name != LOSS.name for own in found):
         shown = replace(LOSS, diagnostic_only=bool(found))
         found += (ModuleMeasure(measure=shown, compute=loss),)

@@ -70,7 +70,7 @@ def test_a_server_that_failed_says_why_until_it_goes_on(deploy, tmp_path, monkey
     found, text = said(monkeypatch, capsys, folder, code=1)
     assert (found["state"], found["round"], found["lost_attempts"]) == ("failed", 1, 1)
     assert found["last_error"] == "the SuperLink is gone" and found["failed"]
-    assert "round 1 of 3, 1 lost attempts (spent)" in text and "the SuperLink is gone" in text
+    assert "round 1 of 3, 1 lost attempt (spent)" in text and "the SuperLink is gone" in text
     deploy(resume=folder)
     found, _ = said(monkeypatch, capsys, folder)
     assert found["state"] == "finished" and found["last_error"] == "the SuperLink is gone"
@@ -80,16 +80,16 @@ def test_a_resume_that_is_refused_is_seen_until_one_is_not(deploy, tmp_path, mon
     folder = tmp_path / "run"
     with pytest.raises(ConnectionError):
         deploy(rounds_until_lost=1, out=folder)
-    with pytest.raises(ValueError, match="repeat the run-config"):
+    with pytest.raises(ValueError, match="the run-config is another"):
         deploy(resume=folder, local_learning_rate=0.3)
     found, text = said(monkeypatch, capsys, folder, code=1)
-    assert found["last_error"] == "the SuperLink is gone" and "repeat the run-config" in text
-    assert found["refused"].startswith("repeat the run-config") and found["refused_at"]
+    assert found["last_error"] == "the SuperLink is gone" and "the run-config is another" in text
+    assert found["refused"].startswith("the run-config is another") and found["refused_at"]
     assert (found["round"], found["lost_attempts"]) == (1, 1)
     time.sleep(1.1)  # times are of a second
     deploy(resume=folder)
     found, text = said(monkeypatch, capsys, folder)
-    assert found["refused"] is None and "repeat the run-config" not in text
+    assert found["refused"] is None and "the run-config is another" not in text
 
 
 def test_a_second_server_is_refused_and_the_first_is_not_disturbed(deploy, tmp_path):

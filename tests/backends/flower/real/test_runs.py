@@ -131,7 +131,7 @@ def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path
     assert [line["attempt"] for line in lines(begun, "rounds")] == [1, 1]
     # Nodes read the same run-config, so one that tells another experiment is refused.
     log = flower.run(app, config(processes, corpus, "", cohort=9, resume=str(run)), federation)
-    assert "repeat the run-config" in log
+    assert "the run-config is another" in log
 
 
 @pytest.mark.slow
