@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Components, Settings
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.trials import Trials
+from fedpriv.report.comparison.groups import public_counts
 from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
 from fedpriv.runs.progress import ShowProgress, is_watched
@@ -226,6 +227,7 @@ class CellForecast:
         noise_multiplier: To which the noise is calibrated; None without noise, or where the plan
             decides on the way.
         cost: Of a round.
+        public: Counts of its public data.
     """
 
     method: str
@@ -235,6 +237,7 @@ class CellForecast:
     rounds: int | None
     noise_multiplier: float | None
     cost: RoundCost
+    public: Mapping[str, Any]
 
     @property
     def minutes(self) -> float | None:
@@ -322,6 +325,7 @@ def forecast_study(study: Study, *, timed: bool = True) -> list[CellForecast]:
                 rounds=plan.affordable_rounds,
                 noise_multiplier=noise,
                 cost=cost,
+                public=public_counts(components.task.describe().to_json()),
             )
         )
     return found

@@ -155,7 +155,8 @@ def _print_forecast(
     from fedpriv.backends.ray.cluster import usable_cores
     from fedpriv.studies.study import Resolver
 
-    number, unlike = workers or usable_cores(), Resolver(chosen).unlike()
+    number = workers or usable_cores()
+    unlike = Resolver(chosen).unlike({(cell.method, cell.data): cell.public for cell in cells})
     minutes = [cell.minutes for cell in cells]
     known = [one for one in minutes if one is not None]
     total = sum(known) / number if known else None

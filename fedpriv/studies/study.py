@@ -347,15 +347,22 @@ class Resolver:
             task_key=self.task_key(chosen, corpus) if corpus is not None else None,
         )
 
-    def unlike(self) -> list[str]:
-        """Return how methods differ besides training on users, in a sentence for each data."""
+    def unlike(
+        self, described: Mapping[tuple[str, str], Mapping[str, Any]] | None = None
+    ) -> list[str]:
+        """Return how methods differ besides training on users, in a sentence for each data.
+
+        Args:
+            described: What else is known of their public data, by method and data.
+        """
         found = []
         for data in self.study.data:
             methods: dict[str, dict[str, Option]] = {}
             for label in self.study.labelled:
                 made = self._base(label, data)[0]
                 options = made.options().items()
-                methods[label] = {n: value for n, value in options if n not in made.automatic}
+                known = (described or {}).get((label, data), {})
+                methods[label] = {n: v for n, v in options if n not in made.automatic} | known
             found.append(unlike(methods))
         return list(dict.fromkeys(filter(None, found)))
 

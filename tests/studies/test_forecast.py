@@ -157,6 +157,21 @@ class TestSaid:
         with open(page, encoding="utf-8") as opened:
             assert "Not like with like" in opened.read()
 
+    def test_so_does_a_dry_run_of_tasks_with_other_public_data(self, tmp_path, monkeypatch):
+        text = (
+            "import fedpriv as fp\nfrom dataclasses import replace\n"
+            "from tests.studies.small import small, task\n"
+            "def other(experiment):\n    made = task(experiment)\n"
+            "    made._sets[True] = made._sets[True].take(slice(20))\n    return made\n"
+            "methods = {'a': small(), 'b': replace(small(), task=other)}\n"
+            "study = fp.Study(name='s', methods=methods)\n"
+        )
+        (tmp_path / "public_study.py").write_text(text, "utf-8")
+        monkeypatch.chdir(tmp_path)
+        said = invoke("public_study.py:study", "--dry-run")
+        assert "differ in their public data" in said
+        assert "public-examples is 30 for a, 20 for b." in said
+
     def test_methods_that_start_and_end_alike_are_not_warned_of(self, file):
         text = TOML + 'start = "fresh"\nselect = "last"\n'
         with open(file, "w", encoding="utf-8") as opened:

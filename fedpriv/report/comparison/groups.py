@@ -426,6 +426,11 @@ def listed(texts: Sequence[str]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
+def public_counts(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many public users and examples a task has, by its description, for `unlike`."""
+    return {f"public-{name}": described.get(f"num_public_{name}") for name in ("users", "examples")}
+
+
 def unlike(methods: Mapping[str, Mapping[str, Any]]) -> str:
     """Return in a sentence how methods differ besides the way in which they train on users.
 
@@ -724,8 +729,7 @@ class Section:
         methods: dict[str, dict[str, Any]] = {}
         for curve in curves_of(self.groups):
             head = curve.groups[0].head
-            public = {"public-users": head.corpus.get("num_public_users")}
-            methods[curve.label] = {**head.given_options, **public}
+            methods[curve.label] = {**head.given_options, **public_counts(head.corpus)}
         return unlike(methods)
 
     @property
