@@ -163,7 +163,8 @@ def study(
     console = Console(stderr=True)
     if is_watched(console, progress):
         for text in Resolver(chosen).unlike():
-            console.print(f"Not like with like: {plain(text)}", markup=False, highlight=False)
+            said = f"Not like with like: {plain(text)}"
+            console.print(said, markup=False, highlight=False, soft_wrap=True)
     with progress_display(console, folder, progress) as show:
         record = run_study(
             chosen,

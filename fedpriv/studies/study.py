@@ -357,12 +357,11 @@ class Resolver:
         """
         found = []
         for data in self.study.data:
-            methods: dict[str, dict[str, Option]] = {}
+            methods: dict[str, dict[str, Any]] = {}
             for label in self.study.labelled:
                 made = self._base(label, data)[0]
-                options = made.options().items()
-                known = (described or {}).get((label, data), {})
-                methods[label] = {n: v for n, v in options if n not in made.automatic} | known
+                given = {n: v for n, v in made.options().items() if n not in made.automatic}
+                methods[label] = {**given, **(described or {}).get((label, data), {})}
             found.append(unlike(methods))
         return list(dict.fromkeys(filter(None, found)))
 

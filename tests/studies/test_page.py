@@ -368,6 +368,8 @@ class TestReturnedPublicModel:
         rows = text.partition("Where they ended")[2].partition("Paired differences")[0]
         assert rows.count("this is the public model in 1 of 2 runs") == 1
         assert rows.count("this is the public model") == 2
+        legend = text.partition("Accuracy against ε")[2].partition("Best at each ε")[0]
+        assert "the public model at ε 2" in legend and "the public model at ε 8" in legend
         table = as_latex(groups)
         assert table.count(r"\%}*") + table.count(r"\%*") == 2
         assert "*: this is the public model in some or all of the runs." in table

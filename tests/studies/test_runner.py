@@ -116,8 +116,8 @@ class TestTrials:
         said = found.document["privacy"]
         assert said[0].startswith("The ε of a row is that of one run. 2 private runs")
         assert said[1] == (
-            "2 private runs more of earlier versions of the study stayed in its folder and are not "
-            "shown: small, ε 2, seeds 0, 1. Their ε is part of what was spent on these users."
+            "2 more private runs, of earlier versions of the study, stayed in its folder and are "
+            "not shown: small, ε 2, seeds 0, 1. Their ε is part of what was spent on these users."
         )
         text = page_of(found)
         assert "4 earlier trials in the folder" in text and said[1] in unescape(text)

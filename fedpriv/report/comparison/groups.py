@@ -394,7 +394,7 @@ def _text_of(values: Mapping[float, Mapping[str, Any]]) -> str:
         at.setdefault(" or ".join(short[text] for text in some), []).append(level)
     if len(at) == 1:
         return next(iter(at))
-    return ", ".join(f"{text} at {_levels(levels)}" for text, levels in at.items())
+    return ", ".join(f"{text} at {levels_in_words(levels)}" for text, levels in at.items())
 
 
 def _rounded(text: str, value: Any) -> str:
@@ -405,10 +405,10 @@ def _rounded(text: str, value: Any) -> str:
 _DIGITS = 6  # that a value may have which somebody typed
 
 
-def _levels(levels: Sequence[float]) -> str:
+def levels_in_words(levels: Sequence[float]) -> str:
     """Return levels of ε in words.
 
-    >>> _levels([2.0, 8.0]), _levels([math.inf])
+    >>> levels_in_words([2.0, 8.0]), levels_in_words([math.inf])
     ('ε 2 and 8', 'no privacy')
     """
     private = [f"{level:g}" for level in levels if math.isfinite(level)]

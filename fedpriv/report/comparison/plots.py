@@ -30,6 +30,7 @@ from fedpriv.report.comparison.groups import (
     curves_of,
     gaps,
     interval_words,
+    levels_in_words,
     nouns_of,
     sections_of,
     styles,
@@ -202,6 +203,8 @@ def points_of(section: Section) -> list[Point]:
         if len(said) > _FEW:
             said = [f"{said[0]} to {said[-1]}"]
         mark = curve.groups[0].unfinished_mark
+        if public := [g.level for g, _ in known if g.public_model]:
+            said.append(f"the public model at {levels_in_words(public)}")
         found += [
             Point(
                 label=f"{curve.label}: {', '.join(filter(None, (*said, mark)))}",
