@@ -339,6 +339,7 @@ class TestIntervals:
 
     def test_where_users_of_one_method_are_not_known_all_are_over_seeds(self, make_study):
         study = make_study(noise={8.0: 0.72}, seeds=4, nonprivate=False)
+        assert results_frame(study)["accuracy_public_interval"].isna().all()  # no t beside it
         for trial in study.trials[4:]:
             (study.directory / "by_user" / f"{trial.key}.safetensors").unlink()
         groups = groups_of(read_study(study.directory))
@@ -347,6 +348,8 @@ class TestIntervals:
         assert not any(one.by_user for one in found)
         assert found[0] == estimate([run.summary["accuracy"] for run in groups[0].runs])
         assert "bootstrap" not in as_latex(groups)
+        of_all = results_frame(read_study(study.directory))
+        assert of_all["accuracy_public_interval"].notna().all()
 
     def test_of_one_seed_it_is_over_users_alone_and_the_caption_says_so(self, make_study):
         """Red before: the caption named ± of several seeds alone."""
