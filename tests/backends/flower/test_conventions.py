@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -540,6 +541,40 @@ class TestExample:
         assert all(line["num_failed"] == 0 < line["cohort_size"] for line in seen)
         tensors, _ = CheckpointStore(tmp_path / "run" / "checkpoints").load(3)
         assert all((tensors[name] != array).any() for name, array in start.items())
+
+    def test_the_pages_metrics_are_measured(self, example, stub, tmp_path):
+        page = (EXAMPLE.parents[1] / "docs" / "flower-apps.md").read_text("utf-8")
+        blocks = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+        (public,) = [block for block in blocks if "def evaluate_fn" in block]
+        (nodes,) = [block for block in blocks if "@app.evaluate()" in block]
+        names = {
+            **{name: getattr(example.task, name) for name in ("model", "users_of", "examples_of")},
+            "torch": torch, "fp": fp, "MetricRecord": MetricRecord, "RecordDict": RecordDict,
+            "Message": Message,
+            "ROSTER": example.task.ROSTER, "out": tmp_path / "run",
+            "plan": fp.Rounds(users=40, cohort=20, rounds=3).plan(
+                l2_clip_norm=0.5, target_epsilon=8.0
+            ),
+        }  # fmt: skip
+        exec(nodes, names)
+        names["app"].train()(example.client_app.train)
+        apps = {n + 1: stub.AppNode(names["app"], n, 2) for n in range(2)}
+        start = ArrayRecord(example.task.model().state_dict())
+        told = ConfigRecord({"learning-rate": 0.2})
+        names |= {"grid": stub.StubGrid(apps), "initial_arrays": start, "told": told}
+        exec(public.replace("num_rounds=3", "num_rounds=3, train_config=told"), names)
+        result = names["result"]
+        assert list(result.evaluate_metrics_serverapp) == [0, 1, 2, 3]
+        seen = read(tmp_path / "run" / "diagnostics.jsonl")
+        assert [0 < line["nodes_accuracy"] < 1 for line in seen] == [True] * 3
+
+    def test_more_rounds_cost_less_noise_than_they_are_more(self):
+        """As the page says of 200 rounds and the example's three."""
+        three, many = (
+            fp.Rounds(users=40, cohort=20, rounds=number).calibrate(8.0).noise_multiplier
+            for number in (3, 200)
+        )
+        assert many < 6 * three
 
     def test_the_diff_to_plain_flower_is_a_few_lines(self):
         import difflib
