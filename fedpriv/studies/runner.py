@@ -397,8 +397,8 @@ def _privacy(study: Study, out: Path, results: Sequence[Searched]) -> list[str]:
     ]
     if earlier:
         said.append(
-            f"{counted(len(earlier), 'more private run')}, of earlier versions of the study, stayed "
-            f"in its folder and {'is' if len(earlier) == 1 else 'are'} not shown: "
+            f"{counted(len(earlier), 'more private run')}, of earlier versions of the study, "
+            f"stayed in its folder and {'is' if len(earlier) == 1 else 'are'} not shown: "
             f"{name_trials(earlier)}. Their ε is part of what was spent on these users."
         )
     search = study.search
