@@ -11,6 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: docs dist sbom next-flower encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full suite check collected install clean help bench bench-full
 
 help:
+	@echo "make install    the environment in .venv, which the other commands make as well"
 	@echo "make run        train the main experiment and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"

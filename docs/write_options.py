@@ -1,10 +1,14 @@
-"""Writes the pages of all options and of all commands from the code; `make options` calls it.
+"""Writes pages from the code: of all options, of all commands, and code of examples in others.
+
+`make options` calls it.
 
 A test compares the pages with what they are made of.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
@@ -129,6 +133,33 @@ def _parameters(command: click.Command) -> Iterator[str]:
         yield f"| {' | '.join(texts)} |"
 
 
+_SHOWN = re.compile(r"<!-- (examples/\S+)(?: (\S+))? -->\n```\w+\n.*?\n```\n", re.DOTALL)
+
+
+def with_code(page: str) -> str:
+    """Return a page with the code of examples, which GitHub would not include, as blocks.
+
+    Below `<!-- examples/FILE -->` stands the file, below `<!-- examples/FILE OTHER -->` the diff
+    from it to another one of its folder, without their first lines.
+    """
+
+    def block(found: re.Match[str]) -> str:
+        file = Path(__file__).parents[1] / found[1]
+        text, kind = file.read_text("utf-8"), file.suffix[1:]
+        if found[2] is not None:
+            before, after = (
+                path.read_text("utf-8").splitlines()[2:]
+                for path in (file, file.with_name(found[2]))
+            )
+            lines = difflib.unified_diff(before, after, n=len(before), lineterm="")
+            text, kind = "".join(f"{line.rstrip()}\n" for line in [*lines][3:]), "diff"
+        return f"{found[0].partition('```')[0]}```{kind}\n{text}```\n"
+
+    return _SHOWN.sub(block, page)
+
+
 if __name__ == "__main__":
+    for shown in Path(__file__).parent.rglob("*.md"):
+        shown.write_text(with_code(shown.read_text("utf-8")), "utf-8")
     Path(__file__).with_name("options.md").write_text(tables(), "utf-8")
     Path(__file__).parent.joinpath("reference", "commands.md").write_text(commands(), "utf-8")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterable
+from typing import Any
 
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
@@ -31,6 +33,29 @@ def escaped(document: str) -> str:
 def plain(value: object) -> str:
     """Return any value as text without control and direction-changing signs."""
     return _CONTROL.sub("\ufffd", str(value))
+
+
+#: Characters of a user's id.
+MOST_ID_CHARS = 256
+
+
+def check_ids(ids: Iterable[Any], of: str) -> None:
+    """Refuse ids that are no strings.
+
+    Args:
+        ids: Of users.
+        of: Whose they are, as the beginning of the sentence.
+
+    Raises:
+        ValueError: If one is no string of 1 to 256 characters.
+    """
+    for item in ids:
+        if not isinstance(item, str) or not 0 < len(item) <= MOST_ID_CHARS:
+            raise ValueError(
+                f"{of} has an id of type {type(item).__name__}"
+                f"{f' and {len(item)} characters' if isinstance(item, str) else ''}: ids are "
+                f"strings of 1 to {MOST_ID_CHARS} characters, such as str(number)"
+            )
 
 
 _DEVICE = re.compile(r"cpu|cuda(:(0|[1-9][0-9]{0,3}))?")

@@ -5,6 +5,7 @@ Loading it loads Flower, and none of the run loop, which nodes do not need.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +25,16 @@ from flwr.app import (
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedpriv import json_lines
 from fedpriv.backends.flower.client import UserLevelClientApp, bounded
-from fedpriv.backends.flower.settings import client_app
+from fedpriv.backends.flower.log import show_log
+from fedpriv.backends.flower.messages import reason_of
+from fedpriv.backends.flower.settings import client_app, read_out
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, connect
 from fedpriv.privacy.plan import Plan, plan_digest
 from fedpriv.transform import Transform
 from fedpriv.tree import Params
+from fedpriv.untrusted_text import check_ids
 
 if TYPE_CHECKING:
     from fedpriv.runs.averaging import Trained
@@ -44,6 +49,7 @@ __all__ = [
     "connect",
     "server_app",
 ]
+_LOG = logging.getLogger("fedpriv.server")
 _MOST_METRICS = 1 << 20  # bytes of a node's metrics
 _WEIGHT = "num-examples"
 
@@ -61,7 +67,7 @@ def server_app() -> ServerApp:
 
 @dataclass(repr=False)
 class UserLevelResult(Result):
-    """Flower's `Result`, with what was spent.
+    """Flower's `Result`, with what was spent; printed: ε, run folder, and metrics if there are any.
 
     Attributes:
         arrays: Released.
@@ -74,7 +80,16 @@ class UserLevelResult(Result):
     trained: Trained | None = None
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()}\n{self.trained}\n"
+        metrics = {
+            "diagnostics of nodes, not covered by ε": self.evaluate_metrics_clientapp,
+            "evaluate_fn": self.evaluate_metrics_serverapp,
+        }
+        found = (
+            f"{name}: { {number: dict(record) for number, record in of_rounds.items()} }"
+            for name, of_rounds in metrics.items()
+            if of_rounds
+        )
+        return "\n".join([repr(self.trained), *found])
 
 
 class UserLevelStrategy(Strategy):
@@ -94,8 +109,9 @@ class UserLevelStrategy(Strategy):
     Args:
         plan: The guarantee, such as `fedpriv.Rounds(...).plan(...)`.
         roster: The frozen ids of the users, one for each person.
-        out: The run folder. One that holds a run of this plan is continued after a crash. Without
-            it the same ledger is kept in memory, and gone with the process.
+        out: The run folder, an absolute path outside the app's folder. One that holds a run of this
+            plan is continued after a crash. Without it the same ledger is kept in memory, and gone
+            with the process.
         secure: Entropy from the operating system instead of a seed; needs `out`.
         seed: Of a simulation.
         anchor: As of `fedpriv.averaging`.
@@ -103,11 +119,13 @@ class UserLevelStrategy(Strategy):
         optimizer: What the server makes of a released mean; None adds it to the params.
         aggregate: As of `fedpriv.averaging`.
         diagnostics: Whether nodes evaluate each round's model, in a simulation: exact means of
-            their metrics, weighted by `num-examples`, in `evaluate_metrics_clientapp`. No ε covers
-            them, so a secure run refuses it.
+            their metrics, weighted by `num-examples`, in `evaluate_metrics_clientapp` and, with
+            "nodes_" before their names, in the folder's `diagnostics.jsonl`. No ε covers them, so a
+            secure run refuses it.
 
     Raises:
-        ValueError: If diagnostics are asked of a secure run, or it is not kept.
+        ValueError: If diagnostics are asked of a secure run, or it is not kept; if the folder is
+            relative or in a Flower app, or an id is no string.
     """
 
     def __init__(
@@ -129,10 +147,12 @@ class UserLevelStrategy(Strategy):
                 "diagnostics=True in a secure run: exact metrics of users would leave their nodes, "
                 "covered by no ε; evaluate on public data, with evaluate_fn"
             )
+        check_ids(roster, "the roster")
         self.plan, self.roster, self.diagnostics = plan, tuple(roster), diagnostics
         self.settings = GridSettings() if settings is None else settings
         #: Over all rounds, how many answers were dropped, by reason.
         self.counts: Counter[str] = Counter()
+        out = None if out is None else read_out({"out": str(out)})
         self._kept: dict[str, Any] = {"out": out, "secure": secure, "seed": seed, "anchor": anchor}
         self._made: dict[str, Any] = {"optimizer": optimizer, "aggregate": aggregate}
 
@@ -147,6 +167,8 @@ class UserLevelStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> UserLevelResult:
         """Train to the end of the plan, and return what was released.
+
+        The log has the plan and its ε, the run folder, and a line a round.
 
         Args:
             grid: Flower's.
@@ -164,6 +186,7 @@ class UserLevelStrategy(Strategy):
                 `fedpriv.averaging` and `connect` refuse.
         """
         from fedpriv.runs.averaging import averaging
+        from fedpriv.runs.records import figures_as_json
 
         if type(self) is not UserLevelStrategy:
             raise ValueError(
@@ -180,6 +203,7 @@ class UserLevelStrategy(Strategy):
                 "evaluate_config is given, but nodes evaluate nothing: their exact metrics are "
                 "covered by no ε; leave it out, or give the strategy diagnostics=True in simulation"
             )
+        show_log()
         params, told = _params(initial_arrays), _as_json(train_config)
         loop = averaging(
             self.plan,
@@ -187,29 +211,31 @@ class UserLevelStrategy(Strategy):
             params=params,
             stated={"train_config": told} if told else None,
             on_round=lambda round_num, released: measure(round_num, _record(released)),
+            tell=lambda line: _LOG.info("%s", line),
             **self._kept,
             **self._made,
         )
         settings = replace(self.settings, round_deadline=min(timeout, self.settings.round_deadline))
         settings.check_mode("secure" if self._kept["secure"] else "simulation")
-        result = UserLevelResult()
-        backend = connect(
-            grid,
-            self.roster,
-            settings,
-            plan=plan_digest(self.plan, self.roster),
-            counts=self.counts,
-        )
+        result, digest = UserLevelResult(), plan_digest(self.plan, self.roster)
+        _LOG.info("plan %s", digest)
+        _LOG.info("waiting for the nodes of %d users", len(self.roster))
+        backend = connect(grid, self.roster, settings, plan=digest, counts=self.counts)
+        out: Path | None = self._kept["out"]
 
         def measure(round_num: int, arrays: ArrayRecord) -> None:
             if evaluate_fn is not None and (found := evaluate_fn(round_num, arrays)) is not None:
                 result.evaluate_metrics_serverapp[round_num] = found
+                _LOG.info("round %d: evaluate_fn %s", round_num, dict(found))
             if self.diagnostics and round_num:
                 found = _diagnostics(backend, arrays, round_num, evaluate_config, settings)
                 result.evaluate_metrics_clientapp[round_num] = found
+                if out is not None:
+                    file = out / "diagnostics.jsonl"
+                    nodes = figures_as_json({f"nodes_{name}": found[name] for name in found})
+                    json_lines.replace_last(file, {**json_lines.read(file)[-1], **nodes})
 
-        out = self._kept["out"]
-        if out is None or not (Path(out) / "ledger.jsonl").exists():
+        if out is None or not (out / "ledger.jsonl").exists():
             measure(0, initial_arrays)
         trained = loop(replace(backend, config=ConfigRecord(told) if told else None))
         result.arrays, result.trained = _record(trained.params), trained
@@ -308,8 +334,12 @@ def _diagnostics(
     )
     total: Counter[str] = Counter()
     weights: Counter[str] = Counter()
+    failed: list[str] = []
     for reply in backend.exchange.answers(
-        requests, seconds=settings.round_deadline, most_bytes=_MOST_METRICS
+        requests,
+        seconds=settings.round_deadline,
+        most_bytes=_MOST_METRICS,
+        on_error=lambda reply: failed.append(reason_of(reply)),
     ):
         found: dict[str, Any] = {}
         for record in reply.content.metric_records.values():
@@ -319,4 +349,6 @@ def _diagnostics(
             if isinstance(value, (int, float)):
                 total[name] += weight * value  # pyright: ignore[reportArgumentType]
                 weights[name] += weight
+    if failed and round_num == 1:
+        _LOG.warning("%d nodes did not evaluate, the first said: %s", len(failed), failed[0])
     return MetricRecord({name: total[name] / weight for name, weight in weights.items() if weight})

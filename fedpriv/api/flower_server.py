@@ -26,6 +26,7 @@ from fedpriv.backends.flower.settings import (
     open_corpus,
     read_experiment,
     read_grid_settings,
+    read_out,
     read_path,
     read_value,
     resume_config,
@@ -33,16 +34,20 @@ from fedpriv.backends.flower.settings import (
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.user_code import one_line
-from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plan import plan_digest
+from fedpriv.privacy.statement.sealed import DOCUMENT
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
 from fedpriv.runs.backends import serial, serial_on
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
-from fedpriv.runs.progress import announcement, describe_early_end
+from fedpriv.runs.progress import (
+    announcement,
+    describe_early_end,
+    describe_folder,
+    round_line,
+)
 from fedpriv.runs.records import RoundRecord
 from fedpriv.runs.status import StatusFile, recording_refusal
 from fedpriv.training.evaluate import measure_of
@@ -84,7 +89,7 @@ def _main(grid: Grid, context: Context) -> None:
         measuring = replace(backend, measure=measure_of(task))
 
         def report(record: RoundRecord) -> None:
-            _report(next(iter(task.measures), None), record)
+            _LOG.info("%s", round_line(record, next(iter(task.measures), None)))
             status.round_ended(nodes_online=backend.look_at_nodes())
 
         def made(experiment: Experiment, components: Components) -> Backend:
@@ -96,7 +101,7 @@ def _main(grid: Grid, context: Context) -> None:
     returned, no_gain = describe_returned_model(summary)
     if returned:
         _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", returned)
-    _LOG.info("run folder: %s", summary["run_dir"])
+    _LOG.info("%s", describe_folder(prepared.folder.path))
     _LOG.info("report: %s", write_report(prepared.folder.path))
 
 
@@ -143,9 +148,12 @@ def _open_run(run_config: Any) -> PreparedRun:
                 f"--run-config {resume / RESUME_FILE}, which goes on with that run"
             )
         return prepared
-    out = read_path("out", run_config)
-    if out is None:
-        raise ValueError("give the run folder, --run-config 'out=\"/absolute/path\"'")
+    out = read_out(run_config)
+    if (out / DOCUMENT).exists():
+        raise ValueError(
+            f"{out} already holds a run; go on with it by --run-config {out / RESUME_FILE}, or "
+            "give another out"
+        )
     with missing_corpus_named():
         prepared = start_run(
             experiment,
@@ -162,23 +170,6 @@ def _open_run(run_config: Any) -> PreparedRun:
     path.write_text(resume_config(run_config, prepared.folder.path), "utf-8")
     _LOG.info("if it is interrupted, go on with: flwr run ... --run-config %s", path)
     return prepared
-
-
-def _report(headline: Measure | None, record: RoundRecord) -> None:
-    released = record.released
-    value = None if headline is None else released.measured.get(headline.name)
-    _LOG.info(
-        "round %d: %s%s",
-        released.round_num,
-        "no privacy, epsilon is infinite"
-        if released.epsilon is None or released.delta is None
-        else f"epsilon <= {rounded_up(released.epsilon, 3):.3f} at delta "
-        f"{format_delta(released.delta)}",
-        ""
-        if headline is None
-        else f", {headline.label} on public users "
-        + ("-" if value is None else headline.text(value, 2)),
-    )
 
 
 class MistakeError(AppExitException):

@@ -174,6 +174,21 @@ def round_cost(
     )
 
 
+def timed_as(cost: RoundCost, other: RoundCost) -> RoundCost:
+    """Return a cost with the times of another one, of the same method and task, for its cohort."""
+    if other.user_seconds is None or other.server_seconds is None or cost.cohort is None:
+        return replace(cost, reason=other.reason or cost.reason)
+    return replace(
+        cost,
+        peak_bytes=other.peak_bytes,
+        seconds=other.user_seconds * cost.cohort / cost.workers + other.server_seconds,
+        user_seconds=other.user_seconds,
+        server_seconds=other.server_seconds,
+        timed=other.timed,
+        reason="",
+    )
+
+
 def _timed(components: Components, plan: Plan, state: Any, counted: RoundCost) -> RoundCost:
     work = as_works(components.trainer).get(TRAIN)
     algorithm, key = components.algorithm, Key.simulation(0).fold("round cost")

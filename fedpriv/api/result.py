@@ -301,7 +301,8 @@ def _data(run: RunRecord) -> str:
     kind = "corpus" if unit_name(run.unit) == "user" else "data"
     users, noun = run.corpus.get("num_users"), run.words.total
     counted = f", {users:,} {noun}s" if isinstance(users, int) else ""
-    return f"{made}{kind} {plain(run.corpus.get('name', ''))}{counted}"
+    name = run.corpus.get("name")
+    return f"{made}{f'{kind} {plain(name)}' if name else 'own data'}{counted}"
 
 
 def _line(label: str, text: str) -> str:

@@ -6,29 +6,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedpriv.api.forecast import RoundCost, round_cost
+from fedpriv.api.forecast import RoundCost, round_cost, timed_as
 from fedpriv.api.result import Run, load
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Settings
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.trials import Trials
+from fedpriv.report.comparison.groups import public_counts
 from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
-from fedpriv.runs.progress import ShowProgress
+from fedpriv.runs.progress import ShowProgress, is_watched
 from fedpriv.studies.grid import GridStudy
 from fedpriv.studies.page import write_page
 from fedpriv.studies.progress import progress_display
 from fedpriv.studies.record import PAGE, StudyRecord
 from fedpriv.studies.runner import run_study
 from fedpriv.studies.search import Search
-from fedpriv.studies.study import Resolver, Study, load_study
+from fedpriv.studies.study import Resolver, Study, Trial, load_study
+from fedpriv.tasks.by_example import UsersExamples
+from fedpriv.tree import Params
+from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,7 +160,12 @@ def study(
             "simulation may"
         )
     reference = None if isinstance(study, Study) else _from_anywhere(study)
-    with progress_display(Console(stderr=True), folder, progress) as show:
+    console = Console(stderr=True)
+    if is_watched(console, progress):
+        for text in Resolver(chosen).unlike():
+            said = f"Not like with like: {plain(text)}"
+            console.print(said, markup=False, highlight=False, soft_wrap=True)
+    with progress_display(console, folder, progress) as show:
         record = run_study(
             chosen,
             folder,
@@ -219,6 +228,7 @@ class CellForecast:
         noise_multiplier: To which the noise is calibrated; None without noise, or where the plan
             decides on the way.
         cost: Of a round.
+        public: Counts of its public data.
     """
 
     method: str
@@ -228,6 +238,7 @@ class CellForecast:
     rounds: int | None
     noise_multiplier: float | None
     cost: RoundCost
+    public: Mapping[str, Any]
 
     @property
     def minutes(self) -> float | None:
@@ -243,8 +254,46 @@ class CellForecast:
         return cost.server_bytes + cost.worker_bytes + cost.frozen_bytes + cost.step_bytes
 
 
+_NOT_RUN = "0" * 16  # key of a trial that is not run: its own would read the data
+
+
+@dataclass(slots=True, kw_only=True)
+class _Prepared:
+    """What rows of a forecast on the same data share.
+
+    Attributes:
+        data: Label.
+        tasks: By what is equal for equal ones.
+        chosen: Settings of a method, by label; at which ε does not matter for what was measured.
+        timed: Params and cost of a method, by label.
+    """
+
+    data: str | None = None
+    tasks: dict[str, Any] = field(default_factory=dict[str, Any])
+    chosen: dict[str, Settings | None] = field(default_factory=dict[str, Any])
+    timed: dict[str, tuple[Params, RoundCost]] = field(default_factory=dict[str, Any])
+
+    def of(self, resolver: Resolver, trial: Trial, *, timed: bool) -> tuple[Components, RoundCost]:
+        """Return the components of a trial, and what a round of it takes."""
+        corpus, experiment, method = resolver.corpus_of(trial), trial.experiment, trial.method
+        key = resolver.task_key(experiment, corpus)
+        made = build(experiment, corpus, self.tasks.get(key), self.chosen.get(method))
+        task = made.task
+        self.tasks[key] = task.users if isinstance(task, UsersExamples) else task
+        self.chosen[method] = made.settings or self.chosen.get(method)
+        if method not in self.timed:
+            seed = (made.experiment or experiment).seed
+            params = first_state(made, Key.simulation(seed)).params
+            self.timed[method] = params, round_cost(made, params, timed=timed)
+            return made, self.timed[method][1]
+        params, cost = self.timed[method]
+        return made, timed_as(round_cost(made, params, timed=False), cost)
+
+
 def forecast_study(study: Study, *, timed: bool = True) -> list[CellForecast]:
     """Return what the trials of a study would take; nothing is charged, trained to an end or kept.
+
+    Each task is made once, and each method is timed once on each data, by training a few users.
 
     Args:
         study: The study.
@@ -256,13 +305,14 @@ def forecast_study(study: Study, *, timed: bool = True) -> list[CellForecast]:
     resolver = Resolver(study)
     found: list[CellForecast] = []
     search = study.search if isinstance(study.search, Search) else None
+    before = _Prepared()
     for method, epsilon, data in resolver.cells():
         settings = None if search is None else search.middle
-        trial = resolver.trial(method, epsilon, data, study.each_seed[0], settings)
-        corpus = resolver.corpus_of(trial)
-        components = build(trial.experiment, corpus)
-        made: Experiment = components.experiment or trial.experiment
-        start = first_state(components, Key.simulation(made.seed)).params
+        seed = study.each_seed[0]
+        trial = resolver.trial(method, epsilon, data, seed, settings, key=_NOT_RUN)
+        if before.data != data:
+            before = _Prepared(data=data)
+        components, cost = before.of(resolver, trial, timed=timed)
         plan = components.plan
         noise = None
         if isinstance(plan, Plan) and plan.is_private:
@@ -275,7 +325,8 @@ def forecast_study(study: Study, *, timed: bool = True) -> list[CellForecast]:
                 trials=len(study.each_seed) + ((search.trials or 0) if search else 0),
                 rounds=plan.affordable_rounds,
                 noise_multiplier=noise,
-                cost=round_cost(components, start, timed=timed),
+                cost=cost,
+                public=public_counts(components.task.describe().to_json()),
             )
         )
     return found

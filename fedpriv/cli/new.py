@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,12 @@ import typer
 
 from fedpriv.cli.output import print_line
 
+#: Has Flower take the packages that are there, instead of installing the app's own for each run.
+_AS_INSTALLED = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 _TEMPLATES = Path(__file__).with_name("new_app")
 #: Templates by where each is written; {} is the package.
 _FILES = {
+    ".gitignore": "gitignore",
     "README.md": "README.md",
     "pyproject.toml": "pyproject.toml",
     "test_app.py": "simulated.py",
@@ -40,7 +44,10 @@ def new(
     folder = write_project(Path.cwd(), name, nodes)
     package = name.replace("-", "_")
     print_line(f"{folder}: {package}/experiment.py is where your model and users go")
-    print_line(f"cd {name} && fedpriv run {package}.experiment:experiment")
+    print_line(f"cd {name}")
+    print_line(f"fedpriv run {package}.experiment:experiment")
+    out = shlex.quote(f"out={json.dumps(str(folder.with_name(f'{name}-run')))}")
+    print_line(f"{_AS_INSTALLED}=1 flwr run . --stream --run-config {out}")
 
 
 def write_project(where: Path, name: str, nodes: int = 3) -> Path:

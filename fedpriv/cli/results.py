@@ -32,6 +32,7 @@ from fedpriv.report.comparison.groups import (
     mismatches,
     nouns_of,
     sections_of,
+    spread_note,
 )
 from fedpriv.report.comparison.page import check_outputs, write_file
 from fedpriv.report.comparison.tables import as_rows, gain_cell, measure_cell, references_of
@@ -67,7 +68,7 @@ def report(
         list[Path] | None,
         typer.Option(
             help="A run of the same experiment with another seed: the head of the report then "
-            "shows means and intervals. May be given several times."
+            "shows means, and intervals of 4 runs or more. May be given several times."
         ),
     ] = None,
     open_page: Annotated[
@@ -315,14 +316,15 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
         note += " Gain: over public-only, on the same examples."
     elif section.public_only is None:
         note += " Public-only was not measured."
+    if said := spread_note(section):
+        note += f" {said}"
     return table, f"ε: {'; '.join(terms)}. {note}" if terms else note
 
 
 def _labels(group: Group, row: Mapping[str, Any]) -> str:
     """Return what a line must not be read without."""
     labels = ["SYNTHETIC"] if row["synthetic"] else []
-    if group.unfinished_mark:
-        labels.append(group.unfinished_mark)
+    labels += filter(None, (group.unfinished_mark, group.public_model))
     if not row["private"]:
         labels.append("not private")
     elif row["no_meaningful_protection"]:

@@ -521,7 +521,8 @@ def _gained(summary: dict[str, Any]) -> str | None:
     if gain is None:
         return text
     points = f"{100 * gain:+.2f} points" if headline.form == "share" else f"{gain:+.4g}"
-    return f"{text}; gain over it {points}"
+    judged = isinstance(summary.get("selection"), dict) and summary["selection"].get("gain")
+    return f"{text}; gain over it {points}" + ("" if judged else " (one run, no interval)")
 
 
 def _measured(summary: dict[str, Any]) -> tuple[str, str, bool] | None:

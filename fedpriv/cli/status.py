@@ -57,7 +57,8 @@ def status(
 def _lines(found: RunStatus) -> list[tuple[str, str]]:
     held = "a process holds it" if found.held else "no process holds it"
     planned = "" if found.rounds_planned is None else f" of {found.rounds_planned:,}"
-    lost = f", {found.lost_attempts:,} lost attempts (spent)" if found.lost_attempts else ""
+    number = found.lost_attempts
+    lost = f", {number:,} lost attempt{'' if number == 1 else 's'} (spent)" if number else ""
     named = found.experiment or "a training of your own"
     lines = [
         ("run", f"{found.run_dir} ({f'{found.label}, ' if found.label else ''}{named})"),

@@ -13,6 +13,7 @@ from fedpriv.cli.output import Interrupted, errors, print_json, print_line, prin
 from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.epsilon import target_label
 from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
     from fedpriv.api.studying import CellForecast, StudyResult
@@ -51,7 +52,11 @@ def study(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print trials, noise, minutes and memory; run nothing."),
+        typer.Option(
+            "--dry-run",
+            help="Print trials, noise, minutes and memory. Prepares the data and times a few "
+            "users' training of each method; charges and writes nothing.",
+        ),
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try trials again that failed.")
@@ -80,6 +85,9 @@ def study(
 
     chosen = load_study(file)
     if dry_run:
+        if not as_json:
+            said = "times a few users' training of each method; charges and keeps nothing"
+            print_line(said, errors)
         _print_forecast(chosen, forecast_study(chosen), workers, as_json=as_json)
         return
     folder = out or default_folder(chosen)
@@ -122,11 +130,20 @@ def _print_result(found: StudyResult, folder: Path, *, as_json: bool) -> None:
 
         print_json({"study": dict(found.record.document), "trials": trial_rows(found.record)})
         return
+    from fedpriv.studies.record import name_trials
+    from fedpriv.studies.tables import groups_of
+
     failed = [trial for trial in found.record.trials if trial.failure is not None]
     print_line(f"{len(found.record.trials)} trials, {len(failed)} failed")
     for trial in failed:
         level = target_label(trial.epsilon)
         print_line(f"  {trial.method}, {level}, {trial.data} seed {trial.seed}: {trial.failure}")
+    for group in groups_of(found.record):
+        if group.public_model:
+            print_line(plain(f"  {group.label}: {group.public_model}"))
+    if earlier := found.record.earlier:
+        said = f"{len(earlier)} of earlier versions in the folder: {name_trials(earlier)}"
+        print_line(plain(said))
     print_line(f"page: {found.page}")
     if failed:
         sys.exit(1)
@@ -136,8 +153,10 @@ def _print_forecast(
     chosen: Study, cells: list[CellForecast], workers: int | None, *, as_json: bool
 ) -> None:
     from fedpriv.backends.ray.cluster import usable_cores
+    from fedpriv.studies.study import Resolver
 
     number = workers or usable_cores()
+    unlike = Resolver(chosen).unlike({(cell.method, cell.data): cell.public for cell in cells})
     minutes = [cell.minutes for cell in cells]
     known = [one for one in minutes if one is not None]
     total = sum(known) / number if known else None
@@ -155,7 +174,8 @@ def _print_forecast(
             }
             for cell in cells
         ]
-        print_json({"name": chosen.name, "workers": number, "minutes": total, "trials": rows})
+        document = {"name": chosen.name, "workers": number, "minutes": total, "trials": rows}
+        print_json({**document, "unlike": unlike})
         return
     table = Table("method", "privacy", "data", box=None, header_style="bold")
     for name in ("trials", "rounds", "noise multiplier", "minutes", "memory"):
@@ -172,6 +192,8 @@ def _print_forecast(
             f"{cell.memory_bytes / 2**20:.3g} MB",
         )
     print_table(table)
+    for text in unlike:
+        print_line(f"Not like with like: {plain(text)}")
     trials = sum(cell.trials for cell in cells)
     missing = "" if len(known) == len(cells) else "; of some the time is not known"
     said = "" if total is None else f", about {total:.2g} minutes on {number} workers"

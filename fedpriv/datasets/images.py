@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -224,12 +225,9 @@ def _load_cifar(
     names = tuple(path.name for path in paths)
     form = next(form for form in forms if names in form.choices)
     if form.note:
-        _LOG.warning(
-            "%s is not there; %s is read instead: %s; %s",
-            forms[0].kind,
-            paths[0].parent,
-            form.note["note"],
-            get,
+        _warn(
+            f"{forms[0].kind} is not there; {paths[0].parent} is read instead: "
+            f"{form.note['note']}; {get}"
         )
     files = form.choices[-1]
     if names != files:
@@ -268,6 +266,12 @@ def _load_cifar(
             **form.note,
         },
     )
+
+
+@cache
+def _warn(text: str) -> None:
+    """Log a warning, once in a process: a study makes the same task for each of its trials."""
+    _LOG.warning("%s", text)
 
 
 def _is_pickled(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.averaging import Averaging
-from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.experiment import Components, Experiment, Settings
 from fedpriv.experiments.options import naming_options
 from fedpriv.experiments.settings import settle
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
@@ -129,7 +129,10 @@ def check_heeded(experiment: Experiment, task: Task) -> None:
 
 
 def build(
-    experiment: Experiment, corpus: Corpus | NodeData | None = None, task: Any = None
+    experiment: Experiment,
+    corpus: Corpus | NodeData | None = None,
+    task: Any = None,
+    known: Settings | None = None,
 ) -> Components:
     """Return the components of an experiment.
 
@@ -140,6 +143,7 @@ def build(
         experiment: Says what is done.
         corpus: What its task is made on; None for a task that brings its own data.
         task: What is learnt, instead of the experiment's own.
+        known: What was chosen for the same experiment and task at another ε, to save measuring.
 
     Raises:
         ValueError: If its options do not fit together or do not fit the data.
@@ -162,7 +166,7 @@ def build(
         if task is None:
             check_heeded(experiment, made)
     with naming_options(experiment.field_names()):
-        settled, settings = settle(experiment, made)
+        settled, settings = settle(experiment, made, known)
         components = _refined(settled, settled.make_components(made))
         _check_payable(components)
     return replace(components, experiment=settled, settings=settings)

@@ -30,6 +30,11 @@ def _rate() -> Any:
     return option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
 
 
+def _rate_of_coordinates() -> Any:
+    text = "Step size of every coordinate, however small its mean: try 0.01 to 0.2."
+    return option(0.1, text, Range.ABOVE_ZERO)
+
+
 def _past(symbol: str = "") -> Any:
     return option(0.9, f"Weight of the past{symbol}.", Range.FRACTION)
 
@@ -113,7 +118,7 @@ class Adam(OptimizerPart):
 
     kind: ClassVar[str] = "adam"
 
-    learning_rate: float = _rate()
+    learning_rate: float = _rate_of_coordinates()
     momentum: float = _past(", β₁")
     adaptivity: float = _adaptivity()
 
@@ -128,7 +133,7 @@ class Yogi(OptimizerPart):
 
     kind: ClassVar[str] = "yogi"
 
-    learning_rate: float = _rate()
+    learning_rate: float = _rate_of_coordinates()
     momentum: float = _past(", β₁")
     adaptivity: float = _adaptivity()
 
@@ -143,7 +148,7 @@ class Adagrad(OptimizerPart):
 
     kind: ClassVar[str] = "adagrad"
 
-    learning_rate: float = _rate()
+    learning_rate: float = _rate_of_coordinates()
     adaptivity: float = _adaptivity()
 
     def make(self) -> Transform:
@@ -157,7 +162,7 @@ class Rmsprop(OptimizerPart):
 
     kind: ClassVar[str] = "rmsprop"
 
-    learning_rate: float = _rate()
+    learning_rate: float = _rate_of_coordinates()
     adaptivity: float = _adaptivity()
 
     def make(self) -> Transform:
@@ -198,7 +203,6 @@ class ServerEmaMomentum(EmaMomentum):
 class ServerAdam(Adam):
     """Adam, with a server's defaults."""
 
-    learning_rate: float = _server_rate()
     adaptivity: float = _server_adaptivity()
 
 
@@ -213,7 +217,6 @@ class ServerFtrl(Ftrl):
 class ServerYogi(Yogi):
     """Yogi, with a server's defaults."""
 
-    learning_rate: float = _server_rate()
     adaptivity: float = _server_adaptivity()
 
 
@@ -221,7 +224,6 @@ class ServerYogi(Yogi):
 class ServerAdagrad(Adagrad):
     """Adagrad, with a server's defaults."""
 
-    learning_rate: float = _server_rate()
     adaptivity: float = _server_adaptivity()
 
 

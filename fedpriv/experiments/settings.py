@@ -150,7 +150,9 @@ _CHOSEN = {
 }
 
 
-def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | None]:
+def settle(
+    experiment: Experiment, task: Task, known: Settings | None = None
+) -> tuple[Experiment, Settings | None]:
     """Return an experiment with a value for each automatic option, and what was chosen.
 
     They keep the values that the experiment has where nothing can be chosen: no target ε, a noise
@@ -160,6 +162,11 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
     Where a rostered asker's title and tags would be in what is measured they keep them as well: by
     sentence, others' tags decide which of a public user's sentences train, and a public start of
     all posts learns from them.
+
+    Args:
+        experiment: Says what is done.
+        task: Its task.
+        known: What was chosen at another ε, which measured the public users' updates already.
 
     Guarantees:
         * Of a rostered user's records and questions, others' answers to these included, values
@@ -190,9 +197,13 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
     }
     for path in experiment.automatic:
         fixed.pop(path.rpartition(".")[2], None)
-    norms, num_public = public_update_norms(experiment, task)
+    if known is None:
+        norms, num_public = public_update_norms(experiment, task)
+        norm = float(np.median(norms)) if norms else None
+    else:
+        norm, num_public = known.update_norm, known.num_public_examples
     # A clip norm that adapts begins from the one given.
-    if not norms or isinstance(getattr(bound, "clip_norm", None), Adaptive):
+    if norm is None or isinstance(getattr(bound, "clip_norm", None), Adaptive):
         fixed["l2_clip_norm"] = getattr(bound, "l2_clip_norm", None)
     num_users = len(task.roster)
     found = choose_settings(
@@ -200,7 +211,7 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
         epsilon=noise.target_epsilon,
         delta=default_delta(num_users) if experiment.delta is None else experiment.delta,
         relation=experiment.neighbours(),
-        update_norm=float(np.median(norms)) if norms else None,
+        update_norm=norm,
         num_params=num_elements(task.init_params(Key.simulation(0))),
         num_public_examples=num_public,
         **fixed,

@@ -68,11 +68,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import logging as absl_logging
 
+from fedpriv.libraries import library
 from fedpriv.privacy.epsilon import Epsilon, default_delta
 from fedpriv.privacy.event import (
     FIELDS,
@@ -460,15 +462,23 @@ def has_rdp(event: Event, relation: Relation) -> bool:
     return _rdp_curve(event, relation) is not None
 
 
+def _say_nothing(*_: object) -> None:
+    pass
+
+
 class _quiet:
-    """Silence absl, which reports every RDP order that failed to converge, one line each."""
+    """Drop what dp-accounting reports of every RDP order that failed to converge, a line each.
+
+    absl sets up the root logger for a line, even for one that its verbosity leaves out: so it is
+    not called at all.
+    """
 
     def __enter__(self) -> None:
-        self._level = absl_logging.get_verbosity()
-        absl_logging.set_verbosity(absl_logging.ERROR)
+        self._module = library("dp_accounting.rdp.rdp_privacy_accountant")
+        self._module.logging = SimpleNamespace(warning=_say_nothing)
 
     def __exit__(self, *_: object) -> None:
-        absl_logging.set_verbosity(self._level)
+        self._module.logging = absl_logging
 
 
 def delta_of(delta: float | None, num_users: int, event: Event) -> float:

@@ -107,7 +107,7 @@ class Epsilon:
         else:
             shown = f"{rounded_up(self.value, 4):,.4f}"
             added = (
-                f"; RDP {rounded_up(self.rdp, 4):,.4f}"
+                f"; RDP {format_rdp(self.rdp)}"
                 if self.rdp is not None and self.accountant != "RDP"
                 else ""
             )
@@ -157,6 +157,15 @@ def format_epsilon(value: float) -> str:
         return "∞" if value > 0.0 else "0"
     digits = max(2 - math.floor(math.log10(value)), 0)
     return f"{rounded_up(value, digits):,.{digits}f}"
+
+
+def format_rdp(value: float) -> str:
+    """Return the RDP value of an ε, which is printed beside it, to four decimals, rounded up.
+
+    >>> format_rdp(10.10921), format_rdp(math.inf)
+    ('10.1093', '∞')
+    """
+    return "∞" if math.isinf(value) else f"{rounded_up(value, 4):,.4f}"
 
 
 def format_odds_factor(value: float) -> str:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import format_delta
+from fedpriv.privacy.epsilon import format_delta, format_rdp
 from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement, describe_returned_model
@@ -29,6 +28,11 @@ from fedpriv.untrusted_text import plain
 
 Figure = tuple[str, str, list[str]]
 """Name, value and remarks of a key figure."""
+NO_GAIN = "No gain over public examples"
+"""Badge of a run that returns a model of public examples alone."""
+FEWEST_SEEDS = 4
+"""Runs from which on a t-interval over seeds is given: half of it is 12.7 standard errors of two
+runs and 4.3 of three, wider than most differences between methods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,7 @@ class Estimate:
 
     Attributes:
         mean: The mean, or the value of a single run.
-        half_width: Half the interval; None where there is none, as for a single run.
+        half_width: Half the interval; None where there is none, as of few seeds.
         count: Number of runs.
         by_user: Whether the interval is of a bootstrap over users and seeds; else it is Student's t
             over seeds.
@@ -50,7 +54,7 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Ends of the interval, or None for a single run."""
+        """Ends of the interval; None where there is none."""
         if self.half_width is None:
             return None
         return self.mean - self.half_width, self.mean + self.half_width
@@ -59,7 +63,8 @@ class Estimate:
 def estimate(values: Sequence[float | None]) -> Estimate | None:
     """Return mean and 95 % interval over runs that differ in their seed; None without values.
 
-    The interval is Student's t over independent runs; it speaks about seeds, not about users.
+    The interval is Student's t over independent runs; it speaks about seeds, not about users. Of
+    fewer than `FEWEST_SEEDS` runs there is none.
 
     >>> estimate([0.62, 0.58, 0.65, 0.60, 0.55]).half_width  # doctest: +ELLIPSIS
     0.04728...
@@ -70,8 +75,8 @@ def estimate(values: Sequence[float | None]) -> Estimate | None:
     count, mean = len(known), math.fsum(known) / len(known)
     if known.count(known[0]) == count:
         mean = known[0]  # to its last digit
-    if count == 1:
-        return Estimate(mean=mean, half_width=None, count=1)
+    if count < FEWEST_SEEDS:
+        return Estimate(mean=mean, half_width=None, count=count)
     from scipy.special import stdtrit  # slow to import; `fedpriv --help` does without
 
     variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
@@ -102,8 +107,8 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         found.append((text if run.finished else f"Unfinished: {text}", not run.finished))
     elif not run.finished:
         found.append(("Unfinished", True))
-    if run.selection.get("selected") in PUBLIC_MODELS:
-        found.append(("No gain over public examples", True))
+    if run.returns_public:
+        found.append((NO_GAIN, True))
     if failed := run.summary.get("rounds_mostly_failed"):
         turns = counted(failed, run.words.turn)
         found.append((f"Most {run.words.contributor}s failed in {turns}", True))
@@ -157,7 +162,7 @@ def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> Figure:
     mark = run.coverage.mark
     remarks = [mark, *privacy_terms(run)] if mark else privacy_terms(run)
     if most.rdp is not None and most.accountant != "RDP":
-        remarks.append(f"by RDP {epsilon(most.rdp)}")
+        remarks.append(f"by RDP {format_rdp(most.rdp)}")
     if run.private and len(runs) > 1:
         remarks.append("of each run alone; together they spend more")
     return "ε", epsilon(most.value), remarks
@@ -179,10 +184,10 @@ def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[Figure]:
         ]
     if gain is None:
         return [(name, NOTHING, remarks)]
-    if gain.interval is not None:
-        low, high = (difference(measure, end) for end in gain.interval)
-        low = low.removesuffix(" points")
-        remarks = [f"mean over {gain.count} seeds", f"95\u202f% interval {low} to {high}", *remarks]
+    ends = [difference(measure, end) for end in gain.interval or ()]
+    remarks = _over_seeds(gain, ends) + remarks
+    if gain.count == 1 and not run.selection:
+        remarks.append("one run, no interval: other noise may move it")
     if unit_name(run.unit) == "user" and run.simulated:
         remarks.append("a diagnostic, not covered by ε")
     return [(name, difference(measure, gain.mean), remarks)]
@@ -230,14 +235,19 @@ def _direction(measure: Measure) -> list[str]:
 
 
 def _interval_remark(value: Estimate, measure: Measure) -> list[str]:
-    if value.interval is None:
+    return _over_seeds(value, [figure(measure, end) for end in value.interval or ()])
+
+
+def _over_seeds(value: Estimate, ends: Sequence[str]) -> list[str]:
+    """Return what a mean over seeds is, with the ends of its interval as texts, if it has one."""
+    if value.count == 1:
         return []
-    low, high = value.interval
-    lower = f"{100 * low:.1f}" if measure.form == "share" else figure(measure, low)
-    return [
-        f"mean over {value.count} seeds",
-        f"95\u202f% interval {lower} to {figure(measure, high)}",
-    ]
+    said = f"no interval of fewer than {FEWEST_SEEDS} seeds"
+    if ends:
+        low, high = ends
+        low = low.removesuffix(" points").removesuffix("\u202f%")
+        said = f"95\u202f% t-interval over seeds {low} to {high}"
+    return [f"mean over {value.count} seeds", said]
 
 
 def counted(value: object, noun: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL, PUBLIC_MODELS
 from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import Epsilon
@@ -179,6 +179,11 @@ class RunRecord:
     def selection(self) -> Row:
         """Selection of the model that the run returns; empty where it is the last."""
         return _mapping(self.summary.get("selection"))
+
+    @property
+    def returns_public(self) -> bool:
+        """Whether selection returned a model that public examples alone made."""
+        return self.selection.get("selected") in PUBLIC_MODELS
 
     def reached(self, name: str, rows: tuple[Row, ...]) -> float | None:
         """Return a figure of the returned model; of rounds their last where none was selected."""

@@ -158,7 +158,7 @@ def candidates_table(run: RunRecord) -> dict[str, Any] | None:
         cells = [figure(measure, one["value"]), *cells]
         rows.append((describe_candidate(name), cells, name == found["selected"]))
     return {
-        "names": ("model", measure.label, "gain", "±", "lower end"),
+        "names": ("model", measure.label, "gain", "standard error", "lower end"),
         "rows": rows,
         "level": percent(found["level"], 0),
     }

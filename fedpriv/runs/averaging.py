@@ -16,16 +16,25 @@ from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.anchor import Anchor, anchors_of
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.noise_root import NOISE, noise_root, training_digest
+from fedpriv.runs.progress import (
+    describe_early_end,
+    describe_folder,
+    describe_plan,
+    round_line,
+)
+from fedpriv.runs.summary import stopped_early
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
 from fedpriv.training.work import SumRequest, Work
 from fedpriv.transform import Transform, identity
 from fedpriv.tree import Params
+from fedpriv.untrusted_text import check_ids
 
 _NOT_COVERED = ("whatever else your own code took from these users",)
 
@@ -53,7 +62,8 @@ class Trained:
 
     def __repr__(self) -> str:
         said = ("simulated " if self.simulated else "") + str(self.epsilon)
-        return f"{self.rounds} rounds, {said}"
+        kept = "" if self.path is None else f"; {describe_folder(self.path)}"
+        return f"{self.rounds} round{'' if self.rounds == 1 else 's'}, {said}{kept}"
 
 
 def averaging(
@@ -71,6 +81,7 @@ def averaging(
     anchor_command: str | None = None,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
     stated: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Callable[[Backend], Trained]:
     """Return a loop over a backend (`fedpriv.flower.connect`) that trains to the end of a plan.
 
@@ -95,6 +106,7 @@ def averaging(
             data or to show progress.
         stated: One fact of how users are trained, by its name, as JSON: a simulation's noise is
             made of it too, and a folder that is continued must have the same.
+        tell: Called with lines to print or log: the plan and its ε, the folder, each round.
 
     Guarantees:
         * A round is charged, and the charge synced where there is a folder, before its cohort and
@@ -102,10 +114,11 @@ def averaging(
         * Nothing but noised means leaves the loop.
 
     Raises:
-        ValueError: If the roster is not of the plan's size, or a secure or anchored run is not
-            kept. From the loop: if the folder's ledger is of another plan, or not as far as its
-            anchors.
+        ValueError: If the roster is not of the plan's size, an id is no string, or a secure or
+            anchored run is not kept. From the loop: if the folder's ledger is of another plan, or
+            not as far as its anchors.
     """
+    check_ids(roster, "roster")
     keeping = Keeping.of(out, secure, seed, anchor, anchor_command)
     components = Components(
         plan=plan,
@@ -128,6 +141,7 @@ def averaging(
             stated=stated,
             start_sha256=params_sha256(params),
             on_round=on_round,
+            tell=tell,
         )
 
     return loop
@@ -163,8 +177,11 @@ class Keeping:
         """Return it.
 
         Raises:
-            ValueError: If a secure or anchored run is not kept, or the command is empty.
+            ValueError: If a secure or anchored run is not kept, or the folder's name or the
+                command is empty.
         """
+        if out == "":
+            raise ValueError("out is empty; give a folder, or None to keep nothing")
         if secure and out is None:
             raise ValueError(
                 "secure=True needs out=...: the ledger of a secure run is the proof of what was "
@@ -195,6 +212,7 @@ def train(
     stated: Mapping[str, Any] | None = None,
     start_sha256: str | None = None,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Trained:
     """Train a `RosterTask` to the end of its plan, and return what was released.
 
@@ -208,6 +226,7 @@ def train(
         start_sha256: Of the values of the start, of which a simulation's noise is made too: at one
             seed and plan two starts have other noise. A folder that is continued has its own.
         on_round: Called with each round's number and released params.
+        tell: Called with lines to print or log.
 
     Raises:
         ValueError: If the folder's ledger is of another plan, mode or training, or not as far as
@@ -236,6 +255,13 @@ def train(
                         f"this is one of {fact}; give the same, or another folder"
                     )
             facts, state = dict(folder.ledger.extra), folder.resume(state)
+        in_floats = keeping.secure and not (folder is not None and folder.is_hardened)
+        covers = Coverage(not_covered=(*gaps, FLOATS) if in_floats else gaps)
+        guarantee, cautions = describe_plan(plan, covers, root.mode)
+        for line in filter(None, (guarantee, *cautions, covers.mark and f"ε {covers.mark}")):
+            tell(line)
+        if folder is not None:
+            tell(f"run folder: {folder.path}{_where(folder.ledger, state.round_num)}")
         every = plan.planned_rounds
         played = rounds(
             components,
@@ -246,18 +272,46 @@ def train(
             eval_every=10 if every is None else every + 1,
             noise=noise_root(root, facts),
         )
-        for _, state in played:
+        for record, state in played:
+            tell(round_line(record))
             on_round(state.round_num, state.params)
         spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
-        in_floats = keeping.secure and not (folder is not None and folder.is_hardened)
+        if folder is not None:
+            if why := _early_end(folder.ledger, state.round_num):
+                tell(why)
+            tell(describe_folder(folder.path))
     return Trained(
         params=components.algorithm.result(state),
-        epsilon=Coverage(not_covered=(*gaps, FLOATS) if in_floats else gaps).marked(spent),
+        epsilon=covers.marked(spent),
         simulated=not keeping.secure,
         in_floats=in_floats,
         rounds=state.round_num,
         path=keeping.out,
     )
+
+
+def _where(ledger: Ledger, round_num: int) -> str:
+    """Return where a folder's run goes on; "" at its beginning."""
+    if not ledger.charges:
+        return ""
+    if not ledger.pays_for_more:
+        return f", at its end: {round_num} rounds are released, and nothing is left to charge"
+    lost = len(ledger.state.lost)
+    spent = f" ({lost} lost attempt{'' if lost == 1 else 's'} spent)" if lost else ""
+    return f", going on at round {round_num + 1}{spent}"
+
+
+def _early_end(ledger: Ledger, round_num: int) -> str:
+    """Return why there are fewer rounds than were planned; "" where there are not."""
+    planned, why = ledger.plan.planned_rounds, stopped_early(ledger.state, round_num)
+    if planned is None or why is None:
+        return ""
+    facts = {
+        "rounds_planned": planned,
+        "stopped_early": why,
+        "target_epsilon": ledger.plan.target_epsilon,
+    }
+    return f"{round_num} rounds; {describe_early_end(facts)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -310,18 +310,19 @@ class _Loop:
 def accounted_rounds(plan: AnyPlan, eval_every: int) -> tuple[int, ...]:
     """Return the counts of charges that are priced, increasing: about twenty evaluated rounds.
 
-    The last one that the plan pays for is among them. A round states the price of the least such
-    count that is not below its own charges, which bounds its ε from above: ε never falls as charges
-    are added. They are priced before the first round: each price is a Fourier transform of a length
-    of its own, takes up to half a second, and leaves tables in memory, by which a long run that
-    priced every round would grow.
+    Of a plan of no more than twenty rounds it is every one. The last one that the plan pays for is
+    among them. A round states the price of the least such count that is not below its own charges,
+    which bounds its ε from above: ε never falls as charges are added. They are priced before the
+    first round: each price is a Fourier transform of a length of its own, takes up to half a
+    second, and leaves tables in memory, by which a long run that priced every round would grow.
 
     None of an adaptive plan, whose ε is one and the same from its first charge on.
     """
     affordable = plan.affordable_rounds
     if not plan.is_private or affordable is None:
         return ()
-    evaluated = range(eval_every, affordable + 1, eval_every)
+    every = 1 if affordable <= _MOST_ACCOUNTED else eval_every
+    evaluated = range(every, affordable + 1, every)
     thinned = evaluated[:: -max(1, math.ceil(len(evaluated) / _MOST_ACCOUNTED))]
     return tuple(sorted({*thinned, affordable} - {0}))
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import shlex
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich.console import Console
@@ -26,7 +28,7 @@ from rich.progress import (
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import BudgetUse, format_delta, privacy_line, rounded_up
-from fedpriv.privacy.plan import unit_words
+from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.runs.document import name_with_label
@@ -425,9 +427,27 @@ class Announcement:
 
 def announcement(prepared: PreparedRun) -> Announcement:
     """Return the head of a run: its values are the plan's, whatever an experiment is called."""
-    experiment, plan = prepared.experiment, prepared.components.plan
-    document, trial = prepared.folder.document, prepared.trial
+    experiment, document, trial = prepared.experiment, prepared.folder.document, prepared.trial
     covers, name = coverage_of(document), name_with_label(experiment.name, document)
+    guarantee, cautions = describe_plan(prepared.components.plan, covers, prepared.ledger.mode)
+    cautions += filter(None, (trial.untried, *trial.noticed))
+    if covers.mark:
+        cautions.append(f"ε {covers.mark}")
+    return Announcement(
+        title=f"{name}: {experiment.description}" if experiment.description else name,
+        guarantee=guarantee,
+        cautions=tuple(cautions),
+    )
+
+
+def describe_plan(plan: AnyPlan, covers: Coverage, mode: str) -> tuple[str, list[str]]:
+    """Return the guarantee of a plan in a line, and what to beware of.
+
+    Args:
+        plan: The plan.
+        covers: What its ε covers.
+        mode: "simulation" or "secure".
+    """
     affordable, turn = plan.affordable_rounds, unit_words(plan.unit).turn
     whole = covers.explained(plan.guaranteed())
     paid = (
@@ -444,7 +464,7 @@ def announcement(prepared: PreparedRun) -> Announcement:
             unit=whole.unit,
             relation=whole.relation.value,
             accountant=whole.accountant,
-            mode=prepared.ledger.mode,
+            mode=mode,
         )
         said = f"{line} {paid}"
     cautions: list[str] = []
@@ -461,14 +481,28 @@ def announcement(prepared: PreparedRun) -> Announcement:
             f"the target ε of {target:g} pays for {affordable:,} of the {planned:,} planned "
             f"{turn}s, and the run stops there"
         )
-    cautions += filter(None, (trial.untried, *trial.noticed))
-    if covers.mark:
-        cautions.append(f"ε {covers.mark}")
-    return Announcement(
-        title=f"{name}: {experiment.description}" if experiment.description else name,
-        guarantee=f"plan: {said}",
-        cautions=tuple(cautions),
+    return f"plan: {said}", cautions
+
+
+def round_line(record: RoundRecord, headline: Measure | None = None) -> str:
+    """Return a round in a line for a log: ε so far, and the headline figure where there is one."""
+    released = record.released
+    value = None if headline is None else released.measured.get(headline.name)
+    spent = (
+        "no privacy, epsilon is infinite"
+        if released.epsilon is None or released.delta is None
+        else f"epsilon <= {rounded_up(released.epsilon, 3):.3f} at delta "
+        f"{format_delta(released.delta)}"
     )
+    if headline is None:
+        return f"round {released.round_num}: {spent}"
+    figure = "-" if value is None else headline.text(value, 2)
+    return f"round {released.round_num}: {spent}, {headline.label} on public users {figure}"
+
+
+def describe_folder(path: Path) -> str:
+    """Return where a run is kept, and the command that checks it."""
+    return f"run folder: {path}; check it with: fedpriv verify {shlex.quote(str(path))}"
 
 
 def describe_failures(summary: Mapping[str, Any]) -> str:

@@ -272,7 +272,10 @@ def run_status(folder: Path) -> RunStatus:
             one that the ledger seals.
     """
     if not (folder / "ledger.jsonl").is_file():
-        raise ValueError(f"{folder} holds no run (no ledger.jsonl); give the folder a run wrote")
+        raise ValueError(
+            f"{folder} holds no run (no ledger.jsonl); give the folder a run wrote: a Flower app's "
+            "is there once its nodes are found"
+        )
     run = read_sealed(folder)
     ledger, document = run.state, run.document
     status, held = read_server_status(folder), is_held(folder / "ledger.jsonl")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedpriv.privacy.statement.statement import describe_data
 from fedpriv.report.comparison.groups import Group, sections_of
 from fedpriv.report.comparison.page import (
     ColumnHead,
@@ -84,6 +85,7 @@ def _leads(study: StudyRecord, groups: Sequence[Group]) -> list[str]:
     leads = [str(about)] if about else []
     if corpora := dict.fromkeys(section.corpus for section in sections_of(groups)):
         leads.append(f"On {', '.join(corpora)}")
+    leads += filter(None, dict.fromkeys(describe_data(group.head.corpus) for group in groups))
     if not groups:
         leads.append("No trial has finished, so there is nothing to show yet.")
     return leads
@@ -100,6 +102,8 @@ def _badges(study: StudyRecord, groups: Sequence[Group]) -> list[tuple[str, bool
         found.append(("Simulated", False))
     if failed := len(_failed(study)):
         found.append((f"{counted(failed, 'trial')} failed", True))
+    if study.earlier:
+        found.append((f"{counted(len(study.earlier), 'earlier trial')} in the folder", True))
     if missing := len(study.trials) - len(finished_trials(study)) - failed:
         found.append((f"Unfinished: {counted(missing, 'trial')} to go", True))
     return found

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.privacy.epsilon import target_label
 from fedpriv.runs.progress import ShowProgress, is_watched, moves
@@ -44,24 +45,25 @@ class _Values:
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._found: dict[str, tuple[str, float | None, str]] = {}
+        self._found: dict[str, tuple[str, float | None, str, bool]] = {}
 
-    def of(self, key: str) -> tuple[str, float | None, str]:
-        """Return the headline's label, its value and the value as text."""
+    def of(self, key: str) -> tuple[str, float | None, str, bool]:
+        """Return the headline's label, its value, that as text, and whether public data made it."""
         if key not in self._found:
             self._found[key] = self._read(key)
         return self._found[key]
 
-    def _read(self, key: str) -> tuple[str, float | None, str]:
+    def _read(self, key: str) -> tuple[str, float | None, str, bool]:
         file = self._out / RUNS / key / "summary.json"
         summary = json.loads(file.read_text("utf-8")) if file.is_file() else {}
         measures = figures_of(read_measures(summary))
+        public = (summary.get("selection") or {}).get("selected") in PUBLIC_MODELS
         for measure in measures[:1]:
             for name in (measure.name, measure.released_name):
                 value = summary.get(name)
                 if value is not None:
-                    return measure.label, float(value), measure.text(float(value))
-        return "", None, "–"
+                    return measure.label, float(value), measure.text(float(value)), public
+        return "", None, "–", public
 
 
 class _Lines:
@@ -84,8 +86,9 @@ class _Lines:
     def _how(self, trial: Trial, row: Mapping[str, Any]) -> str:
         if row["failure"] is not None:
             return f"FAILED: {row['failure']}"
-        label, value, text = self._values.of(trial.key)
-        measured = "" if value is None else f"{label} {text}, "
+        label, value, text, public = self._values.of(trial.key)
+        model = " (this is the public model)" if public else ""
+        measured = "" if value is None else f"{label} {text}{model}, "
         return f"{measured}{row['seconds']:.1f} s"
 
     def _say(self, line: str) -> None:
@@ -141,13 +144,13 @@ class _Table:
     def _cell(self, trials: list[Trial], progress: Progress) -> str:
         done = [t for t in trials if t.key in progress.ended]
         values = [self._values.of(t.key) for t in done]
-        known = [value for _, value, _ in values if value is not None]
+        known = [value for _, value, *_ in values if value is not None]
         count = f"[dim]{len(done)}/{len(trials)}[/]"
         if not trials:
             return ""
         if not known:
             return count
-        share = all(text.endswith("%") for _, value, text in values if value is not None)
+        share = all(text.endswith("%") for _, value, text, _ in values if value is not None)
         mean = statistics.fmean(known)
         return f"{mean:.1%} {count}" if share else f"{mean:.4g} {count}"
 

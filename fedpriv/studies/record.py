@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 
 from fedpriv import json_lines
 from fedpriv.checkpoints.tensor_files import read_tensors
+from fedpriv.privacy.epsilon import target_label
 from fedpriv.report.run_record import RunRecord, read_run
 
 DOCUMENT = "study.json"
@@ -76,11 +77,13 @@ class StudyRecord:
         directory: The folder.
         document: `study.json`.
         trials: In the order of the study.
+        earlier: Trials of other versions of the study whose run folders are in it too.
     """
 
     directory: Path
     document: Mapping[str, Any]
     trials: tuple[TrialRecord, ...]
+    earlier: tuple[TrialRecord, ...] = ()
 
 
 def read_study(directory: str | Path) -> StudyRecord:
@@ -110,7 +113,56 @@ def read_study(directory: str | Path) -> StudyRecord:
     if not isinstance(rows, list):
         raise ValueError(f"{file}: trials is {planned!r}, not a list")
     trials = tuple(_trial(directory, row, ended.get(str(row.get("key")), {})) for row in rows)
-    return StudyRecord(directory=directory, document=document, trials=trials)
+    searched = document.get("searched")
+    tried = searched if isinstance(searched, list) else []
+    earlier: list[TrialRecord] = []
+    if tried or not document.get("search"):  # of a search under way trials are not listed yet
+        known = {trial.key for trial in trials} | {str(row.get("key")) for row in tried}
+        earlier = earlier_trials(directory, known)
+    return StudyRecord(
+        directory=directory, document=document, trials=trials, earlier=tuple(earlier)
+    )
+
+
+def earlier_trials(directory: Path, known: Collection[str]) -> list[TrialRecord]:
+    """Return the trials in a study's folder that are not of the study as it is now.
+
+    Args:
+        directory: The folder.
+        known: Keys of the study's trials, those of a search included.
+    """
+    ended = {str(row.get("key")): row for row in json_lines.read(directory / ENDED)}
+    there = {path.parent.name for path in (directory / RUNS).glob("*/experiment.json")}
+    found = []
+    for key in [*(key for key in ended if key in there), *sorted(there - set(ended))]:
+        if key not in known:
+            row = ended.get(key) or _row_of(read_run(directory / RUNS / key), key)
+            found.append(_trial(directory, row, ended.get(key, {})))
+    return found
+
+
+def _row_of(run: RunRecord, key: str) -> dict[str, Any]:
+    """Return the identity of a trial that has not ended, by its run folder."""
+    targets = [v for n, v in run.options.items() if n.rpartition(".")[2] == "target_epsilon"]
+    level = next((one for one in targets if one is not None), None)
+    return {
+        **{"key": key, "method": run.label, "epsilon": level if run.private else None},
+        **{"data": "", "seed": run.options.get("seed") or 0},
+    }
+
+
+def name_trials(trials: Iterable[TrialRecord]) -> str:
+    """Return trials by name in one line, their seeds together."""
+    seeds: dict[str, list[int]] = {}
+    for trial in trials:
+        data = f", {trial.data}" if trial.data else ""
+        seeds.setdefault(f"{trial.method}, {target_label(trial.epsilon)}{data}", []).append(
+            trial.seed
+        )
+    return "; ".join(
+        f"{name}, seed{'s' * (len(some) > 1)} {', '.join(map(str, some))}"
+        for name, some in seeds.items()
+    )
 
 
 def _trial(directory: Path, row: Mapping[str, Any], end: Mapping[str, Any]) -> TrialRecord:

@@ -24,12 +24,23 @@ from fedpriv.privacy.accounting import epsilon_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.plan import Plan
+from fedpriv.report.head import counted
 from fedpriv.report.run_record import RunRecord, read_run
 from fedpriv.runs.document import library_versions, write_json
 from fedpriv.studies.executors import Executor, Here, Processes, RayTasks
 from fedpriv.studies.grid import released_measure
 from fedpriv.studies.pool import Answer
-from fedpriv.studies.record import DOCUMENT, ENDED, FORMAT, RUNS, VERSION, StudyRecord, read_study
+from fedpriv.studies.record import (
+    DOCUMENT,
+    ENDED,
+    FORMAT,
+    RUNS,
+    VERSION,
+    StudyRecord,
+    earlier_trials,
+    name_trials,
+    read_study,
+)
 from fedpriv.studies.search import Search
 from fedpriv.studies.study import Resolver, Study, Trial
 from fedpriv.training.devices import usable_device
@@ -376,13 +387,20 @@ def _privacy(study: Study, out: Path, results: Sequence[Searched]) -> list[str]:
     finals = {trial.key: trial for one in results for trial in one.trials}
     tried = {trial.key: trial for one in results for trial, _ in one.tried}
     private = [trial for trial in (tried | finals).values() if trial.epsilon is not None]
-    if not private:
+    earlier = [one for one in earlier_trials(out, tried | finals) if one.epsilon is not None]
+    if not private and not earlier:
         return []
     said = [
         f"The ε of a row is that of one run. {len(private)} private runs on the same users are "
         "shown or compared here, as a simulation may: on real users the ε of all runs together "
         "counts."
     ]
+    if earlier:
+        said.append(
+            f"{counted(len(earlier), 'more private run')}, of earlier versions of the study, "
+            f"stayed in its folder and {'is' if len(earlier) == 1 else 'are'} not shown: "
+            f"{name_trials(earlier)}. Their ε is part of what was spent on these users."
+        )
     search = study.search
     if not isinstance(search, Search):
         return said
@@ -398,18 +416,28 @@ def _privacy(study: Study, out: Path, results: Sequence[Searched]) -> list[str]:
     for data in study.data:
         some = [trial for trial in private if trial.data == data]
         if some:
+            runs = [
+                read_run(out / RUNS / trial.key)
+                for trial in some
+                if (out / RUNS / trial.key / "experiment.json").is_file()
+            ]
+            rosters = {_roster(run) for run in runs}
+            before = [one.run for one in earlier if one.run and _roster(one.run) in rosters]
             where = f" on {data}" if data else ""
-            said.append(f"All {len(some)} private runs{where} together: {_composed(out, some)}.")
+            also = f", {len(before)} of earlier versions included," if before else ""
+            said.append(
+                f"All {len(some) + len(before)} private runs{where}{also} together: "
+                f"{_composed([*runs, *before])}."
+            )
     return said
 
 
-def _composed(out: Path, trials: Sequence[Trial]) -> str:
+def _roster(run: RunRecord) -> str | None:
+    return run.sealed.state.plan.roster_sha256
+
+
+def _composed(runs: Sequence[RunRecord]) -> str:
     """Return the ε of several runs together, in words."""
-    runs = [
-        read_run(out / RUNS / trial.key)
-        for trial in trials
-        if (out / RUNS / trial.key / "experiment.json").is_file()
-    ]
     try:
         return str(composed(runs))
     except ValueError as error:

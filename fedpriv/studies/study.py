@@ -22,6 +22,7 @@ from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import target_label
 from fedpriv.ranges import positive_float
+from fedpriv.report.comparison.groups import unlike
 from fedpriv.studies.own_code import CodeReader, is_fedprivs
 from fedpriv.studies.search import Search
 from fedpriv.tasks.checks import public_of_rostered
@@ -239,6 +240,8 @@ class Study:
 def load_study(where: str | Path) -> Study:
     """Return the study of a TOML file, or of a Python file: `path.py:name`, a study or a function.
 
+    A TOML file without a name has that of the file, without its suffix.
+
     Raises:
         ValueError: If there is no such file or name, or it holds no study.
     """
@@ -252,7 +255,7 @@ def load_study(where: str | Path) -> Study:
         except ValueError as error:
             raise ValueError(f"study {name!r} is not TOML: {error}") from error
         try:
-            return Study.of(document, path.absolute().parent)
+            return Study.of({"name": path.stem, **document}, path.absolute().parent)
         except ValueError as error:
             raise ValueError(f"study {name!r}: {error}") from error
     module, separator, function = name.rpartition(":")
@@ -341,8 +344,26 @@ class Resolver:
             experiment=chosen,
             reference=reference,
             corpus=None if corpus is None else corpus.directory.resolve(),
-            task_key=self._task_key(chosen, corpus) if corpus is not None else None,
+            task_key=self.task_key(chosen, corpus) if corpus is not None else None,
         )
+
+    def unlike(
+        self, described: Mapping[tuple[str, str], Mapping[str, Any]] | None = None
+    ) -> list[str]:
+        """Return how methods differ besides training on users, in a sentence for each data.
+
+        Args:
+            described: What else is known of their public data, by method and data.
+        """
+        found = []
+        for data in self.study.data:
+            methods: dict[str, dict[str, Any]] = {}
+            for label in self.study.labelled:
+                made = self._base(label, data)[0]
+                given = {n: v for n, v in made.options().items() if n not in made.automatic}
+                methods[label] = {**given, **(described or {}).get((label, data), {})}
+            found.append(unlike(methods))
+        return list(dict.fromkeys(filter(None, found)))
 
     def corpus_of(self, trial: Trial) -> Corpus | None:
         """Return the corpus of a trial."""
@@ -350,7 +371,7 @@ class Resolver:
 
     def facts(self, experiment: Experiment, corpus: Corpus | None) -> DataFacts:
         """Return what is known of an experiment's data; read once for each choice of data."""
-        known = self._task_key(experiment, corpus)
+        known = self.task_key(experiment, corpus)
         if known not in self._facts:
             with user_code(f"while the task of {experiment.name} was made"):
                 self._facts[known] = DataFacts.of(make_task(experiment, corpus), self._code)
@@ -406,7 +427,7 @@ class Resolver:
         }
         return document_sha256(document)[:_KEY]
 
-    def _task_key(self, experiment: Experiment, corpus: Corpus | None) -> str:
+    def task_key(self, experiment: Experiment, corpus: Corpus | None) -> str:
         """Return what is equal for experiments whose tasks are equal, in this process."""
         options, task = experiment.options(), experiment.task
         given = {n: v for n, v in options.items() if n.startswith("task.")}

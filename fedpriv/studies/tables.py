@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.libraries import need
-from fedpriv.report.comparison.groups import Group, UserSums, gaps, sections_of
+from fedpriv.report.comparison.groups import Group, UserSums, gaps, sections_of, spread_note
 from fedpriv.report.comparison.paired import paired_differences
 from fedpriv.report.comparison.tables import as_rows
 from fedpriv.report.run_record import RunRecord
@@ -62,7 +63,14 @@ def groups_of(study: StudyRecord) -> list[Group]:
                 by_user=tuple(_sums(trial) for trial in trials),
             )
         )
-    return groups
+    # Of one kind are the intervals of all that are read side by side.
+    over_users = {
+        id(group)
+        for section in sections_of(groups)
+        if all(one.knows_users for one in section.groups)
+        for group in section.groups
+    }
+    return [replace(group, over_users=id(group) in over_users) for group in groups]
 
 
 def _sums(trial: TrialRecord) -> UserSums | None:
@@ -144,7 +152,8 @@ def _state(trial: TrialRecord) -> str:
 def results_frame(study: StudyRecord) -> pd.DataFrame:
     """Return one row for each data, method and target ε: means over seeds with their intervals.
 
-    The ε spent, the headline and the gain come first. `.attrs["notes"]` says what ε does not cover.
+    The ε spent, the headline and the gain come first. `.attrs["notes"]` says what ε does not cover,
+    and what the intervals are.
     """
     need("pandas", "pandas", "a data frame")
     import pandas as pd
@@ -163,7 +172,8 @@ def results_frame(study: StudyRecord) -> pd.DataFrame:
     values = ["epsilon", *headlines, "gain"]
     ordered = _in_order(rows, [*values, *(f"{name}_interval" for name in values)])
     frame = pd.DataFrame(ordered, index=index)
-    frame.attrs = {"notes": gaps(groups)}
+    spreads = dict.fromkeys(spread_note(section) for section in sections_of(groups))
+    frame.attrs = {"notes": [*gaps(groups), *filter(None, spreads)]}
     return frame
 
 

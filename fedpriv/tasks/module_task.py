@@ -315,6 +315,9 @@ class ModuleTask(Task):
             "public", and what public examples alone reach); never measured on. Let no one have
             examples in both.
         synthetic: Whether a generator made the data.
+        provenance: Where they came from, as of a `fedpriv.datasets.dataset.Dataset`: its "note",
+            such as that they are a lossy sample, and its "source" are in every statement, under
+            whatever name the task has.
         files: That go with the model into the run folder and every export, such as a vocabulary:
             only what is public.
         synthetic_batch: Synthetic examples to try the task on before a run starts; give some where
@@ -349,6 +352,7 @@ class ModuleTask(Task):
         public: ArrayLike | None = None,
         public_train: ArrayLike | None = None,
         synthetic: bool = False,
+        provenance: Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
         synthetic_batch: ArrayLike | None = None,
         data_sha256: Callable[[], Mapping[str, str]] | None = None,
@@ -366,6 +370,7 @@ class ModuleTask(Task):
             )
         self._name, self._synthetic = name, synthetic
         self._published = dict(published) if published else None
+        self._provenance = dict(provenance or {})
         self._make, self._loss = SameFrozen(module, published=bool(published)), loss
         self._data = ArrayUsers(users)
         self._roster = tuple(sorted(users))
@@ -773,8 +778,15 @@ class ModuleTask(Task):
             synthetic=self._synthetic,
             roster="all",
             num_users=len(self._roster),
+            num_public_examples=sum(
+                len(own) for own in (self._sets[True], self._public_train) if own is not None
+            )
+            or None,
             num_test_examples=self._num_test_examples,
             published=self._published,
+            provenance=self._provenance,
+            licence=self._provenance.get("licence"),
+            credit=self._provenance.get("credit"),
         )
 
     def _pooled(self, test: Mapping[str, ArrayLike]) -> ArrayExamples | None:

@@ -47,6 +47,8 @@ class TaskDescription:
         published: SHA-256 of published files by name, of which the model's frozen parameters are.
         num_words: Words of the model, where inputs are words.
         num_tags: Tags of the model, where outputs are tags.
+        num_public_examples: Examples of nobody on the roster that the task has to learn from and to
+            measure on, where it does not know of how many users.
         num_test_examples: Of a test set that belongs to nobody on the roster, where figures that ε
             does not cover are measured on one; None where these are of rostered users.
         majority_class_accuracy: Accuracy of always answering the commonest class, counted on
@@ -65,6 +67,7 @@ class TaskDescription:
     published: Mapping[str, str] | None = None
     num_words: int | None = None
     num_tags: int | None = None
+    num_public_examples: int | None = None
     num_test_examples: int | None = None
     majority_class_accuracy: float | None = None
 

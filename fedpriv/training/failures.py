@@ -31,6 +31,10 @@ class KeepsStateError(ValueError):
     """Training leaves something behind that the next user, or the next example, may read."""
 
 
+class OwnTextError(ValueError):
+    """An error with a text of fedpriv's own, in which is no value of a user's: it may be sent."""
+
+
 @dataclass(slots=True)
 class Failures:
     """Number of contributions that are zero because they failed, and the first error.
@@ -210,6 +214,8 @@ def label_hint(error: BaseException) -> str:
 def _as_text(error: BaseException) -> str:
     """Return an error in a line, and its traceback where both are this process's to show."""
     kind = type(error).__name__
+    if isinstance(error, OwnTextError):
+        return f"{kind}: {error}"
     if _PLACES.get():
         return f"{kind} at {raised_at(error) or 'no known place'}"
     line = " ".join(f"{kind}: {error}{label_hint(error)}".split())

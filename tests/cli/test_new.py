@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -20,6 +22,7 @@ from tests.command_line import CliRunner
 from tests.deployment.layout import broken, nodes_of, read
 from tests.deployment.test_compose import SCHEMA
 from tests.docs.shell_blocks import commands
+from tests.examples.projects import copied
 
 
 @pytest.fixture
@@ -27,7 +30,27 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(cli.app, ["new", "my-app", "--nodes", "2"])
     assert done.exit_code == 0, (done.output, done.exception)
+    _, enter, alone, on_flower = done.output.splitlines()
+    assert enter == "cd my-app" and alone == "fedpriv run my_app.experiment:experiment"
+    assert on_flower.endswith(f"flwr run . --stream --run-config 'out=\"{tmp_path}/my-app-run\"'")
     return tmp_path / "my-app"
+
+
+@pytest.mark.parametrize("name", ["my-app", "flower-app", "own-data"])
+def test_run_folders_stay_out_of_flowers_bundle(project, name):
+    app = project if name == "my-app" else copied(name, project.parent)
+    run = app / "runs" / "first"
+    run.mkdir(parents=True)
+    for file in ("diagnostics.jsonl", "summary.json", "resume.toml"):
+        (run / file).write_text("{}\n", "utf-8")
+    done = subprocess.run(
+        [Path(sys.executable).parent / "flwr", "build"],
+        cwd=app, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    (bundle,) = app.glob("*.fab")
+    held = zipfile.ZipFile(bundle).namelist()
+    assert "pyproject.toml" in held and not [file for file in held if "runs" in file]
+    assert "missing" not in done.stdout, done.stdout  # a property that Flower warns of
 
 
 def test_its_own_test_passes_in_simulation_and_its_code_is_clean(project):

@@ -43,13 +43,16 @@ def test_report_writes_the_page_and_opens_it_only_when_asked(make_run, run_comma
 
 
 def test_compare_prints_a_table_json_and_a_page(make_run, run_command, tmp_path) -> None:
-    runs = [make_run("a"), make_run("b", seed=1), make_run("c", name="[red]x", synthetic=True)]
+    runs = [make_run(f"a{seed}", seed=seed) for seed in range(4)]
+    runs += [make_run("c", name="[red]x", synthetic=True)]
     out = tmp_path / "compare.html"
     table = run_command("compare", *runs, "--out", out)
     assert out.is_file() and "[red]x" in table and "SYNTHETIC" in table
     rows = json.loads(run_command("compare", *runs, "--json"))
     assert [row["name"] for row in rows] == ["adadps-tags", "[red]x"]
-    assert rows[0]["seeds"] == [0, 1] and len(rows[0]["accuracy_interval"]) == 2
+    assert rows[0]["seeds"] == [0, 1, 2, 3] and len(rows[0]["accuracy_interval"]) == 2
+    said = "± is half a 95 % t-interval over seeds."
+    assert said in " ".join(table.split())  # red before: a terminal did not say what ± is
 
 
 def test_compare_takes_whatever_lies_in_the_folder(make_run, tmp_path, monkeypatch, capsys) -> None:

@@ -11,6 +11,7 @@ from fedpriv.runs import folder
 from tests.api import dense
 from tests.backends.flower.real.processes import DECLARED
 from tests.deployment.layout import CHECKOUT
+from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 _NAMES = re.compile(r"`([^`]+)`")
 
@@ -61,6 +62,11 @@ def test_run_folder_has_each_file_of_a_run_and_no_other(tmp_path):
             name = re.sub(r"round-\d{6}", "round-NNNNNN", str(file.relative_to(path)))
             known = name in said or name.split("/")[0] + "/" in said
             assert known or file.is_dir() or name.startswith("."), name
+    starred = {name for row in rows if row[0].endswith("*") for name in _NAMES.findall(row[0])}
+    own = tmp_path / "own"
+    fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=own)(Ones())
+    written = {str(file.relative_to(own)) for file in own.rglob("*") if file.is_file()}
+    assert {re.sub(r"round-\d{6}", "round-NNNNNN", name) for name in written} == starred
     listed = {name.rstrip("/").split("/")[0] for name in said}
     described = folder.__doc__ or ""
     assert all(name in described for name in listed - {"report.html"}), listed

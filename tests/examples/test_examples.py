@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 
 import jsonschema
@@ -104,7 +105,15 @@ def test_own_data_on_three_supernodes_of_this_machine(prepared, flower):
 
 
 def test_the_pages_show_the_examples_files():
-    """A page includes them, so that no code stands twice."""
-    pages = "".join(path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md"))
-    for name in ("own-model/own.py", "own-loop/loop.py", "own-data/visits.py"):
-        assert f"examples/{name}" in pages
+    """A page includes them, or has them as blocks that `make options` writes and GitHub shows."""
+    with_code = runpy.run_path(str(ROOT / "docs" / "write_options.py"))["with_code"]
+    pages = [path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    assert [with_code(page) for page in pages] == pages
+    for name in (
+        "own-model/own.py -->\n```py\n",
+        "own-loop/loop.py -->\n```py\n",
+        "flower-app/plain_server_app.py server_app.py -->\n```diff\n",
+        "flower-app/plain_client_app.py client_app.py -->\n```diff\n",
+        "own-data/visits.py",
+    ):
+        assert f"examples/{name}" in "".join(pages)

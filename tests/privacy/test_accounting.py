@@ -3,6 +3,8 @@
 import itertools
 import logging
 import math
+import subprocess
+import sys
 
 import dp_accounting as dp
 import pytest
@@ -222,6 +224,21 @@ def test_small_noise_does_not_flood_the_log(caplog, capfd):
         )
     assert not [record for record in caplog.records if record.name == "absl"]
     assert "converge" not in capfd.readouterr().err
+
+
+def test_the_root_logger_is_left_alone():
+    """Red before: Flower's lines came twice, once by a handler that absl had made."""
+    code = (
+        "import logging\n"
+        "from fedpriv.privacy.accounting import epsilon\n"
+        "from fedpriv.privacy.event import Event\n"
+        "event = Event(kind='poisson-gaussian', noise_multiplier=0.31, sampling_prob=0.05)\n"
+        "epsilon(event, 10, delta=1e-3, relation='add-remove')\n"
+        "assert not logging.root.handlers, logging.root.handlers\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 class TestMoreChargesThanALossIsComposedOf:

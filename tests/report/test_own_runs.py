@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -82,6 +83,16 @@ def test_it_is_compared_with_others_and_loaded(own, fedpriv, tmp_path):
     assert "whatever else your own code" in repr(run)
     np.testing.assert_array_equal(run.params["w"], trained.params["w"])
     assert list(run.rounds().index) == list(range(1, trained.rounds + 1))
+
+
+def test_rdp_is_rounded_in_one_way_and_data_without_a_name_are_named(own, fedpriv):
+    folder, trained = own
+    run = fp.load(folder)
+    (rdp,) = re.findall(r"RDP ([\d.,]+)\)", repr(trained))
+    assert fedpriv("report", folder)[0] == 0
+    page = (folder / "report.html").read_text("utf-8")
+    assert f"by RDP {rdp}" in page and f"Rényi accounting (RDP) gives {rdp}." in str(run.statement)
+    assert f"own data, {len(ROSTER)} users" in repr(run)
 
 
 def test_a_run_under_way_is_reported_as_one(tmp_path, fedpriv):

@@ -181,12 +181,15 @@ def test_redone_rounds_are_explained(make_run) -> None:
 
 
 def test_replicates_give_a_mean_and_an_interval(make_run) -> None:
-    folders = [make_run(f"r{seed}", seed=seed) for seed in range(3)]
+    folders = [make_run(f"r{seed}", seed=seed) for seed in range(4)]
     values = [read_run(folder).diagnosed[-1]["accuracy"] for folder in folders]
     head = _head(write_report(folders[0], replicates=folders[1:]).read_text())
-    assert f"{100 * sum(values) / 3:.1f}\u202f%" in head
-    assert "mean over 3 seeds" in head and "95\u202f% interval" in head
+    assert f"{100 * sum(values) / 4:.1f}\u202f%" in head
+    assert "mean over 4 seeds" in head and "95\u202f% t-interval over seeds" in head
     assert "together they spend more" in head
+    head = _head(write_report(folders[0], replicates=folders[1:3]).read_text())
+    assert f"{100 * sum(values[:3]) / 3:.1f}\u202f%" in head
+    assert "mean over 3 seeds" in head and "no interval of fewer than 4 seeds" in head
 
 
 def test_replicates_must_differ_in_the_seed_alone(make_run) -> None:

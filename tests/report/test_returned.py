@@ -57,9 +57,12 @@ def words(page):
 def test_a_page_begins_with_the_model_that_is_returned(tmp_path):
     page = words(render(read_run(of(tmp_path / "r", "average"))))
     first, _, rest = page.partition("Gain over public-only")
-    assert "Returned: the average of the released models (accuracy +4.0 ± 1.2 points" in first
+    assert "Returned: the average of the released models (accuracy +4.0 points, " in first
+    assert "points, standard error 1.2, over public-only on " in first
     assert "812 public examples in 204 groups" in first and "no ε" in first
     assert "Candidates" in rest
+    table = rest.partition("Candidates")[2]  # red before: its standard errors were called ±
+    assert "gain standard error lower end" in table and "±" not in page
     for text in (
         "the last released model, drawn back to 0.5 of its way",
         "31.0 %",

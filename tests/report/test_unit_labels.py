@@ -99,7 +99,7 @@ class TestComparison:
         assert USER.search(text) is None, USER.search(text)
         for part in (
             "Accuracy on training examples is a diagnostic", "Accuracy on test examples Released.",
-            "over seeds; of two seeds it is very wide.",
+            "No ±: fewer than 4 seeds have no t-interval.",
             "many runs on the same examples, and choosing",
         ):  # fmt: skip
             assert part in text, part

@@ -34,6 +34,8 @@ def write_study(
     synthetic: bool = True,
     rounds: int = 10,
     nonprivate: bool = True,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    by_level: Mapping[str, Mapping[float | None, Mapping[str, Any]]] | None = None,
 ) -> StudyRecord:
     """Write the folder of a study whose values follow smooth curves, and return what it holds.
 
@@ -49,6 +51,8 @@ def write_study(
         synthetic: Whether the users are.
         rounds: Of every run.
         nonprivate: Whether methods are trained without privacy too.
+        options: Further options of each run, by method.
+        by_level: The same by method and target ε.
     """
     directory.mkdir(parents=True)
     (directory / "by_user").mkdir()
@@ -75,7 +79,11 @@ def write_study(
                     public_only=0.18,
                     rounds=rounds,
                     every=2,
-                    options={"noise.target_epsilon": level, "precondition": method},
+                    options={
+                        **{"noise.target_epsilon": level, "precondition": method},
+                        **(options or {}).get(method, {}),
+                        **(by_level or {}).get(method, {}).get(level, {}),
+                    },
                 )
                 _finish(folder, None if level is None else noise[level])
                 if by_user:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
-from fedpriv.report.comparison.groups import UserSums, sections_of
+from fedpriv.report.comparison.groups import UserSums, sections_of, unlike
 from fedpriv.report.comparison.paired import BY_SEED, BY_USER, PUBLIC_ONLY, paired_differences
-from fedpriv.report.comparison.tables import as_latex
+from fedpriv.report.comparison.tables import as_latex, escaped
 from fedpriv.report.head import estimate
 from fedpriv.studies.page import FILES, page_of, write_page
 from fedpriv.studies.record import read_study
@@ -222,11 +222,11 @@ class TestDifferences:
         assert back.reversed() == found[0]
 
     def test_without_users_it_is_a_t_interval_and_the_page_says_so(self, make_study):
-        study = make_study(by_user=False, seeds=3, noise={8.0: 0.72}, nonprivate=False)
+        study = make_study(by_user=False, seeds=4, noise={8.0: 0.72}, nonprivate=False)
         [section] = sections_of(groups_of(study))
         one, *from_public = paired_differences(section)
         assert [(d.second, d.seeds, d.clusters) for d in from_public] == [
-            (PUBLIC_ONLY, 3, BY_SEED)
+            (PUBLIC_ONLY, 4, BY_SEED)
         ] * 2
         reached = [[r.summary["accuracy"] for r in g.runs] for g in section.groups]
         wanted = estimate([a - b for a, b in zip(*reached, strict=True)])
@@ -242,21 +242,22 @@ class TestDifferences:
     def test_of_one_seed_without_users_no_interval_is_spoken_of(self, make_study):
         study = make_study(by_user=False, seeds=1, noise={8.0: 0.72}, nonprivate=False)
         text = words(page_of(study))
-        assert "apart" not in text and text.count("one seed: no interval") == 2
+        assert "apart" not in text and text.count("1 seed: no interval") == 2
         assert set(differences_frame(study)["interval_over"]) == {""}
         rows = csv.DictReader(
             io.StringIO(downloads(page_of(study))["study-differences.csv"][1].decode())
         )
         assert {row["interval_over"] for row in rows} == {""}
 
-    def test_other_held_out_examples_are_no_clusters(self, study):
+    def test_other_held_out_examples_are_no_clusters(self, make_study):
         """Of seeds that hold out other examples, users are not the same sample."""
+        study = make_study(noise={8.0: 0.72}, seeds=4)
         [section] = sections_of(groups_of(study))
         group = next(g for g in section.groups if g.level == 8.0)
-        first, second = group.by_user
+        first, second, *others = group.by_user
         other = UserSums(count=second.count + 1, value=second.value)
         assert first.count.shape == other.count.shape
-        changed = replace(group, by_user=(first, other))
+        changed = replace(group, by_user=(first, other, *others))
         groups = tuple(changed if g is group else g for g in section.groups)
         found = paired_differences(replace(section, groups=groups), replicates=200)
         of_it = [d for d in found if d.level == 8.0 and d.second == "DP-FedAvg"]
@@ -264,9 +265,10 @@ class TestDifferences:
 
 
 def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
-    study = make_study(by_user=False, seeds=2, noise={8.0: 0.72})
-    of_seeds = "on the same examples; its ± is half a 95 % t-interval over seeds."
-    assert of_seeds not in words(page_of(study))
+    study = make_study(by_user=False, seeds=4, noise={8.0: 0.72})
+    assert "± is half a 95 % t-interval over seeds." in words(page_of(study))
+    [section] = sections_of(groups_of(study))
+    assert section.public_only.half_width is None
     for trial in study.trials:
         path = study.directory / "trials" / trial.key / "summary.json"
         summary = json.loads(path.read_text("utf-8"))
@@ -274,12 +276,182 @@ def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
         path.write_text(json.dumps(summary), "utf-8")
     study = read_study(study.directory)
     [section] = sections_of(groups_of(study))
-    assert of_seeds in words(page_of(study))
-    # Four trials of two seeds are two samples of it.
-    assert section.public_only == estimate([0.18, 0.19])
-    assert "18.5 % ± 6.4" in words(page_of(study)) and r"\ensuremath{\pm} 6.4" in as_latex(
+    # Eight trials of four seeds are four samples of it.
+    wanted = estimate([0.18, 0.19, 0.2, 0.21])
+    assert section.public_only.half_width == pytest.approx(wanted.half_width)
+    assert (section.public_only.mean, section.public_only.count) == (wanted.mean, 4)
+    assert "19.5 % ± 2.1" in words(page_of(study)) and r"\ensuremath{\pm} 2.1" in as_latex(
         groups_of(study)
     )
+
+
+def returning_public(study, *trials):
+    """A study some of whose trials returned what public examples alone made."""
+    for trial in trials:
+        path = study.directory / "trials" / trial.key / "summary.json"
+        summary = json.loads(path.read_text("utf-8"))
+        judged = {"public-only": {"value": 0.1, "gain": 0, "stderr": 0, "lower": 0}}
+        summary["selection"] = {
+            "selected": "public-only", "public": True, "reason": "", "judged": judged,
+            "examples": 9, "groups": 9, "level": 0.95,
+        }  # fmt: skip
+        summary |= {"accuracy": 0.18, "gain": 0.0}
+        path.write_text(json.dumps(summary), "utf-8")
+        file = study.directory / "by_user" / f"{trial.key}.safetensors"
+        if file.exists():
+            tensors, _ = read_tensors(file)
+            write_tensors(file, {**tensors, "value": tensors["public_value"]}, {})
+    return read_study(study.directory)
+
+
+class TestIntervals:
+    """± is one thing in all that is read side by side, and is named wherever it stands."""
+
+    def test_public_only_has_that_of_the_method_which_returns_it(self, make_study):
+        """Red before: "public-only 66.2 ± 24.1" beside the same model as "AdaDPS 66.2 ± 5.8"."""
+        study = make_study(noise={8.0: 0.72}, seeds=2, nonprivate=False)
+        mine = [trial for trial in study.trials if trial.method == "AdaDPS"]
+        groups = groups_of(returning_public(study, *mine))
+        [section] = sections_of(groups)
+        measured = groups[0].measure(section.lead)
+        assert measured.by_user and measured.half_width > 0.01
+        assert section.public_only == measured
+        half = f"{100 * measured.half_width:.1f}"
+        assert as_latex(groups).count(rf"18.0 \% \ensuremath{{\pm}} {half}") == 1  # the row
+        assert rf"18.0 \%* \ensuremath{{\pm}} {half}" in as_latex(groups)  # of the method
+
+    def test_one_kind_is_over_users_of_the_headline_alone(self, study, page):
+        """Red before: another measure of the same table had a t-interval over two seeds."""
+        kind = "95 % interval of a bootstrap over users and seeds"
+        said = f"± is half a {kind}, of accuracy and its gain alone."
+        text = words(page)
+        assert said in text and "t-interval" not in text
+        assert escaped(said) in as_latex(groups_of(study))
+        results = results_frame(study)
+        assert any(note.startswith(said) for note in results.attrs["notes"])
+        assert results["accuracy_public_interval"].isna().all()
+        assert results["gain_interval"].notna().all()
+        assert set(results["interval_over"]) == {kind}
+        drawn = downloads(page)["study.svg"][1].decode()
+        assert f"Bars: {kind}." in drawn
+        [section] = sections_of(groups_of(study))
+        assert section.public_only.by_user
+
+    def test_where_users_of_one_method_are_not_known_all_are_over_seeds(self, make_study):
+        study = make_study(noise={8.0: 0.72}, seeds=4, nonprivate=False)
+        assert results_frame(study)["accuracy_public_interval"].isna().all()  # no t beside it
+        for trial in study.trials[4:]:
+            (study.directory / "by_user" / f"{trial.key}.safetensors").unlink()
+        groups = groups_of(read_study(study.directory))
+        [section] = sections_of(groups)
+        found = [*(group.measure(section.lead) for group in groups), section.public_only]
+        assert not any(one.by_user for one in found)
+        assert found[0] == estimate([run.summary["accuracy"] for run in groups[0].runs])
+        assert "bootstrap" not in as_latex(groups)
+        of_all = results_frame(read_study(study.directory))
+        assert of_all["accuracy_public_interval"].notna().all()
+
+    def test_of_one_seed_it_is_over_users_alone_and_the_caption_says_so(self, make_study):
+        """Red before: the caption named ± of several seeds alone."""
+        text = as_latex(groups_of(make_study(noise={8.0: 0.72}, seeds=1)))
+        assert escaped("± is half a 95 % interval of a bootstrap over users, of accuracy") in text
+
+
+class TestReturnedPublicModel:
+    def test_a_winner_that_is_the_public_model_is_called_so(self, make_study):
+        """Red before: "AdaDPS, 66.2 %, 0.0 points above public-only" was all that was said."""
+        study = make_study(noise={2.0: 1.4, 8.0: 0.72}, methods={"a": 0.19, "b": 0.14})
+        some = [t for t in study.trials if (t.method, t.epsilon) == ("a", 2.0)]
+        one = [t for t in study.trials if (t.method, t.epsilon, t.seed) == ("b", 8.0, 1)]
+        study = returning_public(study, *some, *one)
+        text, groups = words(page_of(study)), groups_of(study)
+        best = text.partition("Best at each ε")[2].partition("Where they ended")[0]
+        assert "ε = 2: a, 18.0 % (this is the public model), 0.0 points above" in best
+        assert "Next: b (this is the public model in 1 of 2 runs), by" in best
+        rows = text.partition("Where they ended")[2].partition("Paired differences")[0]
+        assert rows.count("this is the public model in 1 of 2 runs") == 1
+        assert rows.count("this is the public model") == 2
+        legend = text.partition("Accuracy against ε")[2].partition("Best at each ε")[0]
+        assert "the public model at ε 2" in legend and "the public model at ε 8" in legend
+        table = as_latex(groups)
+        assert table.count(r"\%}*") + table.count(r"\%*") == 2
+        assert "*: this is the public model in some or all of the runs." in table
+        found = results_frame(study)["returns_public_model"]
+        assert found.loc[("onstartups", "a", 2.0)] == 2
+        assert found.loc[("onstartups", "b", 8.0)] == 1 and found.sum() == 3
+
+    def test_it_is_said_of_a_row_also_where_it_is_true_of_all(self, make_study):
+        """Red before: what all rows have was said in the head alone, which a study's has not."""
+        study = make_study(noise={8.0: 0.72}, nonprivate=False)
+        text = words(page_of(returning_public(study, *study.trials)))
+        rows = text.partition("Where they ended")[2].partition("Paired differences")[0]
+        assert rows.count("this is the public model") == 2
+
+
+class TestUnlikeMethods:
+    """A comparison of methods that start or end differently is not one of methods alone."""
+
+    def test_the_page_and_the_table_say_so_beside_the_winners(self, make_study):
+        """Red before: nothing was said, and the winner was the public model."""
+        options = {
+            "AdaDPS": {"task.select": "public", "start": "public", "start.factor": None},
+            "DP-FedAvg": {"start": "fresh"},
+        }
+        study = make_study(noise={8.0: 0.72}, options=options)
+        said = (
+            "the methods differ in how they start and which model they return, so that their "
+            "figures do not compare the methods alone: start is public for AdaDPS, fresh for "
+            "DP-FedAvg; select is public for AdaDPS, last for DP-FedAvg."
+        )
+        text = words(page_of(study))
+        assert f"Best at each ε Not like with like: {said}" in text
+        assert text.count("Not like with like") == 1
+        assert escaped(f"Not like with like: {said}") in as_latex(groups_of(study))
+
+    def test_methods_that_start_and_end_alike_are_not_warned_of(self, page):
+        assert "Not like with like" not in page
+
+    @pytest.mark.parametrize(
+        ("methods", "said"),
+        [
+            ([{}, {}], ""),
+            ([{}, {"start": "fresh", "task.select": "last"}], ""),
+            ([{"start": "public", "start.factor": 0.5}, {"start": "public"}],
+             "how they start, so that their figures do not compare the methods alone: start.factor "
+             "is 0.5 for m0, – for m1."),
+            ([{"start": "public", "start.factor": 0.5}, {"start": "file", "start.file": "x"}, {}],
+             "how they start, so that their figures do not compare the methods alone: start is "
+             "public for m0, file for m1, fresh for m2."),
+            ([{"task.public_users": 10}, {"task.public_users": None}, {"task.public_users": 10}],
+             "their public data, so that their figures do not compare the methods alone: "
+             "public-users is 10 for m0 and m2, – for m1."),
+        ],
+    )  # fmt: skip
+    def test_what_is_said_is_what_differs(self, methods, said):
+        found = unlike({f"m{n}": options for n, options in enumerate(methods)})
+        assert found.removeprefix("the methods differ in ") == said
+
+
+def test_every_value_that_an_option_took_is_shown(make_study):
+    """Red before: 12.5, the first ε's, stood there alone."""
+    study = make_study(
+        noise={2.0: 1.4, 8.0: 0.72}, options={"DP-FedAvg": {"bound.l2_clip_norm": 20.0}},
+        by_level={"AdaDPS": {2.0: {"bound.l2_clip_norm": 12.538616915713693},
+                             8.0: {"bound.l2_clip_norm": 31.25378},
+                             None: {"bound.l2_clip_norm": 31.25378}}},
+    )  # fmt: skip
+    text = words(page_of(study)).partition("What they differ in")[2].partition("The same in")[0]
+    assert "bound.l2_clip_norm 12.5 at ε 2, 31.3 at ε 8 and no privacy 20 " in text
+    assert "noise" not in text
+
+
+def test_an_option_that_is_chosen_for_each_level_is_shown_of_one_method_too(make_study):
+    study = make_study(
+        noise={2.0: 1.4, 8.0: 0.72}, methods={"mine": 0.2}, nonprivate=False,
+        by_level={"mine": {2.0: {"rounds": 20}, 8.0: {"rounds": 27}}},
+    )  # fmt: skip
+    text = words(page_of(study)).partition("What they differ in")[2].partition("The same in")[0]
+    assert "rounds 20 at ε 2, 27 at ε 8" in text
 
 
 def test_a_gap_is_explained_only_where_it_is_shown(make_study, page):

@@ -1,11 +1,17 @@
 """A study that was run: its data frames, its page and its notebook agree."""
 
 import json
+from dataclasses import replace
+from html import unescape
 
+import numpy as np
 import pytest
+from torch import nn
 
 import fedpriv as fp
-from tests.studies.small import study
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.tasks.module_task import ModuleTask
+from tests.studies.small import examples, small, study
 from tests.studies.test_notebook import run_cells
 
 
@@ -42,3 +48,35 @@ def test_an_unknown_format_is_refused_before_the_work(tmp_path):
     with pytest.raises(ValueError, match="format 'pdf' is unknown; use one of page, notebook"):
         fp.study(study(), tmp_path / "out", format="pdf")
     assert not (tmp_path / "out").exists()
+
+
+NOTE = "10,000 images decoded from JPEG: lossy"
+
+
+def noted(experiment):
+    rng = np.random.default_rng(1)
+    return ModuleTask(
+        name="CIFAR-10",
+        module=lambda: nn.Linear(3, 2),
+        loss=nn.functional.cross_entropy,
+        users={f"user-{number}": examples(rng, 4) for number in range(8)},
+        public=examples(rng, 30),
+        provenance={"note": NOTE, "source": {"b.xz": "12", "a.xz": "34"}, "credit": "Krizhevsky"},
+    )
+
+
+def test_a_statement_and_the_page_say_what_was_read_whatever_the_task_is_called(tmp_path, found):
+    """Red before: of a task that was called CIFAR-10 nothing said that it was a lossy sample."""
+    experiment = replace(small(), task=noted)
+    made = fp.Study(name="s", methods={"x": experiment}, epsilons=[2.0], options={"rounds": 1})
+    done = fp.study(made, tmp_path / "out", workers=1, progress=False)
+    said = f"The data 'CIFAR-10' (files a.xz, b.xz): {NOTE}."
+    run = done.record.trials[0].run
+    assert run_statement(run.directory).paragraphs("The data") == (said,)
+    assert unescape(done.page.read_text("utf-8")).count(said) == 2  # above, and in the statement
+    assert run.corpus["credit"] == "Krizhevsky"
+    assert "The data" not in {part.title for part in statement_of(found).sections}
+
+
+def statement_of(found):
+    return run_statement(found.record.trials[0].run.directory)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import released_params
 from fedpriv.report.run_record import read_run
+from fedpriv.studies.page import page_of
 from fedpriv.studies.record import read_study
 from fedpriv.studies.runner import run_study
 from fedpriv.studies.search import Search
@@ -97,6 +99,31 @@ class TestTrials:
         assert len(found.trials) == 3 and found.document["name"] == "wider"
         assert (out / "trials.jsonl").read_bytes().startswith(lines)
         assert len(json_lines.read(out / "trials.jsonl")) == 5
+
+    def test_trials_of_an_earlier_version_that_stayed_are_counted_and_named(self, done, tmp_path):
+        """Red before: "2 private runs" were all that were said to count."""
+        import shutil
+
+        out = tmp_path / "copy"
+        shutil.copytree(done, out)
+        lines = (out / "trials.jsonl").read_text("utf-8").splitlines(keepends=True)
+        # One was killed, and the file changed before it was gone on with.
+        (out / "trials.jsonl").write_text("".join(lines[:2] + lines[3:]), "utf-8")
+        found = run_study(replace(study(), options={"rounds": 2}), out, workers=1)
+        assert len(found.trials) == 4 and len(found.earlier) == 4
+        before = {trial.key for trial in read_study(done).trials}
+        assert {trial.key for trial in found.earlier} == before
+        said = found.document["privacy"]
+        assert said[0].startswith("The ε of a row is that of one run. 2 private runs")
+        assert said[1] == (
+            "2 more private runs, of earlier versions of the study, stayed in its folder and are "
+            "not shown: small, ε 2, seeds 0, 1. Their ε is part of what was spent on these users."
+        )
+        text = page_of(found)
+        assert "4 earlier trials in the folder" in text and said[1] in unescape(text)
+        again = run_study(study(), out, workers=1)  # the first version again: now the other is it
+        assert {trial.key for trial in again.trials} == before
+        assert len(again.earlier) == 4 and "rounds" in str(again.earlier[0].run.options)
 
     def test_bits_do_not_depend_on_workers(self, done, tmp_path):
         run_study(study(), tmp_path / "two", workers=2)
@@ -240,6 +267,17 @@ class TestSearch:
         lines = (out / "trials.jsonl").read_bytes()
         assert run_study(self.searched(compose=True), out, workers=1).document == found.document
         assert (out / "trials.jsonl").read_bytes() == lines  # nothing was run again
+
+    def test_composed_are_the_earlier_ones_on_the_same_users_too(self, tmp_path):
+        from fedpriv.studies.runner import composed
+
+        out = tmp_path / "out"
+        run_study(replace(study(), epsilons=[2.0], seeds=1), out, workers=1)
+        wider = self.searched(compose=True, space={"local.learning_rate": [0.05]})
+        found = run_study(replace(wider, seeds=1), out, workers=1)
+        runs = [found.trials[0].run, found.earlier[0].run]
+        said = f"All 2 private runs, 1 of earlier versions included, together: {composed(runs)}."
+        assert found.document["privacy"][-1] == said
 
     def test_composed_epsilon_is_above_that_of_one_run(self, tmp_path):
         from fedpriv.studies.runner import composed

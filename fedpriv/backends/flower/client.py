@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -38,10 +38,10 @@ from fedpriv.kernels import load_compiled
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
-from fedpriv.training.failures import only_places_of_errors
+from fedpriv.training.failures import OwnTextError, only_places_of_errors
 from fedpriv.training.work import Trainers, UserData, Work, as_works
 from fedpriv.tree import Params, Tree
-from fedpriv.untrusted_text import is_device_name
+from fedpriv.untrusted_text import check_ids, is_device_name
 
 _LOG = logging.getLogger(__name__)
 _RAISED = 2  # Flower's code of an error that a ClientApp raised
@@ -413,6 +413,7 @@ def bounded(
                 return as_works(_FunctionTrainer(function=partial(train, **chosen)))
 
             found = users(context)
+            check_ids(found, "this node")
             return Host(
                 works=told({}),
                 data=_GivenUsers(users=found),
@@ -457,7 +458,7 @@ class _GivenUsers:
         return len(self.users[user_id])
 
 
-class SeveralUsersBehindOneCallError(ValueError):
+class SeveralUsersBehindOneCallError(OwnTextError):
     """A training function of Flower's kind did not ask whose examples it was called for."""
 
 
@@ -502,11 +503,22 @@ class UserLevelClientApp(ClientApp):
     ) -> None:
         super().__init__(mods=[self._one_user_at_a_time, *(mods or [])])
         self._users, self._alone, self._guard = users, one_user_per_node, guard
-        self._diagnostics = diagnostics
+        self._diagnostics, self._evaluates = diagnostics, False
         _answer_queries(self, self._host)
+
+    def evaluate(self, *args: Any, **named: Any) -> Callable[[ClientAppCallable], Any]:
+        """Register a function as `ClientApp.evaluate` does; without `diagnostics` it is not called.
+
+        Args:
+            *args: Of `ClientApp.evaluate`.
+            **named: Likewise.
+        """
+        self._evaluates = True
+        return super().evaluate(*args, **named)
 
     def _host(self, context: Context) -> Host:
         user_ids = list(self._users(context))
+        check_ids(user_ids, "this node")
         if self._alone and len(user_ids) != 1:
             raise ValueError(
                 f"this node lists {len(user_ids)} users, and one_user_per_node=True declares one; "
@@ -525,6 +537,12 @@ class UserLevelClientApp(ClientApp):
     ) -> Message:
         category, _, action = message.metadata.message_type.partition(".")
         if category == MessageType.QUERY and action == USERS_ACTION:  # of no interest to a mod
+            if self._evaluates and not self._diagnostics:
+                _log_once(
+                    "the app's evaluate function is not called: what it returns would leave this "
+                    "node without noise; in a simulation give diagnostics=True here and to the "
+                    "UserLevelStrategy"
+                )
             return _answered(self._host, message, context, False, lambda here: here.query(message))
         if category == MessageType.QUERY and action == WAITING_ACTION:
             return note_waiting(message)
@@ -581,13 +599,13 @@ class _AppTrainer:
         context.node_config, context.state = place, RecordDict()
         reply = self.answer(message, context)
         if not (self.alone or place.was_asked):
-            text = (
+            error = SeveralUsersBehindOneCallError(
                 f'the training function did not read context.node_config["{USER_ID}"]: were it '
                 "called for several users, each would get all their examples; train on that "
                 "user's alone, or declare one_user_per_node=True where a node is one user"
             )
-            _LOG.error("%s", text)
-            raise SeveralUsersBehindOneCallError(text)
+            _log_once(f"users contribute zero: {error}")
+            raise error
         records = reply.content.array_records if reply.has_content() else {}
         if len(records) != 1:
             raise ValueError(f"a reply has {len(records)} ArrayRecords; return one, the params")
@@ -595,6 +613,12 @@ class _AppTrainer:
         found = {name: np.asarray(array.numpy(), np.float32) for name, array in record.items()}
         tree.check_like(params, found)
         return {name: found[name] - array for name, array in params.items()}
+
+
+@lru_cache(maxsize=8)
+def _log_once(text: str) -> None:
+    """Warn of something that holds for every user and node of this process."""
+    _LOG.warning("%s", text)
 
 
 class _NodeConfig(dict[str, Any]):

@@ -213,6 +213,7 @@ _PARAMS, _BEFORE_BOUND = "params", "multiplier-before-bound"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
 _PLAN, _CONFIG = "plan", "config"
 _FIRST_ERROR, _LONGEST_ERROR = "first-error", 400
+_LONGEST_REASON = 400
 _GRANULARITY, _NONCE, _SECONDS = "granularity", "nonce", "seconds"
 _NUMBER = "bound."
 
@@ -384,8 +385,9 @@ def in_one_line(text: str) -> str:
 
 
 def reason_of(reply: Message) -> str:
-    """Return why a node failed, in its own words."""
-    return in_one_line(reply.error.reason or "no reason given")
+    """Return why a node failed, in its own words; of many the end, where a traceback says why."""
+    text = in_one_line(reply.error.reason or "no reason given")
+    return text if len(text) <= _LONGEST_REASON else f"... {text[-_LONGEST_REASON:]}"
 
 
 def _bound_config(bound: Bound) -> dict[str, str | float]:

@@ -34,11 +34,12 @@ from flwr.serverapp import Grid
 
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import naming_plan, reason_of
+from fedpriv.untrusted_text import MOST_ID_CHARS, check_ids
 
 _LOG = logging.getLogger(__name__)
 QUERY = f"{MessageType.QUERY}.users"
+_NO_QUERY = "No query function registered with name 'users'"  # Flower's, of any other ClientApp
 _RECORD, _IDS = "registration", "user-ids"
-_MAX_ID_CHARS = 256
 _MAX_EXAMPLES = 5
 _MOST_BYTES = 1 << 26  # of a registration, besides those of the roster's own ids at their longest
 _GRACE_SECONDS = 5.0
@@ -86,10 +87,9 @@ def read_registration(content: RecordDict) -> tuple[str, ...]:
     """
     record = content.get(_RECORD)
     ids = record.get(_IDS) if isinstance(record, ConfigRecord) else None
-    if not isinstance(ids, list) or not all(
-        isinstance(item, str) and 0 < len(item) <= _MAX_ID_CHARS for item in ids
-    ):
-        raise ValueError(f"a registration is a list of ids of 1 to {_MAX_ID_CHARS} characters")
+    if not isinstance(ids, list):
+        raise ValueError("a registration is a list of ids")
+    check_ids(ids, "a registration")
     return tuple(dict.fromkeys(str(item) for item in ids))
 
 
@@ -125,8 +125,10 @@ def register(
         plan, and their nodes are notified.
 
     Raises:
-        ValueError: If rostered users are missing at the end, or all are contested.
+        ValueError: If the roster's ids are no strings, rostered users are missing at the end, or
+            all are contested.
     """
+    check_ids(roster, "the roster")
     wanted, clock = frozenset(roster), exchange.clock
     deadline = clock() + seconds
     node_of: dict[str, int] = {}
@@ -157,7 +159,7 @@ def register(
                 if may_host[node.node_id]
             ),
             seconds=max(0.0, deadline - clock()),
-            most_bytes=_MOST_BYTES + 4 * _MAX_ID_CHARS * len(wanted),
+            most_bytes=_MOST_BYTES + 4 * MOST_ID_CHARS * len(wanted),
             on_error=lambda reply: failures.append(reason_of(reply)),
             enough=enough,
         )
@@ -167,6 +169,7 @@ def register(
                 claimed = read_registration(reply.content)
             except ValueError as error:
                 _LOG.warning("node %d is left out: %s", node_id, error)
+                failures.append(str(error))
                 continue
             listed = [user_id for user_id in claimed if user_id in wanted]
             believed = [user_id for user_id in listed if user_id in may_host[node_id]]
@@ -240,11 +243,16 @@ def _check_missing(
             "ids by another key (people.key), other names or another corpus"
         )
     if failures:
-        text += f"; {len(failures)} nodes failed, the first with: {failures[0]:.400}"
+        text += f"; {len(failures)} nodes failed, the first with: {failures[0]}"
     if not allow_missing or len(missing) == num_users:
+        if any(_NO_QUERY in failure for failure in failures):
+            raise ValueError(
+                "the ClientApp on the nodes is no UserLevelClientApp, nor has it a function of "
+                "fedpriv.flower.bounded: it does not answer who lives there"
+            )
         raise ValueError(
-            f"{text}; start their nodes, check corpus and roster there, or raise "
-            "register-seconds (allow-missing-users=true starts without them)"
+            f"{text}; start their nodes, check whom they list (of a ready app: corpus and roster "
+            "there), or raise register-seconds (allow-missing-users=true starts without them)"
         )
     _LOG.warning("%s; they will contribute zero", text)
 

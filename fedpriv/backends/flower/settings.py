@@ -178,6 +178,32 @@ def read_path(key: str, *configs: Config) -> Path | None:
     return None
 
 
+def read_out(config: Config) -> Path:
+    """Return the absolute path of the run folder under `out`.
+
+    Raises:
+        ValueError: If there is none, it is relative, or a new run would lie in the folder of a
+            Flower app, whose bundle takes its `diagnostics.jsonl` to every node.
+    """
+    path = read_path("out", config)
+    if path is None:
+        raise ValueError("give the run folder, --run-config 'out=\"/absolute/path\"'")
+    for folder in () if (path / "ledger.jsonl").exists() else (path, *path.parents):
+        if _is_app(folder / "pyproject.toml"):
+            raise ValueError(
+                f"out {str(path)!r} lies in the Flower app {folder}: its bundle would take "
+                "diagnostics.jsonl, which ε does not cover, to every node; give a folder outside"
+            )
+    return path
+
+
+def _is_app(file: Path) -> bool:
+    try:
+        return "app" in tomllib.loads(file.read_text("utf-8"))["tool"]["flwr"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def open_corpus(*configs: Config) -> Corpus | None:
     """Return the corpus of the first config that names one, or None.
 

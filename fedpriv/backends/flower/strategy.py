@@ -122,7 +122,7 @@ class GridBackend(Backend):
         requests = self._requests(shared, hosts, f"{order.round_num}.{order.attempt}")
 
         def note_failed(reply: Message) -> None:
-            failed = f"a node failed: {reason_of(reply):.400}"
+            failed = f"a node failed: {reason_of(reply)}"
             log_of_users(_LOG, logging.WARNING, "%s", failed)
             total.first_error = total.first_error or failed
 

@@ -117,6 +117,7 @@ class ImagesByUser:
             test=(_scaled(data.x_test), data.y_test),
             public=public[0],
             public_train=public[1] if self.public_train else None,
+            provenance=data.provenance,
             data_sha256=lambda: {"private": sha256(source.encode()).hexdigest()},
         )
 

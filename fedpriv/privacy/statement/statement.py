@@ -27,6 +27,7 @@ from fedpriv.privacy.epsilon import (
     format_odds_factor,
     format_percent,
     format_posterior,
+    format_rdp,
 )
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR
@@ -234,6 +235,7 @@ def _template() -> Any:
     )
     environment.filters |= {
         "epsilon": format_epsilon,
+        "rdp": format_rdp,
         "delta": format_delta,
         "odds_factor": format_odds_factor,
         "posterior": format_posterior,
@@ -282,6 +284,7 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "corpus": _Facts(corpus),
         "provenance": _Facts(provenance),
+        "about_data": describe_data(corpus),
         "vocabulary": _Facts(vocabulary),
         "num_words": f" {count:,} words" if isinstance(count, int) else " words",
         "descriptions": descriptions,
@@ -291,6 +294,20 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
         "frozen": sorted(as_object(corpus.get("frozen"))),
         "published": sorted(published.items()),
     }
+
+
+def describe_data(corpus: Mapping[str, Any]) -> str:
+    """Return what a run folder notes of its data and their files, in a sentence; "" for nothing.
+
+    Args:
+        corpus: What `experiment.json` says of the data.
+    """
+    provenance = as_object(corpus.get("provenance"))
+    note, files = provenance.get("note"), sorted(as_object(provenance.get("source")))
+    if not isinstance(note, str) or not note:
+        return ""
+    source = f" (files {', '.join(files)})" if files else ""
+    return f"The data {str(corpus.get('name'))!r}{source}: {note.rstrip('.')}."
 
 
 def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
@@ -470,9 +487,9 @@ def describe_returned_model(summary: Mapping[str, Any]) -> tuple[str, bool]:
 
     def compared(one: Mapping[str, float]) -> str:
         share = measures[0].form == "share"
-        gain = f"{100 * one['gain']:+.1f}" if share else f"{one['gain']:+.3g}"
-        error = f"{100 * one['stderr']:.1f} points" if share else f"{one['stderr']:.3g}"
-        return f"{measures[0].label} {gain} ± {error}"
+        gain = f"{100 * one['gain']:+.1f} points" if share else f"{one['gain']:+.3g}"
+        error = f"{100 * one['stderr']:.1f}" if share else f"{one['stderr']:.3g}"
+        return f"{measures[0].label} {gain}, standard error {error},"
 
     ahead = f"{describe_candidate(name)} ({compared(judged[name])} over public-only on {whom}"
     if not public:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +16,11 @@ from fedpriv.privacy.plan import UnitWords
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.report.bootstrap import REPLICATES, Interval, Ratio, resampled
 from fedpriv.report.charts import MARKERS, Reference
-from fedpriv.report.head import Estimate, estimate, privacy_terms
+from fedpriv.report.head import FEWEST_SEEDS, Estimate, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key
 from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent
 from fedpriv.report.theme import NUM_SERIES, series
-from fedpriv.report.wording import exact, figure, words_of_all
+from fedpriv.report.wording import exact, figure, number, words_of_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,8 @@ class Group:
         seconds: How long each run took, set-up included; empty where it was not measured.
         by_user: For each run, sums over each user's held-out examples, or None; empty where
             users were not measured one by one. A diagnostic.
+        over_users: Whether its intervals are over users and seeds, and so of the headline and its
+            gain alone; else over seeds. It is the same for all that are read side by side.
     """
 
     runs: tuple[RunRecord, ...]
@@ -96,6 +99,7 @@ class Group:
     target: float | None = None
     seconds: tuple[float | None, ...] = ()
     by_user: tuple[UserSums | None, ...] = field(default=(), repr=False)
+    over_users: bool = False
     _measured: dict[str, Estimate | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -159,36 +163,64 @@ class Group:
         """Gain of the headline over public-only, run by run, over the runs."""
         if "gain" not in self._measured:
             found = estimate([run.gain for run in self.runs])
-            self._measured["gain"] = self._by_user(found, over_public=True)
+            sums = [one and one.over_public for one in self.by_user]
+            self._measured["gain"] = self._over_users(found, sums)
         return self._measured["gain"]
 
-    def measure(self, column: Column) -> Estimate | None:
-        """Return mean and interval of a measure of the models that runs return.
+    @property
+    def knows_users(self) -> bool:
+        """Whether users were measured one by one, on the same examples in every run."""
+        counts = [one.count for one in self.by_user if one is not None]
+        return len(counts) == len(self.runs) and len(_clusters(counts)) > 1
 
-        The interval of the headline is by user where every run measured its users one by one.
-        """
+    @property
+    def public_model(self) -> str:
+        """A remark where selection returned a model that public examples alone made, or ""."""
+        number = sum(run.returns_public for run in self.runs)
+        if not number:
+            return ""
+        every = number == len(self.runs)
+        return "this is the public model" + (
+            "" if every else f" in {number} of {len(self.runs)} runs"
+        )
+
+    def measure(self, column: Column) -> Estimate | None:
+        """Return mean and interval of a measure of the models that runs return."""
         if column.key not in self._measured:
             found = estimate([run.reached(column.key, column.rows(run)) for run in self.runs])
-            if column.diagnosed and column.measure in self.head.figures[:1]:
-                found = self._by_user(found)
-            self._measured[column.key] = found
+            headline = column.diagnosed and column.measure in self.head.figures[:1]
+            sums = [one and one.value for one in self.by_user] if headline else []
+            self._measured[column.key] = self._over_users(found, sums)
         return self._measured[column.key]
 
-    def _by_user(self, found: Estimate | None, *, over_public: bool = False) -> Estimate | None:
-        """Return an estimate of the headline, with an interval over users where there is one."""
-        known = [one for one in self.by_user if one is not None]
-        if found is None or not known or len(known) < len(self.runs):
+    def _over_users(
+        self, found: Estimate | None, sums: Sequence[np.ndarray | None]
+    ) -> Estimate | None:
+        """Return an estimate with an interval over users, where it is to have one of that kind."""
+        if found is None or not self.over_users:
             return found
-        values = [one.over_public if over_public else one.value for one in known]
-        if any(value is None for value in values):
-            return found
-        ends = user_interval([one.count for one in known], [v for v in values if v is not None])
-        if ends is None:
-            return found
-        return replace(found, half_width=(ends.high - ends.low) / 2, by_user=True)
+        counts = [one.count for one in self.by_user if one is not None]
+        return over_users(found, counts, [one for one in sums if one is not None])
 
 
 SEED = 0x5EED  # of the bootstrap: equal folders give equal pages
+
+
+def _clusters(counts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return positions of users that have examples; none where seeds do not share examples."""
+    if not counts or any(not np.array_equal(count, counts[0]) for count in counts[1:]):
+        return np.empty(0, np.int64)
+    return np.flatnonzero(counts[0])
+
+
+def over_users(
+    found: Estimate, counts: Sequence[np.ndarray], values: Sequence[np.ndarray]
+) -> Estimate:
+    """Return an estimate with the interval of `user_interval`, or with none."""
+    ends = user_interval(counts, values) if counts and len(counts) == len(values) else None
+    if ends is None:
+        return replace(found, half_width=None)
+    return replace(found, half_width=(ends.high - ends.low) / 2, by_user=True)
 
 
 def user_interval(
@@ -209,9 +241,7 @@ def user_interval(
         None where seeds do not share the users' held-out examples, so that there are no clusters of
         all of them, or where fewer than two users have any.
     """
-    if any(not np.array_equal(count, counts[0]) for count in counts[1:]):
-        return None
-    there = np.flatnonzero(counts[0])
+    there = _clusters(counts)
     if len(there) < 2:
         return None
     ratio = Ratio(
@@ -313,21 +343,137 @@ def _same_seed(one: RunRecord, other: RunRecord) -> bool:
     return one.simulated and one.options.get("seed") == other.options.get("seed")
 
 
-def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Return the options in which the groups differ, each with one value a group."""
-    names = dict.fromkeys(name for group in groups for name in group.head.options)
+def differences(columns: Sequence[Sequence[Group]]) -> dict[str, list[str]]:
+    """Return the options in which groups differ, each with a text for every column.
+
+    Where an option has several values within a column, as one that is chosen from the data's size
+    may, the text has all of them, with the ε that each is of.
+
+    Args:
+        columns: Groups of one column: one alone, or a method at each ε.
+    """
+    groups = [group for column in columns for group in column]
+    names = dict.fromkeys(name for g in groups for run in g.runs for name in run.options)
     found = {}
     for name in names:
         if name in ("seed", "name", "description"):
             continue
-        values = [exact(group.head.options.get(name)) for group in groups]
-        if len(set(values)) > 1:
-            found[name] = values
-    modes = ["simulated" if group.head.simulated else "secure" for group in groups]
+        values = [_values(name, column) for column in columns]
+        texts = [_text_of(one) for one in values]
+        if len(set(texts)) > 1 or any(len(set().union(*one.values())) > 1 for one in values):
+            found[name] = texts
+    heads = [column[0].head for column in columns]
+    modes = ["simulated" if head.simulated else "secure" for head in heads]
     # No option: what a device computes differs in its last bits, and so do models.
-    devices = [group.head.device or "none" for group in groups]
+    devices = [head.device or "none" for head in heads]
     found |= {"device": devices} if len(set(devices)) > 1 else {}
     return {"mode": modes, **found} if len(set(modes)) > 1 else found
+
+
+def _values(name: str, column: Sequence[Group]) -> dict[float, dict[str, Any]]:
+    """Return the values of an option in a column by ε: as text, and as they are."""
+    private = [group for group in column if group.head.private]
+    # That runs without privacy have no noise, the ε says.
+    of_noise = name.partition(".")[0] in ("noise", "output_noise")
+    found: dict[float, dict[str, Any]] = {}
+    for group in (private or column) if of_noise else column:
+        for run in group.runs:
+            value = run.options.get(name)
+            found.setdefault(group.level, {})[exact(value)] = value
+    return found
+
+
+def _text_of(values: Mapping[float, Mapping[str, Any]]) -> str:
+    """Return an option's values in a column, with the ε that each is of where they differ."""
+    every = {text: value for some in values.values() for text, value in some.items()}
+    short = {text: _rounded(text, value) for text, value in every.items()}
+    if len(set(short.values())) < len(short) or len(short) == 1:
+        short = {text: text for text in short}
+    at: dict[str, list[float]] = {}
+    for level, some in values.items():
+        at.setdefault(" or ".join(short[text] for text in some), []).append(level)
+    if len(at) == 1:
+        return next(iter(at))
+    return ", ".join(f"{text} at {levels_in_words(levels)}" for text, levels in at.items())
+
+
+def _rounded(text: str, value: Any) -> str:
+    long = isinstance(value, float) and len(text.strip("-0.").replace(".", "")) > _DIGITS
+    return number(value, 3) if long else text
+
+
+_DIGITS = 6  # that a value may have which somebody typed
+
+
+def levels_in_words(levels: Sequence[float]) -> str:
+    """Return levels of ε in words.
+
+    >>> levels_in_words([2.0, 8.0]), levels_in_words([math.inf])
+    ('ε 2 and 8', 'no privacy')
+    """
+    private = [f"{level:g}" for level in levels if math.isfinite(level)]
+    none = ["no privacy"] if len(private) < len(levels) else []
+    return listed([*([f"ε {listed(private)}"] if private else []), *none])
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Return texts as a list in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    *some, last = texts
+    return f"{', '.join(some)} and {last}" if some else last
+
+
+def public_counts(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many public users and examples a task has, by its description, for `unlike`."""
+    return {f"public-{name}": described.get(f"num_public_{name}") for name in ("users", "examples")}
+
+
+def unlike(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return in a sentence how methods differ besides the way in which they train on users.
+
+    That is where they start, which of their models they return, and on what public data: a model
+    of public examples alone may win a comparison of methods that differ in these.
+
+    Args:
+        methods: Options of each method by its label; what was chosen from the data's size left out.
+
+    Returns:
+        "" where they do not differ.
+    """
+    names = dict.fromkeys(name for options in methods.values() for name in options)
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        what = _APART.get(name.partition(".")[0] if name.startswith("start.") else name)
+        what = _PUBLIC if what is None and name.startswith(("task.public", "public")) else what
+        if what is None:
+            continue
+        values: dict[str, list[str]] = {}
+        for method, options in methods.items():
+            value = options.get(name)
+            value = _ABSENT.get(name) if value is None else value
+            values.setdefault(exact(value), []).append(method)
+        if len(values) > 1:
+            short = name.removeprefix("task.").replace("_", "-")
+            of = [f"{value} for {listed(some)}" for value, some in values.items()]
+            kinds.setdefault(what, []).append(f"{short} is {', '.join(of)}")
+    if any(text.startswith("start is ") for text in kinds.get(_START, ())):
+        kinds[_START] = kinds[_START][:1]  # how to start follows
+    if not kinds:
+        return ""
+    order = [what for what in (_START, _RETURN, _PUBLIC) if what in kinds]
+    details = "; ".join(text for what in order for text in kinds[what])
+    return (
+        f"the methods differ in {listed(order)}, so that their figures do not compare the "
+        f"methods alone: {details}."
+    )
+
+
+_START, _RETURN, _PUBLIC = "how they start", "which model they return", "their public data"
+_APART = {"start": _START, "task.select": _RETURN}
+_ABSENT = {"start": "fresh", "task.select": "last"}
 
 
 def shared_options(groups: Sequence[Group]) -> dict[str, str]:
@@ -357,20 +503,31 @@ def mismatches(groups: Sequence[Group]) -> list[str]:
     return [name for name, values in facts.items() if len(set(values)) > 1]
 
 
-def interval_words(groups: Sequence[Group], lead: Column) -> str:
-    """Return what the intervals of the headline are over, and those of other measures."""
-    found = [one for group in groups if (one := group.measure(lead)) and one.half_width is not None]
-    two = "; of two seeds it is very wide" if any(len(g.runs) == 2 for g in groups) else ""
-    over_seeds = f"t-interval over seeds{two}"
-    by_user = [one.by_user for one in found]
-    if not any(by_user):
-        return over_seeds
-    name = lead.measure.label
-    where = "" if all(by_user) else " where users were measured one by one"
-    return (
-        f"interval of a bootstrap over users and seeds for {name} and its gain{where}, of all else "
-        f"a {over_seeds}"
-    )
+def interval_words(section: Section) -> str:
+    """Return what every interval of a section is, in words; "" where it has none."""
+    groups = section.groups
+    if groups[0].over_users:
+        several = any(len(group.runs) > 1 for group in groups)
+        return f"95 % interval of a bootstrap over users{' and seeds' if several else ''}"
+    return "95 % t-interval over seeds" if any(map(_enough_seeds, groups)) else ""
+
+
+def _enough_seeds(group: Group) -> bool:
+    return len(group.runs) >= FEWEST_SEEDS
+
+
+def spread_note(section: Section) -> str:
+    """Return what ± is in a section, or why there is none, in a sentence or two."""
+    groups, words = section.groups, interval_words(section)
+    few = f"fewer than {FEWEST_SEEDS} seeds have no t-interval"
+    if not words:
+        return f"No ±: {few}." if any(len(group.runs) > 1 for group in groups) else ""
+    said = f"± is half a {words}"
+    if not groups[0].over_users:
+        return said + ("." if all(map(_enough_seeds, groups)) else f"; {few}.")
+    columns = [c for c in columns_of(groups) if any(group.measure(c) for group in groups)]
+    name = section.headline.label if section.headline else ""
+    return said + (f", of {name} and its gain alone." if len(columns) > 1 else ".")
 
 
 def terms_of(groups: Sequence[Group]) -> str:
@@ -538,20 +695,42 @@ class Section:
 
     @property
     def public_only(self) -> Estimate | None:
-        """Value of public-only over seeds; without an interval where it is the same for all.
+        """Value of public-only over seeds, with an interval of the same kind as the methods'.
 
-        Runs of one seed are one sample of it: they share its public model.
+        Runs of one seed are one sample of it: they share its public model. Over seeds it has no
+        interval where it is the same for all.
         """
         measure = self.headline
         if measure is None:
             return None
         by_seed: dict[object, list[float | None]] = {}
-        for run in (run for group in self.groups for run in group.runs):
-            seed = run.options.get("seed") if run.simulated else None
-            by_seed.setdefault(seed, []).append(run.public_only(measure))
+        sums: dict[object, list[UserSums]] = {}
+        for group in self.groups:
+            users = group.by_user or [None] * len(group.runs)
+            for run, of_users in zip(group.runs, users, strict=True):
+                seed = run.options.get("seed") if run.simulated else None
+                by_seed.setdefault(seed, []).append(run.public_only(measure))
+                if of_users is not None and of_users.public_value is not None:
+                    sums.setdefault(seed, []).append(of_users)
         means = [estimate(values) for values in by_seed.values()]
         found = estimate([one.mean for one in means if one is not None])
-        return found and replace(found, half_width=found.half_width or None)
+        if found is None or not self.groups[0].over_users:
+            return found and replace(found, half_width=found.half_width or None)
+        counts = [one.count for some in sums.values() for one in some[:1]]
+        values = [
+            np.mean([one.public_value for one in some if one.public_value is not None], axis=0)
+            for some in sums.values()
+        ]
+        return over_users(found, counts if len(counts) == len(means) else [], values)
+
+    @property
+    def unlike(self) -> str:
+        """A sentence on how its methods differ besides training on users, or ""; see `unlike`."""
+        methods: dict[str, dict[str, Any]] = {}
+        for curve in curves_of(self.groups):
+            head = curve.groups[0].head
+            methods[curve.label] = {**head.given_options, **public_counts(head.corpus)}
+        return unlike(methods)
 
     @property
     def nonprivate(self) -> tuple[Group, Estimate] | None:

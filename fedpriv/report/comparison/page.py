@@ -21,11 +21,11 @@ from fedpriv.report.comparison.groups import (
     curves_of,
     differences,
     gaps,
-    interval_words,
     mismatches,
     nouns_of,
     sections_of,
     shared_options,
+    spread_note,
     styles,
     terms_of,
 )
@@ -56,7 +56,7 @@ from fedpriv.report.comparison.tables import (
     references_of,
     table_of,
 )
-from fedpriv.report.head import Estimate, Figure, badges, counted
+from fedpriv.report.head import FEWEST_SEEDS, NO_GAIN, Estimate, Figure, badges, counted
 from fedpriv.report.page import write_page
 from fedpriv.report.wording import NOTHING, direction, figure
 from fedpriv.report.wording import difference as written_difference
@@ -332,8 +332,8 @@ def _part(
     groups, best = section.groups, section.nonprivate
     headlines = [group.head.figures[0] for group in groups if group.head.figures]
     # Of a study each method is one column: its ε are in every other table.
-    heads = [c.groups[0] for c in curves_of(groups)] if study else list(groups)
-    options = differences(heads)
+    columns = [c.groups for c in curves_of(groups)] if study else [(group,) for group in groups]
+    options = differences(columns)
     if study:
         options = {name: found for name, found in options.items() if name not in _OF_LEVELS}
     measure = section.headline
@@ -343,6 +343,7 @@ def _part(
         "mismatches": mismatches(groups),
         "against": epsilon_plot(section),
         "against_title": f"{measure.title if measure else ''} against ε",
+        "unlike": section.unlike if study else "",
         "leaders": leaders(section, paired) if study else [],
         "table": runs_table(section),
         "terms": terms_of(groups),
@@ -358,21 +359,22 @@ def _part(
         "gap_closed_known": any(section.gap_closed(group) is not None for group in groups),
         "majority_known": section.majority is not None,
         "best": best[0].label if best else "",
-        "interval": ""
-        if section.lead is None or not _has_intervals(section)
-        else interval_words(groups, section.lead),
+        "spread": spread_note(section),
         "many_runs": num_runs > 1 and any(group.head.private for group in groups),
         "paired": paired_table(section, paired) if paired else None,
         "paired_note": _paired_note(section, paired),
         "plots": round_plots(section),
         "cost": _data_table(section, *cost_table(section)),
         "same": shared_options(groups),
-        "labels": [group.method or group.label for group in heads],
+        "labels": [column[0].method or column[0].label for column in columns],
         "differences": options,
     }
 
 
-_OF_LEVELS = ("noise.target_epsilon", "noise.multiplier")
+_OF_LEVELS = (
+    *("noise.target_epsilon", "noise.multiplier", "target_epsilon"),
+    *("output_noise.target_epsilon", "output_noise.multiplier"),
+)
 
 
 def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:
@@ -386,15 +388,16 @@ def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:
     texts = []
     for level in sorted({group.level for group in section.groups}):
         reached = [
-            (names[id(g)], value.mean)
+            (names[id(g)], value.mean, g.public_model)
             for g in section.groups
             if g.level == level and g.finished and (value := g.measure(lead)) is not None
         ]
         if len(reached) < 2:
             continue
         reached.sort(key=lambda one: -lead.measure.worth(one[1]))
-        (first, value), (second, _) = reached[:2]
+        (first, value, public), (second, _, next_public) = reached[:2]
         text = f"{level_name(level)}: {first}, {figure(lead.measure, value)}"
+        text += f" ({public})" if public else ""
         if not math.isfinite(level):
             text = text[:1].upper() + text[1:]
         if over := found.get((level, first, PUBLIC_ONLY)):
@@ -402,8 +405,9 @@ def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:
         if ahead := found.get((level, first, second)):
             ends = _ends(lead.measure, ahead)
             unclear = "" if ahead.excludes_zero or not ends else "; it does not tell them apart"
-            text += f". Next: {second}, by {written_difference(lead.measure, ahead.value)}"
-            text += f" ({_interval_text(ends)}{unclear})"
+            next_one = f"{second} ({next_public})" if next_public else second
+            text += f". Next: {next_one}, by {written_difference(lead.measure, ahead.value)}"
+            text += f" ({_interval_text(ends, ahead.seeds)}{unclear})"
         texts.append(f"{text}.")
     return texts
 
@@ -411,11 +415,12 @@ def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:
 def _over_public(measure: Measure, over: Difference, value: float) -> str:
     side, public = "below" if over.value < 0 else "above", figure(measure, value - over.value)
     size = written_difference(measure, over.value)[1:]
-    return f"{size} {side} {PUBLIC_ONLY} ({public}; {_interval_text(_ends(measure, over))})"
+    interval = _interval_text(_ends(measure, over), over.seeds)
+    return f"{size} {side} {PUBLIC_ONLY} ({public}; {interval})"
 
 
-def _interval_text(ends: str) -> str:
-    return f"95 % interval {ends}" if ends else "one seed: no interval"
+def _interval_text(ends: str, seeds: int) -> str:
+    return f"95 % interval {ends}" if ends else f"{counted(seeds, 'seed')}: no interval"
 
 
 def _ends(measure: Measure, found: Difference) -> str:
@@ -474,11 +479,6 @@ def paired_table(section: Section, paired: Sequence[Difference]) -> DataTable:
     )
 
 
-def _has_intervals(section: Section) -> bool:
-    found = [g.measure(column) for g in section.groups for column in measured_columns(section)]
-    return any(one is not None and one.half_width is not None for one in found)
-
-
 def _paired_note(section: Section, paired: Sequence[Difference]) -> str:
     kinds = {one.clusters for one in paired}
     texts = ["Same seeds and held-out examples; bold: the 95 % interval excludes zero."]
@@ -494,7 +494,7 @@ def _paired_note(section: Section, paired: Sequence[Difference]) -> str:
             f"{nouns_of(section).contributor}s."
         )
     if "" in kinds:
-        texts.append("One seed: no interval.")
+        texts.append(f"No interval: fewer than {FEWEST_SEEDS} seeds.")
     texts.append("Each interval is of one difference; none is corrected for how many there are.")
     return " ".join(texts)
 
@@ -534,7 +534,8 @@ def runs_table(section: Section) -> DataTable:
     columns = measured_columns(section)
     remarks = [_remarks(group) for group in groups]
     # What holds of every row stands in the head of a study's page.
-    shared = set.intersection(*map(set, remarks)) if groups[0].method else set()
+    shared = set.intersection(*map(set, remarks)) if groups[0].method else set[str]()
+    shared -= {group.public_model for group in groups}
     marks = [
         (
             group.measure(lead) if lead else None,
@@ -585,7 +586,8 @@ def runs_table(section: Section) -> DataTable:
 
 def _remarks(group: Group) -> list[str]:
     found = badges(group.head, run_statement(group.head.directory))
-    return [label for label, _ in found if label != "Simulated"]
+    labels = [label for label, _ in found if label not in ("Simulated", NO_GAIN)]
+    return [*labels, *([group.public_model] if group.public_model else [])]
 
 
 def _strip(value: Estimate | None, scale: float, colour: str) -> dict[str, Any]:

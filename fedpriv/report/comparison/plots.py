@@ -30,12 +30,13 @@ from fedpriv.report.comparison.groups import (
     curves_of,
     gaps,
     interval_words,
+    levels_in_words,
     nouns_of,
     sections_of,
     styles,
     terms_of,
 )
-from fedpriv.report.head import estimate
+from fedpriv.report.head import FEWEST_SEEDS, estimate
 from fedpriv.report.run_record import points
 from fedpriv.report.wording import direction, epsilon, figure
 from fedpriv.untrusted_text import plain
@@ -61,7 +62,7 @@ def _mean_line(group: Group, label: str, column: Column, colour: str, marker: st
     rounds = sorted(set.intersection(*(set(track) for track in tracks)))
     estimates = [estimate([track[x] for track in tracks]) for x in rounds]
     known = [e for e in estimates if e is not None]
-    several = len(group.runs) > 1
+    several = len(group.runs) >= FEWEST_SEEDS
     least, most = (0.0, 1.0) if column.measure.form == "share" else (-math.inf, math.inf)
     return Line(
         label=label,
@@ -183,7 +184,7 @@ def _plot_note(column: Column, lines: Sequence[Line]) -> str:
     if direction(column.measure):
         note += f" {direction(column.measure).capitalize()}."
     if any(len(line.low) for line in lines):
-        note += " Shaded: 95 % interval over seeds."
+        note += " Shaded: 95 % t-interval over seeds."
     if any(line.dashed for line in lines):
         note += " Dashed: not private."
     return note
@@ -202,6 +203,8 @@ def points_of(section: Section) -> list[Point]:
         if len(said) > _FEW:
             said = [f"{said[0]} to {said[-1]}"]
         mark = curve.groups[0].unfinished_mark
+        if public := [g.level for g, _ in known if g.public_model]:
+            said.append(f"the public model at {levels_in_words(public)}")
         found += [
             Point(
                 label=f"{curve.label}: {', '.join(filter(None, (*said, mark)))}",
@@ -226,14 +229,19 @@ def epsilon_plot(section: Section) -> Plot | None:
     notes = [*_plot_terms(section), *gaps(section.groups)]
     if remark := direction(lead.measure):
         notes.append(f"{remark.capitalize()}.")
-    if any(point.half_width is not None for point in points):
-        notes.append(f"Bars: 95 % {interval_words(section.groups, lead)}.")
+    notes += _bars(section, points)
     if any(side_by_side(points).values()):
         notes.append("Points at one ε are drawn side by side.")
     if any(point.hollow for point in points):
         notes.append("Hollow: unfinished.")
     svg = both_widths(partial(_draw, section, points), height=380)
     return Plot(notes=[" ".join(notes)], legend=point_legend(points), svg=svg)
+
+
+def _bars(section: Section, points: Sequence[Point]) -> list[str]:
+    """Return what the bars of points are, in a sentence; nothing where there are none."""
+    barred = any(point.half_width is not None for point in points)
+    return [f"Bars: {interval_words(section)}."] if barred else []
 
 
 def epsilon_svg(section: Section) -> str:
@@ -246,7 +254,10 @@ def epsilon_svg(section: Section) -> str:
 
 
 def _file_title(section: Section) -> list[str]:
-    sentences = (f"{section.title}.", *_plot_terms(section), *gaps(section.groups))
+    sentences = (
+        *(f"{section.title}.", *_plot_terms(section), *gaps(section.groups)),
+        *_bars(section, points_of(section)),
+    )
     return [line for sentence in sentences for line in wrap(sentence, _LINE)]
 
 

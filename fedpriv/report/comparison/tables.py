@@ -23,6 +23,7 @@ from fedpriv.report.comparison.groups import (
     mismatches,
     nouns_of,
     sections_of,
+    spread_note,
     terms_of,
 )
 from fedpriv.report.comparison.paired import Difference, paired_differences
@@ -341,8 +342,8 @@ def _table(section: Section) -> str:
             cell.text if name == "ε" else cell.written
             for name, cell in zip(names, cells, strict=True)
         ]
-        mark = "" if group is None else group.unfinished_mark
-        rows.append([", ".join(filter(None, (title, mark))), *texts])
+        marks = () if group is None else (group.unfinished_mark, group.public_model)
+        rows.append([", ".join(filter(None, (title, *marks))), *texts])
     body = "\n".join(f"{' & '.join(map(escaped, row))} \\\\" for row in rows)
     return (
         "\\begin{table}\n\\centering\n"
@@ -365,6 +366,7 @@ def _grid(section: Section) -> str:
         for group in section.groups
         if lead is not None and (value := group.measure(lead)) is not None
     }
+    public = {(g.method, g.level): g.public_model for g in section.groups if g.public_model}
     best = {
         level: max(
             (measure.worth(found[key].mean) for key in found if key[1] == level), default=None
@@ -384,6 +386,7 @@ def _grid(section: Section) -> str:
             text = escaped(cell.text)
             if measure.worth(value.mean) == best[level]:
                 text = f"\\textbf{{{text}}}"
+            text += "*" if (method, level) in public else ""
             cells.append(" ".join(filter(None, (text, escaped(cell.remark)))))
         rows.append([escaped(method), *cells])
     for name, _, value in references_of(section):
@@ -391,7 +394,9 @@ def _grid(section: Section) -> str:
         rows.append([escaped(name), f"\\multicolumn{{{len(levels)}}}{{c}}{{{text}}}"])
     heads = [escaped(_level_head(level, by_level[level])) for level in levels]
     body = "\n".join(f"{' & '.join(row)} \\\\" for row in rows)
-    caption = escaped(f"{_caption(section)} Bold: the best of a column.")
+    of = " in some or all of the runs" if any(" in " in one for one in public.values()) else ""
+    marked = f" *: this is the public model{of}." if public else ""
+    caption = escaped(f"{_caption(section)} Bold: the best of a column.{marked}")
     return (
         "\\begin{table}\n\\centering\n"
         f"\\caption{{{caption}}}\n"
@@ -422,21 +427,18 @@ def _caption(section: Section) -> str:
         said.append("Simulated: the noise came from a seed.")
     if section.public_only is None:
         said.append("Public-only was not measured.")
-    if (lead := section.lead) is not None and any(len(group.runs) > 1 for group in groups):
-        said.append(f"± is half a 95 % {interval_words(groups, lead)}.")
+    said.append(spread_note(section))
     if found := mismatches(groups):
         said.append(f"Not like with like: the runs differ in {', '.join(found)}.")
-    return " ".join(said)
+    if groups[0].method and (found := section.unlike):
+        said.append(f"Not like with like: {found}")
+    return " ".join(filter(None, said))
 
 
 def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """Return the comparison as JSON values; an infinite ε is null with `private` false."""
     rows, columns = [], columns_of(groups)
-    closed = {
-        group.label: section.gap_closed(group)
-        for section in sections_of(groups)
-        for group in section.groups
-    }
+    of = {id(group): section for section in sections_of(groups) for group in section.groups}
     for group in groups:
         run = group.head
         guarantee = guaranteed(run) if run.private else None
@@ -473,7 +475,9 @@ def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
             row[f"{column.key}_interval"] = (
                 list(value.interval) if value and value.interval else None
             )
-        row |= _against_public(group, closed.get(group.label))
+        row["interval_over"] = interval_words(of[id(group)]) or None
+        row["returns_public_model"] = sum(run.returns_public for run in group.runs)
+        row |= _against_public(group, of[id(group)].gap_closed(group))
         rows.append(row)
     return rows
 

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from client import app as client_app
+from fedpriv.backends.flower.client import _log_once
 from fedpriv.backends.flower.settings import opened_node
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from server import app as server_app
@@ -27,6 +28,17 @@ def load(path: str) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Undo what a ServerApp does to the log of this process."""
+    logger = logging.getLogger("fedpriv")
+    before = logger.level, list(logger.handlers)
+    _log_once.cache_clear()
+    yield
+    logger.setLevel(before[0])
+    logger.handlers[:] = before[1]
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +76,6 @@ def deploy(stub, tiny_corpus) -> Iterator:
     `node_config` is the first node's.
     """
     opened_node.cache_clear()
-    logger = logging.getLogger("fedpriv")
-    before = logger.level, list(logger.handlers)
 
     def call(nodes=3, of=3, rounds_until_lost=None, look=None, node_config=None, parts=None,
              **changes):  # fmt: skip
@@ -104,5 +114,3 @@ def deploy(stub, tiny_corpus) -> Iterator:
 
     yield call
     opened_node.cache_clear()
-    logger.setLevel(before[0])
-    logger.handlers[:] = before[1]

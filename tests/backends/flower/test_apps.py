@@ -226,6 +226,8 @@ def test_a_run_goes_on_by_the_file_in_its_folder_alone(made, deploy, tmp_path):
     """The file is all that `flwr run --run-config FILE` needs."""
     asked = {"label": 'a "label" of ünicode\\', "options": "local.epochs = 2", "rounds": 4}
     deploy(out=tmp_path / "whole", **asked)
+    with pytest.raises(ValueError, match=f"by --run-config {tmp_path}/whole/resume.toml"):
+        deploy(out=tmp_path / "whole", **asked)
     with pytest.raises(Gone):
         deploy(out=tmp_path / "run", rounds_until_lost=2, **asked)
     found = tomllib.loads((tmp_path / "run" / "resume.toml").read_text("utf-8"))

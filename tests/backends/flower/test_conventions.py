@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,11 +79,15 @@ def grid(stub):
     return make
 
 
+SOON = fp.flower.GridSettings(register_seconds=1.0)
+
+
 def started(grid, app, tmp_path=None, rounds=3, config=None, noise_multiplier=0.01, **options):
     strategy = fp.flower.UserLevelStrategy(
         plan(rounds, noise_multiplier),
         roster=ROSTER,
         out=None if tmp_path is None else tmp_path / "run",
+        settings=SOON,
     )
     made = grid(app, **options)
     return strategy.start(made, record(START), num_rounds=rounds, train_config=config), made
@@ -189,7 +194,7 @@ class TestStart:
         assert not made.requests
 
     def test_a_server_that_was_killed_goes_on_and_not_without_its_ledger(
-        self, grid, tmp_path, monkeypatch
+        self, grid, tmp_path, monkeypatch, caplog
     ):
         real, charged = Ledger.charge, []
 
@@ -212,10 +217,19 @@ class TestStart:
             strategy.start(made, record(START))
         assert not made.requests
         ledger.write_bytes(books)
+        caplog.clear()
         result, _ = started(grid, existing_app(), tmp_path)
+        run = tmp_path / "run"
+        assert f"run folder: {run}, going on at round 2 (1 lost attempt spent)" in caplog.messages
+        assert (
+            "2 rounds; 3 were planned, and interrupted attempts used up the others' charges"
+            in caplog.messages
+        )
         found = verify_run(tmp_path / "run")
         assert found.ok and (found.num_charges, found.num_releases, found.num_lost) == (3, 2, 1)
         assert result.trained.rounds == 2 and "ε = " in repr(result) and "simulated" in repr(result)
+        started(grid, existing_app(), tmp_path)
+        assert f"run folder: {run}, at its end: 2 rounds are released" in caplog.text
 
     def test_what_is_told_users_is_of_the_run(self, grid, tmp_path):
         """It is in the ledger's first line, and a simulation's noise is made of it."""
@@ -253,6 +267,52 @@ class TestStart:
         assert not made.requests
 
 
+class TestRunFolder:
+    @pytest.mark.parametrize(
+        ("out", "said"),
+        [
+            ("", "give the run folder, --run-config 'out="),
+            ("runs/first", "'runs/first' must be an absolute path"),
+            (str(Path(__file__).parents[3] / "runs"), "its bundle would take diagnostics.jsonl"),
+        ],
+    )
+    def test_one_that_the_superlink_or_the_bundle_would_have_is_refused(self, out, said):
+        with pytest.raises(ValueError, match=said):
+            fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=out)
+
+    def test_one_that_was_begun_in_an_app_goes_on(self, grid, tmp_path):
+        started(grid, existing_app(), tmp_path, rounds=1)
+        app = "[tool.flwr.app]\npublisher = 'you'\n"
+        (tmp_path / "pyproject.toml").write_text(app, "utf-8")
+        started(grid, existing_app(), tmp_path, rounds=1)
+        with pytest.raises(ValueError, match=f"lies in the Flower app {tmp_path}"):
+            fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "runs" / "other")
+
+    def test_the_log_has_plan_folder_rounds_and_how_to_check_it(self, grid, tmp_path, caplog):
+        started(grid, existing_app(), tmp_path)
+        lines = [entry.getMessage() for entry in caplog.records if entry.name == "fedpriv.server"]
+        run = tmp_path / "run"
+        assert lines[0].startswith("plan ") and len(lines[0].split()[1]) == 64
+        assert lines[1] == "waiting for the nodes of 8 users"
+        assert lines[2].startswith("plan: ε = ") and "user-level, add-remove, PLD" in lines[2]
+        assert any(line.startswith("ε does NOT cover: whatever else") for line in lines)
+        assert f"run folder: {run}" in lines
+        assert [line.partition(":")[0] for line in lines if line.startswith("round ")] == [
+            f"round {number}" for number in (1, 2, 3)
+        ]
+        assert lines[-1] == f"run folder: {run}; check it with: fedpriv verify {run}"
+
+    def test_the_result_is_printed_in_a_line_that_says_how_to_check_it(self, grid, tmp_path):
+        result, _ = started(grid, existing_app(), tmp_path, noise_multiplier=2.0)
+        run = tmp_path / "run"
+        (line,) = repr(result).splitlines()
+        assert (
+            line.startswith("3 rounds, simulated ε = ") and "add-remove, per user, by PLD" in line
+        )
+        assert line.endswith(f"; run folder: {run}; check it with: fedpriv verify {run}")
+        assert "fedpriv verify" not in repr(started(grid, existing_app())[0])
+
+
 class TestEvaluation:
     """Clients' own metrics: a diagnostic of simulations, which both sides have to ask for."""
 
@@ -267,16 +327,31 @@ class TestEvaluation:
 
         return app
 
-    def result(self, grid, app):
-        strategy = fp.flower.UserLevelStrategy(plan(1), roster=ROSTER, diagnostics=True)
-        return strategy.start(grid(app), record(START), num_rounds=1)
+    def result(self, grid, app, out=None):
+        strategy = fp.flower.UserLevelStrategy(plan(2), roster=ROSTER, out=out, diagnostics=True)
+        return strategy.start(grid(app), record(START), num_rounds=2)
 
-    def test_a_simulation_may_have_exact_ones(self, grid):
-        found = self.result(grid, self.app(diagnostics=True)).evaluate_metrics_clientapp
-        assert found[1]["loss"] == pytest.approx((0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / 10)
+    def test_a_simulation_may_have_exact_ones(self, grid, tmp_path):
+        result = self.result(grid, self.app(diagnostics=True), tmp_path / "run")
+        loss = pytest.approx((0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / 10)
+        assert [found["loss"] for found in result.evaluate_metrics_clientapp.values()] == [loss] * 2
+        assert "not covered by ε: {1: {'loss': 2.0}" in repr(result)
+        kept = read(tmp_path / "run" / "diagnostics.jsonl")
+        assert [line["nodes_loss"] for line in kept] == [loss] * 2
+        assert [line["covered_by_epsilon"] for line in kept] == [False] * 2
+        assert verify_run(tmp_path / "run").ok
+        assert list(fp.load(tmp_path / "run").diagnostics()["nodes_loss"]) == [loss] * 2
 
-    def test_a_node_that_does_not_offer_them_answers_nothing(self, grid):
+    def test_a_node_that_does_not_offer_them_answers_nothing(self, grid, caplog):
         assert not self.result(grid, self.app()).evaluate_metrics_clientapp[1]
+        (said,) = [line for line in caplog.messages if "nodes did not evaluate" in line]
+        assert said.startswith("4 nodes") and "diagnostics=True answers evaluation" in said
+
+    @pytest.mark.parametrize("asked", [False, True])
+    def test_a_function_that_is_not_called_is_named_once(self, grid, caplog, asked):
+        started(grid, self.app(diagnostics=asked))
+        said = [line for line in caplog.messages if "evaluate function is not called" in line]
+        assert len(said) == (0 if asked else 1)
 
     def test_a_secure_run_refuses_them(self, tmp_path):
         with pytest.raises(ValueError, match="diagnostics=True in a secure run"):
@@ -327,9 +402,10 @@ class TestExistingApp:
         assert 0 < np.linalg.norm(found.arrays["w"].numpy()) <= 8 * 0.5 / 4 * 1.05
 
     def test_several_users_behind_one_call_contribute_zero(self, grid, tmp_path, caplog):
-        with pytest.raises(Exception, match="SeveralUsersBehindOneCallError"):
+        reason = 'did not read context.node_config\\["user-id"\\].*declare one_user_per_node=True'
+        with pytest.raises(ValueError, match=reason):
             started(grid, existing_app(reads=False), tmp_path)
-        assert 'did not read context.node_config["user-id"]' in caplog.text
+        assert caplog.text.count('did not read context.node_config["user-id"]') == 1
         assert verify_run(tmp_path / "run").num_releases == 0
 
     def test_a_declared_one_user_need_not_be_asked_for(self, stub, grid):
@@ -340,9 +416,40 @@ class TestExistingApp:
         result = strategy.start(stub.StubGrid(nodes), record(START))
         assert result.arrays["w"].numpy()[0] > 0
 
+    @pytest.mark.parametrize("kind", ["roster", "app", "function"])
+    def test_ids_that_are_no_strings_are_refused_at_once(self, grid, kind):
+        numbers, app = range(len(ROSTER)), existing_app()
+        if kind == "app":
+            app = existing_app(users=lambda context: numbers)
+        if kind == "function":
+            app = ClientApp()
+            fp.flower.bounded(app, users=lambda context: dict.fromkeys(numbers))(lambda *_: {})
+        made = grid(app)
+        with pytest.raises(ValueError, match="of type int: ids are strings of 1 to 256 characters"):
+            strategy = fp.flower.UserLevelStrategy(
+                plan(), roster=numbers if kind == "roster" else ROSTER, settings=SOON
+            )
+            strategy.start(made, record(START))
+        assert not made.requests
+
+    def test_a_plain_client_app_is_named(self, grid):
+        app = ClientApp()
+        app.train()(lambda message, context: message)
+        with pytest.raises(ValueError, match="the ClientApp on the nodes is no UserLevelClientApp"):
+            started(grid, app)
+
+    def test_of_a_long_failure_the_end_is_shown(self, grid):
+        app = ClientApp()
+
+        @app.query("users")
+        def failing(message, context):
+            raise RuntimeError("frame " * 200 + "and this is why")
+
+        with pytest.raises(ValueError, match=r"first with: \.\.\. .*frame and this is why"):
+            started(grid, app)
+
     def test_a_declared_one_user_that_is_two_is_refused(self, grid):
-        settings = fp.flower.GridSettings(register_seconds=1.0)
-        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, settings=settings)
+        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, settings=SOON)
         app = existing_app(reads=False, one_user_per_node=True)
         with pytest.raises(ValueError, match="lists 2 users, and one_user_per_node=True"):
             strategy.start(grid(app), record(START))
@@ -434,6 +541,40 @@ class TestExample:
         assert all(line["num_failed"] == 0 < line["cohort_size"] for line in seen)
         tensors, _ = CheckpointStore(tmp_path / "run" / "checkpoints").load(3)
         assert all((tensors[name] != array).any() for name, array in start.items())
+
+    def test_the_pages_metrics_are_measured(self, example, stub, tmp_path):
+        page = (EXAMPLE.parents[1] / "docs" / "flower-apps.md").read_text("utf-8")
+        blocks = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+        (public,) = [block for block in blocks if "def evaluate_fn" in block]
+        (nodes,) = [block for block in blocks if "@app.evaluate()" in block]
+        names = {
+            **{name: getattr(example.task, name) for name in ("model", "users_of", "examples_of")},
+            "torch": torch, "fp": fp, "MetricRecord": MetricRecord, "RecordDict": RecordDict,
+            "Message": Message,
+            "ROSTER": example.task.ROSTER, "out": tmp_path / "run",
+            "plan": fp.Rounds(users=40, cohort=20, rounds=3).plan(
+                l2_clip_norm=0.5, target_epsilon=8.0
+            ),
+        }  # fmt: skip
+        exec(nodes, names)
+        names["app"].train()(example.client_app.train)
+        apps = {n + 1: stub.AppNode(names["app"], n, 2) for n in range(2)}
+        start = ArrayRecord(example.task.model().state_dict())
+        told = ConfigRecord({"learning-rate": 0.2})
+        names |= {"grid": stub.StubGrid(apps), "initial_arrays": start, "told": told}
+        exec(public.replace("num_rounds=3", "num_rounds=3, train_config=told"), names)
+        result = names["result"]
+        assert list(result.evaluate_metrics_serverapp) == [0, 1, 2, 3]
+        seen = read(tmp_path / "run" / "diagnostics.jsonl")
+        assert [0 < line["nodes_accuracy"] < 1 for line in seen] == [True] * 3
+
+    def test_more_rounds_cost_less_noise_than_they_are_more(self):
+        """As the page says of 200 rounds and the example's three."""
+        three, many = (
+            fp.Rounds(users=40, cohort=20, rounds=number).calibrate(8.0).noise_multiplier
+            for number in (3, 200)
+        )
+        assert many < 6 * three
 
     def test_the_diff_to_plain_flower_is_a_few_lines(self):
         import difflib

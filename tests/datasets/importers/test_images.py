@@ -177,6 +177,8 @@ def test_the_reduced_set_never_passes_for_cifar10(tmp_path, monkeypatch, caplog)
     assert "lossy" in warned and "fedpriv data fetch cifar10" in warned
     assert data.name == "cifar10-jpeg-10k" and "lossy" in data.provenance["note"]
     assert data.y_train.tolist() == [1, 2, 3] and data.y_test.tolist() == [4]
+    load_cifar10(tmp_path)  # as each trial of a study does
+    assert len(caplog.messages) == 1  # red before: 39 times in one study
 
 
 @pytest.mark.slow

@@ -215,6 +215,28 @@ TRAINING_SET = {
 }
 
 
+def test_a_list_of_ids_is_not_said_to_be_published():
+    said = text(say())
+    assert "4,000 users are on a frozen list of ids, the roster 'onstartups-all'" in said
+    assert "ε takes it as known who is on the list" in said and "published list" not in said
+    assert "even odds on whether a given user's records were used" in said
+
+
+def test_where_everybody_comes_to_every_round_nothing_is_said_to_be_drawn():
+    counted = section(say(changed(expected_cohort_size=4000)), "How ε was counted")
+    assert "Every user takes part in every round: nothing is drawn" in counted
+    assert "Poisson" not in counted and "stays secret" not in counted
+    assert "probability 0.0875" in section(say(), "How ε was counted")
+
+
+def test_public_examples_of_nobody_known_are_among_what_no_epsilon_covers():
+    own = {"name": "ward", "synthetic": False, "roster": "all", "num_public_users": 0}
+    title = "What no ε covers"
+    assert "public examples" not in section(say(corpus=own), title)
+    found = section(say(corpus={**own, "num_public_examples": 1293}), title)
+    assert "Whoever the 1,293 public examples are of" in found
+
+
 class TestExamples:
     """Centralised training: what holds of examples is said of examples, and nothing of users."""
 
@@ -226,7 +248,7 @@ class TestExamples:
         ("given", "title", "there"),
         [
             ({}, "The guarantee", ("whether one example of the training set was there or not",
-                                   "whether a given example took part")),
+                                   "whether a given example was used")),
             ({"sampling": "fixed", "relation": "replace-one", "expected_cohort_size": 40,
               "noise_multiplier": 9}, "The guarantee",
              ("replacing one example of the training set by any other",)),

@@ -24,7 +24,7 @@ MSE = Measure(name="squared", label="squared error", form="number", higher_is_be
 def groups(make_run):
     return read_groups(
         [
-            *(make_run(f"a{seed}", seed=seed, public_only=0.18) for seed in (0, 1)),
+            *(make_run(f"a{seed}", seed=seed, public_only=0.18) for seed in range(4)),
             make_run("b", name="=cmd & 50%_x", public_only=0.18),
             make_run("c", name="free", noise_multiplier=None, public_only=0.18),
             make_run("d", name="part", rounds=3, planned=9),
@@ -47,7 +47,7 @@ def test_csv_holds_the_rows_of_json(groups) -> None:
     rows = as_rows(groups)
     assert list(read[0]) == columns(rows[0]) and len(read) == 4
     assert [float(read[0][f"gain_{end}"]) for end in ("low", "high")] == rows[0]["gain_interval"]
-    assert read[0]["seeds"] == "0; 1" and float(read[0]["gain"]) == rows[0]["gain"]
+    assert read[0]["seeds"] == "0; 1; 2; 3" and float(read[0]["gain"]) == rows[0]["gain"]
     assert float(read[0]["accuracy_public_only"]) == 0.18
     assert read[1]["name"] == "'=cmd & 50%_x"  # a spreadsheet would run it
     assert (read[2]["epsilon"], read[2]["private"]) == ("", "false")

@@ -78,8 +78,9 @@ def test_a_simulated_epsilon_is_never_beside_a_secure_one_unsaid(make_run) -> No
     groups = read_groups([make_run("a", mode="simulation"), make_run("b", mode="secure")])
     labels = [group.label for group in groups]
     assert labels == ["adadps-tags · mode simulated", "adadps-tags · mode secure"]
-    assert differences(groups)["mode"] == ["simulated", "secure"]
-    assert "mode" not in differences(read_groups([make_run("c"), make_run("d")]))
+    assert differences([[group] for group in groups])["mode"] == ["simulated", "secure"]
+    groups = read_groups([make_run("c"), make_run("d")])
+    assert "mode" not in differences([[group] for group in groups])
 
 
 def test_labels_are_never_alike(make_run, tmp_path) -> None:

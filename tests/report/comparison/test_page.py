@@ -14,7 +14,8 @@ from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, LOSS, Measure
 from fedpriv.report.comparison.groups import Column, differences, mismatches, read_groups
 from fedpriv.report.comparison.page import render, write_file
-from fedpriv.report.comparison.tables import as_rows
+from fedpriv.report.comparison.plots import as_svg
+from fedpriv.report.comparison.tables import as_latex, as_rows, escaped
 from fedpriv.report.run_record import read_run
 from tests.resealed import reseal
 
@@ -22,19 +23,42 @@ ROSTERED = Column(measure=ACCURACY, diagnosed=True)
 
 
 def test_runs_that_differ_in_the_seed_are_one_group(make_run) -> None:
-    folders = [make_run(f"a{seed}", seed=seed) for seed in (0, 1, 2)]
+    folders = [make_run(f"a{seed}", seed=seed) for seed in range(4)]
     other = make_run("b", name="dp-fedavg-tags", options={"precondition": "none"})
     groups = read_groups([folders[0], other, *folders[1:]])
-    assert [(g.name, len(g.runs)) for g in groups] == [("adadps-tags", 3), ("dp-fedavg-tags", 1)]
+    assert [(g.name, len(g.runs)) for g in groups] == [("adadps-tags", 4), ("dp-fedavg-tags", 1)]
     values = [read_run(folder).diagnosed[-1]["accuracy"] for folder in folders]
     measured = groups[0].measure(ROSTERED)
-    mean = sum(values) / 3
-    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 2)
+    mean = sum(values) / 4
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 3)
     assert measured.mean == pytest.approx(mean)
-    # Student's t with two degrees of freedom, two-sided 95 %.
-    assert measured.half_width == pytest.approx(4.302653 * deviation / math.sqrt(3), rel=1e-6)
+    # Student's t with three degrees of freedom, two-sided 95 %.
+    assert measured.half_width == pytest.approx(3.182446 * deviation / math.sqrt(4), rel=1e-6)
     assert groups[1].measure(ROSTERED).half_width is None
-    assert differences(groups) == {"precondition": ["local", "none"]}
+    assert differences([[group] for group in groups]) == {"precondition": ["local", "none"]}
+
+
+def test_two_or_three_seeds_have_no_interval_and_the_page_says_so(make_run) -> None:
+    """Red before: a column of two seeds was "29.5 % ± 195.5"."""
+    folders = [make_run(f"a{seed}", seed=seed, public_only=0.18) for seed in range(4)]
+    for number, said in (
+        (1, ""),
+        (2, "No ±: fewer than 4 seeds have no t-interval."),
+        (3, "No ±: fewer than 4 seeds have no t-interval."),
+        (4, "± is half a 95 % t-interval over seeds."),
+    ):
+        groups = read_groups(folders[:number])
+        [row], text = as_rows(groups), as_latex(groups)
+        page = re.sub(r"\s+", " ", re.sub(r"<svg.*?</svg>", "", render(groups), flags=re.DOTALL))
+        assert (row["accuracy_interval"] is None) == (row["interval_over"] is None) == (number < 4)
+        assert ("± " in page.replace(said or "?", "")) == (number == 4)
+        assert (said in page and escaped(said) in text) or not said
+        assert ("95 % t-interval over seeds" in page) == (number == 4)
+        drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(groups)))
+        assert ("Bars: 95 % t-interval over seeds." in drawn) == (number == 4)
+    some = read_groups([*folders, make_run("b", name="few"), make_run("c", name="few", seed=1)])
+    said = "± is half a 95 % t-interval over seeds; fewer than 4 seeds have no t-interval."
+    assert said in re.sub(r"\s+", " ", render(some))
 
 
 def test_json_rows_are_plain_json(make_run) -> None:
@@ -98,7 +122,7 @@ def as_language_model(folder):
 
 
 def test_tasks_that_measure_something_else_show_that(make_run) -> None:
-    folders = [as_language_model(make_run(f"lm{seed}", name="lm", seed=seed)) for seed in (0, 1)]
+    folders = [as_language_model(make_run(f"lm{seed}", name="lm", seed=seed)) for seed in range(4)]
     groups = read_groups(folders)
     [row] = as_rows(groups)
     assert row["perplexity"] > 1 and "accuracy" not in row and len(row["perplexity_interval"]) == 2

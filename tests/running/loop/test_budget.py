@@ -49,7 +49,7 @@ class TestBudget:
         assert pairs(lines) == [(1, 1), (2, 1), (3, 4)]
         plan = prepared.components.plan
         assert [line["epsilon"] for line in lines] == [
-            plan.epsilon(2).value,  # an upper bound
+            plan.epsilon(1).value,
             plan.epsilon(2).value,
             plan.epsilon(6).value,
         ]

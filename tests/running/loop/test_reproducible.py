@@ -12,6 +12,7 @@ from fedpriv.experiments.build import build
 from fedpriv.privacy import accounting
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.runs import loop
 from fedpriv.runs.loop import accounted_rounds, rounds
 from fedpriv.runs.noise_root import noise_root
 from tests.privacy.plans.clipped import clipped
@@ -47,13 +48,17 @@ class TestReproducible:
         other.run()
         assert not same_tensors(tensors(tmp_path / "a", 6), tensors(tmp_path / "c", 6))
 
+    @pytest.mark.parametrize(
+        ("most", "priced"), [(20, [1, 2, 3, 4, 5, 6]), (5, [2, 2, 4, 4, 6, 6])]
+    )
     def test_every_round_states_an_epsilon_that_is_no_smaller_than_its_charges_cost(
-        self, tiny_corpus, tmp_path
+        self, most, priced, tiny_corpus, tmp_path, monkeypatch
     ):
+        monkeypatch.setattr(loop, "_MOST_ACCOUNTED", most)
         start(tiny_corpus, tmp_path / "run").run()
         lines, plan = json_lines.read(tmp_path / "run" / "rounds.jsonl"), None
         plan = ledger_state(tmp_path / "run").plan
-        assert [line["epsilon_charges"] for line in lines] == [2, 2, 4, 4, 6, 6]
+        assert [line["epsilon_charges"] for line in lines] == priced
         for line in lines:
             assert line["epsilon"] == plan.epsilon(line["epsilon_charges"]).value
             assert line["epsilon"] >= plan.epsilon(line["round_num"]).value
@@ -83,7 +88,7 @@ class TestReproducible:
         rounds_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         assert not verify_run(tmp_path / "run").ok
 
-    def test_few_rounds_are_accounted_all_of_them_evaluated(self, subtests):
+    def test_few_rounds_are_accounted_and_of_many_evaluated_ones(self, subtests):
         for eval_every in [1, 2, 3, 7, 10, 2000]:
             for num_rounds in [1, 6, 19, 100, 1000]:
                 with subtests.test(eval_every=eval_every, num_rounds=num_rounds):
@@ -95,7 +100,8 @@ class TestReproducible:
                         noise_multiplier=1.0,
                     )
                     accounted = accounted_rounds(plan, eval_every)
-                    evaluated = {*range(eval_every, num_rounds + 1, eval_every), num_rounds}
+                    every = 1 if num_rounds <= 20 else eval_every
+                    evaluated = {*range(every, num_rounds + 1, every), num_rounds}
                     assert accounted[-1] == num_rounds and set(accounted) <= evaluated
                     assert list(accounted) == sorted(accounted) and len(accounted) <= 21
                     assert len(evaluated) > 20 or set(accounted) == evaluated

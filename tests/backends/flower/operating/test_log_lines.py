@@ -13,7 +13,6 @@ import pytest
 from torch import nn
 
 import fedpriv as fp
-from fedpriv.api.flower_server import _report
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.registry import WAITING, note_waiting
@@ -21,6 +20,7 @@ from fedpriv.backends.flower.settings import opened_node
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
 from fedpriv.measures import ACCURACY
+from fedpriv.runs.progress import round_line
 from fedpriv.runs.records import Released, RoundRecord
 from fedpriv.tasks.module_task import ModuleTask
 
@@ -156,7 +156,7 @@ def test_a_node_writes_no_word_of_a_servers_into_its_log(stub, caplog):
         (None, None, "round 3: no privacy, epsilon is infinite, accuracy on public users -"),
     ],
 )
-def test_every_round_is_logged_with_its_epsilon_evaluated_or_not(caplog, epsilon, accuracy, said):
+def test_every_round_is_logged_with_its_epsilon_evaluated_or_not(epsilon, accuracy, said):
     released = Released(
         round_num=3,
         attempt=1,
@@ -166,9 +166,4 @@ def test_every_round_is_logged_with_its_epsilon_evaluated_or_not(caplog, epsilon
         measured={"accuracy": accuracy},
         update_norm=None,
     )
-    with caplog.at_level(logging.INFO, "fedpriv.server"):
-        _report(
-            ACCURACY,
-            RoundRecord(released=released, diagnostics=None),
-        )
-    assert [record.getMessage() for record in caplog.records] == [said]
+    assert round_line(RoundRecord(released=released, diagnostics=None), ACCURACY) == said

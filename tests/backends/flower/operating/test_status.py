@@ -72,7 +72,7 @@ def test_a_server_that_failed_says_why_until_it_goes_on(deploy, tmp_path, monkey
     found, text = said(monkeypatch, capsys, folder, code=1)
     assert (found["state"], found["round"], found["lost_attempts"]) == ("failed", 1, 1)
     assert found["last_error"] == "the SuperLink is gone" and found["failed"]
-    assert "round 1 of 3, 1 lost attempts (spent)" in text and "the SuperLink is gone" in text
+    assert "round 1 of 3, 1 lost attempt (spent)" in text and "the SuperLink is gone" in text
     looks = []
     deploy(resume=folder, look=lambda: looks.append(run_status(folder)))
     assert looks[0].round_num == 1 and {look.lost_attempts for look in looks} == {1}

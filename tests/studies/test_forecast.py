@@ -1,0 +1,184 @@
+"""`fedpriv study --dry-run`: what it does once, what it says, and that it is what would be run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fedpriv import cli
+from fedpriv.api import forecast
+from fedpriv.api.forecast import RoundCost, timed_as
+from fedpriv.api.studying import forecast_study
+from fedpriv.experiments import settings
+from fedpriv.experiments.build import build
+from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.studies.study import Resolver, Study
+from tests.command_line import CliRunner
+from tests.studies.small import small, study, task
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each of some functions was called, by name."""
+    found = {}
+
+    def counted(where, name):
+        before = getattr(where, name)
+
+        def count(*given, **named):
+            found[name] = found.get(name, 0) + 1
+            return before(*given, **named)
+
+        monkeypatch.setattr(where, name, count)
+
+    counted(forecast, "_user_seconds")
+    counted(settings, "public_update_norms")
+    counted(TagPredictionTask, "__call__")
+    return found
+
+
+MADE = []
+
+
+def counting(experiment):
+    MADE.append(experiment.options()["noise"])
+    return task(experiment)
+
+
+class TestOnce:
+    """Red before: the data were prepared and the training was timed for every row."""
+
+    def test_a_task_is_made_and_a_method_is_timed_once_for_all_its_levels(self, calls):
+        MADE.clear()
+        study = Study(
+            name="s", methods={"x": replace(small(), task=counting)}, epsilons=[2, 4, 8, None]
+        )
+        rows = forecast_study(study)
+        assert MADE == ["gaussian"] and calls == {"_user_seconds": 1}
+        assert len({row.noise_multiplier for row in rows}) == 4
+        # At equal cohorts the time is the one that was taken, and no row is without it.
+        assert len({row.cost.seconds for row in rows}) == 1 and rows[0].minutes > 0
+
+    def test_methods_of_one_task_share_it_and_settings_are_those_that_a_run_has(
+        self, calls, tiny_corpus
+    ):
+        where = {"corpus": str(tiny_corpus.directory)}
+        study = Study(
+            name="s",
+            methods={
+                "plain": "adadps-tags",
+                "momentum": {"experiment": "adadps-tags", "server": "momentum"},
+            },
+            epsilons=[2, 8],
+            data={"tiny": where, "fold 1": {**where, "fold": 1}},
+        )
+        rows = forecast_study(study)
+        assert calls.pop("__call__") == 2  # one for each data
+        assert calls == {"_user_seconds": 4, "public_update_norms": 4}  # for each data and method
+        resolver = Resolver(study)
+        for row in rows:
+            trial = resolver.trial(row.method, row.epsilon, row.data, 0)
+            alone = build(trial.experiment, resolver.corpus_of(trial))
+            assert row.rounds == alone.plan.affordable_rounds
+            assert row.noise_multiplier == alone.plan.mechanism.noise_multiplier
+            assert row.cost.cohort == alone.plan.mechanism.expected_cohort_size
+            spent = row.cost.user_seconds * row.cost.cohort + row.cost.server_seconds
+            assert row.cost.seconds == pytest.approx(spent)
+        assert len({row.noise_multiplier for row in rows}) > 2
+
+    def test_examples_of_users_are_drawn_from_a_shared_task_too(self, calls, tiny_corpus):
+        study = Study(
+            name="s",
+            methods=["example-sampling-tags"],
+            epsilons=[2, 8],
+            data={"tiny": {"corpus": str(tiny_corpus.directory)}},
+        )
+        rows = forecast_study(study, timed=False)
+        assert calls == {"__call__": 1} and len({row.noise_multiplier for row in rows}) == 2
+
+
+def test_a_time_is_of_the_rows_own_cohort():
+    known = RoundCost(
+        num_params=3, cohort=40.0, workers=1, server_bytes=1, worker_bytes=1, seconds=9.0,
+        user_seconds=0.2, server_seconds=1.0, timed=5,
+    )  # fmt: skip
+    row = RoundCost(num_params=3, cohort=10.0, workers=1, server_bytes=1, worker_bytes=1)
+    assert timed_as(row, known).seconds == 3.0 and timed_as(row, known).timed == 5
+    assert timed_as(replace(row, cohort=None, reason="why"), known).seconds is None
+    assert timed_as(row, replace(known, user_seconds=None, reason="they fail")).reason == (
+        "they fail"
+    )
+
+
+TOML = """
+epsilons = [8]
+methods = ["dp-fedavg-tags", "adadps-tags"]
+
+[options]
+rounds = 2
+users = 12
+cohort = 6.0
+"""
+SAID = "start is fresh for dp-fedavg-tags, public for adadps-tags; select is last for"
+
+
+def invoke(*given):
+    done = CliRunner().invoke(cli.app, ["study", *given])
+    assert done.exit_code == 0, f"{done.output}\n{done.exception!r}"
+    return " ".join(done.output.split())
+
+
+class TestSaid:
+    @pytest.fixture
+    def file(self, tiny_corpus, tmp_path, monkeypatch):
+        monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+        monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+        (tmp_path / "by mail.toml").write_text(TOML, "utf-8")
+        monkeypatch.chdir(tmp_path)
+        return "by mail.toml"
+
+    def test_a_dry_run_says_what_it_does_and_that_methods_start_differently(self, file):
+        """Red before: neither; and a file without a name was refused."""
+        said = invoke(file, "--dry-run")
+        assert said.count("times a few users' training of each method; charges and keeps") == 1
+        assert said.count("Not like with like: the methods differ in how they start") == 1
+        assert SAID in said
+        found = json.loads(
+            CliRunner().invoke(cli.app, ["study", file, "--dry-run", "--json"]).stdout
+        )
+        assert found["name"] == "by mail" and SAID in found["unlike"][0]
+
+    def test_so_does_the_console_before_a_study_is_run(self, file):
+        said = invoke(file, "--workers", "1")
+        assert said.index(SAID) < said.index("2 trials; 2 to run")
+        page = "studies/by-mail/index.html"
+        with open(page, encoding="utf-8") as opened:
+            assert "Not like with like" in opened.read()
+
+    def test_so_does_a_dry_run_of_tasks_with_other_public_data(self, tmp_path, monkeypatch):
+        text = (
+            "import fedpriv as fp\nfrom dataclasses import replace\n"
+            "from tests.studies.small import small, task\n"
+            "def other(experiment):\n    made = task(experiment)\n"
+            "    made._sets[True] = made._sets[True].take(slice(20))\n    return made\n"
+            "methods = {'a': small(), 'b': replace(small(), task=other)}\n"
+            "study = fp.Study(name='s', methods=methods)\n"
+        )
+        (tmp_path / "public_study.py").write_text(text, "utf-8")
+        monkeypatch.chdir(tmp_path)
+        said = invoke("public_study.py:study", "--dry-run")
+        assert "differ in their public data" in said
+        assert "public-examples is 30 for a, 20 for b." in said
+
+    def test_methods_that_start_and_end_alike_are_not_warned_of(self, file):
+        text = TOML + 'start = "fresh"\nselect = "last"\n'
+        with open(file, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        assert "Not like" not in invoke(file, "--dry-run")
+        assert Resolver(study()).unlike() == []
+
+    def test_the_help_says_what_a_dry_run_does(self):
+        said = invoke("--help")
+        assert "times a few" in said and "run nothing" not in said
