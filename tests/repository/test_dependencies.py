@@ -15,6 +15,7 @@ AFTER_NEED = {"pandas", "ray"}
 # The distribution of an import whose name is not the distribution's.
 DISTRIBUTIONS = {
     "absl": "absl-py",
+    "yaml": "pyyaml",
     "google.protobuf": "protobuf",
     "mlflow": "mlflow-skinny",
     "PIL": "pillow",
