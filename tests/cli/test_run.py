@@ -357,4 +357,4 @@ def test_the_device_that_was_asked_for_is_in_the_folder_the_report_and_a_compari
     commands = [provenance_of(found).command for found in (plain, device)]
     assert ["--device cpu" in str(command) for command in commands] == [False, True]
     groups = read_groups([tmp_path / "plain", tmp_path / "device"])
-    assert differences(groups) == {"device": ["none", "cpu"]}
+    assert differences([[group] for group in groups]) == {"device": ["none", "cpu"]}
