@@ -37,10 +37,11 @@ def block() -> list[Command]:
 def own_files(whole: Layout) -> None:
     """Run it, in a folder of its own: with a plan and with code that nodes refuse, and without."""
     folder = whole.folder / "own"
-    shutil.copytree(CHECKOUT / EXAMPLE, folder)
+    shutil.copytree(CHECKOUT / EXAMPLE, folder / "example")
     folder.chmod(0o711)
-    variables, config = _typed(folder)
-    deploy, app = folder / "deploy", _app(folder)
+    variables, config = _typed(folder / "example")
+    # A run folder may not lie in an app's, and in containers it is in neither.
+    deploy, app = (folder / "example" / "deploy").rename(folder / "deploy"), _app(folder)
     deploy.chmod(0o711)
     bundle = _bundle(app, folder)
     layout = _layout(folder, **variables, FEDPRIV_BUNDLES=bundle, FEDPRIV_PLANS="0" * 64)
@@ -153,7 +154,7 @@ def _layout(folder: Path, **choices: str) -> Layout:
 
 
 def _compose(folder: Path, **choices: str) -> dict:
-    return read(folder / "compose.yml", environment={
+    return read(folder / "example" / "compose.yml", environment={
         "FEDPRIV_DEPLOY": str(folder / "deploy"), "FEDPRIV_ANCHOR": str(folder / "deploy/anchor"),
         **choices,
     })  # fmt: skip
@@ -175,7 +176,7 @@ def _app(folder: Path) -> Path:
     for volume in compose["services"]["operator"]["volumes"]:
         source, target, *_ = volume.split(":")
         if target.startswith("/project/"):
-            shutil.copy(folder / source, app / Path(target).name)
+            shutil.copy(folder / "example" / source, app / Path(target).name)
     return app
 
 
