@@ -406,6 +406,7 @@ class TestExistingApp:
         with pytest.raises(ValueError, match=reason):
             started(grid, existing_app(reads=False), tmp_path)
         assert caplog.text.count('did not read context.node_config["user-id"]') == 1
+        assert "a user contributes zero" not in caplog.text
         assert verify_run(tmp_path / "run").num_releases == 0
 
     def test_a_declared_one_user_need_not_be_asked_for(self, stub, grid):
