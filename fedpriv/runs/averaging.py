@@ -119,7 +119,7 @@ def averaging(
             anchored run is not kept. From the loop: if the folder's ledger is of another plan, or
             not as far as its anchors.
     """
-    check_ids(roster, "roster")
+    check_ids(roster, "the roster")
     keeping = Keeping.of(out, secure, seed, anchor, anchor_command)
     components = Components(
         plan=plan,

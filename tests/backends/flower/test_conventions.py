@@ -426,7 +426,8 @@ class TestExistingApp:
             app = ClientApp()
             fp.flower.bounded(app, users=lambda context: dict.fromkeys(numbers))(lambda *_: {})
         made = grid(app)
-        with pytest.raises(ValueError, match="of type int: ids are strings of 1 to 256 characters"):
+        whose = "the roster" if kind == "roster" else "this node"
+        with pytest.raises(ValueError, match=f"{whose} has an id of type int: ids are strings"):
             strategy = fp.flower.UserLevelStrategy(
                 plan(), roster=numbers if kind == "roster" else ROSTER, settings=SOON
             )
