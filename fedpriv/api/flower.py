@@ -34,7 +34,6 @@ from fedpriv.backends.flower.strategy import GridBackend, GridSettings, connect
 from fedpriv.privacy.plan import Plan, plan_digest
 from fedpriv.transform import Transform
 from fedpriv.tree import Params
-from fedpriv.untrusted_text import check_ids
 
 if TYPE_CHECKING:
     from fedpriv.runs.averaging import Trained
@@ -125,7 +124,7 @@ class UserLevelStrategy(Strategy):
 
     Raises:
         ValueError: If diagnostics are asked of a secure run, or it is not kept; if the folder is
-            relative or in a Flower app, or an id is no string.
+            relative or in a Flower app.
     """
 
     def __init__(
@@ -147,7 +146,6 @@ class UserLevelStrategy(Strategy):
                 "diagnostics=True in a secure run: exact metrics of users would leave their nodes, "
                 "covered by no ε; evaluate on public data, with evaluate_fn"
             )
-        check_ids(roster, "the roster")
         self.plan, self.roster, self.diagnostics = plan, tuple(roster), diagnostics
         self.settings = GridSettings() if settings is None else settings
         #: Over all rounds, how many answers were dropped, by reason.
@@ -183,7 +181,7 @@ class UserLevelStrategy(Strategy):
 
         Raises:
             ValueError: For another number of rounds, arrays that are not float32, or what
-                `fedpriv.averaging` and `connect` refuse.
+                `fedpriv.averaging` and `connect` refuse, such as ids that are no strings.
         """
         from fedpriv.runs.averaging import averaging
         from fedpriv.runs.records import figures_as_json

@@ -44,6 +44,7 @@ from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.runs.progress import (
     announcement,
+    describe_beginning,
     describe_early_end,
     describe_folder,
     round_line,
@@ -75,6 +76,8 @@ def _main(grid: Grid, context: Context) -> None:
     _LOG.info("%s; %s", head.title, head.guarantee)
     for caution in head.cautions:
         _LOG.warning("%s", caution)
+    path, ledger = prepared.folder.path, prepared.ledger
+    _LOG.info("%s", describe_beginning(path, ledger, prepared.state.round_num))
     roster = prepared.components.task.roster
     plan = plan_digest(prepared.components.plan, roster)
     _LOG.info("plan %s", plan)

@@ -24,6 +24,7 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.noise_root import NOISE, noise_root, training_digest
 from fedpriv.runs.progress import (
+    describe_beginning,
     describe_early_end,
     describe_folder,
     describe_plan,
@@ -118,7 +119,7 @@ def averaging(
             anchored run is not kept. From the loop: if the folder's ledger is of another plan, or
             not as far as its anchors.
     """
-    check_ids(roster, "roster")
+    check_ids(roster, "the roster")
     keeping = Keeping.of(out, secure, seed, anchor, anchor_command)
     components = Components(
         plan=plan,
@@ -261,7 +262,7 @@ def train(
         for line in filter(None, (guarantee, *cautions, covers.mark and f"ε {covers.mark}")):
             tell(line)
         if folder is not None:
-            tell(f"run folder: {folder.path}{_where(folder.ledger, state.round_num)}")
+            tell(describe_beginning(folder.path, folder.ledger, state.round_num))
         every = plan.planned_rounds
         played = rounds(
             components,
@@ -288,17 +289,6 @@ def train(
         rounds=state.round_num,
         path=keeping.out,
     )
-
-
-def _where(ledger: Ledger, round_num: int) -> str:
-    """Return where a folder's run goes on; "" at its beginning."""
-    if not ledger.charges:
-        return ""
-    if not ledger.pays_for_more:
-        return f", at its end: {round_num} rounds are released, and nothing is left to charge"
-    lost = len(ledger.state.lost)
-    spent = f" ({lost} lost attempt{'' if lost == 1 else 's'} spent)" if lost else ""
-    return f", going on at round {round_num + 1}{spent}"
 
 
 def _early_end(ledger: Ledger, round_num: int) -> str:

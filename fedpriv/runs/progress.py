@@ -36,6 +36,7 @@ from fedpriv.runs.loop import accounted_charges, accounted_rounds
 from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
+    from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.runs.prepared import PreparedRun
     from fedpriv.runs.records import RoundRecord
 
@@ -498,6 +499,24 @@ def round_line(record: RoundRecord, headline: Measure | None = None) -> str:
         return f"round {released.round_num}: {spent}"
     figure = "-" if value is None else headline.text(value, 2)
     return f"round {released.round_num}: {spent}, {headline.label} on public users {figure}"
+
+
+def describe_beginning(path: Path, ledger: Ledger, round_num: int) -> str:
+    """Return where a run is kept, and where it goes on if it was begun before.
+
+    Args:
+        path: The run folder.
+        ledger: Its ledger.
+        round_num: Of the last released round.
+    """
+    where = ""
+    if ledger.charges and not ledger.pays_for_more:
+        where = f", at its end: {round_num} rounds are released, and nothing is left to charge"
+    elif ledger.charges:
+        lost = len(ledger.state.lost)
+        spent = f" ({lost} lost attempt{'' if lost == 1 else 's'} spent)" if lost else ""
+        where = f", going on at round {round_num + 1}{spent}"
+    return f"run folder: {path}{where}"
 
 
 def describe_folder(path: Path) -> str:

@@ -163,6 +163,7 @@ def contributes_zero(error: BaseException) -> None:
         raise error
     failures, kind = _COUNTED.get(), type(error).__name__
     again = failures is not None and failures.first == kind
+    again = again or isinstance(error, OwnTextError)  # whoever raised it has logged it
     if failures is not None:
         failures.count += 1
         if failures.first is None:

@@ -222,7 +222,7 @@ class TestABoundOfOnesOwn:
         assert not (tmp_path / "run" / "rounds.jsonl").exists()
 
 
-def test_a_run_goes_on_by_the_file_in_its_folder_alone(made, deploy, tmp_path):
+def test_a_run_goes_on_by_the_file_in_its_folder_alone(made, deploy, tmp_path, caplog):
     """The file is all that `flwr run --run-config FILE` needs."""
     asked = {"label": 'a "label" of ünicode\\', "options": "local.epochs = 2", "rounds": 4}
     deploy(out=tmp_path / "whole", **asked)
@@ -234,6 +234,7 @@ def test_a_run_goes_on_by_the_file_in_its_folder_alone(made, deploy, tmp_path):
     with pytest.raises(ValueError, match=r"give --run-config \S+/run/resume.toml"):
         deploy(resume=tmp_path / "run", rounds=4)
     deploy(**found)
+    assert f"run folder: {tmp_path}/run, going on at round 3 (1 lost attempt spent)" in caplog.text
     assert verify_run(tmp_path / "run").ok
     # The round that was under way is charged: three of four are done.
     done = [fp.load(tmp_path / name).summary["rounds"] for name in ("run", "whole")]
