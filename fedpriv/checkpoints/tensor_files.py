@@ -345,6 +345,10 @@ def read_selected(folder: Path, selection: Mapping[str, Any]) -> Params:
     )
 
 
+BY_USER = "by_user.safetensors"
+"""Held-out examples of each rostered user and the headline measure over them, in a simulation."""
+
+
 def _read_sealed(path: Path, sha256: str | None, missing: str, differs: str) -> Params:
     """Return a model file's params; `missing` and `differs` end the two messages of refusal."""
     if not path.is_file():

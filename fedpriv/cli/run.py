@@ -30,7 +30,11 @@ from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plan import unit_name, unit_words
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
 from fedpriv.privacy.statement.statement import describe_returned_model
+from fedpriv.report.estimate import Estimate
+from fedpriv.report.head import gain_estimate
 from fedpriv.report.page import write_report
+from fedpriv.report.run_record import read_run
+from fedpriv.report.wording import difference
 from fedpriv.runs.backends import backends_of, named_backends, place_of, recorded_place
 from fedpriv.runs.progress import describe_early_end, describe_failures, follow
 from fedpriv.training.stopping import interruptible
@@ -284,7 +288,8 @@ def run_command(
     if as_json:
         print_json(summary)
     else:
-        print_summary(summary, coverage_of(prepared.folder.document), report)
+        gain = gain_estimate([read_run(prepared.folder.path)])
+        print_summary(summary, coverage_of(prepared.folder.document), report, gain)
 
 
 def _own_files(data: Path | None, key: Path | None, corpus: str | None) -> NodeData | None:
@@ -460,8 +465,10 @@ def _default_folder(name: str) -> Path:
     return folder
 
 
-def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> None:
-    """Print the figures of a finished run, one a line."""
+def print_summary(
+    summary: dict[str, Any], covers: Coverage, report: Path, gain: Estimate | None = None
+) -> None:
+    """Print the figures of a finished run, one a line; its gain with the interval that it has."""
     epsilon = summary["epsilon"]
     said = covers.qualified(
         f"no privacy (ε = ∞): {covers.reason}"
@@ -490,7 +497,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     if measured is not None:
         label, text, diagnosed = measured
         rows[label] = f"{text} ({where[0]})" if diagnosed else f"{text} {where[1]}"
-    if gained := _gained(summary):
+    if gained := _gained(summary, gain):
         rows["public-only"] = gained
     rows["privacy"] = said
     turn = unit_words(summary["unit"]).turn
@@ -508,7 +515,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
         print_line(f"{label:<{width}}{value}")
 
 
-def _gained(summary: dict[str, Any]) -> str | None:
+def _gained(summary: dict[str, Any], measured: Estimate | None) -> str | None:
     """Return what public examples alone reach on the same examples, and the gain over that."""
     shown = figures_of(read_measures(summary))
     public = summary.get(f"{shown[0].name}{PUBLIC_ONLY}") if shown else None
@@ -522,7 +529,11 @@ def _gained(summary: dict[str, Any]) -> str | None:
         return text
     points = f"{100 * gain:+.2f} points" if headline.form == "share" else f"{gain:+.4g}"
     judged = isinstance(summary.get("selection"), dict) and summary["selection"].get("gain")
-    return f"{text}; gain over it {points}" + ("" if judged else " (one run, no interval)")
+    remark = "" if judged else " (one run, no interval)"
+    if measured is not None and measured.interval is not None:
+        low, high = (difference(headline, end).removesuffix(" points") for end in measured.interval)
+        remark = f" (95\u202f% over users {low} to {high}; other noise may move it)"
+    return f"{text}; gain over it {points}{remark}"
 
 
 def _measured(summary: dict[str, Any]) -> tuple[str, str, bool] | None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta, format_rdp
 from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement, describe_returned_model
+from fedpriv.report.estimate import (
+    FEWEST_SEEDS,
+    Estimate,
+    UserSums,
+    estimate,
+    over_users,
+    read_user_sums,
+)
 from fedpriv.report.run_record import RunRecord, guaranteed, spent
 from fedpriv.report.wording import (
     NOTHING,
@@ -30,58 +39,6 @@ Figure = tuple[str, str, list[str]]
 """Name, value and remarks of a key figure."""
 NO_GAIN = "No gain over public examples"
 """Badge of a run that returns a model of public examples alone."""
-FEWEST_SEEDS = 4
-"""Runs from which on a t-interval over seeds is given: half of it is 12.7 standard errors of two
-runs and 4.3 of three, wider than most differences between methods."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A mean over seeds with its 95 % interval.
-
-    Attributes:
-        mean: The mean, or the value of a single run.
-        half_width: Half the interval; None where there is none, as of few seeds.
-        count: Number of runs.
-        by_user: Whether the interval is of a bootstrap over users and seeds; else it is Student's t
-            over seeds.
-    """
-
-    mean: float
-    half_width: float | None
-    count: int
-    by_user: bool = False
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Ends of the interval; None where there is none."""
-        if self.half_width is None:
-            return None
-        return self.mean - self.half_width, self.mean + self.half_width
-
-
-def estimate(values: Sequence[float | None]) -> Estimate | None:
-    """Return mean and 95 % interval over runs that differ in their seed; None without values.
-
-    The interval is Student's t over independent runs; it speaks about seeds, not about users. Of
-    fewer than `FEWEST_SEEDS` runs there is none.
-
-    >>> estimate([0.62, 0.58, 0.65, 0.60, 0.55]).half_width  # doctest: +ELLIPSIS
-    0.04728...
-    """
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
-        return None
-    count, mean = len(known), math.fsum(known) / len(known)
-    if known.count(known[0]) == count:
-        mean = known[0]  # to its last digit
-    if count < FEWEST_SEEDS:
-        return Estimate(mean=mean, half_width=None, count=count)
-    from scipy.special import stdtrit  # slow to import; `fedpriv --help` does without
-
-    variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
-    half_width = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
-    return Estimate(mean=mean, half_width=half_width, count=count)
 
 
 def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
@@ -139,9 +96,12 @@ def key_figures(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> list[Fi
         replicates: Further runs of the same experiment with other seeds.
     """
     runs = [run, *replicates]
-    figures = [_epsilon_figure(run, runs), *_gain_figure(run, runs)]
+    users = _user_sums(runs)
+    figures = [_epsilon_figure(run, runs), *_gain_figure(run, runs, users)]
     for place, measure in enumerate(run.figures):
         rostered = estimate([r.reached(measure.name, r.diagnosed) for r in runs])
+        if place == 0:
+            rostered = _with_interval(rostered, users, [one.value for one in users])
         released = estimate([r.reached(measure.released_name, r.released) for r in runs])
         if place == 0:
             figures += _headline_figures(run, measure, rostered, released)
@@ -157,6 +117,33 @@ def key_figures(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> list[Fi
     return figures
 
 
+def _user_sums(runs: Sequence[RunRecord]) -> list[UserSums]:
+    """Return the sums by user of all runs; none where those of one are not known."""
+    found = [sums for run in runs if (sums := read_user_sums(run)) is not None]
+    return found if len(found) == len(runs) else []
+
+
+def _with_interval(
+    found: Estimate | None, users: Sequence[UserSums], values: Sequence[np.ndarray | None]
+) -> Estimate | None:
+    """Return an estimate with an interval over users, where they were measured one by one."""
+    known = [value for value in values if value is not None]
+    if found is None or not users or len(known) < len(users):
+        return found
+    clustered = over_users(found, [one.count for one in users], known)
+    return clustered if clustered.by_user else found
+
+
+def gain_estimate(runs: Sequence[RunRecord]) -> Estimate | None:
+    """Return the gain over public-only of runs that differ in their seed, with its interval."""
+    return _gain(runs, _user_sums(runs))
+
+
+def _gain(runs: Sequence[RunRecord], users: Sequence[UserSums]) -> Estimate | None:
+    found = estimate([run.gain for run in runs])
+    return _with_interval(found, users, [one.over_public for one in users])
+
+
 def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> Figure:
     most = max((spent(r) for r in runs), key=float)
     mark = run.coverage.mark
@@ -168,12 +155,14 @@ def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> Figure:
     return "ε", epsilon(most.value), remarks
 
 
-def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[Figure]:
+def _gain_figure(
+    run: RunRecord, runs: Sequence[RunRecord], users: Sequence[UserSums]
+) -> list[Figure]:
     """Return the gain over public-only, or that nothing is claimed of it."""
     if not run.figures:
         return []
     measure, name = run.figures[0], "Gain over public-only"
-    gain = estimate([r.gain for r in runs])
+    gain = _gain(runs, users)
     public_only = estimate([r.public_only(measure) for r in runs])
     remarks = ["public-only not measured"]
     if public_only is not None:
@@ -187,7 +176,8 @@ def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[Figure]:
     ends = [difference(measure, end) for end in gain.interval or ()]
     remarks = _over_seeds(gain, ends) + remarks
     if gain.count == 1 and not run.selection:
-        remarks.append("one run, no interval: other noise may move it")
+        none = "" if gain.by_user else ", no interval"
+        remarks.append(f"one run{none}: other noise may move it")
     if unit_name(run.unit) == "user" and run.simulated:
         remarks.append("a diagnostic, not covered by ε")
     return [(name, difference(measure, gain.mean), remarks)]
@@ -239,15 +229,19 @@ def _interval_remark(value: Estimate, measure: Measure) -> list[str]:
 
 
 def _over_seeds(value: Estimate, ends: Sequence[str]) -> list[str]:
-    """Return what a mean over seeds is, with the ends of its interval as texts, if it has one."""
-    if value.count == 1:
-        return []
-    said = f"no interval of fewer than {FEWEST_SEEDS} seeds"
+    """Return what a value is the mean of, with the ends of its interval as texts, if it has one."""
+    several = value.count > 1
+    remarks = [f"mean over {value.count} seeds"] if several else []
     if ends:
         low, high = ends
         low = low.removesuffix(" points").removesuffix("\u202f%")
-        said = f"95\u202f% t-interval over seeds {low} to {high}"
-    return [f"mean over {value.count} seeds", said]
+        over = "t-interval over seeds"
+        if value.by_user:
+            over = f"interval over users{' and seeds' if several else ''}"
+        remarks.append(f"95\u202f% {over} {low} to {high}")
+    elif several:
+        remarks.append(f"no interval of fewer than {FEWEST_SEEDS} seeds")
+    return remarks
 
 
 def counted(value: object, noun: str) -> str:

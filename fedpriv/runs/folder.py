@@ -7,6 +7,8 @@ data.key               of a secure run that knows a digest of its data: the secr
 ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
+by_user.safetensors    likewise, of each rostered user: held-out examples, the headline measure over
+                       them, and that of the public-only model
 backends.jsonl         which backend ran from which round on, its workers and devices
 vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a custom
                        task may bring files of other names (`Task.files`)
@@ -42,7 +44,7 @@ from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
-from fedpriv.checkpoints.tensor_files import check_frozen, read_frozen_bytes, write_start
+from fedpriv.checkpoints.tensor_files import BY_USER, check_frozen, read_frozen_bytes, write_start
 from fedpriv.datasets.digests import read_secret, write_secret
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
@@ -70,7 +72,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")
 # fmt: off
 _RESERVED_FILES = frozenset({
     "experiment.json", "data.key", "ledger.jsonl", "rounds.jsonl", "diagnostics.jsonl",
-    "backends.jsonl", "start.safetensors", "selected.safetensors", "state.safetensors",
+    BY_USER, "backends.jsonl", "start.safetensors", "selected.safetensors", "state.safetensors",
     "summary.json", "report.html", "model.safetensors", "README.md", "resume.toml",
 })
 # fmt: on

@@ -16,10 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedpriv import tree
 from fedpriv.backends.backend import Backend, Order
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_files import read_start, released_models, write_selected
+from fedpriv.checkpoints.tensor_files import (
+    BY_USER,
+    read_start,
+    released_models,
+    write_selected,
+    write_tensors,
+)
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build, in_study
@@ -77,7 +85,7 @@ from fedpriv.tasks.checks import (
     try_work,
 )
 from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
-from fedpriv.tasks.task import has_public_folds
+from fedpriv.tasks.task import Task, has_public_folds
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.stopping import interruptible
@@ -210,8 +218,34 @@ class PreparedRun:
             name, self.components, self.folder, state, record, failures.first, selection
         )
         summary["backend"] = described
+        measured = self.components.algorithm.measured
+        self._write_by_user(measured(state) if selection is None else selection.params, summary)
         self.folder.summarise(summary)
         return summary
+
+    def _write_by_user(self, params: Params, summary: Mapping[str, Any]) -> None:
+        """Write what the returned model and the public-only one are for each rostered user.
+
+        A diagnostic of a simulation, which no ε covers. There is none where the task does not tell
+        users apart or several models answer together.
+        """
+        task, names = self.components.task, self.trial.begun.params.keys()
+        if self.root.mode != "simulation" or not isinstance(task, Task) or not task.measures:
+            return
+        reached = summary.get(task.measures[0].name)
+        if reached is None or not names <= params.keys():
+            return
+        with user_code("while held-out examples were measured user by user"):
+            found = task.held_out_by_user({name: params[name] for name in names})
+            if found is None or not found[0].sum():
+                return
+            public = self.trial.public or public_only(task, self.root.fold("init"))
+            alone = None if public is None else task.held_out_by_user(public.model.params)
+        count, value = found
+        tensors = {"count": count.astype(np.int64), "value": value.astype(np.float64)}
+        if alone is not None:
+            tensors["public_value"] = alone[1].astype(np.float64)
+        write_tensors(self.folder.path / BY_USER, tensors, {"covered_by_epsilon": "false"})
 
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""

@@ -4,7 +4,6 @@
 study.json                      the study: methods, epsilons, seeds, data, and the planned trials
 trials.jsonl                    one line for each trial that ended; a key's last line counts
 trials/KEY/                     the run folder of a trial
-by_user/KEY.safetensors         diagnostics of a simulation for each user of its roster
 index.html                      the page; its tables and plot are study.csv, study.svg and so on
 ==============================  ====================================================================
 """
@@ -18,17 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedpriv import json_lines
-from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.privacy.epsilon import target_label
 from fedpriv.report.run_record import RunRecord, read_run
 
 DOCUMENT = "study.json"
 ENDED = "trials.jsonl"
 RUNS = "trials"
-BY_USER = "by_user"
 PAGE = "index.html"
 FORMAT = "fedpriv-study"
 VERSION = 1
@@ -47,10 +42,6 @@ class TrialRecord:
         run: What its run folder holds, finished or under way; None where there is none yet.
         failure: Why it failed, in one line; None where it did not.
         seconds: How long it took, of all attempts together; None while it has not ended.
-        by_user: Diagnostics of a simulation, in the roster's order: "count" int64 (n_users,),
-            "value" float64 (n_users,), the sum over a user's held-out examples of the headline
-            measure, and "public_value" of the model of public data alone; None where the task
-            cannot measure users one by one.
     """
 
     key: str
@@ -61,7 +52,6 @@ class TrialRecord:
     run: RunRecord | None = field(repr=False)
     failure: str | None
     seconds: float | None
-    by_user: Mapping[str, np.ndarray] | None = field(repr=False)
 
     @property
     def ended(self) -> bool:
@@ -169,7 +159,7 @@ def _trial(directory: Path, row: Mapping[str, Any], end: Mapping[str, Any]) -> T
     key = str(row.get("key"))
     if len(key) != 16 or set(key) - set("0123456789abcdef"):
         raise ValueError(f"{directory}: {key!r} is no key of a trial (16 hex digits)")
-    folder, file = directory / RUNS / key, directory / BY_USER / f"{key}.safetensors"
+    folder = directory / RUNS / key
     epsilon, seconds = row.get("epsilon"), end.get("seconds")
     if epsilon is not None and not (isinstance(epsilon, int | float) and math.isfinite(epsilon)):
         raise ValueError(f"{directory}: trial {key} has ε {epsilon!r}, not a number")
@@ -182,5 +172,4 @@ def _trial(directory: Path, row: Mapping[str, Any], end: Mapping[str, Any]) -> T
         run=read_run(folder) if (folder / "experiment.json").is_file() else None,
         failure=end.get("failure"),
         seconds=None if seconds is None else float(seconds),
-        by_user=read_tensors(file)[0] if file.is_file() else None,
     )

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.libraries import need
-from fedpriv.report.comparison.groups import Group, UserSums, gaps, sections_of, spread_note
+from fedpriv.report.comparison.groups import (
+    Group,
+    gaps,
+    measured_by_user,
+    sections_of,
+    spread_note,
+)
 from fedpriv.report.comparison.paired import paired_differences
 from fedpriv.report.comparison.tables import as_rows
 from fedpriv.report.run_record import RunRecord
@@ -19,8 +24,6 @@ from fedpriv.studies.record import StudyRecord, TrialRecord
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_TOLERANCE = 1e-6
 
 
 def finished_trials(study: StudyRecord) -> list[TrialRecord]:
@@ -60,39 +63,9 @@ def groups_of(study: StudyRecord) -> list[Group]:
                 part=part,
                 target=level,
                 seconds=tuple(trial.seconds for trial in trials),
-                by_user=tuple(_sums(trial) for trial in trials),
             )
         )
-    # Of one kind are the intervals of all that are read side by side.
-    over_users = {
-        id(group)
-        for section in sections_of(groups)
-        if all(one.knows_users for one in section.groups)
-        for group in section.groups
-    }
-    return [replace(group, over_users=id(group) in over_users) for group in groups]
-
-
-def _sums(trial: TrialRecord) -> UserSums | None:
-    found, run = trial.by_user, trial.run
-    if found is None or run is None or not run.figures:
-        return None
-    sums = UserSums(
-        count=found["count"], value=found["value"], public_value=found.get("public_value")
-    )
-    measure, total = run.figures[0], float(found["count"].sum())
-    reached = run.reached(measure.name, run.diagnosed)
-    if reached is not None and total and not _close(float(sums.value.sum()) / total, reached):
-        raise ValueError(
-            f"by_user/{trial.key}.safetensors gives {measure.label} {sums.value.sum() / total!r}, "
-            f"but the run of the trial has {reached!r}; the file is of another run: delete it, and "
-            "run the study again to have it made anew"
-        )
-    return sums
-
-
-def _close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    return measured_by_user(groups)
 
 
 def trial_rows(study: StudyRecord) -> list[dict[str, Any]]:

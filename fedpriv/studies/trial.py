@@ -8,21 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_files import write_tensors
-from fedpriv.experiments.start import PublicOnly, public_only
+from fedpriv.experiments.start import PublicOnly
 from fedpriv.privacy.epsilon import rounded_up_to, target_label
-from fedpriv.report.export import released_params
-from fedpriv.report.run_record import read_run
 from fedpriv.runs.backends import open_corpus, serial, serial_on
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
-from fedpriv.studies.record import BY_USER, RUNS
+from fedpriv.studies.record import RUNS
 from fedpriv.studies.study import Trial
-from fedpriv.tasks.task import Task
-from fedpriv.tree import Params
 
 #: Seconds between two lines of news of one trial.
 _NEWS_EVERY = 0.5
@@ -90,7 +83,6 @@ def perform(
             tell({"round": record.released.round_num, "rounds": planned})
 
     prepared.run(on_round)
-    write_by_user(prepared, out / BY_USER / f"{trial.key}.safetensors")
     CheckpointStore(folder / "checkpoints", keep_last=1, keep_every=None).prune()
     return round(before + time.perf_counter() - started, 3)
 
@@ -112,31 +104,3 @@ def _check_level(trial: Trial, prepared: PreparedRun) -> None:
             f"{target_label(trial.epsilon)} of the trial: its noise is not calibrated by "
             "target-epsilon; let it be, or give the method `epsilons` of its own"
         )
-
-
-def write_by_user(prepared: PreparedRun, path: Path) -> None:
-    """Write what the returned model and the public-only one are for each user; nothing if unknown.
-
-    It is a diagnostic of a simulation, which no ε covers.
-    """
-    task = prepared.components.task
-    if not isinstance(task, Task) or not task.measures or path.is_file():
-        return
-    names = set(prepared.trial.begun.params)
-    params = _known(names, released_params(read_run(prepared.folder.path))[1])
-    found = None if params is None else task.held_out_by_user(params)
-    if found is None:
-        return
-    count, value = found
-    tensors = {"count": count.astype(np.int64), "value": value.astype(np.float64)}
-    public = prepared.trial.public or public_only(task, prepared.root.fold("init"))
-    alone = None if public is None else task.held_out_by_user(public.model.params)
-    if alone is not None:
-        tensors["public_value"] = alone[1].astype(np.float64)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(path, tensors, {"covered_by_epsilon": "false"})
-
-
-def _known(names: set[str], params: Params) -> Params | None:
-    """Return the params that a model has; None where several models answer together."""
-    return {name: params[name] for name in names} if names <= params.keys() else None

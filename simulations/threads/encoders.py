@@ -164,15 +164,15 @@ def add_random_encoder(like: EncoderFiles, seed: int = 0) -> EncoderFiles:
 def kinds_of_inputs(corpus: Corpus, seeds: int, epsilons: Sequence[float]) -> dict[str, Inputs]:
     """Return the kinds that are compared; the rows of encoders are made where they are missing.
 
-    Plain words and titles have all seeds and targets, the others one seed at ε 2.
+    Plain words and titles have all seeds; the others one, titles with sentences at ε 2 alone.
     """
     trained = find_encoder(MINILM)
     drawn = add_random_encoder(trained)
     make_embeddings(corpus, Encoder(drawn), ("title",))
     few = tuple(one for one in epsilons if one == 2.0)
     vectors = replace(ENCODED, experiment="simulations.threads.encoders:public_vector_tags")
-    some: dict[str, Any] = {"seeds": 1, "epsilons": few}
     every: dict[str, Any] = {"seeds": seeds, "epsilons": epsilons}
+    control: dict[str, Any] = {"seeds": 1, "epsilons": epsilons}
     return {
         "words": Inputs(
             label="words (bag of words)",
@@ -192,19 +192,20 @@ def kinds_of_inputs(corpus: Corpus, seeds: int, epsilons: Sequence[float]) -> di
             label="encoder, titles and sentences",
             features={"encoder": MINILM, "encoder-texts": "both"},
             method=ENCODED,
-            **some,
+            seeds=1,
+            epsilons=few,
         ),
         "random": Inputs(
             label="the same encoder with random weights, titles",
             features={"encoder": drawn.id, "encoder-texts": "title"},
             method=ENCODED,
-            **some,
+            **control,
         ),
         "public vectors": Inputs(
             label="word vectors of public text, titles",
             features={"dimensions": DIMENSIONS},
             method=vectors,
-            **some,
+            **control,
         ),
     }
 

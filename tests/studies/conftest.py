@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.tensor_files import write_tensors
+from fedpriv.checkpoints.tensor_files import BY_USER, write_tensors
 from fedpriv.report.run_record import read_run
 from fedpriv.studies.record import StudyRecord, read_study
 from tests.report.conftest import write_run
@@ -55,7 +55,6 @@ def write_study(
         by_level: The same by method and target ε.
     """
     directory.mkdir(parents=True)
-    (directory / "by_user").mkdir()
     rows, ended = [], []
     levels = [*noise, *([None] if nonprivate else [])]
     for method, ceiling in methods.items():
@@ -87,7 +86,7 @@ def write_study(
                 )
                 _finish(folder, None if level is None else noise[level])
                 if by_user:
-                    _write_sums(directory / "by_user" / f"{key}.safetensors", folder, seed)
+                    _write_sums(folder / BY_USER, folder, seed)
     text = {
         "format": "fedpriv-study",
         "version": 1,

@@ -14,11 +14,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from fedpriv.checkpoints.tensor_files import BY_USER as BY_USER_FILE
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
-from fedpriv.report.comparison.groups import UserSums, sections_of, unlike
+from fedpriv.report.comparison.groups import sections_of, unlike
 from fedpriv.report.comparison.paired import BY_SEED, BY_USER, PUBLIC_ONLY, paired_differences
 from fedpriv.report.comparison.tables import as_latex, escaped
-from fedpriv.report.head import estimate
+from fedpriv.report.estimate import UserSums, estimate
 from fedpriv.studies.page import FILES, page_of, write_page
 from fedpriv.studies.record import read_study
 from fedpriv.studies.tables import differences_frame, groups_of, results_frame, trials_frame
@@ -297,7 +298,7 @@ def returning_public(study, *trials):
         }  # fmt: skip
         summary |= {"accuracy": 0.18, "gain": 0.0}
         path.write_text(json.dumps(summary), "utf-8")
-        file = study.directory / "by_user" / f"{trial.key}.safetensors"
+        file = trial.run.directory / BY_USER_FILE
         if file.exists():
             tensors, _ = read_tensors(file)
             write_tensors(file, {**tensors, "value": tensors["public_value"]}, {})
@@ -341,7 +342,7 @@ class TestIntervals:
         study = make_study(noise={8.0: 0.72}, seeds=4, nonprivate=False)
         assert results_frame(study)["accuracy_public_interval"].isna().all()  # no t beside it
         for trial in study.trials[4:]:
-            (study.directory / "by_user" / f"{trial.key}.safetensors").unlink()
+            (trial.run.directory / BY_USER_FILE).unlink()
         groups = groups_of(read_study(study.directory))
         [section] = sections_of(groups)
         found = [*(group.measure(section.lead) for group in groups), section.public_only]
@@ -462,11 +463,10 @@ def test_a_gap_is_explained_only_where_it_is_shown(make_study, page):
 
 def test_sums_by_user_of_another_run_are_refused(make_study):
     study = make_study(noise={8.0: 0.72}, seeds=1)
-    key = study.trials[0].key
-    file = study.directory / "by_user" / f"{key}.safetensors"
+    file = study.trials[0].run.directory / BY_USER_FILE
     tensors, _ = read_tensors(file)
     write_tensors(file, {**tensors, "value": tensors["value"] + 0.01 * tensors["count"]})
-    with pytest.raises(ValueError, match=f"by_user/{key}.safetensors gives accuracy"):
+    with pytest.raises(ValueError, match=r"by_user\.safetensors gives accuracy"):
         page_of(read_study(study.directory))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.checkpoints.tensor_files import read_tensors
+from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import released_params
 from fedpriv.report.run_record import read_run
@@ -36,9 +36,13 @@ def bits(out):
     for trial in read_study(out).trials:
         if trial.failure is None:
             params = released_params(trial.run)[1]
-            arrays = {**params, **{f"by_user/{n}": a for n, a in (trial.by_user or {}).items()}}
+            arrays = {**params, **{f"by_user/{n}": a for n, a in by_user(trial).items()}}
             found[trial.key] = {name: array.tobytes() for name, array in arrays.items()}
     return found
+
+
+def by_user(trial):
+    return read_tensors(trial.run.directory / BY_USER)[0]
 
 
 def mtimes(out):
@@ -79,7 +83,7 @@ class TestTrials:
 
     def test_diagnostics_by_user_add_up_to_the_runs_own(self, done):
         for trial in read_study(done).trials:
-            count, value = trial.by_user["count"], trial.by_user["value"]
+            count, value = by_user(trial)["count"], by_user(trial)["value"]
             assert count.dtype == np.int64 and value.dtype == np.float64 and len(count) == 8
             measured = [row["accuracy"] for row in trial.run.diagnosed if row["accuracy"]]
             assert value.sum() / count.sum() == pytest.approx(measured[-1], abs=1e-12)
@@ -348,7 +352,7 @@ class TestSearch:
 
 
 def test_sums_by_user_say_that_no_epsilon_covers_them(done):
-    file = next((done / "by_user").iterdir())
+    file = next((done / "trials").iterdir()) / BY_USER
     assert read_tensors(file)[1] == {"covered_by_epsilon": "false"}
     assert json.loads((done / "study.json").read_text("utf-8"))["format"] == "fedpriv-study"
 
@@ -406,5 +410,5 @@ def test_what_public_examples_made_is_kept_for_the_next_method_and_changes_no_bi
     assert baseline <= found.trials[1].run.summary.keys()
     for name in baseline:
         assert found.trials[1].run.summary[name] == alone.summary[name]
-    count, public = (found.trials[1].by_user[n] for n in ("count", "public_value"))
+    count, public = (by_user(found.trials[1])[n] for n in ("count", "public_value"))
     assert public.sum() / count.sum() == pytest.approx(alone.summary["accuracy_public_only"])

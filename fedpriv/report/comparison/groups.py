@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,17 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.plan import UnitWords
 from fedpriv.privacy.statement.coverage import Coverage
-from fedpriv.report.bootstrap import REPLICATES, Interval, Ratio, resampled
 from fedpriv.report.charts import MARKERS, Reference
-from fedpriv.report.head import FEWEST_SEEDS, Estimate, estimate, privacy_terms
+from fedpriv.report.estimate import (
+    FEWEST_SEEDS,
+    Estimate,
+    UserSums,
+    estimate,
+    over_users,
+    read_user_sums,
+    same_clusters,
+)
+from fedpriv.report.head import privacy_terms
 from fedpriv.report.page import same_experiment_key
 from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent
 from fedpriv.report.theme import NUM_SERIES, series
@@ -43,35 +51,6 @@ class Column:
     def rows(self, run: RunRecord) -> tuple[Row, ...]:
         """Return the records that hold it."""
         return run.diagnosed if self.diagnosed else run.released
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserSums:
-    """Headline measure of one model, user by user: a diagnostic, which no ε covers.
-
-    Attributes:
-        count: int64 (n_users,), held-out examples of each user of the roster.
-        value: float64 (n_users,), the sum of the measure over them.
-        public_value: The same of the model of public data alone, or None.
-    """
-
-    count: np.ndarray
-    value: np.ndarray
-    public_value: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("value", "public_value"):
-            sums = getattr(self, name)
-            if sums is not None and sums.shape != self.count.shape:
-                raise ValueError(
-                    f"{name} is of shape {sums.shape} and count of {self.count.shape}; both have "
-                    "one number for each user of the roster"
-                )
-
-    @property
-    def over_public(self) -> np.ndarray | None:
-        """The sums minus those of the public-only model; None if those are unknown."""
-        return None if self.public_value is None else self.value - self.public_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +150,7 @@ class Group:
     def knows_users(self) -> bool:
         """Whether users were measured one by one, on the same examples in every run."""
         counts = [one.count for one in self.by_user if one is not None]
-        return len(counts) == len(self.runs) and len(_clusters(counts)) > 1
+        return len(counts) == len(self.runs) and len(same_clusters(counts)) > 1
 
     @property
     def public_model(self) -> str:
@@ -201,59 +180,6 @@ class Group:
             return found
         counts = [one.count for one in self.by_user if one is not None]
         return over_users(found, counts, [one for one in sums if one is not None])
-
-
-SEED = 0x5EED  # of the bootstrap: equal folders give equal pages
-
-
-def _clusters(counts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return positions of users that have examples; none where seeds do not share examples."""
-    if not counts or any(not np.array_equal(count, counts[0]) for count in counts[1:]):
-        return np.empty(0, np.int64)
-    return np.flatnonzero(counts[0])
-
-
-def over_users(
-    found: Estimate, counts: Sequence[np.ndarray], values: Sequence[np.ndarray]
-) -> Estimate:
-    """Return an estimate with the interval of `user_interval`, or with none."""
-    ends = user_interval(counts, values) if counts and len(counts) == len(values) else None
-    if ends is None:
-        return replace(found, half_width=None)
-    return replace(found, half_width=(ends.high - ends.low) / 2, by_user=True)
-
-
-def user_interval(
-    counts: Sequence[np.ndarray],
-    values: Sequence[np.ndarray],
-    generator: np.random.Generator | None = None,
-    replicates: int = REPLICATES,
-) -> Interval | None:
-    """Return the 95 % interval of a mean over examples, users and seeds drawn anew.
-
-    Args:
-        counts: int64 (n_users,), examples of each user, for each seed.
-        values: float64 (n_users,), sums over them, for each seed.
-        generator: Draws; None for one of a fixed seed.
-        replicates: How many.
-
-    Returns:
-        None where seeds do not share the users' held-out examples, so that there are no clusters of
-        all of them, or where fewer than two users have any.
-    """
-    there = _clusters(counts)
-    if len(there) < 2:
-        return None
-    ratio = Ratio(
-        values=np.stack(values, axis=1)[there], counts=counts[0][there].astype(np.float64)
-    )
-    drawn = resampled(
-        there,
-        [("mean", ratio)],
-        generator=generator or np.random.default_rng(SEED),
-        replicates=replicates,
-    )
-    return drawn["mean"].interval()
 
 
 def columns_of(groups: Sequence[Group]) -> list[Column]:
@@ -323,9 +249,29 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
         else:
             found.append([run])
     labels = labels_of_runs([others[0] for others in found])
-    return [
+    return measured_by_user(
         Group(runs=tuple(others), label=label) for others, label in zip(found, labels, strict=True)
+    )
+
+
+def measured_by_user(groups: Iterable[Group]) -> list[Group]:
+    """Return groups with their users' sums, and with intervals of one kind within each section.
+
+    Those are over users and seeds where each user of every run was measured.
+
+    Raises:
+        ValueError: If the sums of a run are not those of its headline.
+    """
+    groups = [
+        replace(group, by_user=tuple(read_user_sums(run) for run in group.runs)) for group in groups
     ]
+    over_users = {
+        id(group)
+        for section in sections_of(groups)
+        if all(one.knows_users for one in section.groups)
+        for group in section.groups
+    }
+    return [replace(group, over_users=id(group) in over_users) for group in groups]
 
 
 def _sample_key(run: RunRecord) -> tuple[object, ...]:

@@ -56,7 +56,8 @@ from fedpriv.report.comparison.tables import (
     references_of,
     table_of,
 )
-from fedpriv.report.head import FEWEST_SEEDS, NO_GAIN, Estimate, Figure, badges, counted
+from fedpriv.report.estimate import FEWEST_SEEDS, Estimate
+from fedpriv.report.head import NO_GAIN, Figure, badges, counted
 from fedpriv.report.page import write_page
 from fedpriv.report.wording import NOTHING, direction, figure
 from fedpriv.report.wording import difference as written_difference

@@ -17,15 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedpriv.report.bootstrap import REPLICATES, Interval
-from fedpriv.report.comparison.groups import (
-    SEED,
-    Group,
-    Section,
-    UserSums,
-    curves_of,
-    user_interval,
-)
-from fedpriv.report.head import estimate
+from fedpriv.report.comparison.groups import Group, Section, curves_of
+from fedpriv.report.estimate import SEED, UserSums, estimate, user_interval
 from fedpriv.report.run_record import RunRecord
 
 PUBLIC_ONLY = "public-only"

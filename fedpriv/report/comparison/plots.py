@@ -36,7 +36,7 @@ from fedpriv.report.comparison.groups import (
     styles,
     terms_of,
 )
-from fedpriv.report.head import FEWEST_SEEDS, estimate
+from fedpriv.report.estimate import FEWEST_SEEDS, estimate
 from fedpriv.report.run_record import points
 from fedpriv.report.wording import direction, epsilon, figure
 from fedpriv.untrusted_text import plain

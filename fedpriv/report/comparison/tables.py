@@ -27,7 +27,7 @@ from fedpriv.report.comparison.groups import (
     terms_of,
 )
 from fedpriv.report.comparison.paired import Difference, paired_differences
-from fedpriv.report.head import Estimate, estimate
+from fedpriv.report.estimate import Estimate, estimate
 from fedpriv.report.run_record import guaranteed
 from fedpriv.report.wording import (
     NOTHING,

@@ -1,0 +1,167 @@
+"""Intervals over users: of one run's gain and headline, and of two runs side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedpriv as fp
+from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors, write_tensors
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.report.comparison.groups import find_groups, sections_of
+from fedpriv.report.comparison.paired import BY_USER as OVER_USERS
+from fedpriv.report.comparison.paired import PUBLIC_ONLY, paired_differences
+from fedpriv.report.estimate import read_user_sums
+from fedpriv.report.head import gain_estimate, key_figures
+from fedpriv.report.run_record import read_run
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
+
+USERS = 300
+
+
+@pytest.fixture
+def measured(make_run):
+    """Make a run of which every user was measured."""
+
+    def make(folder="a", **given):
+        folder = make_run(folder, public_only=0.18, **given)
+        reached = read_run(folder).summary["accuracy"]
+        rng = np.random.default_rng(3)
+        count = rng.integers(0, 30, USERS)
+        habits = rng.normal(0, 0.15, USERS)
+        sums = {}
+        for key, mean, spread in (("value", reached, 0.05), ("public_value", 0.18, 0.02)):
+            values = count * (habits + rng.normal(0, spread, USERS))
+            sums[key] = values + count * (mean - values.sum() / count.sum())
+        write_tensors(folder / BY_USER, {"count": count, **sums}, {})
+        return folder
+
+    return make
+
+
+def test_the_gain_of_one_run_has_the_interval_of_users_drawn_anew(measured):
+    """4,000 replicates made here by hand; ends differ by less than a tenth of the interval."""
+    folder = measured()
+    run = read_run(folder)
+    sums, _ = read_tensors(folder / BY_USER)
+    drawn = np.random.default_rng(8).integers(0, USERS, (4000, USERS))
+    gains = (sums["value"] - sums["public_value"])[drawn].sum(1) / sums["count"][drawn].sum(1)
+    low, high = np.quantile(gains, (0.025, 0.975))
+    found = gain_estimate([run])
+    assert found is not None and found.by_user and found.mean == run.gain
+    assert found.interval == pytest.approx((low, high), abs=0.1 * (high - low))
+    figures = {name: remarks for name, _, remarks in key_figures(run)}
+    remarks = figures["Gain over public-only"]
+    assert remarks[0].startswith("95\u202f% interval over users +")
+    assert "one run: other noise may move it" in remarks
+    assert figures["Accuracy"][0].startswith("95\u202f% interval over users ")
+
+
+def test_replicates_have_it_over_users_and_seeds_where_all_were_measured(measured, make_run):
+    folders = [measured(f"r{seed}", seed=seed) for seed in range(2)]
+    [of_both] = [r for n, _, r in key_figures(*_runs(folders)) if n == "Accuracy"]
+    assert of_both[0] == "mean over 2 seeds"
+    assert of_both[1].startswith("95\u202f% interval over users and seeds ")
+    (folders[1] / BY_USER).unlink()
+    [of_both] = [r for n, _, r in key_figures(*_runs(folders)) if n == "Accuracy"]
+    assert of_both[:2] == ["mean over 2 seeds", "no interval of fewer than 4 seeds"]
+
+
+def _runs(folders):
+    first, *others = [read_run(folder) for folder in folders]
+    return first, others
+
+
+def test_two_runs_of_one_seed_are_compared_over_users(measured):
+    folders = [measured("a"), measured("b", name="dp-fedavg-tags", ceiling=0.2)]
+    groups, _ = find_groups(folders)
+    [section] = sections_of(groups)
+    assert all(group.over_users for group in groups)
+    found = paired_differences(section)
+    assert {(d.second == PUBLIC_ONLY, d.clusters) for d in found} == {
+        (False, OVER_USERS), (True, OVER_USERS)
+    }  # fmt: skip
+
+
+def test_without_users_one_run_has_no_interval(make_run):
+    run = read_run(make_run(public_only=0.18))
+    assert read_user_sums(run) is None and gain_estimate([run]).interval is None
+    remarks = dict((n, r) for n, _, r in key_figures(run))["Gain over public-only"]
+    assert "one run, no interval: other noise may move it" in remarks
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"value": np.full(USERS, np.nan)},
+        {"value": None},
+        {"count": np.ones((USERS, 1))},
+        {"value": np.ones(USERS, bool)},
+        {"value": np.ones(USERS - 1)},
+        {"value": np.zeros(USERS)},
+    ],
+)
+def test_sums_that_no_run_wrote_are_refused(measured, changed):
+    folder = measured()
+    sums, _ = read_tensors(folder / BY_USER)
+    sums = {name: array for name, array in {**sums, **changed}.items() if array is not None}
+    write_tensors(folder / BY_USER, sums, {})
+    with pytest.raises(ValueError, match=r"delete it|shape"):
+        read_user_sums(read_run(folder))
+
+
+class TestRun:
+    """What runs write themselves."""
+
+    def test_sums_of_an_own_task_are_its_headline_and_say_that_no_epsilon_covers_them(
+        self, tmp_path
+    ):
+        run = fp.run(held_out(), tmp_path / "run", rounds=2, progress=False)
+        sums, facts = read_tensors(tmp_path / "run" / BY_USER)
+        assert facts == {"covered_by_epsilon": "false"} and sums["count"].tolist() == [3] * 6
+        for name, reached in (("value", "accuracy"), ("public_value", "accuracy_public_only")):
+            assert sums[name].sum() / 18 == pytest.approx(run.summary[reached], abs=1e-6)
+        assert gain_estimate([read_run(tmp_path / "run")]).by_user
+
+    def test_a_resumed_run_writes_what_a_whole_one_does(self, tmp_path):
+        fp.run(held_out(), tmp_path / "run", rounds=2, progress=False)
+        file = tmp_path / "run" / BY_USER
+        before = file.read_bytes()
+        file.unlink()
+        (tmp_path / "run" / "summary.json").unlink()
+        fp.resume(tmp_path / "run", experiment=held_out(), progress=False)
+        assert file.read_bytes() == before
+
+    def test_a_secure_run_writes_none(self, tmp_path):
+        fp.run(held_out(), tmp_path / "run", secure=True, rounds=2, progress=False)
+        assert (tmp_path / "run" / "summary.json").is_file()
+        assert not (tmp_path / "run" / BY_USER).exists()
+
+
+def held_out():
+    """A small model on six users with three held-out examples each."""
+
+    def task(experiment):
+        rng = np.random.default_rng(1)
+
+        def some(number):
+            x = rng.normal(size=(number, 3)).astype(np.float32)
+            return ArrayExamples(x=x, y=(x[:, 0] > 0).astype(np.int64))
+
+        ids = [f"user-{number}" for number in range(6)]
+        return ModuleTask(
+            name="held out",
+            module=lambda: nn.Linear(3, 2),
+            loss=nn.functional.cross_entropy,
+            users={user_id: some(4) for user_id in ids},
+            test={user_id: some(3) for user_id in ids},
+            public=some(8),
+            public_train=some(16),
+            synthetic=True,
+        )
+
+    return FederatedExperiment(
+        name="held-out", description="A small model.", task=task, delta=0.01, rounds=2, eval_every=1
+    ).with_options({"noise_multiplier": 1.0, "cohort": 2.0})
