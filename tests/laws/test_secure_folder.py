@@ -119,7 +119,7 @@ def test_a_secure_folder_says_nothing_that_a_rostered_users_records_change(
     assert (a / "backends.jsonl").read_bytes() == (b / "backends.jsonl").read_bytes()
     first = [json.loads((f / "ledger.jsonl").read_text("utf-8").split("\n")[0]) for f in (a, b)]
     assert differs(*first, {"hash", "run_id", "extra.experiment_sha256"}) == set()
-    assert not (a / "diagnostics.jsonl").exists()
+    assert not any((a / name).exists() for name in ("diagnostics.jsonl", "by_user.safetensors"))
 
 
 def test_the_law_could_fail_a_simulation_says_what_is_counted(corpora, tmp_path):
