@@ -15,7 +15,7 @@ help:
 	@echo "make run        train the main experiment and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"
-	@echo "make trust      the scoreboard: each privacy claim's tests, and broken twins that must fail them"
+	@echo "make trust      the scoreboard: each privacy claim's tests, and mutants that must fail them"
 	@echo "make mutants    small changes to privacy-critical code, which tests must notice (hours)"
 	@echo "make deploy-test  the compose file's commands as processes on loopback (a few minutes)"
 	@echo "make deploy-guide docs/deployment.md walked through, command by command (needs Docker)"
@@ -129,7 +129,7 @@ options: $(STAMP)
 test-full: $(STAMP)
 	$(MAKE) --jobs 2 check suite TESTS='-m "slow or not slow"'
 
-# Every claim's tests must pass, and each of its broken twins must turn them red.
+# Every claim's tests must pass, and each of its mutants must turn them red.
 trust: $(STAMP)
 	$(BIN)/python -m tests.trust.scoreboard --out docs/results
 

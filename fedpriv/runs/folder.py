@@ -78,6 +78,13 @@ _RESERVED_FILES = frozenset({
 # fmt: on
 
 
+# Written after the ledger: without one they are of a run that nobody can account for.
+_AFTER_THE_LEDGER = (
+    "rounds.jsonl", "diagnostics.jsonl", "checkpoints", "state.safetensors", "secret",
+    "selected.safetensors", "summary.json", BY_USER,
+)  # fmt: skip
+
+
 class RunFolder:
     """One run on disk. Made by `create` or `open`; one process at a time holds the ledger."""
 
@@ -119,12 +126,14 @@ class RunFolder:
             anchors: Where the ledger's lines are marked outside the folder.
 
         Raises:
-            ValueError: If the folder already holds a run, or the task's files cannot lie in it.
+            ValueError: If the folder already holds a run or what is left of one, or the task's
+                files cannot lie in it.
         """
         if (path / "experiment.json").exists():
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
+        _refuse_remains(path, "experiment.json")
         components, mode, begun = described.components, described.mode, described.begun
         files = _read_task_files(components.task)
         secret = secrets.token_bytes(32) if mode == "secure" else None
@@ -171,12 +180,13 @@ class RunFolder:
 
         Raises:
             ValueError: If the ledger that is there does not verify, is of another plan, or is not
-                as far as its anchors.
+                as far as its anchors; or if there is none, but other files of a run.
         """
         path.mkdir(parents=True, exist_ok=True)
         refuse_links(path)
         file = path / "ledger.jsonl"
         if not file.exists():
+            _refuse_remains(path, "ledger.jsonl")
             extra = {**(extra or {}), "hardened": mode == "secure" and plan.is_exact}
             ledger = Ledger.create(file, plan, mode=mode, extra=extra, anchors=anchors)
             made = cls(path, ledger, _store(path, None, 1), {})
@@ -393,6 +403,20 @@ class RunFolder:
 
 def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
     return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
+
+
+def _refuse_remains(path: Path, missing: str) -> None:
+    """Refuse to start a run among another one's files: what that has spent would be forgotten.
+
+    Raises:
+        ValueError: If there are any.
+    """
+    there = [name for name in _AFTER_THE_LEDGER if (path / name).exists()]
+    if there:
+        raise ValueError(
+            f"{path} holds {there[0]} of a run but no {missing}, so nobody can tell what that run "
+            f"has spent; restore {missing}, or give another folder"
+        )
 
 
 def _read_task_files(task: BaseTask) -> Mapping[str, bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import pkgutil
 import re
 from pathlib import Path
 
@@ -137,3 +139,20 @@ def test_every_public_name_is_in_the_reference():
     page = (DOCS / "reference" / "api.md").read_text("utf-8")
     named = set(re.findall(r"^\.\. auto\w+:: fedpriv\.(\w+)", page, re.MULTILINE))
     assert set(fp.__all__) <= named
+
+
+def test_every_name_that_a_page_imports_is_in_the_reference():
+    page = (DOCS / "reference" / "api.md").read_text("utf-8")
+    named = re.findall(r"^\.\. auto\w+:: ([\w.]+)", page, re.MULTILINE)
+    known = {id(pkgutil.resolve_name(name)) for name in named}
+    block = re.compile(r"```(?:\{code-cell\} )?python\n(.*?)```", re.DOTALL)
+    missing = [
+        (name_of(path), f"{node.module}.{one.name}")
+        for path in PAGES
+        for code in block.findall(path.read_text("utf-8"))
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedpriv")
+        for one in node.names
+        if id(pkgutil.resolve_name(f"{node.module}.{one.name}")) not in known
+    ]
+    assert missing == []

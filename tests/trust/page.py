@@ -12,11 +12,11 @@ def markdown(found: Sequence[dict[str, Any]], *, quick: bool) -> str:
     lines = [
         "# The scoreboard",
         "",
-        "Each row is a claim with its tests; a broken twin is the same code with one named fault, "
+        "Each row is a claim with its tests; a mutant is the same code with one named fault, "
         f"which must turn them red. By `make {'trust-quick' if quick else 'trust'}`"
         f"{', without the tests that are marked slow' if quick else ''}.",
         "",
-        "| | claim | tests | holds | broken twins, red |",
+        "| | claim | tests | holds | mutants, red |",
         "|---|---|---:|---|---|",
     ]
     for row in found:
@@ -51,7 +51,7 @@ def picture(found: Sequence[dict[str, Any]], path: Path) -> None:
                 markersize=8,
             )
     axes.text(
-        9.75, len(found) + 0.9, "broken twins: a dot for each that turns red", va="center", size=9
+        9.75, len(found) + 0.9, "mutants: a dot for each that turns red", va="center", size=9
     )
     axes.set(xlim=(0, 12.6), ylim=(0.4, len(found) + 1.3))
     axes.axis("off")

@@ -1,4 +1,4 @@
-"""The rows of the scoreboard: what is claimed, the tests that would go red, and broken twins."""
+"""The rows of the scoreboard: what is claimed, the tests that would go red, and mutants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the scoreboard: every claim's tests must pass, and each of its broken twins must fail them.
+"""Run the scoreboard: every claim's tests must pass, and each of its mutants must fail them.
 
     make trust          all rows, slow tests too
     make trust-quick    the default suite's tests of each row
@@ -123,7 +123,7 @@ def main() -> int:
             red = sum(bool(twin["red"]) for twin in figures["twins"])
             print(
                 f"{figures['row']:<4}{'holds' if figures['holds'] else 'FAILS':<7}"
-                f"{figures['tests']:>5} tests   {red} of {len(figures['twins'])} twins red   "
+                f"{figures['tests']:>5} tests   {red} of {len(figures['twins'])} mutants red   "
                 f"{figures['seconds']:>6} s   {figures['claim']}",
                 flush=True,
             )
@@ -134,7 +134,7 @@ def main() -> int:
     twins = [twin for figures in found for twin in figures["twins"]]
     red = sum(bool(twin["red"]) for twin in twins)
     print(
-        f"{holding} of {len(found)} rows hold, {red} of {len(twins)} broken twins are red, "
+        f"{holding} of {len(found)} rows hold, {red} of {len(twins)} mutants are red, "
         f"{time.monotonic() - began:.0f} s"
     )
     if given.out is not None:

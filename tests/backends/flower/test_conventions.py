@@ -212,9 +212,13 @@ class TestStart:
         books = ledger.read_bytes()
         ledger.unlink()
         made = grid(existing_app())
-        strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "run")
-        with pytest.raises(ValueError, match="the ledger is older than the state, or another"):
-            strategy.start(made, record(START))
+        for left in ("state.safetensors", "checkpoints", "rounds.jsonl"):
+            strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "run")
+            with pytest.raises(ValueError, match="of a run but no ledger"):
+                strategy.start(made, record(START))
+            (tmp_path / "run" / left).rename(tmp_path / left)
+        for left in ("state.safetensors", "checkpoints", "rounds.jsonl"):
+            (tmp_path / left).rename(tmp_path / "run" / left)
         assert not made.requests
         ledger.write_bytes(books)
         caplog.clear()

@@ -1,4 +1,4 @@
-"""What a broken twin does: one named fault each, in one module.
+"""What a mutant does: one named fault each, in one module.
 
 Every fault is one that a framework or a paper's code has had, or that an attack on this one found.
 Nothing is imported here: a fault is put into a module that has just been executed, in whatever
