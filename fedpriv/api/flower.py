@@ -119,8 +119,8 @@ class UserLevelStrategy(Strategy):
         aggregate: As of `fedpriv.averaging`.
         diagnostics: Whether nodes evaluate each round's model, in a simulation: exact means of
             their metrics, weighted by `num-examples`, in `evaluate_metrics_clientapp` and, with
-            ``nodes_`` before their names, in the folder's `diagnostics.jsonl`. No ε covers them, so a
-            secure run refuses it.
+            ``nodes_`` before their names, in the folder's `diagnostics.jsonl`. No ε covers them,
+            so a secure run refuses it.
 
     Raises:
         ValueError: If diagnostics are asked of a secure run, or it is not kept; if the folder is

@@ -264,9 +264,9 @@ def write_membership_plot(found: Membership, path: Path) -> None:
 
 
 def _drawn(found: Membership, colours: Mapping[str, str]) -> Any:
-    from matplotlib.ticker import PercentFormatter
-
     figure = theme.new_figure(6.6, 6.2)
+    from matplotlib.ticker import PercentFormatter  # once it is known to be installed
+
     axes = theme.plain_axes(figure, (0.11, 0.1, 0.84, 0.74))
     grid = np.linspace(0.0, 1.0, 401)
     epsilon = found.epsilon

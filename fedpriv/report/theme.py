@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedpriv.libraries import need
 from fedpriv.report.wording import flatten, markdown_safe, number
 from fedpriv.untrusted_text import plain
 
@@ -133,7 +134,12 @@ def check_plot_file(path: Path, kinds: Sequence[str] = (".svg",)) -> None:
 
 
 def new_figure(width: float, height: float, colours: Mapping[str, str] = LIGHT) -> Any:
-    """Return an empty matplotlib figure, of inches."""
+    """Return an empty matplotlib figure, of inches.
+
+    Raises:
+        ValueError: If matplotlib is not installed.
+    """
+    need("matplotlib", "plots", "this plot")
     # Not pyplot, whose open figures and backend are global.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

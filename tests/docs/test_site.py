@@ -65,3 +65,20 @@ def test_a_search_finds_the_right_page_first(site, tmp_path, subtests):
             found = [link.partition("#")[0] for link in page.run(_FOUND)]
             with subtests.test(asked=asked):
                 assert found[:1] == [first], found[:6]
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_is_wider_than_a_phone_or_complains(site, tmp_path, subtests, scheme):
+    pages = [path for path in site.rglob("*.html") if "_static" not in path.parts]
+    with browser.browser(tmp_path) as page:
+        for path in pages:
+            page.open(path, width=390, dark=scheme == "dark")
+            with subtests.test(page=path.relative_to(site).as_posix()):
+                assert page.run("document.documentElement.scrollWidth") <= 390
+                luminance = page.run(
+                    "getComputedStyle(document.body).backgroundColor.match(/\\d+/g)"
+                    ".slice(0, 3).reduce((sum, one) => sum + Number(one), 0)"
+                )
+                assert (luminance < 384) == (scheme == "dark")
+        assert page.problems == []

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import fedpriv
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +43,14 @@ def wheel(tmp_path_factory):
     )
     [built] = out.glob("*.whl")
     return built
+
+
+def test_one_version_stands_in_all_places(wheel):
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert cited is not None
+    assert {cited[1], project["version"]} == {fedpriv.__version__}
+    assert wheel.name.startswith(f"fedpriv-{fedpriv.__version__}-")
 
 
 def test_it_holds_the_library_only(wheel):

@@ -50,9 +50,7 @@ def picture(found: Sequence[dict[str, Any]], path: Path) -> None:
                 color="#1b7f4d" if twin["red"] else "#b3261e",
                 markersize=8,
             )
-    axes.text(
-        9.75, len(found) + 0.9, "mutants: a dot for each that turns red", va="center", size=9
-    )
+    axes.text(9.75, len(found) + 0.9, "mutants: a dot for each that turns red", va="center", size=9)
     axes.set(xlim=(0, 12.6), ylim=(0.4, len(found) + 1.3))
     axes.axis("off")
     with plt.rc_context({"svg.hashsalt": "trust"}):

@@ -9,6 +9,7 @@ import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -319,10 +320,9 @@ def _downloads(
         text = differences_as_csv(paired)
         files.insert(1, (f"{head.name}-differences.csv", "paired", "text/csv", text.encode()))
     if any(points_of(section) for section in sections_of(groups)):
-        files += [
-            (f"{head.name}.svg", "plot", "image/svg+xml", as_svg(groups).encode()),
-            (f"{head.name}.png", "plot", "image/png", as_png(groups)),
-        ]
+        files.append((f"{head.name}.svg", "plot", "image/svg+xml", as_svg(groups).encode()))
+        if find_spec("matplotlib") is not None:
+            files.append((f"{head.name}.png", "plot", "image/png", as_png(groups)))
     return files
 
 

@@ -24,6 +24,7 @@ from fedpriv.training.local.sgd import (
     SGD,
     ClientOptimizer,
     Gradient,
+    TorchOptimizer,
     as_tensor,
     multiplier_tensor,
     one_thread,
@@ -219,7 +220,9 @@ class ModuleTrainer:
 
     def unchanged_by_users(self) -> AbstractContextManager[None]:
         """As of `fedpriv.training.work.checking_kept_state`."""
-        return unchanged_by_users(self.module, self.loss)
+        made = self.optimizer
+        own = (made.optimizer, made.scheduler) if isinstance(made, TorchOptimizer) else (made,)
+        return unchanged_by_users(self.module, self.loss, *own)
 
     @contextmanager
     def as_made(self) -> Iterator[nn.Module]:

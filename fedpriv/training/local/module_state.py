@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from hashlib import blake2b
 from inspect import getgeneratorlocals
 from pathlib import Path
@@ -559,6 +560,8 @@ def _inside(place: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield f"what is in {place}", "".join(sorted(map(repr, filter(_is_scalar, value))))
     elif isinstance(value, types.MethodType):
         yield from ((place, value.__self__), (place, value.__func__))
+    elif isinstance(value, partial):
+        yield from ((place, value.func), (place, value.args), (place, value.keywords))
     elif isinstance(value, types.FunctionType):
         yield from _of_function(place, value)
     elif isinstance(value, type):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -127,6 +128,10 @@ class SGD:
         return gradient * self.learning_rate
 
 
+#: Optimisers that users had, as long as they exist.
+_USED: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchOptimizer:
     """Steps of any optimiser of PyTorch, on preconditioned gradients, and of a scheduler of it.
@@ -153,9 +158,16 @@ class TorchOptimizer:
         """Return the optimiser and its scheduler.
 
         Raises:
-            ValueError: If a step of either takes more than the gradients.
+            ValueError: If a step of either takes more than the gradients, or the optimiser is
+                another user's.
         """
         optimizer = self.optimizer(params.values(), lr=self.learning_rate)
+        if optimizer in _USED:
+            raise ValueError(
+                "client_optimizer gives the same optimiser twice, and with it one user's state to "
+                "the next; let it make a new one whenever it is called"
+            )
+        _USED.add(optimizer)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
                 "LBFGS computes the loss several times a step, and local training once; take an "
@@ -177,11 +189,14 @@ class TorchOptimizer:
     ) -> None:
         """Take one step."""
         optimizer, scheduler = state
-        for name, given in gradients:
-            own = params[name]
-            own.grad = as_dense(precondition(self.multiplier, name, own, given), own)
-        optimizer.step()
-        optimizer.zero_grad()  # nothing of a user's stays at the module
+        try:
+            for name, given in gradients:
+                own = params[name]
+                own.grad = as_dense(precondition(self.multiplier, name, own, given), own)
+            optimizer.step()
+        finally:  # a step that raises leaves nothing of its user's at the module either
+            for own in params.values():
+                own.grad = None
         if scheduler is not None:
             scheduler.step()
 

@@ -13,6 +13,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.models import SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleTrainer,
@@ -265,3 +266,91 @@ def test_what_needs_more_than_gradients_is_refused_before_a_run(given, said, tmp
             cohort=3, noise_multiplier=1.0, progress=False, out=tmp_path / "run",
         )  # fmt: skip
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+class Heads(nn.Module):
+    """Two heads; a user's examples go through one of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.a(x) if bool((x[:, 0] >= 0).all()) else self.b(x)
+
+
+def clipping(params, lr):
+    """SGD that raises where a gradient is not finite, as a hook before each step."""
+    params = list(params)
+    made = torch.optim.SGD(params, lr=lr)
+    made.register_step_pre_hook(
+        lambda *_: nn.utils.clip_grad_norm_(params, 1.0, error_if_nonfinite=True)
+    )
+    return made
+
+
+def test_a_user_whose_step_raises_leaves_nothing_for_the_next():
+    """Red before: its gradient stayed at the module, moved others past the bound, or failed all."""
+    rng = np.random.default_rng(1)
+    users = {
+        f"b{n}": ArrayExamples(
+            -np.abs(rng.normal(size=(5, 2))).astype(np.float32), rng.integers(0, 2, 5)
+        )
+        for n in range(6)
+    }
+    users["a"] = ArrayExamples(np.full((5, 2), np.inf, np.float32), np.array([0, 1, 0, 1, 1]))
+    task = ModuleTask(
+        name="t", module=Heads, loss=nn.functional.cross_entropy, users=users, synthetic=True,
+        client_optimizer=partial(TorchOptimizer, optimizer=clipping), users_at_once=1,
+    )  # fmt: skip
+    work = as_work(task.trainer(Schedule(learning_rate=0.1), {}))
+    arguments = {"params": task.init_params(Key.simulation(3)), "bound": Clip(l2_clip_norm=0.5)}
+    arguments |= {"key": Key.simulation(1), "data": task.data}
+    others = sorted(set(users) - {"a"})
+    alone = work.partial_sum(**arguments, user_ids=others)
+    beside = work.partial_sum(**arguments, user_ids=["a", *others])
+    assert (alone.num_failed, beside.num_failed) == (0, 1)
+    for name, total in alone.total.items():
+        np.testing.assert_array_equal(beside.total[name], total)
+
+
+class TestKept:
+    """Optimisers and schedulers that remember users are refused."""
+
+    def test_an_optimiser_made_once_is_refused_before_a_run(self, tmp_path):
+        made = []
+
+        def once(params, lr):
+            made.append(made[0] if made else torch.optim.SGD(list(params), lr=lr, momentum=0.9))
+            return made[0]
+
+        with pytest.raises(ValueError, match="the same optimiser twice"):
+            self._run(partial(TorchOptimizer, optimizer=once), tmp_path)
+        assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+    def test_a_scheduler_that_counts_everybodys_steps_ends_a_simulation(self, tmp_path):
+        class Halving:
+            steps = 0
+
+            def __call__(self, epoch):
+                self.steps += 1
+                return 1.0 if self.steps < 400 else 0.5
+
+        given = partial(
+            TorchOptimizer, optimizer=torch.optim.SGD,
+            scheduler=partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=Halving()),
+        )  # fmt: skip
+        with pytest.raises(KeepsStateError, match="steps"):
+            self._run(given, tmp_path)
+
+    @staticmethod
+    def _run(given, tmp_path):
+        people = {f"u{n}": arrays(6, seed=n) for n in range(6)}
+        task = ModuleTask(
+            name="t", module=lambda: nn.Linear(4, 3), loss=cross_entropy, users=people,
+            public=arrays(6, seed=9), synthetic=True, client_optimizer=given,
+        )  # fmt: skip
+        fp.run(
+            fp.FederatedExperiment(name="own", description="Own.", task=lambda _: task, rounds=2),
+            cohort=3, noise_multiplier=1.0, progress=False, out=tmp_path / "run",
+        )  # fmt: skip
