@@ -283,9 +283,11 @@ def clipping(params, lr):
     """SGD that raises where a gradient is not finite, as a hook before each step."""
     params = list(params)
     made = torch.optim.SGD(params, lr=lr)
-    made.register_step_pre_hook(
-        lambda *_: nn.utils.clip_grad_norm_(params, 1.0, error_if_nonfinite=True)
-    )
+
+    def clip(*_):
+        nn.utils.clip_grad_norm_(params, 1.0, error_if_nonfinite=True)
+
+    made.register_step_pre_hook(clip)
     return made
 
 
