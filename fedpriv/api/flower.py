@@ -6,6 +6,7 @@ Loading it loads Flower, and none of the run loop, which nodes do not need.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,7 +149,7 @@ class UserLevelStrategy(Strategy):
             )
         self.plan, self.roster, self.diagnostics = plan, tuple(roster), diagnostics
         self.settings = GridSettings() if settings is None else settings
-        #: Over all rounds, how many answers were dropped, by reason.
+        #: Of a simulation: over all rounds, how many answers were dropped, by reason.
         self.counts: Counter[str] = Counter()
         out = None if out is None else read_out({"out": str(out)})
         self._kept: dict[str, Any] = {"out": out, "secure": secure, "seed": seed, "anchor": anchor}
@@ -207,7 +208,7 @@ class UserLevelStrategy(Strategy):
             self.plan,
             roster=self.roster,
             params=params,
-            stated={"train_config": told} if told else None,
+            stated={"train_config": told},
             on_round=lambda round_num, released: measure(round_num, _record(released)),
             tell=lambda line: _LOG.info("%s", line),
             **self._kept,
@@ -218,7 +219,8 @@ class UserLevelStrategy(Strategy):
         result, digest = UserLevelResult(), plan_digest(self.plan, self.roster)
         _LOG.info("plan %s", digest)
         _LOG.info("waiting for the nodes of %d users", len(self.roster))
-        backend = connect(grid, self.roster, settings, plan=digest, counts=self.counts)
+        counts = None if self._kept["secure"] else self.counts
+        backend = connect(grid, self.roster, settings, plan=digest, counts=counts)
         out: Path | None = self._kept["out"]
 
         def measure(round_num: int, arrays: ArrayRecord) -> None:
@@ -268,6 +270,10 @@ class UserLevelStrategy(Strategy):
         _refuse()
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
 def _refuse() -> NoReturn:
     raise ValueError(
         "UserLevelStrategy charges, draws, sums and adds noise within its own start(): a strategy "
@@ -280,7 +286,7 @@ def _params(arrays: ArrayRecord) -> Params:
     """Return arrays as params.
 
     Raises:
-        ValueError: If there are none, or one is not float32.
+        ValueError: If there are none, or one is not float32 or not finite.
     """
     found = {name: array.numpy() for name, array in arrays.items()}
     if not found:
@@ -290,6 +296,11 @@ def _params(arrays: ArrayRecord) -> Params:
             raise ValueError(
                 f"initial_arrays has {name!r} of {array.dtype}, and only float32 is bounded and "
                 "noised; leave counters out (use GroupNorm in place of BatchNorm), or convert it"
+            )
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"initial_arrays has {name!r} with numbers that are not finite, from which no user "
+                "could train; give another start"
             )
     return found
 
@@ -343,9 +354,12 @@ def _diagnostics(
         for record in reply.content.metric_records.values():
             found |= record
         weight = found.pop(_WEIGHT, 1.0)
+        if not _is_number(weight) or weight < 0:
+            failed.append(f"its {_WEIGHT} is no finite number of at least 0")
+            continue
         for name, value in found.items():
-            if isinstance(value, (int, float)):
-                total[name] += weight * value  # pyright: ignore[reportArgumentType]
+            if _is_number(value):
+                total[name] += weight * value
                 weights[name] += weight
     if failed and round_num == 1:
         _LOG.warning("%d nodes did not evaluate, the first said: %s", len(failed), failed[0])

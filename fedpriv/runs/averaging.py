@@ -238,7 +238,7 @@ def train(
     plan, state = components.plan, first_state(components, root)
     facts: dict[str, Any] = {**(stated or {}), KEY: list(gaps)}
     if not keeping.secure:
-        described = next(iter(stated.values())) if stated else None
+        described = next(iter(stated.values())) or None if stated else None
         if start_sha256 is not None:
             described = {"stated": described, "start": start_sha256}
         facts[NOISE] = training_digest(plan, components.task.roster, state.params, described)

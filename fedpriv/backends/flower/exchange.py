@@ -38,6 +38,9 @@ _SECONDS_A_LOOK = 0.004  # what looking for one answer may cost, on average
 _OVERDUE_SECONDS = 600.0
 # A pull that takes longer than this share of the time leaves its place in the window to another.
 _STALLED = 1.0 / 60.0
+#: Codes of errors by which a SuperLink says that no answer will come: message, reply or node is
+#: unavailable. They are on the wire, so releases of Flower agree on them.
+_AWAY = frozenset((3, 4, 5))
 _MOST_WINDOWS = 64  # of pulls in this process that have not ended, stalled ones among them
 
 
@@ -97,7 +100,7 @@ class Exchange:
     """Sends requests and yields answers, for as long as one server process lives.
 
     Every message that is not the one valid answer to an outstanding request is dropped and
-    counted in `dropped`: "missing" (no answer before the deadline, or never delivered), "late"
+    counted in `dropped`: "missing" (no answer in time, never delivered, or gone), "late"
     (answered an earlier exchange), "duplicate", "foreign" (not an answer to what was asked, or not
     by whom), "error" (the node failed), "too-large" (more bytes than any honest answer has) and
     "unreadable" (Flower could not decode it). Nothing a node sends raises; a SuperLink that cannot
@@ -268,16 +271,18 @@ class Exchange:
         if reply_to != message_id or message_id not in asked.pending:
             self.dropped["foreign"] += 1
             return False
-        # Flower itself answers for a node that is gone, and not under that node's id.
         node_id = asked.pending[message_id].node_id
         if message.has_content() and message.metadata.src_node_id != node_id:
             self.dropped["foreign"] += 1
             return False
         asked.answered.add(message_id)
         del asked.pending[message_id]
-        if not message.has_content():
-            self.dropped["error"] += 1
-        return True
+        if message.has_content():
+            return True
+        # Flower itself answers for a node that is gone: nobody there failed.
+        away = message.error.code in _AWAY
+        self.dropped["missing" if away else "error"] += 1
+        return not away
 
     def _late(self) -> list[str]:
         """Count what abandoned pulls brought, and return whose answers to look for once more."""

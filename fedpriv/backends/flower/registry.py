@@ -118,7 +118,9 @@ def register(
             trains under others only refuses now, before anything is charged.
 
     Nodes that have not answered a few seconds after everybody was found are not waited for: with
-    fewer shards than nodes, most host no user.
+    fewer shards than nodes, most host no user. A node that fails is logged at once, and the others
+    are waited for as long as before; users of a node that is online no longer are nobody's, so that
+    it may come back under another id.
 
     Returns:
         The registry. Users that are hosted but not on the roster are ignored: they wait for a new
@@ -138,6 +140,10 @@ def register(
     may_host: dict[int, frozenset[str]] = {}  # of every node that appeared
     complete_since: float | None = None
 
+    def note_failed(reason: str, node_id: int) -> None:
+        failures.append(reason)
+        _LOG.warning("node %d failed and hosts nobody: %s", node_id, reason)
+
     def complete() -> bool:
         return len(node_of) + len(contested) == len(wanted)
 
@@ -148,7 +154,11 @@ def register(
         return complete_since is not None and clock() >= complete_since + _GRACE_SECONDS
 
     while True:
-        new = [node for node in exchange.grid.get_nodes() if node.node_id not in may_host]
+        nodes = list(exchange.grid.get_nodes())
+        online = {node.node_id for node in nodes}
+        new = [node for node in nodes if node.node_id not in may_host]
+        if new:  # one of them may be a node that was restarted
+            node_of = {user_id: at for user_id, at in node_of.items() if at in online}
         for node in new:
             may_host[node.node_id] = wanted if keys is None else _bound_to(node.public_key, keys)
         ttl = max(60.0, 2 * seconds)
@@ -160,7 +170,7 @@ def register(
             ),
             seconds=max(0.0, deadline - clock()),
             most_bytes=_MOST_BYTES + 4 * MOST_ID_CHARS * len(wanted),
-            on_error=lambda reply: failures.append(reason_of(reply)),
+            on_error=lambda reply: note_failed(reason_of(reply), reply.metadata.src_node_id),
             enough=enough,
         )
         for reply in replies:
@@ -168,8 +178,7 @@ def register(
             try:
                 claimed = read_registration(reply.content)
             except ValueError as error:
-                _LOG.warning("node %d is left out: %s", node_id, error)
-                failures.append(str(error))
+                note_failed(str(error), node_id)
                 continue
             listed = [user_id for user_id in claimed if user_id in wanted]
             believed = [user_id for user_id in listed if user_id in may_host[node_id]]
@@ -182,7 +191,9 @@ def register(
                     contested.add(user_id)
         if complete():
             break
-        if failures:  # a node that failed is not asked again, so wait only a little for others
+        # A wrong set-up is not waited out where all who appeared failed; otherwise a hostile node
+        # would end it for those that come later.
+        if keys is None and failures and len(failures) == len(may_host):
             deadline = min(deadline, clock() + _GRACE_SECONDS)
         if clock() >= deadline:
             missing = sorted(wanted - set(node_of) - contested)

@@ -173,7 +173,7 @@ class StubGrid(Grid):
         try:
             reply = host.query(request) if query else host.train(request)
         except Exception as error:
-            reply = Message(Error(3, str(error)), reply_to=request)
+            reply = Message(Error(2, str(error)), reply_to=request)
         replies = [reply]
         if node_id in self.tamper and not query:
             replies = self.tamper[node_id](request, reply)

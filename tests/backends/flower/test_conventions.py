@@ -244,6 +244,8 @@ class TestStart:
         assert (slow.arrays["w"].numpy() != fast.arrays["w"].numpy()).any()
         with pytest.raises(ValueError, match=r"holds a training of \{'rate': 1\}"):
             started(grid, existing_app(), tmp_path / "a", config=ConfigRecord({"rate": 2}), **noisy)
+        with pytest.raises(ValueError, match=r"and this is one of \{\}"):  # nor without any
+            started(grid, existing_app(), tmp_path / "a", **noisy)
 
     def test_the_server_measures_on_public_data(self, grid):
         strategy, seen = fp.flower.UserLevelStrategy(plan(), roster=ROSTER), []
@@ -262,6 +264,7 @@ class TestStart:
             (ArrayRecord(), "is empty"),
             (record({"w": np.zeros(3)}), "'w' of float64"),
             (record({"steps": np.zeros((), np.int64)}), "'steps' of int64"),
+            (record({"w": np.array([0, np.nan], np.float32)}), "'w' with numbers that are not"),
         ],
     )
     def test_arrays_that_are_not_bounded_are_refused(self, grid, arrays, said):
@@ -345,6 +348,31 @@ class TestEvaluation:
         assert [line["covered_by_epsilon"] for line in kept] == [False] * 2
         assert verify_run(tmp_path / "run").ok
         assert list(fp.load(tmp_path / "run").diagnostics()["nodes_loss"]) == [loss] * 2
+
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            {"num-examples": [1.0, 2.0]},
+            {"num-examples": -5},
+            {"num-examples": float("inf")},
+            {"loss": float("nan")},
+            {"loss": [1.0]},
+        ],
+        ids=str,
+    )
+    def test_a_node_that_sends_no_numbers_is_left_out(self, grid, sent):
+        """Red before: the run ended after its charge, or the mean was NaN."""
+        app = existing_app(diagnostics=True)
+
+        @app.evaluate()
+        def evaluate(message, context):
+            part = context.node_config["partition-id"]
+            metrics = {"loss": float(part), "num-examples": 1} | (sent if part == 0 else {})
+            return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+        assert [
+            found["loss"] for found in self.result(grid, app).evaluate_metrics_clientapp.values()
+        ] == [2.0, 2.0]
 
     def test_a_node_that_does_not_offer_them_answers_nothing(self, grid, caplog):
         assert not self.result(grid, self.app()).evaluate_metrics_clientapp[1]

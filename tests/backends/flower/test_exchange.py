@@ -79,7 +79,11 @@ def forged_and_true(request, reply):
 
 
 def error(request, reply):
-    return [Message(Error(3, "x" * 99), reply_to=request)]
+    return [Message(Error(2, "x" * 99), reply_to=request)]
+
+
+def away(request, reply):
+    return [Message(Error(5, "Node Unavailable"), reply_to=request)]
 
 
 def undecodable(request, reply):
@@ -94,9 +98,18 @@ def undecodable(request, reply):
         (as_another_node, (102,), {"foreign": 1, "missing": 1}),
         (to_another_request, (102,), {"foreign": 1, "missing": 1}),
         (error, (102,), {"error": 1}),
+        (away, (102,), {"missing": 1}),
         (undecodable, (102,), {"unreadable": 1}),
     ],
-    ids=["thrice", "forged and true", "of another node", "to another", "error", "undecodable"],
+    ids=[
+        "thrice",
+        "forged and true",
+        "of another node",
+        "to another",
+        "error",
+        "away",
+        "undecodable",
+    ],
 )
 def test_what_is_no_answer_costs_its_own_user_alone(tamper, lost, counts):
     federation = Timed(tamper={102: tamper})

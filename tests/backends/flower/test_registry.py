@@ -117,15 +117,50 @@ def test_users_that_nobody_hosts_are_refused_by_name_or_allowed(stub, task, capl
         registered(stub.StubGrid({}), task, allow_missing=True)
 
 
-def test_the_reason_why_a_node_failed_is_shown_and_not_waited_out(stub, task):
-    hosts = stub.shards(task, 3)
-    hosts[103] = Answers.claiming(task, Error(3, "corpus '/nowhere' is not a folder"))
-    grid = stub.StubGrid(hosts)
+def test_the_reason_why_all_nodes_failed_is_shown_and_not_waited_out(stub, task):
+    failed = Answers.claiming(task, Error(2, "corpus '/nowhere' is not a folder"))
+    grid = stub.StubGrid(dict.fromkeys((101, 102), failed))
     clock = Clock()
     exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
-    with pytest.raises(ValueError, match=r"1 nodes failed.*'/nowhere' is not a folder"):
+    with pytest.raises(ValueError, match=r"2 nodes failed.*'/nowhere' is not a folder"):
         register(exchange, task.roster, seconds=1000.0)
     assert clock.now < 60
+
+
+@pytest.mark.parametrize("content", [Error(2, "boom"), RecordDict()], ids=["raises", "garbage"])
+def test_a_node_that_fails_ends_nothing_for_nodes_that_come_later(stub, task, content, caplog):
+    """Red before: others had 5 seconds from then on, whatever was asked for."""
+    hosts, clock = stub.shards(task, 4), Clock()
+    grid = stub.StubGrid({})
+
+    def appeared():
+        there = {key: host for n, (key, host) in enumerate(hosts.items()) if clock.now >= 4 * n}
+        grid.hosts = there | {999: Answers.claiming(task, content)}
+        return list(grid.hosts)
+
+    grid.get_node_ids = appeared
+    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    assert len(register(exchange, task.roster, seconds=300.0).node_of) == 12
+    assert clock.now < 20 and "node 999 failed and hosts nobody" in caplog.text
+
+
+def test_a_node_that_comes_back_under_another_id_hosts_its_users_again(stub, task):
+    """Red before: they were contested between the two ids, and contributed zero."""
+    hosts, clock = stub.shards(task, 4), Clock()
+    grid = stub.StubGrid({})
+    first, *others = hosts
+
+    def appeared():
+        there = {first if clock.now < 5 else 555: hosts[first]}
+        there |= {key: hosts[key] for key in others if clock.now >= 10}
+        grid.hosts = {**grid.hosts, **there}
+        return list(there)
+
+    grid.get_node_ids = appeared
+    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    found = register(exchange, task.roster, seconds=300.0)
+    assert len(found.node_of) == 12 and not found.contested
+    assert sum(node == 555 for node in found.node_of.values()) == 3
 
 
 def test_a_node_whose_ids_are_by_another_key_is_named_with_the_cause(stub, task):

@@ -21,7 +21,7 @@ KEYS = {"simulation": Key.simulation(1), "secure": Key.secure()}
 
 
 def lost(request, reply):
-    return [Message(Error(3, "gone"), reply_to=request)]
+    return [Message(Error(2, "lost"), reply_to=request)]
 
 
 def broken(request, reply):

@@ -40,7 +40,7 @@ class ThreadedGrid(StubGrid):
 
     def _compute(self, request: Message) -> None:
         if self._asks(request) and request.metadata.dst_node_id in self.crashed:
-            replies = [Message(Error(3, "crashed"), reply_to=request)]
+            replies = [Message(Error(2, "crashed"), reply_to=request)]
         else:
             replies = self._answer(request)
         with self._lock:
