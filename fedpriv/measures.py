@@ -132,17 +132,6 @@ def figures_of(measures: Sequence[Measure]) -> tuple[Measure, ...]:
     return tuple(measure for measure in measures if not measure.diagnostic_only)
 
 
-def recorded(measures: Sequence[Measure]) -> tuple[Measure, ...]:
-    """Return the measures that a run's records have a key for.
-
-    Where accuracy heads them there is one for recall at 5 too, null where a task does not measure
-    it: records of classification have always had it.
-    """
-    if measures and measures[0] == ACCURACY and RECALL_AT_5 not in measures:
-        return ACCURACY, RECALL_AT_5, *measures[1:]
-    return tuple(measures)
-
-
 def read_measures(document: Mapping[str, Any]) -> tuple[Measure, ...]:
     """Return the measures that an `experiment.json` or a `summary.json` names.
 

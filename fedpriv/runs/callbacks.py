@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.measures import figures_of, read_measures, recorded
+from fedpriv.measures import figures_of, read_measures
 from fedpriv.privacy.statement.coverage import KEY, coverage_of
 from fedpriv.runs.folder import RunFolder
 
@@ -192,7 +192,7 @@ class Notifier:
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """Tell that the run ended, and the released figures of its summary."""
-        figures = figures_of(recorded(read_measures(self._folder.document)))
+        figures = figures_of(read_measures(self._folder.document))
         names = (*_RELEASED, *(measure.released_name for measure in figures))
         released = {name: summary[name] for name in names if name in summary}
         rest = {name: value for name, value in summary.items() if name not in released}

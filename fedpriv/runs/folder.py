@@ -47,7 +47,7 @@ from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.checkpoints.tensor_files import BY_USER, check_frozen, read_frozen_bytes, write_start
 from fedpriv.datasets.digests import read_secret, write_secret
 from fedpriv.hashes import document_sha256
-from fedpriv.measures import figures_of, read_measures, recorded
+from fedpriv.measures import figures_of, read_measures
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -133,13 +133,13 @@ class RunFolder:
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
-        _refuse_remains(path, "experiment.json")
         components, mode, begun = described.components, described.mode, described.begun
         files = _read_task_files(components.task)
         secret = secrets.token_bytes(32) if mode == "secure" else None
         document = make_document(described, files, secret)
         path.mkdir(parents=True, exist_ok=True)
         refuse_links(path)
+        _refuse_remains(path, "experiment.json")
         if secret is not None and document["corpus"].get("data_sha256") is not None:
             write_secret(path / "data.key", secret)
         # The ledger first: with it but without experiment.json there is no run to resume.
@@ -296,7 +296,7 @@ class RunFolder:
         ledger, plan = self.ledger, self.ledger.plan
         number = ledger.state.number_of(round_num, attempt) or ledger.charges
         spent = plan.epsilon(number) if plan.is_private else None
-        measures = figures_of(recorded(read_measures(self.document))) if self.document else ()
+        measures = figures_of(read_measures(self.document)) if self.document else ()
         return {
             "round_num": round_num,
             "attempt": attempt,

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedpriv.backends import Backend
 from fedpriv.experiments.experiment import Components
-from fedpriv.measures import figures_of, recorded
+from fedpriv.measures import figures_of
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plan import AnyPlan, plan_digest
 from fedpriv.rng import Key
@@ -256,7 +256,7 @@ class _Loop:
 
     def _measured(self, params: Params | None, *, public: bool) -> Mapping[str, float | None]:
         """Return the measures of public or rostered users; None for each without params."""
-        measures = recorded(self.components.task.measures)
+        measures = self.components.task.measures
         found = None if params is None else self.backend.evaluate(params, public=public)
         return measured(figures_of(measures) if public else measures, found)
 
@@ -279,7 +279,7 @@ class _Loop:
             stated = dict[str, Any]()
             if folder is not None:
                 stated |= folder.last_stated(state.round_num)
-        figures = figures_of(recorded(self.components.task.measures))
+        figures = figures_of(self.components.task.measures)
         names = [measure.released_name for measure in figures]
         evaluated = not names or any(stated.get(name) is not None for name in names)
         spent: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.experiments.experiment import Components
-from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of, recorded
+from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.coverage import (
     KEY,
@@ -140,7 +140,7 @@ def _measured(
     selection: Selection | None,
 ) -> dict[str, float | None]:
     """Return the measures of the returned model: of rostered users, then of public ones."""
-    measures = figures_of(recorded(components.task.measures))
+    measures = figures_of(components.task.measures)
     if selection is not None or record is None or _unmeasured(record):
         measure = measure_of(components.task)
         params = components.algorithm.measured(state) if selection is None else selection.params
