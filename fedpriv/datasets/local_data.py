@@ -150,7 +150,7 @@ class Source:
     Attributes:
         rows: By a person's name, what reads that person's rows; it raises `BadRowError`, with the
             file and line, where they cannot be read.
-        problems: Rows that name no person.
+        problems: Rows, and files of a folder, that name no person, and rows that are no CSV.
     """
 
     rows: Mapping[str, Callable[[], Iterable[Row]]]
