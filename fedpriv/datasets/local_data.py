@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import math
+import os
+import re
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,7 +19,8 @@ import numpy as np
 
 from fedpriv.datasets.user_ids import normalise_name, read_key, read_roster, user_id
 
-_DTYPES = {float: np.float64, int: np.int64, str: np.str_}
+# Texts as objects: an array of np.str_ takes the longest one's memory for each.
+_DTYPES = {float: np.float64, int: np.int64, str: np.object_}
 _CSV, _SQLITE = (".csv",), (".sqlite", ".sqlite3", ".db")
 #: Of files that are read, in lower case.
 SUFFIXES = (*_CSV, *_SQLITE)
@@ -24,8 +28,9 @@ _WORDS = {float: "finite number", int: "whole number", str: "text"}
 _FITS: Mapping[Any, Callable[[Any], bool]] = {
     float: math.isfinite,
     int: lambda number: -(2**63) <= number < 2**63,
-    str: bool,
+    str: lambda text: bool(text) and _is_utf8(text),
 }
+_SURROGATES = re.compile("[\ud800-\udfff]")  # what bytes that are not UTF-8 are read as
 
 
 Row = tuple[str, Sequence[Any]]
@@ -41,7 +46,8 @@ class Table:
     """Columns of the rows of a node's people.
 
     Attributes:
-        columns: What is read, by name: `float`, `int` or `str`. An empty value is none of them.
+        columns: What is read, by name: `float`, `int` or `str`, as arrays of float64, int64 or
+            Python's strings (dtype object). An empty value is none of them.
         user: The column that says whose a row is; of a folder with one file a person, none is read.
         name: The table of an SQLite file; "" where it has only one.
         allowed: What a column may hold, by its name: a set of values, such as `{0, 1}`, or the
@@ -82,7 +88,7 @@ class Table:
             rows: Where each is, for messages, and its values in the order of `columns`.
 
         Returns:
-            By column, float64, int64 or text `(rows,)`.
+            By column, float64, int64 or objects (of `str`) `(rows,)`.
 
         Raises:
             BadRowError: For the first value that is not of its column's kind, or not allowed.
@@ -95,6 +101,15 @@ class Table:
             column: np.array(values, _DTYPES[self.columns[column]])
             for column, values in found.items()
         }
+
+
+def _is_utf8(text: str) -> bool:
+    return _SURROGATES.search(text) is None
+
+
+def _name(given: str) -> str:
+    """Return a person's name; "" where it names no one, or is not UTF-8."""
+    return normalise_name(given) if _is_utf8(given) else ""
 
 
 def _value(
@@ -135,7 +150,7 @@ class Source:
     Attributes:
         rows: By a person's name, what reads that person's rows; it raises `BadRowError`, with the
             file and line, where they cannot be read.
-        problems: Rows that name no person.
+        problems: Rows, and files of a folder, that name no person, and rows that are no CSV.
     """
 
     rows: Mapping[str, Callable[[], Iterable[Row]]]
@@ -150,8 +165,12 @@ def open_source(path: Path, table: Table) -> Source:
     opened for reading only, and for each person anew, since processes that are forked off must not
     share a connection; an index on the user column makes that fast.
 
+    A row of CSV is a line, or several where a quoted value has them. A line whose quotes are not
+    closed as CSV has it, up to a row as long as the header, is a bad row alone, and what follows is
+    read as if it were not there: a stray quote takes nobody else's rows.
+
     Raises:
-        ValueError: If it is neither, or lacks a table or a column.
+        ValueError: If it is neither, or lacks a table or a column, or has a column twice.
     """
     if path.is_dir():
         return _open_folder(path, table)
@@ -171,12 +190,16 @@ def open_source(path: Path, table: Table) -> Source:
 
 def _open_folder(folder: Path, table: Table) -> Source:
     rows: dict[str, Callable[[], Iterable[Row]]] = {}
+    problems = []
     for file in sorted(folder.glob("*.csv")):
-        name = normalise_name(file.stem)
+        name = _name(file.stem)
         if name in rows:
             raise ValueError(f"two files of {folder} are of one person; put them together")
-        rows[name] = partial(_rows_of_file, file, table)
-    return Source(rows)
+        if name:
+            rows[name] = partial(_rows_of_file, file, table)
+        else:
+            problems.append(f"{os.fsencode(file)}: its name names no one")
+    return Source(rows, tuple(problems))
 
 
 def _rows_of_file(file: Path, table: Table) -> Iterator[Row]:
@@ -190,41 +213,73 @@ def _open_csv(file: Path, table: Table) -> Source:
     found: dict[str, list[Row]] = {}
     problems = []
     for where, (user, *values), problem in _csv_rows(file, [table.user, *table.columns]):
-        if name := normalise_name(user):
+        if name := _name(user):
             found.setdefault(name, []).append((where, values))
         else:
-            problems.append(problem or f"{where}: column {table.user!r} is empty")
+            problems.append(problem or f"{where}: column {table.user!r} names no one")
     return Source({name: partial(iter, rows) for name, rows in found.items()}, tuple(problems))
 
 
 def _csv_rows(file: Path, wanted: list[str]) -> Iterator[tuple[str, list[str], str]]:
     """Yield where each row is, its values of the columns wanted, and what is wrong with it.
 
-    A row of another length than the header has empty values.
+    A bad row, also one of another length than the header, has empty values.
 
     Raises:
-        BadRowError: If the header lacks a column, or the file cannot be read as text in UTF-8.
+        BadRowError: If the header lacks a column or has it twice, or the file cannot be read.
     """
     try:
-        with file.open(encoding="utf-8-sig", newline="") as text:
-            lines = csv.reader(text, strict=True)
-            header = next(lines, [])
-            if missing := [column for column in wanted if column not in header]:
-                raise BadRowError(f"{file}, line 1: no column {missing[0]!r}")
+        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+            lines = _csv_lines(text)
+            _, header, _ = next(lines, (1, [], ""))
+            for column in wanted:
+                if header.count(column) != 1:
+                    found = "two columns" if column in header else "no column"
+                    raise BadRowError(f"{file}, line 1: {found} {column!r}")
             places = [header.index(column) for column in wanted]
-            for row in filter(None, lines):
-                where = f"{file}, line {lines.line_num}"
-                if len(row) == len(header):
+            for number, row, problem in lines:
+                where = f"{file}, line {number}"
+                if problem:
+                    yield where, [""] * len(wanted), f"{where}: {problem}"
+                elif row:
                     yield where, [row[place] for place in places], ""
-                else:
-                    problem = f"{where}: {len(row)} values under {len(header)} columns"
-                    yield where, [""] * len(wanted), problem
-    except csv.Error as error:
-        raise BadRowError(f"{file}: {error}") from None
-    except UnicodeDecodeError:
-        raise BadRowError(f"{file}: no text in UTF-8") from None
     except OSError as error:
         raise BadRowError(f"{file}: {error.strerror}") from None
+
+
+def _csv_lines(text: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
+    """Yield each row's last line, its values, and what is wrong with it: the header, then others.
+
+    A row of several lines that is wrong is its first line alone; its others are read again.
+    """
+    csv.field_size_limit(2**31 - 1)  # of the process: the default, 2^17, is less than long texts
+    again: deque[str] = deque()
+    taken: list[str] = []
+
+    def lines() -> Iterator[str]:
+        while line := again.popleft() if again else next(text, ""):
+            taken.append(line)
+            yield line
+
+    number, length, reader = 0, 0, csv.reader(lines(), strict=True)
+    while True:
+        row, problem = [], ""
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = str(error)
+        length = length or len(row)
+        if row and len(row) != length:
+            problem = f"{len(row)} values under {length} columns"
+        if problem:
+            again.extendleft(reversed(taken[1:]))
+            del taken[1:]
+            reader = csv.reader(lines(), strict=True)
+        number += len(taken)
+        taken.clear()
+        yield number, row, problem
 
 
 _MOST_AT_ONCE = 500  # spellings of one name in a question, of the 999 that SQLite takes
@@ -256,8 +311,8 @@ def _open_sqlite(file: Path, table: Table) -> Source:
         spelt: dict[str, list[str | int]] = {}
         problems: tuple[str, ...] = ()
         for (name,) in db.execute(f"SELECT DISTINCT {user} FROM {quoted} ORDER BY 1"):
-            if isinstance(name, (str, int)) and normalise_name(str(name)):
-                spelt.setdefault(normalise_name(str(name)), []).append(name)
+            if isinstance(name, (str, int)) and _name(str(name)):
+                spelt.setdefault(_name(str(name)), []).append(name)
             else:
                 problems = (f"{file}: rows whose {table.user!r} names no one",)
     columns = ", ".join([row_id, *map(_quoted, table.columns)])
@@ -280,9 +335,20 @@ def _rows_of_names(file: Path, query: str, spelt: list[str | int]) -> list[Row]:
 def _database(file: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            db.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
             yield db
     except sqlite3.Error as error:
-        raise BadRowError(f"{file}: {type(error).__name__} of SQLite") from None
+        raise BadRowError(f"{file}: {type(error).__name__} of SQLite{_advice(file)}") from None
+
+
+def _advice(file: Path) -> str:
+    with suppress(OSError), file.open("rb") as start:
+        if start.read(20)[18:] == b"\2\2":  # as SQLite's file format has it
+            return (
+                "; it is in WAL mode, in which SQLite writes in its folder to read it: where it "
+                "may not, PRAGMA journal_mode=DELETE first"
+            )
+    return ""
 
 
 def _quoted(name: str) -> str:

@@ -32,8 +32,13 @@ def user_id(key: bytes, name: str) -> str:
 
 
 def normalise_name(name: str) -> str:
-    """Return a name without blanks around it, its letters composed (Unicode NFC)."""
-    return unicodedata.normalize("NFC", name.strip())
+    """Return a name without blanks around it, its letters composed (Unicode NFC).
+
+    Characters of format, which are not seen (category Cf: zero-width spaces, soft hyphens, marks of
+    byte order), are no part of it.
+    """
+    seen = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFC", seen.strip())
 
 
 def write_key(path: Path) -> None:

@@ -1,8 +1,8 @@
 """Kubernetes manifests of the layout that the compose file describes.
 
 Each container of the compose file is a Deployment of one pod, each of its networks a NetworkPolicy,
-and what it mounts a Secret, a ConfigMap or a claim. The compose file stays the one description:
-users, rights, memory and who reaches whom are read out of it.
+and what it mounts a Secret or a claim. The compose file stays the one description: users, rights,
+memory and who reaches whom are read out of it.
 """
 
 from __future__ import annotations
@@ -15,24 +15,39 @@ import yaml
 
 from fedpriv.deploy.compose import compose_file
 
-_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+_VARIABLE = re.compile(r"\$\$|\$\{(\w+):-([^}]*)\}")
 _PORTS = {"superlink": 8000, "gate": 8443, "supernode": 9094}
 _DNS = {
     "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}],
     "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
 }
+_SERVERS_PART = "parts-server"  # claim that has node-users.json too
 # A secret's files are root's, and readable by the pod's group; private keys must be the process's
-# alone, so they are copied to memory first. As an archive, because a secret has no folders.
-_COPY_KEYS = "umask 077 && tar --no-same-owner --no-same-permissions -xf /given/keys.tar -C /keys"
+# alone, so they are copied to memory first. As an archive, because a secret has no folders. Its own
+# folder `.` is left out: the volume is root's, so that tar may not change its time or mode.
+_COPY_KEYS = (
+    "umask 077 && tar --no-same-owner --no-same-permissions --strip-components=1 "
+    "-xf /given/keys.tar -C /keys"
+)
 
 
 def read_compose(text: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return a compose file with its variables filled in: given ones, else their defaults."""
+    """Return a compose file with its variables filled in: given ones, else their defaults.
+
+    As compose has it, an empty one is not given, and a value is no part of the file's YAML.
+    """
 
     def value(found: re.Match[str]) -> str:
-        return environment.get(found[1], found[2])
+        return (environment.get(found[1]) or found[2]) if found[1] else "$"
 
-    return yaml.safe_load(_VARIABLE.sub(value, text).replace("$$", "$"))
+    def filled(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: filled(each) for key, each in part.items()}
+        if isinstance(part, list):
+            return [filled(each) for each in part]
+        return _VARIABLE.sub(value, part) if isinstance(part, str) else part
+
+    return filled(yaml.safe_load(text))
 
 
 def kubernetes_manifests(
@@ -143,7 +158,7 @@ def _deployment(name: str, service: Mapping[str, Any]) -> dict[str, Any]:
         size = next(o for o in options.split(",") if o.startswith("size=")).removeprefix("size=")
         _in_memory(volumes, mounts, path, _bytes(size))
     for source, target, mode in _mounted(service):
-        label = source.replace("/", "-").removesuffix(".json")
+        label = source.replace("/", "-")
         if _is_secret(source):
             volumes.append({"name": label, "secret": {"secretName": label}})
             _in_memory(volumes, mounts, target, "16Mi")
@@ -158,9 +173,8 @@ def _deployment(name: str, service: Mapping[str, Any]) -> dict[str, Any]:
             })  # fmt: skip
             continue
         mount = {"name": label, "mountPath": target, "readOnly": mode == "ro"}
-        if source.endswith(".json"):
-            volumes.append({"name": label, "configMap": {"name": label}})
-            mount["subPath"] = source
+        if source.endswith(".json"):  # a ConfigMap ends at 1 MiB, which 30,000 users are over
+            mount |= {"name": _SERVERS_PART, "subPath": source}
         else:
             volumes.append({"name": label, "persistentVolumeClaim": {"claimName": label}})
         mounts.append(mount)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import tracemalloc
 from contextlib import closing
 
 import numpy as np
@@ -63,7 +64,7 @@ def test_every_form_of_file_gives_the_same_people_and_rows(kind, tmp_path, key):
     ann = user_id(read_key(key), "Ann")
     assert sorted(users) == sorted(user_id(read_key(key), name) for name in ("Ann", "Bob"))
     assert {name: column.tolist() for name, column in users[ann].items()} == ANN
-    assert [users[ann][name].dtype.kind for name in ANN] == ["f", "i", "U"]
+    assert [users[ann][name].dtype.kind for name in ANN] == ["f", "i", "O"]
     assert ann in users and "Ann" not in users and list(users.problems()) == []
 
 
@@ -76,12 +77,17 @@ def test_every_form_of_file_gives_the_same_people_and_rows(kind, tmp_path, key):
         ("Ann,1,9223372036854775808,a", "line 2: column 'n' holds no whole number"),
         ("Ann,1,3,", "line 2: column 'word' holds no text"),
         ("Ann,1,3", "line 2: 3 values under 4 columns"),
-        (",1,3,a", "line 2: column 'who' is empty"),
+        (",1,3,a", "line 2: column 'who' names no one"),
+        ("\udcff,1,3,a", "line 2: column 'who' names no one"),
+        ("Ann,1,3,\udcff", "line 2: column 'word' holds no text"),
+        ('Ann,1,3,"a"b', "line 2: ',' expected after '\"'"),
+        ('Ann,1,3,"a', "line 2: unexpected end of data"),
     ],
 )
 def test_a_bad_row_is_named_and_stops_nobody_else(bad, said, tmp_path, key):
     path = tmp_path / "people.csv"
-    path.write_text(f"who,x,n,word\n{bad}\nBob,1,2,b\n", "utf-8")
+    text = f"who,x,n,word\n{bad}\nBob,1,2,b\n"
+    path.write_text(text, "utf-8", errors="surrogateescape", newline="")
     users = opened(path, key)
     assert list(users.problems()) == [f"{path}, {said}"]
     assert users[user_id(read_key(key), "Bob")]["x"].tolist() == [1.0]
@@ -95,7 +101,7 @@ def test_bad_rows_of_a_folder_and_of_a_table_are_named(tmp_path, key):
     assert list(opened(people, key).problems()) == [
         f"{people / 'Cleo.csv'}, line 1: no column 'word'",
         f"{people / 'Dan.csv'}, line 3: 1 values under 3 columns",
-        f"{people / 'Eve.csv'}: no text in UTF-8",
+        f"{people / 'Eve.csv'}, line 2: column 'word' holds no text",
     ]
     rows = [*ROWS, ("Cleo", 1, 2.0, "a"), ("Dan", b"1", 2, "a"), (None, 1, 2, "a")]
     found = sorted(opened(sqlite(tmp_path / "people.sqlite", rows), key).problems())
@@ -104,6 +110,91 @@ def test_bad_rows_of_a_folder_and_of_a_table_are_named(tmp_path, key):
         ", row 5: column 'x' holds no finite number",
         ": rows whose 'who' names no one",
     ]
+
+
+def test_a_quote_that_is_not_closed_is_of_its_line_alone(tmp_path, key):
+    """Also where quotes of other people follow; and what is closed may have several lines."""
+    path = tmp_path / "people.csv"
+    lines = [
+        "who,x,n,word", 'Ann,1,1,"of two', 'lines, and ""more"""', 'Bob,2,2,"open', "Cleo,3,3,a",
+        'Dan,4,4,"so', 'Eve,5,5,"so', '"Fay",6,6,"closed"', 'Gus,7,7,"too', "Hal,8,8,c",
+        'Ida,9,9,",b"',
+    ]  # fmt: skip
+    path.write_text("\n".join([*lines, ""]), "utf-8")
+    users = opened(path, key)
+    found = {name: users.get(user_id(read_key(key), name)) for name in ("Ann", "Bob", "Eve", "Fay")}
+    assert found["Ann"]["word"].tolist() == ['of two\nlines, and "more"']
+    assert found["Fay"]["word"].tolist() == ["closed"] and found["Bob"] is found["Eve"] is None
+    assert len(users) == 5
+    bad = [int(line.partition("line ")[2].partition(":")[0]) for line in users.problems()]
+    assert bad == [4, 6, 7, 9]
+
+
+@pytest.mark.parametrize("column", ["word", "other"])
+def test_a_long_text_is_one_like_others(column, tmp_path, key):
+    path, long = tmp_path / "people.csv", "y" * 2**18
+    given = {"word": "a", "other": "a", column: long}
+    path.write_text(
+        f"who,x,n,word,other\nAnn,1,1,{given['word']},{given['other']}\nBob,1,2,b,b\n", "utf-8"
+    )
+    users = opened(path, key)
+    assert users[user_id(read_key(key), "Ann")]["word"].tolist() == [given["word"]]
+    assert len(users) == 2 and not list(users.problems())
+
+
+def test_texts_take_the_memory_of_their_letters():
+    rows = [("here", ["a" * (2**17 if n == 0 else 1)]) for n in range(3000)]
+    tracemalloc.start()
+    words = Table(columns={"word": str}).parse(rows)["word"]
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert taken < 2**22 and (words == "a").sum() == 2999 and np.unique(words).size == 2
+    assert Table(columns={"word": str}).parse([("here", ["a\0"])])["word"].tolist() == ["a\0"]
+
+
+@pytest.mark.parametrize("twice", ["who", "x"])
+def test_a_column_that_is_there_twice_is_refused_and_others_may_be(twice, tmp_path, key):
+    path = tmp_path / "people.csv"
+    path.write_text("who,x,n,word,,\nAnn,1,2,a,,\n", "utf-8")
+    assert len(opened(path, key)) == 1
+    path.write_text(f"who,x,n,word,{twice}\nAnn,1,2,a,Bob\n", "utf-8")
+    with pytest.raises(BadRowError, match=f"line 1: two columns '{twice}'"):
+        opened(path, key)
+
+
+def test_names_that_are_not_utf8_stop_nobody_else(tmp_path, key):
+    """Of files in a folder, and in a table."""
+    people = folder(tmp_path / "people")
+    (people / os.fsdecode(b"C\xff.csv")).write_text("x,n,word\n1,2,a\n", "utf-8")
+    (people / "\u200b.csv").write_text("x,n,word\n1,2,a\n", "utf-8")
+    users = opened(people, key)
+    assert len(users) == 2 and all(users[name]["x"].size for name in users)
+    problems = list(users.problems())
+    assert len(problems) == 2 and all("names no one" in line for line in problems)
+    assert any("C\\xff.csv" in line for line in problems) and "".join(problems).encode()
+    path = sqlite(tmp_path / "people.db")
+    with closing(sqlite3.connect(path)) as db, db:
+        into = 'INSERT INTO "a ""table""" VALUES '
+        db.execute(f"{into} (CAST(x'ff' AS TEXT), 1, 2, 'a')")
+        db.execute(f"{into} ('Dan', 1, 2, CAST(x'ff' AS TEXT))")
+    users = opened(path, key)
+    assert len(users) == 3
+    assert [line.partition("people.db")[2] for line in users.problems()] == [
+        ": rows whose 'who' names no one",
+        ", row 5: column 'word' holds no text",
+    ]
+
+
+def test_a_database_in_wal_mode_that_cannot_be_opened_is_said_to_be_one(tmp_path, key):
+    path = sqlite(tmp_path / "people.db")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+    assert len(opened(path, key)) == 2
+    for ending in ("-wal", "-shm"):  # as in a folder where nobody may write, root neither
+        (tmp_path / f"people.db{ending}").unlink(missing_ok=True)
+        (tmp_path / f"people.db{ending}").mkdir()
+    with pytest.raises(BadRowError, match=r"of SQLite; it is in WAL mode, .*mode=DELETE"):
+        opened(path, key)
 
 
 BINARY = Table(
@@ -192,6 +283,9 @@ def test_ids_are_the_keys_and_are_what_they_were(key):
     assert user_id(secret, "Zoé") == hmac.new(secret, message, hashlib.sha256).hexdigest()[:32]
     assert user_id(secret, "Zoé") != user_id(bytes(32), "Zoé")
     assert user_id(bytes(32), "Ann") == "9d9c295863318393cd0535dbdf63ec26"
+    for unseen in ("\u200b", "\u00ad", "\ufeff", "\u2060"):  # of category Cf
+        for name in (f"Zo{unseen}é", f" {unseen} Zoé", f"Zoe{unseen}\u0301 {unseen}"):
+            assert user_id(secret, name) == user_id(secret, "Zoé")
 
 
 def test_a_key_is_its_owners_alone_and_never_replaced(tmp_path, key):

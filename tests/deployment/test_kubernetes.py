@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -57,15 +61,26 @@ def test_what_a_pod_mounts_is_what_the_container_mounts_and_nothing_of_another_n
             volume.split(":")[0].removeprefix("./deploy/").replace("/", "-").removesuffix(".json")
             for volume in services[name].get("volumes", [])
         }
-        assert given == {label for label in expected if not label.startswith("data-")}
+        assert given == {
+            label for label in expected if not label.startswith(("data-", "node-users"))
+        }
         for label in given:
-            kind = "secret" if label.startswith(("keys-", "operator")) else None
-            kind = kind or ("configMap" if label == "node-users" else "persistentVolumeClaim")
-            assert kind in volumes[label]
+            is_secret = label.startswith(("keys-", "operator"))
+            assert ("secret" if is_secret else "persistentVolumeClaim") in volumes[label]
         (container,) = pod["spec"]["containers"]
         assert not {one["name"] for one in container["volumeMounts"]} & {
             label for label, one in volumes.items() if "secret" in one
         }, "keys are copied: a secret's files are not the process's alone"
+
+
+def test_who_is_on_which_node_lies_beside_the_servers_part():
+    """In a ConfigMap, which ends at 1 MiB, 30,000 ids have no room."""
+    (container,) = deployments()["serverapp"]["spec"]["containers"]
+    (mount,) = [one for one in container["volumeMounts"] if one["mountPath"] == "/node-users.json"]
+    assert mount == {
+        "name": "parts-server", "mountPath": "/node-users.json", "readOnly": True,
+        "subPath": "node-users.json",
+    }  # fmt: skip
 
 
 def test_files_of_a_nodes_own_take_the_place_of_its_part_of_a_corpus():
@@ -119,22 +134,53 @@ def test_pods_reach_those_they_share_a_network_with_and_everybody_the_gate_s_por
     assert ports[0]["ingress"] == [{"ports": [{"port": 8443}]}]
 
 
-def test_keys_that_are_copied_are_the_processs_alone(tmp_path):
-    pod = deployments()["superlink"]["spec"]
-    (copy,) = pod["initContainers"]
-    (tmp_path / "made" / "nodes").mkdir(parents=True)
+def archive_of_keys(folder):
+    """Make an archive, as the guide has it, where a pod has it, and return the command's copy."""
+    (copy,) = deployments()["superlink"]["spec"]["initContainers"]
+    (folder / "made" / "nodes").mkdir(parents=True)
     for name in ("superlink.key", "superexec.secret", "nodes/node-1.pub"):
-        (tmp_path / "made" / name).write_text("secret", "ascii")
-        (tmp_path / "made" / name).chmod(0o644)
-    (tmp_path / "given").mkdir()
-    with tarfile.open(tmp_path / "given" / "keys.tar", "w") as archive:
-        archive.add(tmp_path / "made", ".")
+        (folder / "made" / name).write_text("secret", "ascii")
+        (folder / "made" / name).chmod(0o644)
+    (folder / "given").mkdir()
+    with tarfile.open(folder / "given" / "keys.tar", "w") as archive:
+        archive.add(folder / "made", ".")
+    command = copy["command"][-1].replace("/given/", f"{folder}/given/")
+    return ["sh", "-c", command.replace(" /keys", f" {folder}/keys")]
+
+
+def test_keys_that_are_copied_are_the_processs_alone(tmp_path):
+    command = archive_of_keys(tmp_path)
     (tmp_path / "given" / "keys.tar").chmod(0o440)
     (tmp_path / "keys").mkdir()
-    command = copy["command"][-1].replace("/given/", f"{tmp_path}/given/")
-    subprocess.run(["sh", "-c", command.replace(" /keys", f" {tmp_path}/keys")], check=True)
+    subprocess.run(command, check=True)
     check_keys(tmp_path / "keys")
     assert (tmp_path / "keys" / "nodes" / "node-1.pub").read_text("ascii") == "secret"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")
+def test_keys_are_copied_to_a_folder_that_is_root_s():
+    """As the kubelet makes an emptyDir for a pod with a group: of root and the group, mode 2777."""
+    user = 10001
+    folder = Path(tempfile.mkdtemp())  # not in tmp_path, where root alone may look
+    try:
+        folder.chmod(0o755)
+        command = archive_of_keys(folder)
+        (folder / "keys").mkdir()
+        os.chown(folder / "keys", 0, user)
+        (folder / "keys").chmod(0o2777)
+        subprocess.run(command, check=True, user=user, group=user, extra_groups=[])
+        check_keys(folder / "keys")
+        made = [path.stat() for path in (folder / "keys").rglob("*")]
+        assert len(made) == 4 and {one.st_uid for one in made} == {user}
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_empty_variables_are_defaults_and_others_are_what_they_are():
+    assert documents({"FEDPRIV_USER": "", "FEDPRIV_SUPERLINK": ""}) == documents()
+    for given in ('a "b":\\n c', "$$x ${y:-z}", "'", "a\nb: {"):
+        (container,) = deployments({"FEDPRIV_PLANS": given})["client-1"]["spec"]["containers"]
+        assert {"name": "FEDPRIV_PLANS", "value": given} in container["env"]
 
 
 @pytest.mark.slow  # an environment of its own

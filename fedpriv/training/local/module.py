@@ -182,6 +182,9 @@ class ModuleTrainer:
         personal: Parameters that every user trains anew from these values and keeps to itself: they
             are not in the params that it is given, nor in what it returns.
         optimizer: Takes the steps, at the schedule's rate and with the multiplier.
+
+    Raises:
+        ValueError: For a module that `check_module` refuses, or what the optimiser's `init` does.
     """
 
     #: Of what a schedule may ask besides plain steps.
@@ -209,6 +212,8 @@ class ModuleTrainer:
         }
         rate, make = self.schedule.learning_rate, self.schedule.optimizer or self.make_optimizer
         optimizer = make(learning_rate=rate, multiplier=factors)
+        # What cannot take a user's steps refuses here, and not when rounds are charged.
+        optimizer.init({name: p for name, p in own.items() if p.requires_grad})
         object.__setattr__(self, "_own", own)
         object.__setattr__(self, "optimizer", optimizer)
         object.__setattr__(self, "_state", OwnState(self.module, self.loss))

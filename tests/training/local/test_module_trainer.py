@@ -9,6 +9,7 @@ from torch import nn
 
 import fedpriv as fp
 from fedpriv import tree
+from fedpriv.datasets.local_data import NodeUsers
 from fedpriv.mechanisms import Clip
 from fedpriv.models import SoftmaxRegression
 from fedpriv.rng import Key
@@ -241,6 +242,20 @@ def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(
     assert done.num_failed == 0 and np.abs(done.total["bias"]).sum() > 0
 
 
+class OnNode(NodeUsers):
+    def __init__(self, people):
+        self._people = people
+
+    def __getitem__(self, user_id):
+        return self._people[user_id]
+
+    def __iter__(self):
+        return iter(self._people)
+
+    def __len__(self):
+        return len(self._people)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -254,11 +269,14 @@ def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(
         ),
     ],
 )  # fmt: skip
-def test_what_needs_more_than_gradients_is_refused_before_a_run(given, said, tmp_path):
+@pytest.mark.parametrize("on_node", [False, True])
+def test_what_needs_more_than_gradients_is_refused_before_a_run(given, said, on_node, tmp_path):
+    """Also where nobody's examples are looked at before the first round."""
     people = {f"u{n}": arrays(6, seed=n) for n in range(6)}
     task = ModuleTask(
-        name="t", module=lambda: nn.Linear(4, 3), loss=cross_entropy, users=people,
-        public=arrays(6, seed=9), synthetic=True, client_optimizer=given,
+        name="t", module=lambda: nn.Linear(4, 3), loss=cross_entropy,
+        users=OnNode(people) if on_node else people,
+        public=None if on_node else arrays(6, seed=9), synthetic=True, client_optimizer=given,
     )  # fmt: skip
     with pytest.raises(ValueError, match=said):
         fp.run(
