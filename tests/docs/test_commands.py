@@ -6,6 +6,7 @@ tiny data and in a small size. `make options` writes the list, docs/results/comm
 
 from __future__ import annotations
 
+import functools
 import glob
 import lzma
 import os
@@ -63,7 +64,7 @@ RULES = (
     ("three-nodes|flower-app", "", FLOWER),
     ("", r"^(\w+=1 |export \w+=1|)(flwr|flower-\w+|$)", FLOWER),
     ("", r"^fedpriv (reproduce .|study (?!.*--dry-run)|tune)|model=full|noise.svg", SLOW),
-    ("before-running", "plan adadps", SLOW),
+    ("before-running|pretrained", r"^fedpriv (plan|run simulations)", SLOW),
     ("", r"^fedpriv ", HERE),
 )  # fmt: skip
 
@@ -194,6 +195,7 @@ def small(text: str) -> str:
     return SIZE.sub(lambda found: f"{found[1]}{found[2]}{SMALL[found[1]]}", text)
 
 
+@functools.cache
 def dump() -> bytes:
     """Return a dump of 600 posts of 120 people."""
     draw, posts = random.Random(0), []
