@@ -27,7 +27,7 @@ help:
 	@echo "make sbom       list what a core installation consists of (CycloneDX), in dist/sbom.json"
 	@echo "make next-flower  simulation, apps, launcher and deployment on the newest Flower of the index"
 	@echo "make docs       the site, in build/site; notebooks run once for each content"
-	@echo "make options    write the pages of all options and commands from the code"
+	@echo "make options    write the pages of all options, commands and tested commands from the code"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 
@@ -124,7 +124,7 @@ docs: $(STAMP)
 	@echo "build/site/index.html"
 
 options: $(STAMP)
-	$(BIN)/python docs/write_options.py
+	$(BIN)/python -m docs.write_options
 
 test-full: $(STAMP)
 	$(MAKE) --jobs 2 check suite TESTS='-m "slow or not slow"'

@@ -1,4 +1,4 @@
-"""Writes pages from the code: of all options, of all commands, and code of examples in others.
+"""Writes pages from the code: of options, of commands and of who tests them; examples in others.
 
 `make options` calls it.
 
@@ -159,7 +159,10 @@ def with_code(page: str) -> str:
 
 
 if __name__ == "__main__":
+    from tests.docs.test_commands import LIST, listing
+
     for shown in Path(__file__).parent.rglob("*.md"):
         shown.write_text(with_code(shown.read_text("utf-8")), "utf-8")
     Path(__file__).with_name("options.md").write_text(tables(), "utf-8")
     Path(__file__).parent.joinpath("reference", "commands.md").write_text(commands(), "utf-8")
+    LIST.write_text(listing(), "utf-8")

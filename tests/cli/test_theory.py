@@ -102,14 +102,6 @@ def test_the_page_has_the_numbers_of_its_example():
     assert float(words[words.index("--smoothness") + 1]) == loss.smoothness
 
 
-def test_the_commands_of_the_page_run(subtests):
-    page = (ROOT / "docs" / "theory.md").read_text("utf-8")
-    for found in commands(page):
-        if found.words[:2] == ("fedpriv", "theory") and len(found.words) > 2:
-            with subtests.test(command=found):
-                assert fedpriv(*found.words[1:]).exit_code == 0
-
-
 def test_a_bound_above_guessing_is_said_to_be_empty(subtests):
     problem = ("--rounds", "9", "--learning-rate", "1", "--distance", "1")
     for name, rest in {

@@ -1,4 +1,7 @@
-"""The script that makes a deployment's keys: modes, names, and what is there or half made."""
+"""The script that makes a deployment's keys: modes, names, and what is there or half made.
+
+`docs/deployment.md` has its command.
+"""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 #: What is the shell's or another project's: containers are tried by `make deploy-guide`.
 FOREIGN = (
-    *("cd", "export", "source", ".", "sh", "git", "mkdir", "sbatch", "srun", "python3"),
-    *("docker", "docker-compose"),
+    *("cd", "export", "source", ".", "sh", "git", "mkdir", "sbatch", "srun", "python", "python3"),
+    *("docker", "docker-compose", "kubectl", "tar"),
 )
 
 

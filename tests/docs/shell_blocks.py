@@ -45,7 +45,9 @@ def commands(page: str) -> list[Command]:
                 if word not in _SEPARATORS:
                     words.append(word)
                 elif words:
-                    found.append(_command(words))
+                    # Of a loop what is done in it.
+                    words = [] if words[0] == "for" else words[words[0] in ("do", "done") :]
+                    found += [_command(words)] if words else []
                     words = []
     return found
 

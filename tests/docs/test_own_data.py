@@ -36,7 +36,6 @@ from fedpriv.runs.prepared import start_run
 from server import app as server_app
 from tests.backends.flower.stub_grid import StubGrid, context
 from tests.command_line import CliRunner, fedpriv, refusal
-from tests.docs.command_checks import check
 from tests.docs.shell_blocks import commands
 
 ROOT = Path(__file__).parents[2]
@@ -154,9 +153,7 @@ def place(tmp_path):
         del sys.modules[name]
 
 
-def test_its_commands_could_be_typed():
-    for command in COMMANDS:
-        check(command)
+def test_the_page_is_short():
     assert len(PAGE.splitlines()) <= 120
 
 

@@ -12,8 +12,6 @@ from fedpriv import cli
 from fedpriv.studies.record import read_study
 from fedpriv.studies.study import Resolver, load_study
 from tests.command_line import CliRunner
-from tests.docs.command_checks import check
-from tests.docs.shell_blocks import commands
 
 PAGE = (Path(__file__).parents[2] / "docs/studies.md").read_text("utf-8")
 
@@ -38,11 +36,6 @@ def test_every_file_is_a_study(place):
     assert len(own) == 4 and {trial.data for trial in own} == {"fold 1"}
     assert own[-1].experiment.options()["server"] == "momentum"
     assert load_study("searched.toml").search.compose
-
-
-def test_its_commands_could_be_typed(place):
-    for command in commands(PAGE):
-        check(command)
 
 
 def test_a_dry_run_says_what_the_file_comes_to(place):

@@ -1,4 +1,7 @@
-"""Ready-made experiments that divide published sets among users, on small files of their forms."""
+"""Ready-made experiments that divide published sets among users, on small files of their forms.
+
+Those of the commands of docs/datasets.md.
+"""
 
 import gzip
 import json

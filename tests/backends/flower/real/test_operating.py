@@ -1,4 +1,7 @@
-"""What an operator sees and types: a node that is killed, a run that is stopped and goes on."""
+"""What an operator sees and types: a node that is killed, a run that is stopped and goes on.
+
+The commands that flower-apps.md and three-nodes.md have for that, on their own run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two SuperNodes whose users come from SQLite files of their own, in real processes."""
+"""Two SuperNodes with SQLite files of their own (own-data.md), in real processes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,378 @@
+"""Every command of README, docs/ and examples/: run here, by another test, or why by none.
+
+Here a page's commands are typed in the page's order, in a folder with the files that it names, on
+tiny data and in a small size. `make options` writes the list, docs/results/commands.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import lzma
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fedpriv.datasets.stackexchange.rosters import is_public_tenth
+from fedpriv.experiments.load import load_experiment
+from fedpriv.privacy.statement.verify import verify_run
+from tests.backends.flower.real.processes import BIN, copy_app
+from tests.command_line import fedpriv
+from tests.datasets.importers.test_stackexchange import answer, document, question
+from tests.docs import shell_blocks
+from tests.docs.command_checks import ROOT, Refused, check
+from tests.docs.shell_blocks import Command, commands
+from tests.docs.test_pages import NOTEBOOKS, RUN_BY, name_of
+from tests.tiny_bert import write_tiny_bert
+
+LIST = ROOT / "docs" / "results" / "commands.md"
+FILES = (ROOT / "README.md", *shell_blocks.PAGES, *sorted(ROOT.glob("examples/*/README.md")))
+TEXTS = {file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in FILES}
+COMMANDS = {page: found for page, text in TEXTS.items() if (found := commands(text))}
+
+HERE = "tests/docs/test_commands.py"
+SLOW = f"{HERE} (slow)"
+FLOWER = f"{HERE} (slow, in Flower's processes)"
+#: Parts of a page's name and of a command, as regular expressions: by which test such a command is
+#: run, or why it is not. The first rule that fits counts.
+RULES = (
+    ("", r"^(python3 -m venv|source|pip|make run)\b", "installation"),
+    ("", r"^make test$", "the tests themselves"),
+    ("", r"^make encoder$", "fetches 83 MB from the network"),
+    ("", r"cuda:|--gpus-per-worker", "needs a GPU"),
+    ("", r"reproduce recycling-cifar", "takes hours"),
+    ("", r"^flwr (ls|stop|.*/resume\.toml)", "tests/backends/flower/real/test_operating.py"),
+    ("deployment", r"operator ls|RUN_ID|:/resume", "needs Docker and a run to stop or resume"),
+    ("deployment", r"docker-compose", "needs Docker: `make deploy-guide` runs it"),
+    ("deployment", r"^kubectl|^tar", "needs a cluster of Kubernetes"),
+    ("deployment", r"keys\.sh deploy 3 ", "tests/deployment/test_keys.py"),
+    ("deployment", r"^cd|^python3|^sh|--app", "tests/deployment/own_files.py (`make deploy-test`)"),
+    ("own-data.md", r"^flower-superlink", "tests/backends/flower/real/test_own_data.py"),
+    ("own-data.md", "", "tests/docs/test_own_data.py"),
+    ("datasets", "", "tests/experiments/test_by_user.py"),
+    ("extending", "pictures", "tests/docs/test_extending.py"),
+    ("your-own", "--start", "tests/docs/test_public_start.py"),
+    ("examples/(?!flower-app)", "", "tests/examples/test_examples.py"),
+    ("three-nodes|flower-app", "", FLOWER),
+    ("", r"^(\w+=1 |export \w+=1|)(flwr|flower-\w+|$)", FLOWER),
+    ("", r"^fedpriv (reproduce .|study (?!.*--dry-run)|tune)|model=full|noise.svg", SLOW),
+    ("before-running|pretrained", r"^fedpriv (plan|run simulations)", SLOW),
+    ("", r"^fedpriv ", HERE),
+)  # fmt: skip
+
+
+def rule_of(page: str, command: Command) -> tuple[str, str, str]:
+    """Return the first rule that fits a command of a page.
+
+    Raises:
+        LookupError: If none does.
+    """
+    for rule in RULES:
+        if re.search(rule[0], page) and re.search(rule[1], str(command)):
+            return rule
+    raise LookupError(f"{page}: no rule of {HERE} says who runs `{command}`")
+
+
+def run_by(page: str, command: Command) -> str:
+    """Return the test that runs a command of a page, or why none does."""
+    return rule_of(page, command)[2]
+
+
+def listing() -> str:
+    """Return docs/results/commands.md."""
+    rows = [(page, c, run_by(page, c)) for page, found in COMMANDS.items() for c in found]
+    counted = Counter(by for _, _, by in rows)
+    here = sum(number for by, number in counted.items() if by.startswith(HERE))
+    others = sum(number for by, number in counted.items() if by.startswith("tests/")) - here
+    lines = [
+        "# Commands of README, documentation and examples, and the tests that run them",
+        "",
+        f"{len(rows)} commands: {here} are run by `{HERE}`, in small sizes on tiny data,",
+        f"and {others} by other tests. {len(rows) - here - others} are not run by tests:",
+        "",
+        *(f"- {n}: {by}" for by, n in counted.most_common() if not by.startswith("tests/")),
+        "",
+        "Of every command program, options, names and keys are checked. A command that no rule of",
+        "that test covers fails it. This page is written by `make options`.",
+        "",
+        "| page | command | run by, or why not |",
+        "|---|---|---|",
+    ]
+    for page, command, by in rows:
+        test, _, more = by.partition(" ")
+        by = f"`{test}` {more}".strip() if by.startswith("tests/") else by
+        lines.append(f"| {page} | `{str(command).replace('|', chr(92) + '|')}` | {by} |")
+    python = {"README.md": "tests/docs/test_readme.py"}
+    python |= {f"docs/{page}": test for page, test in RUN_BY.items()}
+    python |= {f"docs/{name_of(page)}": "tests/docs/test_pages.py" for page in NOTEBOOKS}
+    lines += [
+        "",
+        "## Python",
+        "",
+        "Blocks of Python, and cells of notebooks. Blocks of `text` are output, drawings or",
+        "sketches with a gap, and are not run.",
+        "",
+        "| page | run by |",
+        "|---|---|",
+        *(f"| {page} | `{test}` |" for page, test in sorted(python.items())),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def test_the_list_is_as_the_pages_are():
+    assert LIST.read_text("utf-8") == listing(), "`make options` writes it"
+
+
+def test_who_runs_a_command_names_its_page():
+    for page, found in COMMANDS.items():
+        for command in found:
+            by, _, _ = run_by(page, command).partition(" ")
+            if by.startswith("tests/") and by != HERE:
+                text = (ROOT / by).read_text("utf-8")
+                name = Path(page).parent.name if "examples" in page else Path(page).name
+                assert name in text, (by, name)
+
+
+def test_every_rule_is_of_use():
+    used = {rule_of(page, command) for page, found in COMMANDS.items() for command in found}
+    assert set(RULES) == used
+
+
+def test_no_command_stands_outside_a_block_of_commands():
+    blocks = re.compile(r"^```(?:text)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    typed = re.compile(r"^(fedpriv|flwr|flower-\w+|docker\S*|kubectl|make|pip) ", re.MULTILINE)
+    for page, text in TEXTS.items():
+        assert not [block for block in blocks.findall(text) if typed.search(block)], page
+
+
+def test_every_command_could_be_typed(subtests, monkeypatch):
+    for page, found in COMMANDS.items():
+        monkeypatch.chdir((ROOT / page).parent)
+        for command in found:
+            with subtests.test(page=page, command=command):
+                check(command)
+
+
+#: Options that make a run small, whatever a page says, and words that do so for other commands.
+SMALL = {"rounds": 2, "cohort": 6, "iterations": 10, "steps": 3, "passes": 1, "min-separation": 2,
+         "aggregate-start": 1, "users": 20, "seeds": 1}  # fmt: skip
+SIZE = re.compile(rf"(?<![\w.-])({'|'.join(SMALL)})( ?= ?)[\d.]+")
+ADDED = {"audit": ("--trials", "200"), "tune": ("--mean", "2")}
+ENCODER = "all-minilm-l6-v2-10f28a0f1270785b"
+#: What a page's reader has typed before, by a word of a command that takes what comes of it.
+BEFORE = {
+    "corpus": "data import Posts.xml.xz --out corpus",
+    "corpora/onstartups": "data import onstartups.Posts.xml.xz --out corpora/onstartups",
+    "deploy/parts/node-1": "data part corpus --nodes 3 --out deploy/parts",
+    "runs/first": "run dp-fedavg-tags --keep-checkpoints all --rounds 60 --out runs/first",
+    "runs/eps8": "run adadps-tags --out runs/eps8",
+    "runs/mine": "run own.py:mine --out runs/mine",
+    "runs/encoder-tags": "run encoder-tags --out runs/encoder-tags",
+    ENCODER: "encoder add all-MiniLM-L6-v2.zip --name all-minilm-l6-v2",
+    "encoder-tags": f"encoder embed {ENCODER} --corpus onstartups",
+    "simulations.threads.adapters:adapter_tags": f"encoder embed {ENCODER} --corpus onstartups",
+}  # fmt: skip
+#: Places of the reader's, by those in the folder here.
+PLACES = {
+    "/tmp/three": "three",
+    "/absolute/path/of/a/prepared/corpus": "corpus",
+    "/absolute/path/of/the/run": "run",
+    "/absolute/run": "run",
+    "/absolute/own.py": "own.py",
+}
+
+
+def small(text: str) -> str:
+    """Return a text with small numbers for the options that it sets."""
+    return SIZE.sub(lambda found: f"{found[1]}{found[2]}{SMALL[found[1]]}", text)
+
+
+@functools.cache
+def dump() -> bytes:
+    """Return a dump of 600 posts of 120 people."""
+    draw, posts = random.Random(0), []
+    for number in range(1, 601):
+        text = " ".join(f"word{draw.choice('abcdefghij')}" for _ in range(6))
+        if number % 2:
+            tags = f"<t{number % 5}>"
+            posts.append(question(number, number // 2 % 120, text, f"<p>{text}.</p>", tags))
+        else:
+            posts.append(answer(number, number - 1, draw.randrange(120), f"<p>{text}.</p>"))
+    return lzma.compress(document(*posts).encode())
+
+
+class Place:
+    """A folder in which a page's commands are typed, with the files of the page and its reader."""
+
+    def __init__(self, page: str, folder: Path) -> None:
+        self.page, self.folder, self.typed = page, folder, set()
+        self.names = {name: str(folder / here) for name, here in PLACES.items()}
+        text, own = TEXTS[page], ROOT / "examples" / "own-model"
+        files = {file.name: file.read_text("utf-8") for file in own.glob("*.py")}
+        files["own.py"] += "\n\nmine = experiment\n"
+        files |= dict(re.findall(r"```(?:toml|python)\n# (\S+)\n(.*?)```", text, re.DOTALL))
+        if cells := re.findall(r"```\{code-cell\} python\n(.*?)```", text, re.DOTALL):
+            code = "\n".join(cells[:-3]).replace("experiment(noise)", "experiment()")
+            files["own.py"] = code.replace("noise=noise", "noise=GaussianNoise(target_epsilon=8.0)")
+        for name in re.findall(r"simulations/studies/\w+\.toml", text):
+            files[name] = (ROOT / name).read_text("utf-8")
+        rostered = [str(number) for number in range(120) if not is_public_tenth(str(number))]
+        files["ids.txt"] = "\n".join(rostered)
+        for name, code in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(small(code), "utf-8")
+        for name in ("Posts.xml.xz", "onstartups.Posts.xml.xz"):
+            (folder / name).write_bytes(dump())
+        if ENCODER in text:
+            bert = write_tiny_bert(folder / "all-MiniLM-L6-v2")
+            shutil.make_archive(str(bert), "zip", bert)
+
+    def type(self, command: Command) -> None:
+        """Type a command of fedpriv, after those that its page's reader has typed.
+
+        Raises:
+            AssertionError: If it fails.
+        """
+        program, *words = command.words
+        for option, word in pairwise(["", *words]):
+            if word in BEFORE and option != "--out" and word not in self.typed:
+                self.typed.add(word)
+                if not (self.folder / word).exists():
+                    self.type(Command(("fedpriv", *BEFORE[word].split())))
+        done = fedpriv(*self.small(self.named(words)))
+        assert program == "fedpriv" and done.exit_code == 0 and done.output, f"{command}\n{done}"
+
+    def named(self, words: list[str]) -> list[str]:
+        """Return words with names of this place, and what a shell would expand."""
+        for path in self.folder.glob("cache/encoders/*"):
+            self.names[ENCODER] = path.name
+        for name, here in self.names.items():
+            words = [word.replace(name, here) for word in words]
+        return [item for word in words for item in (sorted(glob.glob(word)) or [word])]
+
+    def small(self, words: list[str]) -> list[str]:
+        """Return the words of a command of fedpriv in a small size."""
+        if words[0] not in ("run", "plan") or "--resume" in words:
+            return [*words, *ADDED.get(words[0], ())]
+        for flag in {"--cohort", "--users"}.intersection(words):
+            words[words.index(flag) + 1] = str(SMALL[flag[2:]])
+        words = [small(word) for word in words]
+        options = load_experiment(words[1]).options()
+        known = {name.rpartition(".")[2].replace("_", "-") for name in options} - {"users"}
+        sizes = {name: value for name, value in SMALL.items() if name in known}
+        if "encoder" in known:
+            sizes["encoder"] = self.names[ENCODER]
+        given = {word.partition("=")[0].removeprefix("--") for word in words}
+        return words + [
+            item for name in sizes.keys() - given for item in ("-s", f"{name}={sizes[name]}")
+        ]
+
+
+@pytest.fixture
+def place(request, tmp_path, monkeypatch):
+    """The folder of a page, which is the working directory and where corpora are looked for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield Place(request.param, tmp_path)
+    for name, module in [*sys.modules.items()]:
+        if str(getattr(module, "__file__", "")).startswith(f"{tmp_path}{os.sep}"):
+            del sys.modules[name]
+
+
+def those(by: str) -> dict[str, list[Command]]:
+    """Return the commands of each page that are run in a way."""
+    found = {page: [c for c in all_ if run_by(page, c) == by] for page, all_ in COMMANDS.items()}
+    return {page: own for page, own in found.items() if own}
+
+
+@pytest.mark.parametrize("place", those(HERE), indirect=True)
+def test_the_commands_of_a_page_run(place):
+    for command in those(HERE)[place.page]:
+        place.type(command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", those(SLOW), indirect=True)
+def test_the_slow_commands_of_a_page_run(place):
+    for command in those(SLOW)[place.page]:
+        place.type(command)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.ray
+@pytest.mark.parametrize("place", those(FLOWER), indirect=True)
+def test_the_commands_of_a_page_run_in_flower(place, flower):
+    """On free ports, by a SuperLink named "here"; every run has a folder of its own."""
+    own, superlink = "flower-app" in place.page, 0
+    app = place.folder / "app"
+    shutil.copytree(ROOT / "examples" / "flower-app", app) if own else copy_app(app)
+    if "prepared/corpus" in TEXTS[place.page]:
+        place.type(Command(("fedpriv", *BEFORE["corpus"].split())))
+    for number, command in enumerate(those(FLOWER)[place.page]):
+        program, *words = command.words or ("",)
+        if program == "flower-superlink":
+            superlink = flower.start_superlink(simulation=False)
+        elif program == "flower-supernode":
+            flower.start_supernode(number, superlink, place.named(words)[-1])
+        elif program == "flwr":
+            out = f"run-{number}" if "/absolute" in str(command) else "three/run"
+            place.names |= {"loopback": "here", "/absolute/run": str(place.folder / out)}
+            place.names["/absolute/path/of/the/run"] = place.names["/absolute/run"]
+            sized = own or "rounds=" in str(command)
+            words = [*place.named(words), *([] if sized else ["--run-config", "rounds=2"])]
+            done = subprocess.run(
+                [BIN / program, *words], cwd=app, env=flower.env, stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            found = verify_run(place.folder / out)
+            assert found.ok and found.num_releases > 1, done.stdout + done.stderr
+        elif program == "fedpriv":
+            place.type(command)
+
+
+WRONG = {
+    "fedpriv walk": "'walk' is no command",
+    "fedpriv data walk": "'walk' is no command",
+    "fedpriv run adadps-tags --no-such 1": "No such option",
+    "fedpriv run adadps-tag": "did you mean 'adadps-tags'",
+    "fedpriv run adadps-tags -s bnd=clip": "did you mean 'bound'",
+    "fedpriv run adadps-tags --rounds many": "many",
+    "fedpriv run adadps-tags --rounds 0": "at least 1",
+    "fedpriv list adadps-tag": "adadps-tags",
+    "fedpriv export run": "--to",
+    "fedpriv reproduce nothing": "not known",
+    "fedpriv data fetch nothing": "cannot be fetched",
+    "fedpriv data info nothing": "no name of a corpus",
+    "python -m fedpriv walk": "'walk' is no command",
+    "python -m simulations.nothing": "no module",
+    "python -m simulations.reproduction.runs --no-such": "no option --no-such",
+    "pip install 'fedpriv[nothing]'": "no extra",
+    "make nothing": "no target",
+    "nothing --at all": "nobody knows",
+    "FEDPRIV_NOTHING=1 fedpriv list": "never reads FEDPRIV_NOTHING",
+    "export FEDPRIV_NOTHING=1": "never reads FEDPRIV_NOTHING",
+    "flwr run . --no-such": "No such option",
+    "flwr walk": "'walk' is no command",
+    "flwr run . --run-config 'nothing=1'": "nothing",
+    "flower-superlink --no-such": "no option --no-such",
+    "flower-supernode --no-such=1": "no option --no-such",
+    "flower-nothing": "not installed",
+}
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG.items(), ids=WRONG)
+def test_what_is_wrong_is_found(line, said):
+    (command,) = commands(f"```bash\n{line}\n```\n")
+    with pytest.raises(Refused, match=re.escape(said)):
+        check(command)
