@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class HuggingFaceUsers(Mapping[str, Any]):
 
     def __getitem__(self, user_id: str) -> Any:
         rows = self._dataset[self._rows[user_id].tolist()]
-        return self._examples({name: _column(rows[name], name) for name in self._names})
+        return self._examples({name: _column(rows[name]) for name in self._names})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -153,11 +154,15 @@ class HuggingFaceUsers(Mapping[str, Any]):
         return user_id in self._rows
 
 
-def _column(values: Sequence[Any], name: str) -> np.ndarray:
-    """Return a column as an array; texts, and rows of several lengths, as one of objects."""
-    try:
-        found = np.asarray([np.asarray(value) for value in values])
-    except ValueError:  # of several shapes
-        found = np.empty(len(values), object)
-        found[:] = list(values)
+def _column(values: Sequence[Any]) -> np.ndarray:
+    """Return a column as an array; texts, and rows of several lengths, as one of objects.
+
+    >>> _column(["short", "and a long one"]).dtype, _column([[1], [2]]).shape
+    (dtype('O'), (2, 1))
+    """
+    with suppress(ValueError):  # of several shapes
+        if not any(isinstance(value, str) for value in values):
+            return np.asarray([np.asarray(value) for value in values])
+    found = np.empty(len(values), object)
+    found[:] = list(values)
     return found
