@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 Form = Literal["share", "number"]
 
 #: What is added to the headline measure's name for what public examples alone reach.
@@ -125,6 +127,37 @@ def check_measures(measures: Sequence[Measure]) -> tuple[Measure, ...]:
             "only; put another first, or say diagnostic_only=False"
         )
     return tuple(measures)
+
+
+def check_user_sums(
+    sums: Mapping[str, np.ndarray], headline: Measure, reached: float | None
+) -> None:
+    """Refuse sums of a headline over users that do not add up to it.
+
+    A measure that is no mean over examples (a weighted loss, say) does not.
+
+    Args:
+        sums: "count", "value" and perhaps "public_value", one number for each user.
+        headline: The measure.
+        reached: Its value.
+
+    Raises:
+        ValueError: If they do not, or are no finite numbers, one for each user.
+    """
+    if not {"count", "value"} <= sums.keys():
+        raise ValueError("count or value is missing")
+    for name, array in sums.items():
+        fits = array.ndim == 1 and array.dtype.kind in "if" and np.isfinite(array).all()
+        if not fits or array.shape != sums["count"].shape:
+            raise ValueError(f"{name} is not one finite number for each user")
+    total = float(sums["count"].sum())
+    if not total or reached is None:
+        raise ValueError("nothing was measured")
+    mean = float(sums["value"].sum()) / total
+    # A share may be an example apart, whose logits another batch rounds otherwise.
+    apart = 1.0 / total if headline.form == "share" else 1e-6
+    if not math.isclose(mean, reached, rel_tol=1e-6, abs_tol=apart):
+        raise ValueError(f"{headline.label} is {mean!r} over users and {reached!r} over all")
 
 
 def figures_of(measures: Sequence[Measure]) -> tuple[Measure, ...]:

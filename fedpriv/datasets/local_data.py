@@ -166,8 +166,7 @@ def open_source(path: Path, table: Table) -> Source:
     share a connection; an index on the user column makes that fast.
 
     A row of CSV is a line, or several where a quoted value has them. A line whose quotes are not
-    closed as CSV has it, up to a row as long as the header, is a bad row alone, and what follows is
-    read as if it were not there: a stray quote takes nobody else's rows.
+    closed as CSV has it is a bad row alone, and what follows is read as if it were not there.
 
     Raises:
         ValueError: If it is neither, or lacks a table or a column, or has a column twice.
@@ -250,7 +249,9 @@ def _csv_rows(file: Path, wanted: list[str]) -> Iterator[tuple[str, list[str], s
 def _csv_lines(text: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
     """Yield each row's last line, its values, and what is wrong with it: the header, then others.
 
-    A row of several lines that is wrong is its first line alone; its others are read again.
+    Where quotes are wrong, the first line alone is a bad row, and what follows is read again; a row
+    of another length than the header is one bad row, however many lines it has: its text is nobody
+    else's row.
     """
     csv.field_size_limit(2**31 - 1)  # of the process: the default, 2^17, is less than long texts
     again: deque[str] = deque()
@@ -270,13 +271,12 @@ def _csv_lines(text: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
             return
         except csv.Error as error:
             problem = str(error)
-        length = length or len(row)
-        if row and len(row) != length:
-            problem = f"{len(row)} values under {length} columns"
-        if problem:
             again.extendleft(reversed(taken[1:]))
             del taken[1:]
             reader = csv.reader(lines(), strict=True)
+        length = length or len(row)
+        if row and len(row) != length:
+            problem = f"{len(row)} values under {length} columns"
         number += len(taken)
         taken.clear()
         yield number, row, problem

@@ -6,6 +6,7 @@ Where simulations measured each user, the interval is of a bootstrap over users 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors
+from fedpriv.measures import check_user_sums
 from fedpriv.report.bootstrap import REPLICATES, Interval, Ratio, resampled
 from fedpriv.report.run_record import RunRecord
 
-_TOLERANCE = 1e-6  # for the order of a sum of floats
+_LOG = logging.getLogger(__name__)
 FEWEST_SEEDS = 4
 """Runs from which on a t-interval over seeds is given: half of it is 12.7 standard errors of two
 runs and 4.3 of three, wider than most differences between methods."""
+FEWEST_USERS = 20
+"""Users from which on an interval over them is given: of fewer a bootstrap's is far too narrow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,23 +32,21 @@ class Estimate:
 
     Attributes:
         mean: The mean, or the value of a single run.
-        half_width: Half the interval; None where there is none, as of few seeds.
+        interval: Its ends; None where there is none, as of few seeds.
         count: Number of runs.
         by_user: Whether the interval is of a bootstrap over users and seeds; else it is Student's t
             over seeds.
     """
 
     mean: float
-    half_width: float | None
+    interval: tuple[float, float] | None
     count: int
     by_user: bool = False
 
     @property
-    def interval(self) -> tuple[float, float] | None:
-        """Ends of the interval; None where there is none."""
-        if self.half_width is None:
-            return None
-        return self.mean - self.half_width, self.mean + self.half_width
+    def half_width(self) -> float | None:
+        """Half of the interval's width."""
+        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
 
 
 def estimate(values: Sequence[float | None]) -> Estimate | None:
@@ -63,12 +65,12 @@ def estimate(values: Sequence[float | None]) -> Estimate | None:
     if known.count(known[0]) == count:
         mean = known[0]  # to its last digit
     if count < FEWEST_SEEDS:
-        return Estimate(mean=mean, half_width=None, count=count)
+        return Estimate(mean=mean, interval=None, count=count)
     from scipy.special import stdtrit  # slow to import; `fedpriv --help` does without
 
     variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
-    half_width = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
-    return Estimate(mean=mean, half_width=half_width, count=count)
+    half = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
+    return Estimate(mean=mean, interval=(mean - half, mean + half), count=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,37 +103,23 @@ class UserSums:
 
 
 def read_user_sums(run: RunRecord) -> UserSums | None:
-    """Return the sums by user of a finished run; None where users were not measured one by one.
+    """Return the sums by user of a finished run.
 
-    Raises:
-        ValueError: If the file is not what a run writes, or does not add up to the run's headline.
+    Returns:
+        None where users were not measured one by one, or the file is damaged or of another run: it
+        is a diagnostic, for which no report fails.
     """
     file = run.directory / BY_USER
     if not run.finished or not run.figures or not file.is_file():
         return None
-    found, _ = read_tensors(file)
-    arrays = [found[name] for name in ("count", "value", "public_value") if name in found]
-    if not {"count", "value"} <= found.keys() or not all(
-        array.ndim == 1 and array.dtype.kind in "if" and np.isfinite(array).all()
-        for array in arrays
-    ):
-        raise ValueError(
-            f"{file} is not what a run writes; delete it, and intervals are over seeds alone"
-        )
-    sums = UserSums(
-        count=found["count"], value=found["value"], public_value=found.get("public_value")
-    )
-    measure, total = run.figures[0], float(sums.count.sum())
-    reached = run.summary.get(measure.name)
-    if reached is None or not total:
+    headline = run.figures[0]
+    try:
+        sums = read_tensors(file)[0]
+        check_user_sums(sums, headline, run.summary.get(headline.name))
+    except ValueError as error:
+        _LOG.warning("%s is left out, and with it intervals over users: %s", file, error)
         return None
-    mean = float(sums.value.sum()) / total
-    if not math.isclose(mean, reached, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
-        raise ValueError(
-            f"{file} gives {measure.label} {mean!r}, but its run has {reached!r}; the file is of "
-            "another run: delete it, and intervals are over seeds alone"
-        )
-    return sums
+    return UserSums(count=sums["count"], value=sums["value"], public_value=sums.get("public_value"))
 
 
 SEED = 0x5EED  # of the bootstrap: equal folders give equal pages
@@ -150,8 +138,8 @@ def over_users(
     """Return an estimate with the interval of `user_interval`, or with none."""
     ends = user_interval(counts, values) if counts and len(counts) == len(values) else None
     if ends is None:
-        return replace(found, half_width=None)
-    return replace(found, half_width=(ends.high - ends.low) / 2, by_user=True)
+        return replace(found, interval=None)
+    return replace(found, interval=(ends.low, ends.high), by_user=True)
 
 
 def user_interval(
@@ -170,10 +158,10 @@ def user_interval(
 
     Returns:
         None where seeds do not share the users' held-out examples, so that there are no clusters of
-        all of them, or where fewer than two users have any.
+        all of them, or where fewer than `FEWEST_USERS` have any.
     """
     there = same_clusters(counts)
-    if len(there) < 2:
+    if len(there) < FEWEST_USERS:
         return None
     ratio = Ratio(
         values=np.stack(values, axis=1)[there], counts=counts[0][there].astype(np.float64)

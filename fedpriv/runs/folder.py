@@ -7,8 +7,9 @@ data.key               of a secure run that knows a digest of its data: the secr
 ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
-by_user.safetensors    likewise, of each rostered user: held-out examples, the headline measure over
-                       them, and that of the public-only model
+by_user.safetensors    private, of a simulation: for each rostered user the number of held-out
+                       examples, the sum of the headline measure over them, and the same sum for the
+                       public-only model
 backends.jsonl         which backend ran from which round on, its workers and devices
 vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a custom
                        task may bring files of other names (`Task.files`)
@@ -415,7 +416,7 @@ def _refuse_remains(path: Path, missing: str) -> None:
     if there:
         raise ValueError(
             f"{path} holds {there[0]} of a run but no {missing}, so nobody can tell what that run "
-            f"has spent; restore {missing}, or give another folder"
+            f"has spent; restore {missing} (and ledger.jsonl), or give another folder"
         )
 
 

@@ -35,7 +35,7 @@ from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import from_anywhere
 from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.experiments.user_code import user_code
-from fedpriv.measures import PUBLIC_ONLY
+from fedpriv.measures import PUBLIC_ONLY, check_user_sums
 from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
@@ -88,9 +88,10 @@ from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
 from fedpriv.tasks.task import Task, has_public_folds
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.stopping import interruptible
+from fedpriv.training.stopping import end_if_interrupted, interruptible
 from fedpriv.training.work import LocalTrainer, Trainers, Work, as_works, find_work
 from fedpriv.tree import Params
+from fedpriv.untrusted_text import plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,34 +219,44 @@ class PreparedRun:
             name, self.components, self.folder, state, record, failures.first, selection
         )
         summary["backend"] = described
-        measured = self.components.algorithm.measured
-        self._write_by_user(measured(state) if selection is None else selection.params, summary)
         self.folder.summarise(summary)
+        algorithm = self.components.algorithm
+        returned = algorithm.measured(state) if selection is None else selection.params
+        self._write_by_user(returned, summary, tell)
         return summary
 
-    def _write_by_user(self, params: Params, summary: Mapping[str, Any]) -> None:
+    def _write_by_user(
+        self, params: Params, summary: Mapping[str, Any], tell: Callable[[str], None]
+    ) -> None:
         """Write what the returned model and the public-only one are for each rostered user.
 
         A diagnostic of a simulation, which no ε covers. There is none where the task does not tell
-        users apart or several models answer together.
+        users apart, several models answer together, or users' sums are not the headline's: an error
+        here ends no run.
         """
         task, names = self.components.task, self.trial.begun.params.keys()
         if self.root.mode != "simulation" or not isinstance(task, Task) or not task.measures:
             return
-        reached = summary.get(task.measures[0].name)
+        reached, path = summary.get(task.measures[0].name), self.folder.path / BY_USER
+        path.unlink(missing_ok=True)  # of an earlier end of the run
         if reached is None or not names <= params.keys():
             return
-        with user_code("while held-out examples were measured user by user"):
+        try:
             found = task.held_out_by_user({name: params[name] for name in names})
             if found is None or not found[0].sum():
                 return
+            count, value = found
+            tensors = {"count": count.astype(np.int64), "value": value.astype(np.float64)}
             public = self.trial.public or public_only(task, self.root.fold("init"))
             alone = None if public is None else task.held_out_by_user(public.model.params)
-        count, value = found
-        tensors = {"count": count.astype(np.int64), "value": value.astype(np.float64)}
-        if alone is not None:
-            tensors["public_value"] = alone[1].astype(np.float64)
-        write_tensors(self.folder.path / BY_USER, tensors, {"covered_by_epsilon": "false"})
+            if alone is not None:
+                tensors["public_value"] = alone[1].astype(np.float64)
+            check_user_sums(tensors, task.measures[0], reached)
+        except Exception as error:
+            end_if_interrupted(error)
+            tell(f"no intervals over users: {type(error).__name__} ({plain(error)})")
+            return
+        write_tensors(path, tensors, {"covered_by_epsilon": "false"})
 
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""

@@ -1,4 +1,4 @@
-"""One trial of a study: run or gone on with in its own folder, measured user by user, pruned."""
+"""One trial of a study: run, or gone on with, in a folder of its own, and pruned."""
 
 from __future__ import annotations
 

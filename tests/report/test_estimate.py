@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from torch import nn
@@ -10,13 +13,14 @@ import fedpriv as fp
 from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors, write_tensors
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.report.comparison.groups import find_groups, sections_of
-from fedpriv.report.comparison.paired import BY_USER as OVER_USERS
-from fedpriv.report.comparison.paired import PUBLIC_ONLY, paired_differences
-from fedpriv.report.estimate import read_user_sums
+from fedpriv.report.comparison.paired import BY_USER_ALONE, PUBLIC_ONLY, paired_differences
+from fedpriv.report.estimate import read_user_sums, user_interval
 from fedpriv.report.head import gain_estimate, key_figures
+from fedpriv.report.page import write_report
 from fedpriv.report.run_record import read_run
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
+from tests.resealed import reseal
 
 USERS = 300
 
@@ -81,7 +85,7 @@ def test_two_runs_of_one_seed_are_compared_over_users(measured):
     assert all(group.over_users for group in groups)
     found = paired_differences(section)
     assert {(d.second == PUBLIC_ONLY, d.clusters) for d in found} == {
-        (False, OVER_USERS), (True, OVER_USERS)
+        (False, BY_USER_ALONE), (True, BY_USER_ALONE)
     }  # fmt: skip
 
 
@@ -103,13 +107,51 @@ def test_without_users_one_run_has_no_interval(make_run):
         {"value": np.zeros(USERS)},
     ],
 )
-def test_sums_that_no_run_wrote_are_refused(measured, changed):
+def test_sums_that_no_run_wrote_are_left_out_and_no_report_fails(measured, changed, caplog):
     folder = measured()
     sums, _ = read_tensors(folder / BY_USER)
     sums = {name: array for name, array in {**sums, **changed}.items() if array is not None}
     write_tensors(folder / BY_USER, sums, {})
-    with pytest.raises(ValueError, match=r"delete it|shape"):
-        read_user_sums(read_run(folder))
+    assert read_user_sums(read_run(folder)) is None and "is left out" in caplog.text
+    (folder / BY_USER).write_bytes(b"damaged")
+    assert read_user_sums(read_run(folder)) is None
+    assert write_report(folder).is_file()
+
+
+def test_runs_of_other_rosters_are_not_compared_by_user(measured, make_run):
+    """Red before: sums of 300 and of 299 users could not be subtracted."""
+    folders = [measured("a"), measured("b", ceiling=0.2, options={"seed": 0})]
+    reseal_roster(folders[1])
+    sums, _ = read_tensors(folders[1] / BY_USER)
+    last = {"value": sums["value"][-1] + sums["value"][-2]}
+    last["public_value"] = sums["public_value"][-1] + sums["public_value"][-2]
+    last["count"] = sums["count"][-1] + sums["count"][-2]
+    fewer = {name: np.append(array[:-2], last[name]) for name, array in sums.items()}
+    write_tensors(folders[1] / BY_USER, fewer, {})
+    groups, _ = find_groups(folders)
+    assert not any(group.over_users for group in groups)
+    for section in sections_of(groups):
+        assert all(
+            one.second == PUBLIC_ONLY or one.clusters == "" for one in paired_differences(section)
+        )
+
+
+def reseal_roster(folder):
+    document = json.loads((folder / "experiment.json").read_text("utf-8"))
+    reseal(folder, corpus={**document["corpus"], "roster_sha256": "cd" * 32})
+
+
+def test_an_interval_of_a_share_ends_within_it(make_run):
+    folder = make_run(public_only=0.18)
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    count = np.full(20, 10)
+    value = np.append(np.full(19, 10.0), 5.0)
+    (folder / "summary.json").write_text(json.dumps(summary | {"accuracy": 0.975}), "utf-8")
+    write_tensors(folder / BY_USER, {"count": count, "value": value}, {})
+    sums = read_user_sums(read_run(folder))
+    ends = user_interval([sums.count], [sums.value])
+    assert ends is not None and ends.high <= 1.0
+    assert user_interval([sums.count[:19]], [sums.value[:19]]) is None  # too few users
 
 
 class TestRun:
@@ -120,9 +162,9 @@ class TestRun:
     ):
         run = fp.run(held_out(), tmp_path / "run", rounds=2, progress=False)
         sums, facts = read_tensors(tmp_path / "run" / BY_USER)
-        assert facts == {"covered_by_epsilon": "false"} and sums["count"].tolist() == [3] * 6
+        assert facts == {"covered_by_epsilon": "false"} and sums["count"].tolist() == [3] * 24
         for name, reached in (("value", "accuracy"), ("public_value", "accuracy_public_only")):
-            assert sums[name].sum() / 18 == pytest.approx(run.summary[reached], abs=1e-6)
+            assert sums[name].sum() / 72 == pytest.approx(run.summary[reached], abs=1e-6)
         assert gain_estimate([read_run(tmp_path / "run")]).by_user
 
     def test_a_resumed_run_writes_what_a_whole_one_does(self, tmp_path):
@@ -139,9 +181,28 @@ class TestRun:
         assert (tmp_path / "run" / "summary.json").is_file()
         assert not (tmp_path / "run" / BY_USER).exists()
 
+    @pytest.mark.parametrize("kind", ["raises", "lists", "other sums"])
+    def test_a_task_that_cannot_tell_users_apart_ends_no_run(self, kind, tmp_path):
+        """Red before: after all rounds it had no summary, and no resume had one either."""
+        made, experiment = [], held_out()
+
+        def task(given):
+            made.append(experiment.task(given))
+            wrong = {
+                "raises": lambda params: 1 / 0,
+                "lists": lambda params: ([3] * 24, [1.0] * 24),
+                "other sums": lambda params: (np.full(24, 3), np.zeros(24)),
+            }
+            made[-1].held_out_by_user = wrong[kind]
+            return made[-1]
+
+        run = fp.run(replace(experiment, task=task), tmp_path / "run", progress=False)
+        assert run.summary["accuracy"] > 0 and not (tmp_path / "run" / BY_USER).exists()
+        assert (tmp_path / "run" / "summary.json").is_file()
+
 
 def held_out():
-    """A small model on six users with three held-out examples each."""
+    """A small model on 24 users with three held-out examples each."""
 
     def task(experiment):
         rng = np.random.default_rng(1)
@@ -150,7 +211,7 @@ def held_out():
             x = rng.normal(size=(number, 3)).astype(np.float32)
             return ArrayExamples(x=x, y=(x[:, 0] > 0).astype(np.int64))
 
-        ids = [f"user-{number}" for number in range(6)]
+        ids = [f"user-{number}" for number in range(24)]
         return ModuleTask(
             name="held out",
             module=lambda: nn.Linear(3, 2),

@@ -119,8 +119,8 @@ def register(
 
     Nodes that have not answered a few seconds after everybody was found are not waited for: with
     fewer shards than nodes, most host no user. A node that fails is logged at once, and the others
-    are waited for as long as before; users of a node that is online no longer are nobody's, so that
-    it may come back under another id.
+    are waited for as long as before. Users of a node that Flower lists no longer are nobody's, so
+    that it may come back under another id.
 
     Returns:
         The registry. Users that are hosted but not on the roster are ignored: they wait for a new
@@ -138,11 +138,18 @@ def register(
     failures: list[str] = []
     num_unbound, unlisted, num_hosted = 0, Counter[int](), Counter[int]()
     may_host: dict[int, frozenset[str]] = {}  # of every node that appeared
+    claims: dict[int, list[str]] = {}  # of each node that answered
     complete_since: float | None = None
 
     def note_failed(reason: str, node_id: int) -> None:
         failures.append(reason)
         _LOG.warning("node %d failed and hosts nobody: %s", node_id, reason)
+
+    def claim(node_id: int) -> None:
+        for user_id in claims[node_id]:
+            if user_id in contested or node_of.setdefault(user_id, node_id) != node_id:
+                node_of.pop(user_id, None)
+                contested.add(user_id)
 
     def complete() -> bool:
         return len(node_of) + len(contested) == len(wanted)
@@ -157,8 +164,11 @@ def register(
         nodes = list(exchange.grid.get_nodes())
         online = {node.node_id for node in nodes}
         new = [node for node in nodes if node.node_id not in may_host]
-        if new:  # one of them may be a node that was restarted
-            node_of = {user_id: at for user_id, at in node_of.items() if at in online}
+        # Of those who are there now: a node may be gone, or come back under another id.
+        node_of.clear()
+        contested.clear()
+        for node_id in claims.keys() & online:
+            claim(node_id)
         for node in new:
             may_host[node.node_id] = wanted if keys is None else _bound_to(node.public_key, keys)
         ttl = max(60.0, 2 * seconds)
@@ -185,10 +195,8 @@ def register(
             unlisted[node_id] += len(claimed) - len(listed)
             num_hosted[node_id] += len(listed)
             num_unbound += len(listed) - len(believed)
-            for user_id in believed:
-                if user_id in contested or node_of.setdefault(user_id, node_id) != node_id:
-                    node_of.pop(user_id, None)
-                    contested.add(user_id)
+            claims[node_id] = believed
+            claim(node_id)
         if complete():
             break
         # A wrong set-up is not waited out where all who appeared failed; otherwise a hostile node

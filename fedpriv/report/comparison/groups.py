@@ -17,6 +17,7 @@ from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.report.charts import MARKERS, Reference
 from fedpriv.report.estimate import (
     FEWEST_SEEDS,
+    FEWEST_USERS,
     Estimate,
     UserSums,
     estimate,
@@ -150,7 +151,7 @@ class Group:
     def knows_users(self) -> bool:
         """Whether users were measured one by one, on the same examples in every run."""
         counts = [one.count for one in self.by_user if one is not None]
-        return len(counts) == len(self.runs) and len(same_clusters(counts)) > 1
+        return len(counts) == len(self.runs) and len(same_clusters(counts)) >= FEWEST_USERS
 
     @property
     def public_model(self) -> str:
@@ -259,8 +260,6 @@ def measured_by_user(groups: Iterable[Group]) -> list[Group]:
 
     Those are over users and seeds where each user of every run was measured.
 
-    Raises:
-        ValueError: If the sums of a run are not those of its headline.
     """
     groups = [
         replace(group, by_user=tuple(read_user_sums(run) for run in group.runs)) for group in groups
@@ -268,10 +267,17 @@ def measured_by_user(groups: Iterable[Group]) -> list[Group]:
     over_users = {
         id(group)
         for section in sections_of(groups)
-        if all(one.knows_users for one in section.groups)
+        if all(one.knows_users for one in section.groups) and _same_users(section.groups)
         for group in section.groups
     }
     return [replace(group, over_users=id(group) in over_users) for group in groups]
+
+
+def _same_users(groups: Sequence[Group]) -> bool:
+    """Return whether all runs were measured on the same users' examples."""
+    rosters = {run.corpus.get("roster_sha256") for group in groups for run in group.runs}
+    counts = [one.count for group in groups for one in group.by_user if one is not None]
+    return len(rosters) == 1 and len(same_clusters(counts)) > 0
 
 
 def _sample_key(run: RunRecord) -> tuple[object, ...]:
@@ -661,7 +667,7 @@ class Section:
         means = [estimate(values) for values in by_seed.values()]
         found = estimate([one.mean for one in means if one is not None])
         if found is None or not self.groups[0].over_users:
-            return found and replace(found, half_width=found.half_width or None)
+            return found and replace(found, interval=found.interval if found.half_width else None)
         counts = [one.count for some in sums.values() for one in some[:1]]
         values = [
             np.mean([one.public_value for one in some if one.public_value is not None], axis=0)

@@ -33,6 +33,7 @@ from fedpriv.report.comparison.groups import (
 from fedpriv.report.comparison.paired import (
     BY_SEED,
     BY_USER,
+    BY_USER_ALONE,
     PUBLIC_ONLY,
     Difference,
     paired_differences,
@@ -483,7 +484,7 @@ def paired_table(section: Section, paired: Sequence[Difference]) -> DataTable:
 def _paired_note(section: Section, paired: Sequence[Difference]) -> str:
     kinds = {one.clusters for one in paired}
     texts = ["Same seeds and held-out examples; bold: the 95 % interval excludes zero."]
-    if BY_USER in kinds:
+    if {BY_USER, BY_USER_ALONE} & kinds:
         texts.append(
             "Intervals over users: users, with all of their examples, and seeds are drawn anew in "
             "a paired bootstrap; they say what other users of the same kind would give, and know "

@@ -23,6 +23,7 @@ from fedpriv.report.run_record import RunRecord
 
 PUBLIC_ONLY = "public-only"
 BY_USER = "users and seeds, paired bootstrap"
+BY_USER_ALONE = "users, of one seed, paired bootstrap"
 BY_SEED = "seeds, paired t-interval"
 
 
@@ -39,7 +40,7 @@ class Difference:
         low: Lower end of its 95 % interval; None where one seed alone gives none.
         high: Upper end.
         seeds: How many seeds both have.
-        clusters: What the interval is over: `BY_USER` or `BY_SEED`; "" where there is none.
+        clusters: What the interval is over: `BY_USER`, `BY_USER_ALONE` or `BY_SEED`; "" without.
     """
 
     part: str
@@ -89,12 +90,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Track:
-    """One method at one ε: its value, that of public-only, and its users' sums, by seed."""
+    """One method at one ε: its value, that of public-only, and its users' sums, by seed; roster."""
 
     name: str
     values: Mapping[int, float]
     public: Mapping[int, float]
     users: Mapping[int, UserSums]
+    roster: object
 
 
 def paired_differences(section: Section, *, replicates: int = REPLICATES) -> list[Difference]:
@@ -139,7 +141,8 @@ def _track(section: Section, group: Group, name: str) -> _Track:
             users[seed] = of_users
             if of_users.public_value is not None and (total := of_users.count.sum()):
                 public[seed] = float(of_users.public_value.sum() / total)
-    return _Track(name=name, values=values, public=public, users=users)
+    roster = group.head.corpus.get("roster_sha256")
+    return _Track(name=name, values=values, public=public, users=users, roster=roster)
 
 
 def _seed(run: RunRecord) -> int | None:
@@ -158,12 +161,15 @@ def _differences(
             clustered = None
             if all(seed in track.users for track in (one, other) for seed in seeds):
                 sums = [(one.users[seed], other.users[seed]) for seed in seeds]
-                clustered = user_interval(
-                    [a.count for pair in sums for a in pair],
-                    [a.value - b.value for a, b in sums],
-                    generator,
-                    replicates,
-                )
+                if one.roster == other.roster and all(
+                    np.array_equal(a.count, b.count) for a, b in sums
+                ):
+                    clustered = user_interval(
+                        [a.count for a, _ in sums],
+                        [a.value - b.value for a, b in sums],
+                        generator,
+                        replicates,
+                    )
             found.append(_made(part, level, (one.name, other.name), pairs, clustered))
     for track in tracks:
         if seeds := sorted(track.public):
@@ -188,6 +194,7 @@ def _made(
     assert over_seeds is not None  # a value that was reached is finite
     ends = over_seeds.interval if clustered is None else (clustered.low, clustered.high)
     low, high = ends if ends is not None else (None, None)
+    over = BY_USER if len(pairs) > 1 else BY_USER_ALONE
     return Difference(
         part=part,
         level=level,
@@ -197,5 +204,5 @@ def _made(
         low=low,
         high=high,
         seeds=len(pairs),
-        clusters="" if low is None else BY_SEED if clustered is None else BY_USER,
+        clusters="" if low is None else BY_SEED if clustered is None else over,
     )
