@@ -129,35 +129,62 @@ def check_measures(measures: Sequence[Measure]) -> tuple[Measure, ...]:
     return tuple(measures)
 
 
-def check_user_sums(
-    sums: Mapping[str, np.ndarray], headline: Measure, reached: float | None
-) -> None:
-    """Refuse sums of a headline over users that do not add up to it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSums:
+    """The headline measure over each rostered user's held-out examples: a diagnostic, without ε.
 
-    A measure that is no mean over examples (a weighted loss, say) does not.
-
-    Args:
-        sums: "count", "value" and perhaps "public_value", one number for each user.
-        headline: The measure.
-        reached: Its value.
+    Attributes:
+        count: int64 (n_users,), held-out examples of each user, in the roster's order.
+        value: float64 (n_users,), the sum of the measure over them, of the returned model.
+        public_value: The same of the model of public data alone, or None.
 
     Raises:
-        ValueError: If they do not, or are no finite numbers, one for each user.
+        ValueError: If they are not one finite number for each user.
     """
-    if not {"count", "value"} <= sums.keys():
-        raise ValueError("count or value is missing")
-    for name, array in sums.items():
-        fits = array.ndim == 1 and array.dtype.kind in "if" and np.isfinite(array).all()
-        if not fits or array.shape != sums["count"].shape:
-            raise ValueError(f"{name} is not one finite number for each user")
-    total = float(sums["count"].sum())
-    if not total or reached is None:
-        raise ValueError("nothing was measured")
-    mean = float(sums["value"].sum()) / total
-    # A share may be an example apart, whose logits another batch rounds otherwise.
-    apart = 1.0 / total if headline.form == "share" else 1e-6
-    if not math.isclose(mean, reached, rel_tol=1e-6, abs_tol=apart):
-        raise ValueError(f"{headline.label} is {mean!r} over users and {reached!r} over all")
+
+    count: np.ndarray
+    value: np.ndarray
+    public_value: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for name, array in self.tensors().items():
+            fits = array.ndim == 1 and array.dtype.kind in "if" and np.isfinite(array).all()
+            if not fits or array.shape != self.count.shape:
+                raise ValueError(f"{name} is not one finite number for each user")
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return the arrays that there are, by name."""
+        found = {"count": self.count, "value": self.value}
+        return found if self.public_value is None else {**found, "public_value": self.public_value}
+
+    @property
+    def over_public(self) -> np.ndarray | None:
+        """The sums minus those of the public-only model; None if those are unknown."""
+        return None if self.public_value is None else self.value - self.public_value
+
+    def gain(self, headline: Measure) -> np.ndarray | None:
+        """Return the sums' gain over the public-only model, positive where the run is better."""
+        over = self.over_public
+        return over if over is None or headline.higher_is_better else -over
+
+    def check(self, headline: Measure, reached: float | None) -> None:
+        """Compare the mean over users with the headline: a weighted loss, say, is no such mean.
+
+        Args:
+            headline: The measure.
+            reached: Its value.
+
+        Raises:
+            ValueError: If they are not the same.
+        """
+        total = float(self.count.sum())
+        if not total or reached is None:
+            raise ValueError("nothing was measured")
+        mean = float(self.value.sum()) / total
+        # A share may be an example apart, whose logits another batch rounds otherwise.
+        apart = 1.0 / total if headline.form == "share" else 1e-6
+        if not math.isclose(mean, reached, rel_tol=1e-6, abs_tol=apart):
+            raise ValueError(f"{headline.label} is {mean!r} over users and {reached!r} over all")
 
 
 def figures_of(measures: Sequence[Measure]) -> tuple[Measure, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors
-from fedpriv.measures import check_user_sums
+from fedpriv.measures import UserSums
 from fedpriv.report.bootstrap import REPLICATES, Interval, Ratio, resampled
 from fedpriv.report.run_record import RunRecord
 
@@ -73,35 +73,6 @@ def estimate(values: Sequence[float | None]) -> Estimate | None:
     return Estimate(mean=mean, interval=(mean - half, mean + half), count=count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserSums:
-    """Headline measure of the model that a run returns, user by user: a diagnostic, without ε.
-
-    Attributes:
-        count: int64 (n_users,), held-out examples of each user of the roster.
-        value: float64 (n_users,), the sum of the measure over them.
-        public_value: The same of the model of public data alone, or None.
-    """
-
-    count: np.ndarray
-    value: np.ndarray
-    public_value: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("value", "public_value"):
-            sums = getattr(self, name)
-            if sums is not None and sums.shape != self.count.shape:
-                raise ValueError(
-                    f"{name} is of shape {sums.shape} and count of {self.count.shape}; both have "
-                    "one number for each user of the roster"
-                )
-
-    @property
-    def over_public(self) -> np.ndarray | None:
-        """The sums minus those of the public-only model; None if those are unknown."""
-        return None if self.public_value is None else self.value - self.public_value
-
-
 def read_user_sums(run: RunRecord) -> UserSums | None:
     """Return the sums by user of a finished run.
 
@@ -114,12 +85,12 @@ def read_user_sums(run: RunRecord) -> UserSums | None:
         return None
     headline = run.figures[0]
     try:
-        sums = read_tensors(file)[0]
-        check_user_sums(sums, headline, run.summary.get(headline.name))
-    except ValueError as error:
+        found = UserSums(**read_tensors(file)[0])
+        found.check(headline, run.summary.get(headline.name))
+    except (ValueError, TypeError) as error:  # other tensors, or other names
         _LOG.warning("%s is left out, and with it intervals over users: %s", file, error)
         return None
-    return UserSums(count=sums["count"], value=sums["value"], public_value=sums.get("public_value"))
+    return found
 
 
 SEED = 0x5EED  # of the bootstrap: equal folders give equal pages

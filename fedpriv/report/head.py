@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.measures import Measure
+from fedpriv.measures import Measure, UserSums
 from fedpriv.privacy.epsilon import format_delta, format_rdp
 from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
@@ -18,7 +18,6 @@ from fedpriv.privacy.statement.statement import Statement, describe_returned_mod
 from fedpriv.report.estimate import (
     FEWEST_SEEDS,
     Estimate,
-    UserSums,
     estimate,
     over_users,
     read_user_sums,
@@ -141,7 +140,7 @@ def gain_estimate(runs: Sequence[RunRecord]) -> Estimate | None:
 
 def _gain(runs: Sequence[RunRecord], users: Sequence[UserSums]) -> Estimate | None:
     found = estimate([run.gain for run in runs])
-    return _with_interval(found, users, [one.over_public for one in users])
+    return _with_interval(found, users, [one.gain(runs[0].figures[0]) for one in users])
 
 
 def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> Figure:

@@ -46,7 +46,8 @@ def write_report(
     Args:
         directory: The run folder, finished or under way.
         replicates: Run folders of the same experiment with other seeds; the head of the report
-            then shows means, and intervals of `FEWEST_SEEDS` runs or more.
+            then shows means. Intervals are over users where every run has their sums, else over
+            `FEWEST_SEEDS` seeds or more.
         name: File name of the page.
 
     Raises:

@@ -35,7 +35,7 @@ from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import from_anywhere
 from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.experiments.user_code import user_code
-from fedpriv.measures import PUBLIC_ONLY, check_user_sums
+from fedpriv.measures import PUBLIC_ONLY, UserSums
 from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
@@ -245,18 +245,19 @@ class PreparedRun:
             found = task.held_out_by_user({name: params[name] for name in names})
             if found is None or not found[0].sum():
                 return
-            count, value = found
-            tensors = {"count": count.astype(np.int64), "value": value.astype(np.float64)}
             public = self.trial.public or public_only(task, self.root.fold("init"))
             alone = None if public is None else task.held_out_by_user(public.model.params)
-            if alone is not None:
-                tensors["public_value"] = alone[1].astype(np.float64)
-            check_user_sums(tensors, task.measures[0], reached)
+            sums = UserSums(
+                count=found[0].astype(np.int64),
+                value=found[1].astype(np.float64),
+                public_value=None if alone is None else alone[1].astype(np.float64),
+            )
+            sums.check(task.measures[0], reached)
         except Exception as error:
             end_if_interrupted(error)
             tell(f"no intervals over users: {type(error).__name__} ({plain(error)})")
             return
-        write_tensors(path, tensors, {"covered_by_epsilon": "false"})
+        write_tensors(path, sums.tensors(), {"covered_by_epsilon": "false"})
 
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from torch import nn
 import fedpriv as fp
 from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors, write_tensors
 from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.measures import LOSS
 from fedpriv.report.comparison.groups import find_groups, sections_of
 from fedpriv.report.comparison.paired import BY_USER_ALONE, PUBLIC_ONLY, paired_differences
 from fedpriv.report.estimate import read_user_sums, user_interval
@@ -61,6 +62,22 @@ def test_the_gain_of_one_run_has_the_interval_of_users_drawn_anew(measured):
     assert remarks[0].startswith("95\u202f% interval over users +")
     assert "one run: other noise may move it" in remarks
     assert figures["Accuracy"][0].startswith("95\u202f% interval over users ")
+
+
+def test_of_a_loss_the_gain_and_its_interval_are_what_it_fell_by(make_run):
+    """Red before: a gain of +0.5 had the interval −0.6 to −0.4."""
+    folder = make_run(public_only=0.18)
+    loss = asdict(replace(LOSS, diagnostic_only=False))
+    reseal(folder, measures=[loss])
+    summary = {"loss": 1.5, "loss_public_only": 2.0, "gain": 0.5}
+    (folder / "summary.json").write_text(json.dumps(summary), "utf-8")
+    count, apart = np.full(40, 5), np.tile([-1.0, 1.0], 20)
+    sums = {"count": count, "value": 5 * 1.5 + apart, "public_value": 5 * 2.0 - apart}
+    write_tensors(folder / BY_USER, sums, {})
+    found = gain_estimate([read_run(folder)])
+    assert found.by_user and 0.2 < found.interval[0] < 0.5 < found.interval[1] < 0.8
+    groups, _ = find_groups([folder])
+    assert groups[0].gain == found
 
 
 def test_replicates_have_it_over_users_and_seeds_where_all_were_measured(measured, make_run):

@@ -16,6 +16,7 @@ import pytest
 
 from fedpriv.checkpoints.tensor_files import BY_USER as BY_USER_FILE
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
+from fedpriv.measures import UserSums
 from fedpriv.report.comparison.groups import sections_of, unlike
 from fedpriv.report.comparison.paired import (
     BY_SEED,
@@ -25,7 +26,7 @@ from fedpriv.report.comparison.paired import (
     paired_differences,
 )
 from fedpriv.report.comparison.tables import as_latex, escaped
-from fedpriv.report.estimate import UserSums, estimate
+from fedpriv.report.estimate import estimate
 from fedpriv.studies.page import FILES, page_of, write_page
 from fedpriv.studies.record import read_study
 from fedpriv.studies.tables import differences_frame, groups_of, results_frame, trials_frame

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.measures import Measure
+from fedpriv.measures import Measure, UserSums
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.plan import UnitWords
 from fedpriv.privacy.statement.coverage import Coverage
@@ -19,7 +19,6 @@ from fedpriv.report.estimate import (
     FEWEST_SEEDS,
     FEWEST_USERS,
     Estimate,
-    UserSums,
     estimate,
     over_users,
     read_user_sums,
@@ -143,7 +142,7 @@ class Group:
         """Gain of the headline over public-only, run by run, over the runs."""
         if "gain" not in self._measured:
             found = estimate([run.gain for run in self.runs])
-            sums = [one and one.over_public for one in self.by_user]
+            sums = [one and one.gain(self.head.figures[0]) for one in self.by_user]
             self._measured["gain"] = self._over_users(found, sums)
         return self._measured["gain"]
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.measures import UserSums
 from fedpriv.report.bootstrap import REPLICATES, Interval
 from fedpriv.report.comparison.groups import Group, Section, curves_of
-from fedpriv.report.estimate import SEED, UserSums, estimate, user_interval
+from fedpriv.report.estimate import SEED, estimate, user_interval
 from fedpriv.report.run_record import RunRecord
 
 PUBLIC_ONLY = "public-only"

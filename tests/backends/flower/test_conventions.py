@@ -15,6 +15,7 @@ from flwr.app import (
     Array,
     ArrayRecord,
     ConfigRecord,
+    Error,
     Message,
     MetricRecord,
     RecordDict,
@@ -129,6 +130,17 @@ class TestStart:
         doubled, made = started(grid, existing_app(), tmp_path / "b", tamper=twice)
         np.testing.assert_array_equal(plain.arrays["w"].numpy(), doubled.arrays["w"].numpy())
         assert made.requests
+
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_a_secure_run_counts_no_answer(self, grid, secure, tmp_path):
+        """Who failed is nobody's to know there."""
+        settings = fp.flower.GridSettings(register_seconds=1.0, allow_unauthenticated_nodes=True)
+        strategy = fp.flower.UserLevelStrategy(
+            plan(), roster=ROSTER, settings=settings, secure=secure, out=tmp_path / "run"
+        )
+        lost = {1: lambda request, reply: [Message(Error(2, "lost"), reply_to=request)]}
+        strategy.start(grid(existing_app(), tamper=lost), record(START))
+        assert bool(strategy.counts) != secure
 
     def test_sums_are_unweighted_and_metrics_are_dropped(self, grid, tmp_path):
         plain, _ = started(grid, existing_app(), tmp_path / "a")

@@ -46,7 +46,7 @@ def task(experiment, corpus):
         train=Held(X, X[:, 0]),
         num_train=60,
         init=zeros({"weight": (3,)}),
-        measure=lambda params: Metrics.of(60, accuracy=0.5, loss=1.0),
+        measure=lambda params: Metrics.of(60, accuracy=0.5, loss=float(np.abs(params["weight"]).sum())),
         public=LinearRegressionGradients(X[:10], X[:10, 0]),
         num_public=10,
         data_sha256=lambda: {"private": "ab" * 32},
