@@ -40,13 +40,17 @@ class Held(LinearRegressionGradients):
         return super().bounded_sum(params, index, bound, key)
 
 
+def measure(params):
+    return Metrics.of(60, accuracy=0.5, loss=float(np.abs(params["weight"]).sum()))
+
+
 def task(experiment, corpus):
     return CentralTask(
         name="sixty",
         train=Held(X, X[:, 0]),
         num_train=60,
         init=zeros({"weight": (3,)}),
-        measure=lambda params: Metrics.of(60, accuracy=0.5, loss=float(np.abs(params["weight"]).sum())),
+        measure=measure,
         public=LinearRegressionGradients(X[:10], X[:10, 0]),
         num_public=10,
         data_sha256=lambda: {"private": "ab" * 32},
