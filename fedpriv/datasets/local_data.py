@@ -250,8 +250,8 @@ def _csv_lines(text: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
     """Yield each row's last line, its values, and what is wrong with it: the header, then others.
 
     Where quotes are wrong, the first line alone is a bad row, and what follows is read again; a row
-    of another length than the header is one bad row, however many lines it has: its text is nobody
-    else's row.
+    of another length than the header is one bad row, however many lines it has: its text
+    makes no other row.
     """
     csv.field_size_limit(2**31 - 1)  # of the process: the default, 2^17, is less than long texts
     again: deque[str] = deque()

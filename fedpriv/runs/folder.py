@@ -79,7 +79,7 @@ _RESERVED_FILES = frozenset({
 # fmt: on
 
 
-# Written after the ledger: without one they are of a run that nobody can account for.
+# Written after the ledger: without one, what their run has spent is unknown.
 _AFTER_THE_LEDGER = (
     "rounds.jsonl", "diagnostics.jsonl", "checkpoints", "state.safetensors", "secret",
     "selected.safetensors", "summary.json", BY_USER,
@@ -415,8 +415,8 @@ def _refuse_remains(path: Path, missing: str) -> None:
     there = [name for name in _AFTER_THE_LEDGER if (path / name).exists()]
     if there:
         raise ValueError(
-            f"{path} holds {there[0]} of a run but no {missing}, so nobody can tell what that run "
-            f"has spent; restore {missing} (and ledger.jsonl), or give another folder"
+            f"{path} holds {there[0]} of a run but no {missing}, and what that run has spent is "
+            f"unknown; restore {missing} (and ledger.jsonl), or give another folder"
         )
 
 

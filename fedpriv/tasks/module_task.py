@@ -309,7 +309,7 @@ class ModuleTask(Task):
             outputs and targets (`fedpriv.training.local.module_measures`). The loss comes last
             where it is not among them.
         test: What diagnostics are measured on, which no ε covers, if anything: held-out examples of
-            rostered users by user id, or a test set of nobody in particular.
+            rostered users by user id, or a test set that belongs to no user.
         public: Examples of users outside the roster (released figures), if any.
         public_train: More of these, to learn from before and during private training (start
             "public", and what public examples alone reach); never measured on. Let no one have
@@ -381,7 +381,7 @@ class ModuleTask(Task):
             is_public: None if given is None else array_examples(given, f"the {what} examples")
             for is_public, given, what in ((False, test, "test"), (True, public, "public"))
         }
-        #: Of a test set of nobody on the roster.
+        #: Of a test set that belongs to no rostered user.
         self._num_test_examples = None
         if self._test_counts is None and (own := self._sets[False]) is not None:
             self._num_test_examples = len(own)

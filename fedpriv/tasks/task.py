@@ -47,9 +47,9 @@ class TaskDescription:
         published: SHA-256 of published files by name, of which the model's frozen parameters are.
         num_words: Words of the model, where inputs are words.
         num_tags: Tags of the model, where outputs are tags.
-        num_public_examples: Examples of nobody on the roster that the task has to learn from and to
+        num_public_examples: Examples of no rostered user that the task has to learn from and to
             measure on, where it does not know of how many users.
-        num_test_examples: Of a test set that belongs to nobody on the roster, where figures that ε
+        num_test_examples: Of a test set that belongs to no rostered user, where figures that ε
             does not cover are measured on one; None where these are of rostered users.
         majority_class_accuracy: Accuracy of always answering the commonest class, counted on
             rostered users: a diagnostic, which a secure run does not record.

@@ -279,7 +279,7 @@ class Exchange:
         del asked.pending[message_id]
         if message.has_content():
             return True
-        # Flower itself answers for a node that is gone: nobody there failed.
+        # The SuperLink answers for a node that is gone, which is no failure of its users.
         away = message.error.code in _AWAY
         self.dropped["missing" if away else "error"] += 1
         return not away

@@ -119,8 +119,8 @@ def register(
 
     Nodes that have not answered a few seconds after everybody was found are not waited for: with
     fewer shards than nodes, most host no user. A node that fails is logged at once, and the others
-    are waited for as long as before. Users of a node that Flower lists no longer are nobody's, so
-    that it may come back under another id.
+    are waited for as long as before. Users of a node that Flower lists no longer are free to be
+    claimed again, as by that node under another id.
 
     Returns:
         The registry. Users that are hosted but not on the roster are ignored: they wait for a new
@@ -143,7 +143,7 @@ def register(
 
     def note_failed(reason: str, node_id: int) -> None:
         failures.append(reason)
-        _LOG.warning("node %d failed and hosts nobody: %s", node_id, reason)
+        _LOG.warning("node %d failed and hosts no user: %s", node_id, reason)
 
     def claim(node_id: int) -> None:
         for user_id in claims[node_id]:

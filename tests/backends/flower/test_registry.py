@@ -141,7 +141,7 @@ def test_a_node_that_fails_ends_nothing_for_nodes_that_come_later(stub, task, co
     grid.get_node_ids = appeared
     exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
     assert len(register(exchange, task.roster, seconds=300.0).node_of) == 12
-    assert clock.now < 20 and "node 999 failed and hosts nobody" in caplog.text
+    assert clock.now < 20 and "node 999 failed and hosts no user" in caplog.text
 
 
 def test_a_node_that_comes_back_under_another_id_hosts_its_users_again(stub, task):
