@@ -293,7 +293,7 @@ class RunRecord:
 
     @property
     def num_test_examples(self) -> int | None:
-        """Examples of a test set that belongs to no rostered user, which diagnostics are measured on."""
+        """Size of a test set that is of no rostered user and that diagnostics are measured on."""
         return self.corpus.get("num_test_examples")
 
     @property
