@@ -174,7 +174,7 @@ def _gain_figure(
         return [(name, NOTHING, remarks)]
     ends = [difference(measure, end) for end in gain.interval or ()]
     remarks = _over_seeds(gain, ends) + remarks
-    if gain.count == 1 and not run.selection:
+    if gain.count == 1 and (gain.by_user or not run.selection):
         none = "" if gain.by_user else ", no interval"
         remarks.append(f"one run{none}: other noise may move it")
     if unit_name(run.unit) == "user" and run.simulated:
