@@ -118,9 +118,9 @@ def register(
             trains under others only refuses now, before anything is charged.
 
     Nodes that have not answered a few seconds after everybody was found are not waited for: with
-    fewer shards than nodes, most host no user. A node that fails is logged at once, and the others
-    are waited for as long as before. Users of a node that Flower lists no longer are free to be
-    claimed again, as by that node under another id.
+    fewer shards than nodes, most host no user. A node that fails is logged at once, and others are
+    waited for as long as one of them could host who is missing. Users of a node that Flower lists
+    no longer are free to be claimed again, as by that node under another id.
 
     Returns:
         The registry. Users that are hosted but not on the roster are ignored: they wait for a new
@@ -136,6 +136,7 @@ def register(
     node_of: dict[str, int] = {}
     contested: set[str] = set()
     failures: list[str] = []
+    failed: set[int] = set()
     num_unbound, unlisted, num_hosted = 0, Counter[int](), Counter[int]()
     may_host: dict[int, frozenset[str]] = {}  # of every node that appeared
     claims: dict[int, list[str]] = {}  # of each node that answered
@@ -143,6 +144,7 @@ def register(
 
     def note_failed(reason: str, node_id: int) -> None:
         failures.append(reason)
+        failed.add(node_id)
         _LOG.warning("node %d failed and hosts no user: %s", node_id, reason)
 
     def claim(node_id: int) -> None:
@@ -150,6 +152,17 @@ def register(
             if user_id in contested or node_of.setdefault(user_id, node_id) != node_id:
                 node_of.pop(user_id, None)
                 contested.add(user_id)
+
+    def hopeless() -> bool:
+        """Whether only failed nodes, which are not asked again, could host who is missing.
+
+        Where every node may host everybody, all who appeared must have failed: one that is hostile
+        would else end it for those that come later.
+        """
+        missing = wanted - node_of.keys() - contested
+        lost = frozenset[str]().union(*(may_host.get(node_id, ()) for node_id in failed))
+        others = may_host.keys() - failed
+        return bool(failed) and missing <= lost and not (keys is None and others)
 
     def complete() -> bool:
         return len(node_of) + len(contested) == len(wanted)
@@ -199,9 +212,7 @@ def register(
             claim(node_id)
         if complete():
             break
-        # A wrong set-up is not waited out where all who appeared failed; otherwise a hostile node
-        # would end it for those that come later.
-        if keys is None and failures and len(failures) == len(may_host):
+        if hopeless():  # a wrong set-up is not waited out
             deadline = min(deadline, clock() + _GRACE_SECONDS)
         if clock() >= deadline:
             missing = sorted(wanted - set(node_of) - contested)

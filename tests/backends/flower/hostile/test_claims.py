@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
+from flwr.app import Error
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
 import fedpriv as fp
@@ -16,11 +17,14 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host
-from fedpriv.backends.flower.registry import _bound_to, read_node_keys
+from fedpriv.backends.flower.exchange import Exchange
+from fedpriv.backends.flower.registry import _bound_to, read_node_keys, register
 from fedpriv.backends.flower.settings import read_grid_settings
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.rng import Key
 from tests.backends.flower.hostile.payloads import EXACT, SCHEDULE
+from tests.backends.flower.stub_grid import Clock
+from tests.backends.flower.test_registry import Answers
 
 PAIRS = [generate_key_pairs()[1] for _ in range(4)]
 PEM = [public_key_to_bytes(key) for key in PAIRS]  # as the SuperLink has them
@@ -108,6 +112,18 @@ def test_a_node_id_is_nothing_without_its_key(stub, written):
     grid = stub.StubGrid(hosts, keys=keys | {102: PEM[3], 103: b"no key at all"})
     found, expected, _ = asked(task, grid, settings)
     assert equal(found, expected(sorted(hosts[101].user_ids, key=task.roster.index)))
+
+
+def test_a_bound_nodes_failure_is_waited_out_while_others_may_come(stub, written):
+    """Once only users of failed nodes are missing, no other node could host them."""
+    task, hosts, keys, path = written
+    hosts[103] = Answers.claiming(task, Error(2, "another plan"))
+    for there, missing, least in ((hosts, 4, 0), ({101: hosts[101], 103: hosts[103]}, 8, 1000)):
+        grid, clock = stub.StubGrid(there, keys=keys), Clock()
+        exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+        with pytest.raises(ValueError, match=rf"{missing} of 12 .*another plan"):
+            register(exchange, task.roster, seconds=1000.0, keys=read_node_keys(path))
+        assert least <= clock.now < least + 60
 
 
 def test_a_file_may_be_toml_and_name_keys_as_pem(tmp_path):
