@@ -279,11 +279,14 @@ class Place:
 @pytest.fixture
 def place(request, tmp_path, monkeypatch):
     """The folder of a page, which is the working directory and where corpora are looked for."""
+    made = Place(request.param, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "path", [*sys.path])
-    yield Place(request.param, tmp_path)
+    for file in tmp_path.glob("*.py"):
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)  # another test's of that name
+    yield made
     for name, module in [*sys.modules.items()]:
         if str(getattr(module, "__file__", "")).startswith(f"{tmp_path}{os.sep}"):
             del sys.modules[name]

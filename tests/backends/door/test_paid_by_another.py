@@ -220,16 +220,22 @@ def test_a_first_charge_takes_over_no_key_that_lies_there(tmp_path):
     """Two runs under one key would draw the same rows; a resume goes on with the run's own."""
     ask = lambda door, params: door.ask(Query(params=params, name="rows"))  # noqa: E731
     keys = {}
-    for name in ("a", "b"):
-        secret = tmp_path / name / "secret"
-        if name == "b":
-            secret.mkdir(parents=True)
-            (secret / "stream.key").write_bytes(keys["a"])
-        play([ask], STREAM, tmp_path / name, num_rounds=1, mode="secure")
-        keys[name] = (secret / "stream.key").read_bytes()
+
+    def ask_beside_a_foreign_key(door, params):
+        secret = tmp_path / "b" / "secret"
+        secret.mkdir()
+        (secret / "stream.key").write_bytes(keys["a"])
+        return ask(door, params)
+
+    for name, asking in (("a", ask), ("b", ask_beside_a_foreign_key)):
+        play([asking], STREAM, tmp_path / name, num_rounds=1, mode="secure")
+        keys[name] = (tmp_path / name / "secret" / "stream.key").read_bytes()
     assert keys["a"] != keys["b"]
     play([ask], STREAM, tmp_path / "b", num_rounds=1, mode="secure")
     assert (tmp_path / "b" / "secret" / "stream.key").read_bytes() == keys["b"]
+    (tmp_path / "c" / "secret").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds secret of a run but no ledger"):
+        play([ask], STREAM, tmp_path / "c", num_rounds=1, mode="secure")
 
 
 def test_nothing_is_asked_from_within_a_program(tmp_path):
