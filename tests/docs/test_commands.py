@@ -283,7 +283,7 @@ def place(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.syspath_prepend(str(tmp_path))  # a folder of another test may hold an own.py too
     for file in tmp_path.glob("*.py"):
         monkeypatch.delitem(sys.modules, file.stem, raising=False)  # another test's of that name
     yield made

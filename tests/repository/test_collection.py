@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def collected(hash_seed: int) -> list[str]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-m", "slow or not slow"]
-    environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
+    environment = os.environ | {"PYTHONHASHSEED": str(hash_seed), "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     return [line for line in done.stdout.splitlines() if "::" in line]
 
