@@ -338,7 +338,7 @@ def test_what_is_wrong_with_a_node_as_a_whole_is_said_in_one_line(place, tmp_pat
     place.roster()
     change(place)
     with pytest.raises(ValueError, match=f"nodes failed, the first with: .*{why}"):
-        place.run(tmp_path / "run")
+        place.run(tmp_path / "run", **{"register-seconds": 2.0})
 
 
 def drop(file: Path) -> None:
