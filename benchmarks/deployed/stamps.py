@@ -34,7 +34,7 @@ _NODE = """
 import fedpriv.backends.flower.client as _client
 
 _stamp("imported")
-_train, _host_before = _client.Host.train, _host
+_train = _client.Host.train
 
 
 def _timed(self, message):
@@ -93,10 +93,7 @@ def stamp_app(app: Path) -> None:
     """Let the two apps of a copied bundle print their times."""
     for name, more in (("client", _NODE), ("server", _SERVER)):
         path = app / name / "app.py"
-        doc, future, rest = path.read_text("utf-8").partition(
-            "from __future__ import annotations\n"
-        )
-        path.write_text(f"{doc}{future}{_FIRST}{rest}{more}", "utf-8")
+        path.write_text(f"{path.read_text('utf-8')}{_FIRST}{more}", "utf-8")
 
 
 def stamps(line: str) -> tuple[str, float] | None:
