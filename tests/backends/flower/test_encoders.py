@@ -188,8 +188,9 @@ def test_a_node_without_the_weights_is_refused_in_a_line_and_stops_no_other(
             assert add_encoder(write_tiny_bert(place.root / "b", seed=1)).id != place.encoder
     if change == "edited":
         write_tiny_bert(folder, seed=1)
+    # Without keys another node might host who is missing, and is waited for.
     with pytest.raises(ValueError, match=f"; 1 nodes failed, the first with: .*{why}") as error:
-        place.run(deploy, register_seconds=2.0)  # without keys another node might host who is missing
+        place.run(deploy, register_seconds=2.0)
     assert "\n" not in str(error.value)
     assert not (place.root / "run/rounds.jsonl").exists()  # nothing was charged or released
     with caplog.at_level(logging.WARNING, "fedpriv"):
