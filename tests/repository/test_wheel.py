@@ -96,12 +96,14 @@ def installed(wheel, tmp_path_factory):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     python = folder / "venv" / "bin" / "python"
     [site] = (folder / "venv" / "lib").glob("python*/site-packages")
-    install = ["-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([sys.executable, *install, wheel], check=True, capture_output=True)
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     environment = {**os.environ, "FEDPRIV_CACHE": str(folder / "cache")}
-    for name in ("FEDPRIV_DATA", "PYTHONPATH"):
+    for name in ("FEDPRIV_DATA", "PYTHONPATH"):  # with a checkout on the path pip has it already
         environment.pop(name, None)
+    install = ["-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run(
+        [sys.executable, *install, wheel], check=True, capture_output=True, env=environment
+    )
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     work = folder / "work"
     work.mkdir()
 
