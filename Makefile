@@ -31,13 +31,15 @@ help:
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 
+# Bytecode is written when a module is first imported, most of PyTorch's never; kernels are compiled
+# while pip installs the rest, so that the first run need not wait for them.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	# The first run need not wait for compilers.
+	$(PIP_INSTALL) torch numba
 	$(BIN)/python -c "from fedpriv.kernels import normals, sparse_rows, sparse_softmax, \
-	  rounded_normals, streams, sums, tag_scores, word_features"
+	  rounded_normals, streams, sums, tag_scores, word_features" & kernels=$$!; \
+	  $(PIP_INSTALL) --editable '.[dev]' && wait $$kernels
 	touch $(STAMP)
 
 install: $(STAMP)

@@ -47,6 +47,7 @@ def examples() -> dict[str, theory.Result]:
     return {name: formula(**SETTINGS[name]) for name, formula in theory.FORMULAS.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["adadps-convex-public", "adadps-convex-fixed", "adadps-smooth", "dp-nsgd", "bolt-on-convex"],
@@ -172,6 +173,7 @@ def test_the_gradients_part_of_theorem_2_is_the_least(decay, similarity):
     assert max(shares) <= 1.0 and shares[-1] > 0.95
 
 
+@pytest.mark.slow
 def test_a_run_of_rmsprop_on_public_gradients_keeps_theorem_2():
     """Least squares of 20 unequal columns; public gradients are those of half of the rows.
 
@@ -235,6 +237,7 @@ def test_one_step_to_the_optimum_attains_theorem_5():
     assert found["bound"] == pytest.approx((curve * start) ** 2)
 
 
+@pytest.mark.slow
 def test_a_noisy_quadratic_attains_theorem_5_in_the_long_run():
     """40,000 coordinates of F = L w²/2 for 300 rounds, the start forgotten: the bound is the mean.
 
@@ -386,6 +389,7 @@ def test_noise_in_many_dimensions_attains_both_theorems(scaling, unit):
     assert np.mean(norms) == pytest.approx(found["bound"], rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clip", "limit"), [(0.25, 0.75), (0.8, 0.2), (1.0, 0.0), (3.0, 0.0)])
 def test_the_limit_of_clipping_in_one_dimension(clip, limit):
     """Of deviation 1 it is 1 - c: the right end is clipped to c, the left end is -c."""
@@ -437,6 +441,7 @@ def test_runs_keep_both_theorems():
         assert least.mean() < found["bound"] < 1.0
 
 
+@pytest.mark.slow
 def test_a_relative_deviation_and_a_relative_smoothness_cost():
     usual = plain(deviation=0.1, regulariser=1.0)["bound"]
     assert plain(deviation=0.1, regulariser=1.0, relative_deviation=0.5)["bound"] > usual
@@ -491,6 +496,7 @@ def mean_excess(centers, orders, *, slope, curve, rates, start, convexity=0.0, b
 NO_NOISE = {"dimension": 1, "epsilon": 1e12}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("passes", "reshuffled", "batch"), [(1, 0, 1), (2, 0, 1), (2, 1, 1), (2, 0, 2)]
 )
@@ -575,6 +581,7 @@ def test_the_order_part_of_bolt_on_is_the_mean_of_the_largest_moves():
     assert three / one == pytest.approx((0.5 + 2.5) / 2 / 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("passes", "reshuffled"), [(1, False), (2, False), (2, True)])
 def test_no_four_losses_exceed_the_bound_of_strongly_convex_bolt_on(passes, reshuffled):
     rng = np.random.default_rng(7)

@@ -55,12 +55,14 @@ def line():
     return forecast(an_experiment())
 
 
+@pytest.mark.slow
 def test_the_plan_is_a_cell_of_its_grid(line):
     assert line.grid.at(10, 16) == line.planned
     assert line.epsilon.value <= 4.0 == line.grid.target_epsilon
     assert line.l2_clip_norm == 0.5 and line.grid.num_users == 40
 
 
+@pytest.mark.slow
 def test_it_is_the_noise_that_the_run_adds(line):
     run = fp.run(an_experiment(), progress=False)
     assert run.summary["noise_multiplier"] == line.planned.noise_multiplier
@@ -117,6 +119,7 @@ def test_nothing_is_charged_or_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_loss_from_noise_is_that_of_a_square(monkeypatch):
     """E|x·(w+n) + b+m - y|² exceeds |x·w + b - y|² by s²(mean |x|² + 1), exactly.
 

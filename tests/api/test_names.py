@@ -37,6 +37,7 @@ def test_importing_loads_nothing_but_itself():
     assert [name for name in loaded if name.startswith("fedpriv.")] == []
 
 
+@pytest.mark.slow
 def test_accounting_loads_neither_torch_nor_ray_nor_dp_accounting():
     loaded = in_a_new_process(
         "import sys, fedpriv as fp; fp.Rounds, fp.Account; print(*sys.modules)"

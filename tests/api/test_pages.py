@@ -31,6 +31,7 @@ def at_work(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_describing_running_and_reading(page, at_work, tiny_corpus, monkeypatch, capsys):
     monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
     names = {}
@@ -55,6 +56,7 @@ def own(page, at_work):
     return names
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_keeps_its_books(page, own, at_work):
     names = own
     loop = page[page.index("plan = fp.Rounds") : page.index('    print(params["center"]')]
@@ -69,6 +71,7 @@ def test_a_loop_of_ones_own_keeps_its_books(page, own, at_work):
     assert fp.Ledger.open("own-ledger.jsonl").charges == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_after", [1, 4, 10])
 def test_a_loop_that_is_killed_goes_on(at_work, killed_after, monkeypatch):
     names, code = {}, LOOP.read_text("utf-8")

@@ -39,6 +39,7 @@ class TestRun:
         }
         assert verify_run(kept.path).ok
 
+    @pytest.mark.slow
     def test_options_seed_and_a_value_give_the_same_run(self, dense, kept):
         other = fp.run(dense.experiment(), progress=False, seed=0)
         for name, array in kept.params.items():
@@ -61,6 +62,7 @@ class TestRun:
         assert "SYNTHETIC corpus tiny-synthetic" in repr(run)
         assert fp.load(tmp_path / "run").summary == run.summary
 
+    @pytest.mark.slow
     def test_a_label_names_a_run_wherever_it_is_shown_and_changes_nothing_else(
         self, dense, kept, tmp_path
     ):
@@ -185,6 +187,7 @@ class TestFrames:
         assert released.attrs["privacy"] == kept.statement.headline
         assert not diagnosed.attrs["covered_by_epsilon"]
 
+    @pytest.mark.slow
     def test_a_curve_of_rounds_is_drawn_where_not_every_round_is_evaluated(self, tiny_corpus):
         options = {"rounds": 12, "eval_every": 4, "cohort": 6, "noise_multiplier": 1.0}
         where = tiny_corpus.directory
@@ -203,6 +206,7 @@ class TestFrames:
         assert every["epsilon"].is_monotonic_increasing and every["epsilon"].notna().all()
         assert (every["epsilon_charges"] >= every.index).all()
 
+    @pytest.mark.slow
     def test_runs_side_by_side(self, dense, kept):
         other = fp.run(dense.experiment(), noise_multiplier=2, progress=False)
         table = fp.compare(kept.path, other)
@@ -221,6 +225,7 @@ class TestShown:
             assert said in text and said in page
         assert "<script" not in page and page.count("<div") == page.count("</div>")
 
+    @pytest.mark.slow
     def test_numbers_and_statements_are_shown_as_they_are_printed(self, kept):
         asked = fp.Rounds(users=400, cohort=20, rounds=10, delta=1e-3)
         price, grid = asked.account(1.0), asked.noise_grid(8.0, cohorts=(20, 40), rounds=(10,))
@@ -266,6 +271,7 @@ elif kept.exists():
 
 
 class TestAnchorCommand:
+    @pytest.mark.slow
     def test_it_keeps_marks_of_a_run_and_refuses_a_folder_put_back(self, dense, tmp_path):
         (tmp_path / "keeper.py").write_text(KEEPER, encoding="utf-8")
         command = f"{sys.executable} {tmp_path / 'keeper.py'} {tmp_path / 'mark'}"

@@ -28,6 +28,7 @@ TREES = [
 ]
 
 
+@pytest.mark.slow
 def test_golden_trees(subtests):
     for sigma, steps, trees, delta, rdp, exact in TREES:
         with subtests.test(
@@ -59,6 +60,7 @@ def test_noise_for_a_target_by_the_conversion_of_papers(wanted, sigma):
     assert found.epsilon.rdp == pytest.approx(wanted, rel=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 @pytest.mark.parametrize(
     "pattern",

@@ -80,6 +80,7 @@ def test_it_charges_nothing_and_writes_nothing(folder):
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "factor"),
     [
@@ -98,6 +99,7 @@ def test_an_aggregate_s_variance_is_rescaled(tiny_corpus, tmp_path, options, fac
     assert row["released_stddev"] == pytest.approx(row["stddev"] * factor**0.5, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["opa", "omv"])
 def test_single_models_do_not_say_how_answers_together_vary(
     tiny_corpus, tmp_path, rule, capsys, monkeypatch

@@ -30,6 +30,7 @@ def overfit(tiny_corpus, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_members_of_an_overfit_model_are_found(overfit):
     found = attack_membership(overfit)
     assert len(found.scores.inside) == 30
@@ -39,6 +40,7 @@ def test_members_of_an_overfit_model_are_found(overfit):
     assert auc(found.scores) > auc(found.control) + 0.1  # it is training that tells them apart
 
 
+@pytest.mark.slow
 def test_nonmembers_are_in_nothing(overfit, tiny_corpus):
     view = tiny_corpus.view(users=30)
     whole = tiny_corpus.view()
@@ -47,6 +49,7 @@ def test_nonmembers_are_in_nothing(overfit, tiny_corpus):
     assert not set(left) & {*view.roster, *view.public_users}
 
 
+@pytest.mark.slow
 def test_what_is_said_and_written(overfit, tmp_path):
     found = attack_membership(overfit)
     said = dict(describe_membership(found))
@@ -61,6 +64,7 @@ def test_what_is_said_and_written(overfit, tmp_path):
     assert first == second and b"Membership attack on fedavg-tags" in first
 
 
+@pytest.mark.slow
 def test_runs_are_pooled_if_they_are_of_one_kind(overfit, tiny_corpus, tmp_path):
     one, two = attack_membership(overfit), attack_runs([overfit, overfit])
     assert two.num_runs == 2 and len(two.scores.inside) == 2 * len(one.scores.inside)

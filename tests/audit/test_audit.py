@@ -68,6 +68,7 @@ def test_secure_noise_and_cohorts_are_audited_on_the_grid():
     assert found.mode == "secure" and not found.refuted and found.bound.epsilon > 0.3
 
 
+@pytest.mark.slow
 def test_whole_sums_keep_the_bound_whatever_the_clip_lets_through():
     """Rounding has a limit of its own: on the grid a broken clip breaks no guarantee."""
     for name in ("sensitivity 2C", "no clip"):

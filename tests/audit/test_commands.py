@@ -5,6 +5,8 @@ A thousand canaries; the seed is fixed, and a right mechanism is refuted once in
 
 import json
 
+import pytest
+
 from fedpriv import cli
 from tests.cli.typed import main, run
 from tests.command_line import CliRunner
@@ -81,6 +83,7 @@ def test_what_cannot_be_audited_is_one_line(monkeypatch, capsys, tiny_corpus, tm
     assert "takes no seed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_membership_from_the_command_line(tiny_corpus, tmp_path):
     folder, plot = tmp_path / "run", tmp_path / "membership.svg"
     run(

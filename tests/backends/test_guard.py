@@ -118,6 +118,7 @@ def test_a_user_of_too_much_memory_changes_its_own_contribution_alone():
     assert all(np.allclose(found.total[name], expected.total[name]) for name in PARAMS)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_without_a_limit_of_its_own_a_user_leaves_the_others_time():
     """A quarter of what is left: two that hang, of ten users."""
@@ -128,6 +129,7 @@ def test_without_a_limit_of_its_own_a_user_leaves_the_others_time():
     assert all(np.allclose(found.total[name], expected.total[name]) for name in PARAMS)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_answer_is_there_in_time_with_what_was_computed():
     users = [f"user-{number}" for number in range(200)]  # more than three blocks
@@ -141,6 +143,7 @@ def test_the_answer_is_there_in_time_with_what_was_computed():
     assert all(np.allclose(found.total[name], expected.total[name]) for name in PARAMS)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_node_of_one_user_has_all_of_its_time_and_no_more():
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,7 @@ def test_no_child_is_forked_within_a_worker_of_rays(monkeypatch):
     assert not can_fork()
 
 
+@pytest.mark.slow
 def test_no_child_is_left():
     before = children()
     total({USERS[0]: "hangs"}, guard=Guard(user_seconds=0.2))

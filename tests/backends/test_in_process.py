@@ -37,6 +37,7 @@ def run(corpus, out, backend):
     return prepared.run(), load_file(out / "checkpoints" / "round-000003.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_a_run_ends_with_the_bits_and_figures_of_the_serial_one(tiny_corpus, tmp_path, workers):
     told, expected = run(tiny_corpus, tmp_path / "serial", serial)
@@ -117,6 +118,7 @@ def test_devices_for_a_task_that_takes_none_are_refused_before_a_run_folder_is_m
     on_workers().check(experiment, build(experiment, tiny_corpus))
 
 
+@pytest.mark.slow
 def test_a_run_on_a_device_names_it_and_is_the_serial_one_but_for_rounding(tiny_corpus, tmp_path):
     _, expected = run(tiny_corpus, tmp_path / "serial", serial)
     _, found = run(tiny_corpus, tmp_path / "device", serial_on("cpu"))
@@ -133,6 +135,7 @@ def longest(shards, sizes):
     return max(sum(max(sizes[user], 1) for user in shard) for shard in shards)
 
 
+@pytest.mark.slow
 @given(SIZES, st.integers(1, 4))
 def test_everybody_is_dealt_once(sizes, num_workers):
     shards = shards_of(sizes, num_workers)
@@ -140,6 +143,7 @@ def test_everybody_is_dealt_once(sizes, num_workers):
     assert sorted(itertools.chain(*shards)) == sorted(sizes)
 
 
+@pytest.mark.slow
 @given(SIZES.filter(bool), st.integers(1, 3))
 def test_no_worker_has_more_than_four_thirds_of_the_best_sharding(sizes, num_workers):
     best = min(

@@ -76,6 +76,7 @@ def oracle(staff, **arguments):
     return total(SerialBackend(trainer=staff.trainer(), data=staff.Users()), staff, **arguments)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_in_a_round_changes_nothing(backend, deeds, staff):
     deeds.plan({"user-03": "kill"}, times=1)
     found = total(backend, staff)
@@ -99,6 +100,7 @@ def test_a_user_that_always_kills_its_worker_contributes_zero_alone(
     assert "1 drawn users contribute zero" in caplog.text and "user-03" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_user_that_raises_costs_no_worker(backend, deeds, staff):
     total(backend, staff)
     before = backend.processes()
@@ -109,6 +111,7 @@ def test_a_user_that_raises_costs_no_worker(backend, deeds, staff):
     assert backend.processes() == before
 
 
+@pytest.mark.slow
 def test_what_comes_back_is_one_sum_from_each_worker(backend, staff, monkeypatch):
     """Never an individual update: as many results as workers, over all their users."""
     import ray as api
@@ -123,6 +126,7 @@ def test_what_comes_back_is_one_sum_from_each_worker(backend, staff, monkeypatch
     assert len(sums) == 2 and sorted(done.num_users for done in sums) == [4, 5]
 
 
+@pytest.mark.slow
 def test_evaluation_is_shared_and_adds_up(backend, deeds, staff):
     deeds.plan({"evaluate": "kill"}, times=1)
     assert backend.evaluate(staff.params(), public=True) == staff.measure({}, public=True)
@@ -130,6 +134,7 @@ def test_evaluation_is_shared_and_adds_up(backend, deeds, staff):
     assert backend.evaluate(staff.params(), public=False) == staff.measure({}, public=False)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_kills_every_worker_is_none(
     backend, staff, caplog, monkeypatch, tmp_path
 ):

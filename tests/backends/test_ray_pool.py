@@ -45,12 +45,14 @@ def call(method, *arguments):
     return Call(method, arguments)
 
 
+@pytest.mark.slow
 def test_results_come_in_the_order_of_the_calls(hire, tmp_path):
     calls = [call("wait", 0.2), *(call("double", n) for n in range(7))]
     assert hire(2).run(calls) == [0.2, 0, 2, 4, 6, 8, 10, 12]
     assert all(count(tmp_path, f"double{n}") == 1 for n in range(7))
 
 
+@pytest.mark.slow
 def test_workers_are_as_urgent_as_their_run(hire):
     """Red before: Ray's workers give way to whatever else computes on the machine."""
     assert hire(2).run([call("double", 1)]) == [2]
@@ -77,6 +79,7 @@ def test_a_call_whose_actor_dies_is_done_again(hire, tmp_path, caplog, how, time
     assert caplog.text.count("a worker died") == times
 
 
+@pytest.mark.slow
 def test_a_call_that_always_kills_is_lost_and_the_others_are_done(hire, tmp_path):
     from fedpriv.backends.ray.pool import LOST
 
@@ -86,6 +89,7 @@ def test_a_call_that_always_kills_is_lost_and_the_others_are_done(hire, tmp_path
     assert pool.run([call("double", 2), call("double", 3)]) == [4, 6]
 
 
+@pytest.mark.slow
 def test_actors_that_died_since_are_replaced(hire):
     pool = hire(2)
     before = [opened.process for opened in pool.opened]
@@ -95,6 +99,7 @@ def test_actors_that_died_since_are_replaced(hire):
     assert not {opened.process for opened in pool.opened} & set(before)
 
 
+@pytest.mark.slow
 def test_actors_that_never_start_are_an_error_that_tells_why(hire, tmp_path):
     with pytest.raises(ChildProcessError, match="no worker is left: 3 in a row") as caught:
         hire(1, deaths=99)
@@ -102,6 +107,7 @@ def test_actors_that_never_start_are_an_error_that_tells_why(hire, tmp_path):
     assert count(tmp_path, "open") == 3
 
 
+@pytest.mark.slow
 def test_a_slow_start_is_said_and_waited_for(hire, monkeypatch, caplog):
     """Red before: on a machine whose cores were busy the run ended after two minutes."""
     monkeypatch.setattr("fedpriv.backends.ray.pool._SAID_AFTER_SECONDS", 0.0)
@@ -110,12 +116,14 @@ def test_a_slow_start_is_said_and_waited_for(hire, monkeypatch, caplog):
     assert pool.run([call("double", 3)]) == [6]
 
 
+@pytest.mark.slow
 def test_what_opening_raises_is_raised_and_not_tried_again(hire, tmp_path):
     with pytest.raises(ValueError, match="no such corpus"):
         hire(1, deaths=0, refuse=ValueError("no such corpus"))
     assert count(tmp_path, "open") == 1
 
 
+@pytest.mark.slow
 def test_what_a_call_raises_is_raised_and_the_pool_goes_on(hire):
     pool = hire(2)
     with pytest.raises(ZeroDivisionError, match="by nothing"):
@@ -124,6 +132,7 @@ def test_what_a_call_raises_is_raised_and_the_pool_goes_on(hire):
     assert pool.run([call("double", 3), call("double", 4)]) == [6, 8]
 
 
+@pytest.mark.slow
 def test_closing_ends_every_process(hire, monkeypatch):
     monkeypatch.setattr("fedpriv.backends.ray.pool._CLOSE_SECONDS", 900.0)
     pool = hire(2)

@@ -78,6 +78,7 @@ def stop_after(number):
     return look
 
 
+@pytest.mark.slow
 def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
     ray, tiny_corpus, oracle, tmp_path
 ):

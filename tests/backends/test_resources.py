@@ -79,6 +79,7 @@ def test_the_object_store_grows_with_the_model_and_the_workers():
     assert store_bytes(20 << 20, 8) > store_bytes(20 << 20, 2) > store_bytes(1 << 20, 2)
 
 
+@pytest.mark.slow
 def test_ray_is_imported_by_nobody_who_does_not_use_it():
     code = (
         "import sys, fedpriv, fedpriv.cli, fedpriv.runs.prepared, fedpriv.backends.worker;"

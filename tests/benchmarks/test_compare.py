@@ -52,6 +52,7 @@ def measured(compare: ModuleType, people: list, logs: Path) -> list:
     return compare.measure(people, blocks=3, block_seconds=0.0, warm_up=1, logs=logs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("last", "said", "blocks"),
     [(1, "in its first round", 0), (2, "in its warm-up", 0), (5, "in block 2", 1)],

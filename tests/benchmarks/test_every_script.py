@@ -31,12 +31,14 @@ class Case:
     Attributes:
         argv: The script and its options; {corpus}, {out} and {root} stand for folders.
         runs: Scripts that it starts.
-        slow: Why it is no default test; "" for one that is.
+        slow: Why it runs in a process of its own and is no default test; "" for all others.
+        seconds: Whether it takes some, and so is no default test either.
     """
 
     argv: str
     runs: tuple[str, ...] = ()
     slow: str = ""
+    seconds: bool = False
 
 
 OURS = "--only fedpriv --only fedpriv,?with?checkpoints --only fedpriv,?T* --only fedpriv,?torch*"
@@ -49,22 +51,25 @@ CASES = (
         argv=f"compare.py same best plumbing plumbing-dp --smallest {OURS} --corpus {{corpus}} "
         "--results {out}/results",
         runs=("export_tags.py", "jobs/fedpriv_jobs.py"),
+        seconds=True,
     ),
     Case(
         argv="compare.py words cifar --smallest --only fedpriv --only fedpriv,?torch* "
         "--only local?steps* --corpus {corpus} --results {out}/results",
         runs=("export_words.py", "jobs/fedpriv_jobs.py", "jobs/bare_jobs.py"),
+        seconds=True,
     ),
     Case(
         argv="compare.py plumbing --smallest --only fedpriv* --results {out}/results",
         runs=("jobs/fedpriv_jobs.py",),
         slow="starts Ray",
     ),
-    Case(argv="dense_training.py softmax --blocks 1 --users 3"),
+    Case(argv="dense_training.py softmax --blocks 1 --users 3", seconds=True),
     Case(
         argv="gpu.py path linear users --device cpu --smallest --gpus 1 --corpus {corpus} "
         "--results {out}/results",
         runs=("growing/case.py",),
+        seconds=True,
     ),
     Case(
         argv="gpu.py users --device cpu --smallest --gpus 2 --results {out}/results",
@@ -80,8 +85,9 @@ CASES = (
         argv="per_example.py --model autoencoder --tool fedpriv?ghost --blocks 1 "
         "--batch 2 --threads 1 --out {out}",
         runs=("jobs/per_example_worker.py",),
+        seconds=True,
     ),
-    Case(argv="growth.py --smallest --out {out}", runs=("growing/case.py",)),
+    Case(argv="growth.py --smallest --out {out}", runs=("growing/case.py",), seconds=True),
     Case(
         argv="growth.py --smallest --endurance --out {out}",
         runs=("growing/case.py",),
@@ -91,6 +97,7 @@ CASES = (
     Case(
         argv="encoding.py {encoder} --corpus {corpus} --sentences 16 --processes 1 --blocks 1",
         runs=("jobs/encoding_worker.py",),
+        seconds=True,
     ),
     Case(argv="streams --rows 1 --size 100"),
     Case(argv="study_runner.py --help"),
@@ -214,7 +221,9 @@ def run(corpus: Path) -> Iterator[Run]:
     "case",
     [
         pytest.param(
-            case, marks=[pytest.mark.slow] if case.slow else [], id=case.argv.split(" -")[0]
+            case,
+            marks=[pytest.mark.slow] if case.slow or case.seconds else [],
+            id=case.argv.split(" -")[0],
         )
         for case in CASES
     ],

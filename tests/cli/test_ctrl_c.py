@@ -122,6 +122,7 @@ def test_while_modules_load(tiny_corpus, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_while_the_run_is_prepared(tiny_corpus, tmp_path):
     with started(tiny_corpus, tmp_path / "run") as command:
         command.wait_for("preparing dp-fedavg-tags")

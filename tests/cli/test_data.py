@@ -234,6 +234,7 @@ def test_a_file_of_few_users_gets_a_roster_of_four_fifths_of_them(tff_file):
     assert run("info", "stackoverflow", "--json")["path"] == made["path"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 3, 4, 5, 6])
 def test_the_fewest_users_leave_one_public(tmp_path, tff_writer, number):
     blobs = [tff_writer.stackoverflow_example(f"a b c{n}", "title", f"t{n}") for n in range(3)]

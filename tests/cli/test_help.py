@@ -27,6 +27,7 @@ def test_a_group_has_the_same_commands_however_often_it_is_called():
     assert first == second and {"import", "key"} <= set(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
 def test_no_library_is_loaded_for_it(arguments):
     code = (

@@ -36,6 +36,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path / "my-app"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["my-app", "flower-app", "own-data"])
 def test_run_folders_stay_out_of_flowers_bundle(project, name):
     app = project if name == "my-app" else copied(name, project.parent)
@@ -53,6 +54,7 @@ def test_run_folders_stay_out_of_flowers_bundle(project, name):
     assert "missing" not in done.stdout, done.stdout  # a property that Flower warns of
 
 
+@pytest.mark.slow
 def test_its_own_test_passes_in_simulation_and_its_code_is_clean(project):
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "MPLBACKEND": "agg"}
     for command in (
@@ -66,6 +68,7 @@ def test_its_own_test_passes_in_simulation_and_its_code_is_clean(project):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_it_takes_a_file_of_ones_own_as_its_readme_has_it(project):
     rows = [f"p{n % 40},{n % 7 - 3},{n % 5 - 2},{n % 2}" for n in range(200)]
     (project / "people.csv").write_text("person,x1,x2,label\n" + "\n".join(rows), "utf-8")

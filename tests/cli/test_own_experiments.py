@@ -203,6 +203,7 @@ class TestHead:
         _, _, err = fedpriv(GOOD.replace("noise_multiplier=1.0,", ""), *arguments)
         assert "plan: no privacy (ε = ∞): no noise is added\n" in err
 
+    @pytest.mark.slow
     def test_no_meaningful_protection_is_said_at_the_top(self, fedpriv, tmp_path):
         arguments = ["--noise-multiplier", "0.2", "--delta", "0.1", "--out", tmp_path / "run"]
         _, _, err = fedpriv(GOOD, *arguments)
@@ -252,6 +253,7 @@ class TestOptionsOfTags:
         assert status == 2 and said in err and err.count("\n") == 1
         assert not (tmp_path / "run").exists()
 
+    @pytest.mark.slow
     def test_a_task_that_declares_and_follows_them_gets_them(self, fedpriv, tmp_path, tiny_corpus):
         source = DECLARED.replace("range(10)", "range(self.users or 10)")
         assert fedpriv(source, "--users", "7", "--out", tmp_path / "seven")[0] == 0

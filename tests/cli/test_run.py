@@ -222,6 +222,7 @@ class TestRun:
         assert "secure" in result.stdout and "outside the roster" in result.stdout
         assert not (tmp_path / "run" / "diagnostics.jsonl").exists()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("keep", "left"), [("1", {10, 12}), ("all", set(range(1, 13)))])
     def test_checkpoints_are_kept_as_asked(self, tiny_corpus, tmp_path, keep, left):
         run(
@@ -295,6 +296,7 @@ class TestResume:
         assert "give it alone" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "rounds"), [((), QUICK), (("--rounds", "3"), 3)])
 def test_quick_is_a_run_of_few_rounds_or_of_those_given(tiny_corpus, tmp_path, given, rounds):
     few = ["run", "dp-fedavg-tags", "--quick", *given, *SMALL[2:], "--out", tmp_path / "r"]

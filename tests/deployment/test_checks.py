@@ -138,6 +138,7 @@ def answering(tmp_path):
     server.server_close()
 
 
+@pytest.mark.slow
 def test_a_program_that_answers_is_healthy_and_one_that_fails_is_not(answering, monkeypatch):
     checks.check_answers(*answering)
     monkeypatch.setattr(_Health, "code", 503)
@@ -145,6 +146,7 @@ def test_a_program_that_answers_is_healthy_and_one_that_fails_is_not(answering, 
         checks.check_answers(*answering)
 
 
+@pytest.mark.slow
 def test_a_port_that_is_open_and_answers_nothing_is_refused(answering, monkeypatch):
     """As a program's that has stopped: the system takes connections for it."""
     monkeypatch.setattr(checks, "_PATIENCE", 0.2)

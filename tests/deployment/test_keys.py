@@ -86,6 +86,7 @@ def test_nodes_with_own_files_are_bound_to_their_lists(tmp_path):
     assert (deploy / "data" / "node-2").is_dir()
 
 
+@pytest.mark.slow
 def test_what_is_there_stays_as_it_is(folder):
     assert made(folder, "2", "fl.example.org").returncode == 0
     before = content(folder)
@@ -123,6 +124,7 @@ def test_what_is_half_made_is_made_again(folder, lost):
     assert len(read_node_keys(folder / "node-users.json")) == 2
 
 
+@pytest.mark.slow
 def test_a_name_that_a_certificate_lacks_is_said(folder):
     assert made(folder, "2").returncode == 0
     done = made(folder, "2", "fl.example.org")

@@ -176,6 +176,7 @@ def test_keys_are_copied_to_a_folder_that_is_root_s():
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_empty_variables_are_defaults_and_others_are_what_they_are():
     assert documents({"FEDPRIV_USER": "", "FEDPRIV_SUPERLINK": ""}) == documents()
     for given in ('a "b":\\n c', "$$x ${y:-z}", "'", "a\nb: {"):

@@ -90,6 +90,7 @@ def test_labels_cannot_end_a_line():
     assert line == 'fedpriv_x{label="a\\"\\n\\\\"} 1.0'
 
 
+@pytest.mark.slow
 def test_it_is_served_on_loopback(simulated):
     address, bound = threading.Event(), []
 

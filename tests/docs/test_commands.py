@@ -153,6 +153,7 @@ def test_no_command_stands_outside_a_block_of_commands():
         assert not [block for block in blocks.findall(text) if typed.search(block)], page
 
 
+@pytest.mark.slow
 def test_every_command_could_be_typed(subtests, monkeypatch):
     for page, found in COMMANDS.items():
         monkeypatch.chdir((ROOT / page).parent)
@@ -298,6 +299,7 @@ def those(by: str) -> dict[str, list[Command]]:
     return {page: own for page, own in found.items() if own}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", those(HERE), indirect=True)
 def test_the_commands_of_a_page_run(place):
     for command in those(HERE)[place.page]:
@@ -374,6 +376,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "said"), WRONG.items(), ids=WRONG)
 def test_what_is_wrong_is_found(line, said):
     (command,) = commands(f"```bash\n{line}\n```\n")

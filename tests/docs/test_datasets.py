@@ -36,6 +36,7 @@ def files(tmp_path, tff_writer):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_its_python_runs(files, shared_data, monkeypatch, capsys):
     monkeypatch.chdir(files)
     monkeypatch.setenv("FEDPRIV_DATA", str(shared_data))

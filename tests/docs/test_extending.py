@@ -124,6 +124,7 @@ class App:
     train = query
 
 
+@pytest.mark.slow
 def test_a_data_set_split_among_users_trains_alike_here_and_on_nodes(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     for name, number in (("train10k", 300), ("test2k", 20)):
@@ -150,6 +151,7 @@ def test_a_data_set_split_among_users_trains_alike_here_and_on_nodes(tmp_path, m
     assert all(np.array_equal(here.params[name], there.params[name]) for name in here.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_it_runs_as_a_command_and_verifies(name, monkeypatch, capsys):
     monkeypatch.setattr(
@@ -185,6 +187,7 @@ def test_it_learns_on_whatever_it_makes_of_the_noise(name, page):
     assert np.mean(distances) < (0.95 if name == "stream" else 0.7) * np.linalg.norm(slope)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_it_goes_on_after_a_kill(name, mode, monkeypatch):
@@ -209,6 +212,7 @@ def test_a_mistake_in_what_users_do_ends_the_run_before_anything_is_charged(name
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_a_task_that_makes_no_examples_is_told_so_in_the_run_s_first_lines(monkeypatch, capsys):
     source = Path("lines.py").read_text("utf-8")
     assert source.count("def synthetic_batch(self)") == 1
@@ -281,6 +285,7 @@ def test_a_preconditioner_changes_what_is_bounded_and_is_undone():
     assert not np.array_equal(last("largest"), last("lines"))
 
 
+@pytest.mark.slow
 def test_discrete_noise_has_the_distribution_it_says(page):
     """2,000 draws at stddev 3 against the exact probabilities; chi-square, false alarm 1e-4."""
     from scipy import stats
@@ -375,6 +380,7 @@ def noise_of(out, page, kills=(), *, secure=False):
     return released, cohorts
 
 
+@pytest.mark.slow
 def test_every_row_takes_back_half_of_the_one_before(page):
     noise, _ = noise_of("run", page)
     fresh = np.array([noise[0], *(late + 0.5 * early for early, late in pairwise(noise))])
@@ -384,6 +390,7 @@ def test_every_row_takes_back_half_of_the_one_before(page):
     assert np.corrcoef(np.array(noise)[1:].ravel(), np.array(noise)[:-1].ravel())[0, 1] < 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(
     ("kills", "discarded"), [([1], []), ([2], [1]), ([5], [4]), ([4, 3], [3, 6]), ([3, 1], [2, 3])]
@@ -443,6 +450,7 @@ def by_name(page, monkeypatch):
     monkeypatch.setitem(BACKENDS, "children", NamedBackend(open=opened))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_backend_equals_the_oracle(page, by_name, exact):
     """Law: every backend of the table gives the params of the serial one."""

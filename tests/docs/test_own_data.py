@@ -157,6 +157,7 @@ def test_the_page_is_short():
     assert len(PAGE.splitlines()) <= 120
 
 
+@pytest.mark.slow
 def test_nodes_of_their_own_files_train_what_one_process_with_all_of_them_does(place, tmp_path):
     place.roster()
     place.run(tmp_path / "run")
@@ -178,6 +179,7 @@ def test_nodes_of_their_own_files_train_what_one_process_with_all_of_them_does(p
     assert verify_run(tmp_path / "whole").ok and not whole.summary["synthetic"]
 
 
+@pytest.mark.slow
 def test_a_simulation_finds_its_files_again(place, tmp_path, monkeypatch):
     """On resume, in Ray's workers, in Python, and in the command that its report gives."""
     place.type(next(c.words for c in COMMANDS if c.words[:3] == ("fedpriv", "data", "key")))
@@ -221,6 +223,7 @@ def test_key_ids_and_rosters_are_their_owners_alone(place, tmp_path):
     assert len(written) == 5 and {stat.S_IMODE(file.stat().st_mode) for file in written} == {0o600}
 
 
+@pytest.mark.slow
 def test_the_server_and_its_folder_know_no_name(place, tmp_path, caplog):
     place.roster()
     with caplog.at_level(logging.DEBUG, "fedpriv"):
@@ -237,6 +240,7 @@ def test_the_server_and_its_folder_know_no_name(place, tmp_path, caplog):
     assert not {user_id(bytes(32), name) for name in NAMES} & set(ids)
 
 
+@pytest.mark.slow
 def test_bad_rows_are_named_before_and_cost_one_user_alone_in_a_round(place, tmp_path, caplog):
     place.roster()
     with closing(sqlite3.connect(place.data("node-1"))) as db, db:
@@ -270,6 +274,7 @@ def test_a_label_that_is_not_allowed_is_a_bad_row_before_and_on_the_node(place):
         users[user_id(read_key(place.key), NAMES[2])]
 
 
+@pytest.mark.slow
 def test_a_person_on_two_nodes_has_one_id_and_contributes_zero(place, tmp_path, caplog):
     place.fill("node-2", [f" {NAMES[0]} "])
     place.roster()
@@ -280,6 +285,7 @@ def test_a_person_on_two_nodes_has_one_id_and_contributes_zero(place, tmp_path, 
     assert user_id(read_key(place.key), NAMES[0]) not in asked and len(set(asked)) == 39
 
 
+@pytest.mark.slow
 def test_people_and_nodes_that_come_later_are_told_what_they_wait_for(place, tmp_path, caplog):
     place.roster()
     place.fill("node-1", ["Somebody New", "Somebody Else", "A Third"])
@@ -362,6 +368,7 @@ def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place
         open_node(plain, full)
 
 
+@pytest.mark.slow
 def test_only_the_server_needs_public_examples(place, tmp_path):
     """As own-data.md has it: a file there, None on nodes; a simulation has the file too."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -86,6 +86,7 @@ def _privacy_statement(names):
     assert verify_run("runs/halves").epsilon.value <= 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_the_page_of_the_start_runs(capsys):
     page = (DOCS / "start.md").read_text("utf-8")
@@ -110,6 +111,7 @@ def run_blocks(name, names):
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_the_page_of_checkpoints_runs():
     made = run_blocks("methods/checkpoints.md", {})["experiment"]
@@ -117,6 +119,7 @@ def test_the_page_of_checkpoints_runs():
     assert run.summary["rounds"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_the_page_of_what_a_run_would_cost_runs(capsys):
     users = {f"u{n:03d}": (np.eye(4, dtype="f4")[:3], np.array([0, 1, 1])) for n in range(200)}

@@ -40,6 +40,7 @@ def encoder(tmp_path, monkeypatch):
     return Encoder(add_encoder(write_tiny_bert(tmp_path / "tiny")))
 
 
+@pytest.mark.slow
 def test_the_pages_experiment_is_built(tiny_corpus, encoder):
     make_embeddings(tiny_corpus, encoder, TEXTS[:1], processes=1)
     options = {"encoder": encoder.files.id, "encoder-texts": "sentence"}
@@ -48,6 +49,7 @@ def test_the_pages_experiment_is_built(tiny_corpus, encoder):
     assert task.trainer.__self__ is task and task._encoded.num_rows == encoder.width
 
 
+@pytest.mark.slow
 def test_the_readmes_run_finds_the_corpus_by_itself(tiny_corpus, encoder, tmp_path, monkeypatch):
     """Red before: a corpus was looked for where words are the inputs alone."""
     monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
@@ -69,6 +71,7 @@ def test_the_readmes_run_finds_the_corpus_by_itself(tiny_corpus, encoder, tmp_pa
     assert found.exit_code == 0, f"{found.output}\n{found.exception!r}"
 
 
+@pytest.mark.slow
 def test_the_pages_adapters_are_trained(encoder):
     code, number = re.subn(
         r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(1)
@@ -94,6 +97,7 @@ def test_the_pages_adapters_are_the_same_on_workers(encoder, tmp_path):
         np.testing.assert_array_equal(tensor, there.params[name])
 
 
+@pytest.mark.slow
 def test_the_pages_csv_becomes_a_private_classifier(encoder, tmp_path, monkeypatch, capsys):
     """Words of a post say what it is; fifteen statements, and the classifier learns more than one.
 

@@ -33,6 +33,7 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("own", None)
 
 
+@pytest.mark.slow
 def test_its_commands(own, tmp_path, monkeypatch, capsys):
     commands = re.findall(r"^fedpriv (run own:experiment --start .*)$", own, re.MULTILINE)
     assert [command.split()[-1] for command in commands] == ["public", "model.safetensors"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import tomllib
 
+import pytest
+
 import fedpriv as fp
 from fedpriv.backends.flower import settings
 from fedpriv.runs import folder
@@ -49,6 +51,7 @@ def test_node_config_has_each_key_that_a_node_reads():
     assert said == {*settings.NODE_KEYS, "partition-id", "num-partitions", *guard}
 
 
+@pytest.mark.slow
 def test_run_folder_has_each_file_of_a_run_and_no_other(tmp_path):
     (rows,) = tables("run-folder.md")
     said = {name for row in rows for name in _NAMES.findall(row[0])}

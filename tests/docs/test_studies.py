@@ -28,6 +28,7 @@ def place(tiny_corpus, tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_file_is_a_study(place):
     first = Resolver(load_study("tags.toml"))
     assert len(list(first.cells())) == 7 and len(first.trials()) == 14
@@ -38,6 +39,7 @@ def test_every_file_is_a_study(place):
     assert load_study("searched.toml").search.compose
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_the_file_comes_to(place):
     text = (place / "tags.toml").read_text("utf-8").replace("rounds = 20", "rounds = 2")
     (place / "tags.toml").write_text(text, "utf-8")

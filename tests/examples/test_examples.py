@@ -28,6 +28,7 @@ def test_a_readme_is_short_says_synthetic_and_has_commands(name):
     assert commands_of(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_own_model(number, tmp_path):
     folder = copied("own-model", tmp_path)
@@ -38,6 +39,7 @@ def test_own_model(number, tmp_path):
     assert verify_run(run.path).ok and run.summary["rounds"] == run.summary["rounds_planned"]
 
 
+@pytest.mark.slow
 def test_own_loop_is_run_again_for_nothing(tmp_path):
     folder = copied("own-loop", tmp_path)
     loop, verify = commands_of("own-loop")
@@ -47,6 +49,7 @@ def test_own_loop_is_run_again_for_nothing(tmp_path):
     assert verify_run(folder / "runs" / "loop").num_charges == 10
 
 
+@pytest.mark.slow
 def test_study(tmp_path):
     folder = copied("study", tmp_path)
     dry, run = commands_of("study")
@@ -67,6 +70,7 @@ def prepared(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_own_data_has_a_roster_and_a_compose_file_for_three_nodes(prepared):
     ids = (prepared / "deploy" / "parts" / "server" / "roster.txt").read_text("utf-8")
     assert len(ids.split()) == 36 and "Ann" not in ids

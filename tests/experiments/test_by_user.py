@@ -158,6 +158,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [*QUICK, *OTHERS])
 def test_users_examples_fit_the_model(given, name, options):
     task = make_task(given(name, **options), None)
@@ -200,6 +201,7 @@ def test_every_image_is_one_users_or_public(given):
     assert task.public_of_rostered()[1] == 60 and task.public_of_rostered(learnt=True)[1] == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -257,6 +259,7 @@ def test_what_cannot_be_is_one_line(given, name, options, said):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_mnist_itself_is_divided_among_five_thousand(shared_data):
     chosen = load_experiment("mnist-users").with_options({"folder": str(shared_data / "mnist")})
     task = make_task(chosen, None)

@@ -41,6 +41,7 @@ class TestEveryExperiment:
                 made = load_experiment(name)
                 assert made.name == name and made.description and made.runs_on("serial")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", OF_USERS)
     def test_every_experiment_runs_two_rounds_on_the_serial_backend(
         self, tiny_corpus, name, tmp_path, monkeypatch

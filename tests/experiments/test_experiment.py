@@ -254,6 +254,7 @@ def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
     assert replace(other, algorithm=components.algorithm).task is other.task
 
 
+@pytest.mark.slow
 def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
     """The ε is of the mechanism that runs: there is nowhere to put another bound."""
     components = build(base(), tiny_corpus)

@@ -98,6 +98,7 @@ def test_the_flags_of_run_say_what_the_parts_say():
     assert "clip, normalise, none" in flags["bound"]
 
 
+@pytest.mark.slow
 def test_reading_declarations_loads_no_torch():
     """`fedpriv --help` must not take the seconds that torch does."""
     import subprocess
@@ -112,6 +113,7 @@ class TestList:
         assert found.exit_code == 0, found.output
         return found.stdout
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", sorted(find_experiments()))
     def test_every_option_that_exists_with_its_value(self, name):
         experiment = load_experiment(name)

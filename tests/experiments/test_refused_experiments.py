@@ -102,6 +102,7 @@ NEEDS = {
 
 
 class TestRefusals:
+    @pytest.mark.slow
     def test_a_value_that_does_not_fit(self, tiny_corpus, subtests):
         for option, value in BAD:
             with subtests.test(option=option, value=value):
@@ -147,6 +148,7 @@ class TestRefusals:
             build(base(), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", classes().values(), ids=lambda made: made.__name__)
 def test_every_option_is_taken_or_refused_by_name_with_every_method(made):
     """Those of parts within parts of another method too."""

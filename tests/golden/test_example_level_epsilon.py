@@ -49,6 +49,7 @@ DP_NSGD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "rdp", "pld"), DP_NSGD)
 def test_dp_nsgd_in_poisson_batches(sigma, rdp, pld):
     spent = plan(50_000, 1_000, 5_000, sigma, 1e-5).epsilon(5_000)
@@ -70,6 +71,7 @@ def test_dp_nsgd_as_the_paper_counts_in_fixed_batches_and_replace_one(sigma, eps
     assert (spent.relation.value, spent.accountant) == ("replace-one", "RDP")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_examples", "batch", "steps", "sigma", "delta", "rdp"),
     [

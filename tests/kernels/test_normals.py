@@ -90,6 +90,7 @@ class TestTransform:
 
 
 class TestDistribution:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("mode", "dtype"), each_once(MODES, {"float32": np.float32, "float64": np.float64})
     )
@@ -102,6 +103,7 @@ class TestDistribution:
         assert not is_normal(np.abs(drawn)) and not is_normal(drawn + 0.01)
         assert (drawn != 0).all() and np.isfinite(drawn).all()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("bound", [2.0, 3.0, 4.0, 5.0])
     def test_tails(self, sample, bound):
         """n = 2^24: counts beyond ± a bound are binomial; a side fails once in 1e6 keys.
@@ -119,6 +121,7 @@ class TestDistribution:
 
 
 class TestIndependence:
+    @pytest.mark.slow
     @pytest.mark.parametrize("shape", [lambda x: x, np.abs, np.square, np.sign], ids="xasg")
     def test_the_two_of_a_pair(self, sample, shape):
         """n = 2^23 pairs that share a radius and an angle; each |r| fails once in 1e6 keys."""
@@ -126,6 +129,7 @@ class TestIndependence:
         r = np.corrcoef(halves[:, 0].reshape(-1), halves[:, 1].reshape(-1))[0, 1]
         assert abs(r) < LIMIT / math.sqrt(sample.size / 2)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("lag", [1, 2, 3, BLOCK // 2, BLOCK])
     def test_neighbours(self, sample, lag):
         """n = 2^24, values and squares; each |r| fails once in 1e6 keys."""
@@ -144,6 +148,7 @@ SIZES = [0, 1, 2, 3, 1001, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK
 
 
 class TestStream:
+    @pytest.mark.slow
     def test_threads_change_nothing(self, subtests):
         for mode in MODES:
             for size in SIZES:

@@ -237,6 +237,7 @@ def assert_same_sums(row, folder, device, *, of_modules=1e-6):
                 np.testing.assert_array_equal(found.total[tensor], array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_sum_on_a_device_is_the_sum(row, pictures):
     assert_same_sums(row, pictures, "cpu")
@@ -260,6 +261,7 @@ WHOLE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_run_on_a_device_ends_where_a_run_ends(name, tmp_path):
     experiment = ROWS[name].experiment

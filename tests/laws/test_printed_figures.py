@@ -88,6 +88,7 @@ def written_in_template(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_printed_epsilon_and_delta_is_rounded_up():
     """Red before in the pages of reproductions, the Flower server, the toy and five others."""
     found = {
@@ -153,6 +154,7 @@ class TestDescriptions:
         for name, make in find_experiments().items():
             assert_general(name, make().description)
 
+    @pytest.mark.slow
     def test_of_every_experiment_that_is_written_down(self):
         """Red before: seven of nine said "user-level DP at ε = 8", whatever was run."""
         for file in FILES:

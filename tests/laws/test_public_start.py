@@ -120,6 +120,7 @@ def started(kind, name="as they are", public=4):
 usual = cache(started)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"),
     each_once(list(KINDS), list(PRIVATE), also=lambda kind, name: name == "garbage"),

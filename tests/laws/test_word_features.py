@@ -58,6 +58,7 @@ def oracle(multiplier):
     return trainer, expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("multiplier", [{}, STEPS], ids=["plain", "local"])
 def test_every_backend_gives_the_very_sum(multiplier):
     trainer, expected = oracle(multiplier)
@@ -74,6 +75,7 @@ def test_every_backend_gives_the_very_sum(multiplier):
     assert not np.array_equal(plain["kernel"], expected["kernel"])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_ray_gives_the_very_sum(ray):
     from fedpriv.backends.ray.backend import RayBackend

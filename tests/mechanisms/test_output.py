@@ -25,6 +25,7 @@ def noise(privatizer, size, sensitivity, key):
     return np.concatenate([drawn["weight"], drawn["bias"]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "sensitivity", "epsilon_", "mean", "spread", "each"),
     [

@@ -34,6 +34,7 @@ def may_come_from(values, total):
     return found.all(axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 0.1])
 def test_a_release_does_not_say_of_which_sum_it_is(epsilon):
     """4,000 releases of each of two sums that are Δ apart: those that float32 noise on a sum could

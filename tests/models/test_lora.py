@@ -63,6 +63,7 @@ def test_merged_weights_have_the_outputs_and_the_names_of_before(matrices):
     assert set(merged.state_dict()) == set(body().state_dict())
 
 
+@pytest.mark.slow
 def test_weights_of_transformers_conv1d_are_transposed():
     pytest.importorskip("transformers")
     from transformers.pytorch_utils import Conv1D

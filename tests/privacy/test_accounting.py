@@ -54,6 +54,7 @@ class TestSentinels:
             4.2799, abs=5e-5
         )
 
+    @pytest.mark.slow
     def test_pld_doubles_the_sensitivity_under_replace_one(self):
         # If this becomes 4.7, our replace-one figures under-report.
         accountant = PLDAccountant(neighboring_relation=REPLACE)
@@ -83,6 +84,7 @@ def test_a_replaced_user_moves_a_plain_sum_twice_as_far_in_both_accountants():
     assert replaced.rdp == pytest.approx(removed.rdp, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "relation"),
     [
@@ -111,6 +113,7 @@ def test_the_front_door_of_the_library_gives_the_same(event, relation):
     )
 
 
+@pytest.mark.slow
 def test_a_whole_run_uses_one_grid_and_only_rises():
     event = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1)
     curve = [
@@ -160,6 +163,7 @@ def check_laws(sigma, q, rounds, log_delta):
     assert here.value * (1.0 - 1e-9) <= coarse <= 1.02 * here.value + 0.01
 
 
+@pytest.mark.slow
 @FEW
 @given(**WHERE)
 def test_epsilon_is_monotone_rdp_is_above_and_so_is_a_coarse_grid(sigma, q, rounds, log_delta):
@@ -226,6 +230,7 @@ def test_small_noise_does_not_flood_the_log(caplog, capfd):
     assert "converge" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_root_logger_is_left_alone():
     """Red before: Flower's lines came twice, once by a handler that absl had made."""
     code = (

@@ -55,6 +55,7 @@ def check_round_trip(target, cohort, rounds, delta):
     assert 0.99 * target <= reached <= target
 
 
+@pytest.mark.slow
 @FEW
 @given(**WHERE)
 def test_round_trip_stays_within_the_target(target, cohort, rounds, delta):

@@ -28,6 +28,7 @@ def value(devices, sigma=1.0, cohort=20, rounds=100, delta=1 / 400):
     return epsilon(event(devices, sigma, cohort), rounds, delta=delta, relation="add-remove").value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "golden"), [(3, 7.6974), (5, 15.2374)])
 def test_epsilon_is_golden(devices, golden):
     told = epsilon(event(devices), 100, delta=1 / 400, relation="add-remove")
@@ -44,6 +45,7 @@ def test_one_device_is_a_user():
     assert told == pytest.approx(1.9059, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
 def test_more_devices_cost_more_and_never_more_than_if_all_always_took_part(sigma):
     told = [value(devices, sigma) for devices in (1, 2, 3, 8)]
@@ -119,6 +121,7 @@ def plan_of(devices):
     )
 
 
+@pytest.mark.slow
 def test_a_plan_of_devices_is_written_with_its_event_and_calibrates():
     plan = plan_of(3)
     assert plan.total().value == pytest.approx(7.6974, abs=1e-4)

@@ -77,6 +77,7 @@ def check_equal(
         assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize(("sigma", "prob", "coarse"), GRID)
 def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relation):
@@ -123,6 +124,7 @@ def test_capped_cohorts_have_the_cells_of_dp_accounting(subtests):
                     check_equal(ours, theirs, interval, atol=replaced(interval))
 
 
+@pytest.mark.slow
 def test_many_answers_are_composed_as_by_dp_accounting(subtests):
     for count in [1, 2, 37, 3000]:
         for prob in [0.01, 0.9, 1.0]:

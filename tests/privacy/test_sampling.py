@@ -140,6 +140,7 @@ def test_fixed_size_cohorts_are_uniform(mode):
     assert ALPHA / 2 < stats.chi2.cdf(score, 399) < 1 - ALPHA / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_cap_drops_a_uniform_subset(mode):
     roster = ROSTER[:40]

@@ -51,12 +51,14 @@ def of_a_user(row):
     return loss.self_compose(ROUNDS).get_epsilon_for_delta(DELTA)
 
 
+@pytest.mark.slow
 def test_every_row_has_the_epsilon_of_a_user(table):
     assert [row.examples_per_user for row in table.rows] == [None, 1, 2, 8]
     for row in table.rows:
         assert of_a_user(row) == pytest.approx(EPSILON, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_figures_by_hand(table):
     """Means of 1, 2, 4, 9 and 0: 3.2; bounded by 1: 0.8, by 2: 1.4, by 8: 3.0."""
     users, one, two, eight = table.rows
@@ -96,6 +98,7 @@ def test_of_all_examples_it_is_a_gaussian_of_g_bounds():
     assert plain.get_epsilon_for_delta(DELTA) == pytest.approx(EPSILON, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_more_examples_a_user_need_more_noise_at_one_probability():
     """With G slots drawn each with p = 0.2, σ grows with G, and at most G times."""
     found = []
@@ -106,6 +109,7 @@ def test_more_examples_a_user_need_more_noise_at_one_probability():
     assert found == sorted(found) and found[-1] <= 8 * found[0]
 
 
+@pytest.mark.slow
 def test_the_break_even_is_where_both_have_the_same_noise():
     found = compared([5] * 5, examples=200.0, rounds=100, target_epsilon=8.0, bounds=(2,))
     a, users = found.break_even, found.rows[0]
@@ -120,6 +124,7 @@ def test_the_break_even_is_where_both_have_the_same_noise():
         assert known.noise_by_user == pytest.approx(by_user)
 
 
+@pytest.mark.slow
 def test_a_forgotten_bound_would_be_seen(monkeypatch):
     """The noise of one example alone: a user of two has a far larger ε than is said."""
     monkeypatch.setattr(
@@ -164,6 +169,7 @@ def by_user():
     ).with_options({"cohort": 6.0, "target_epsilon": 4.0})
 
 
+@pytest.mark.slow
 def test_rostered_users_are_not_counted(monkeypatch):
     """Without public counts nothing is said; with stated ones no user is looked at."""
 
@@ -182,6 +188,7 @@ def test_rostered_users_are_not_counted(monkeypatch):
     assert "as stated (2 numbers)" in str(found)
 
 
+@pytest.mark.slow
 def test_tags_take_public_users_counts(tiny_corpus):
     asked = {"timed": False, "grid_cohorts": (6,), "grid_rounds": (5,), "grid_examples": (2,)}
     options = {"cohort": 6.0, "rounds": 5, "target_epsilon": 4.0}

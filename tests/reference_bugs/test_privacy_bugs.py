@@ -90,6 +90,7 @@ class TestNoise2:
 
 
 class TestSampling3:
+    @pytest.mark.slow
     def test_3_fixed_size_cohorts_are_not_accounted_as_poisson(self, tiny_corpus):
         with pytest.raises(ValueError, match="replace-one"):
             build(experiment(sampling="fixed"), tiny_corpus)

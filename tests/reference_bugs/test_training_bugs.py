@@ -97,6 +97,7 @@ class TestMomentum8:
             # The second round carries the first one on.
             assert not np.allclose(found[1][1][name], gain * plain[1][1][name], rtol=1e-3)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
     def test_8_it_is_an_option_of_every_method(self, tiny_corpus, name):
         made = load_experiment(name).with_options(

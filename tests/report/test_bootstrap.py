@@ -44,6 +44,7 @@ class TestDraws:
             rows = np.concatenate([np.flatnonzero(clusters == names[pick]) for pick in picks])
             assert got == pytest.approx(values[rows].mean(), rel=1e-12)
 
+    @pytest.mark.slow
     def test_weights_are_multinomial_in_every_block(self):
         blocks = list(cluster_weights(rng(), (1 << 22) // 3, 8))
         assert [len(block) for block in blocks] == [3, 3, 2]
@@ -174,6 +175,7 @@ class TestCoverage:
     def test_where_threads_differ_more_than_seeds(self):
         assert 0.91 < self.covered(seed_sd=0.01) < 0.99
 
+    @pytest.mark.slow
     def test_sentences_as_the_sample_are_too_sure(self):
         # Of 100 sets; it is 0.63 in truth, and 0.85 is 4.6 standard deviations off.
         assert self.covered(seed_sd=0.01, by="sentence", sets=100) < 0.85

@@ -198,6 +198,7 @@ class TestRun:
         assert (tmp_path / "run" / "summary.json").is_file()
         assert not (tmp_path / "run" / BY_USER).exists()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["raises", "lists", "other sums"])
     def test_a_task_that_cannot_tell_users_apart_ends_no_run(self, kind, tmp_path):
         """Red before: after all rounds it had no summary, and no resume had one either."""

@@ -57,6 +57,7 @@ def test_a_page_of_users_speaks_of_no_example(make_run):
     assert re.search(r"\bsteps?\b|training example|test example", text) is None
 
 
+@pytest.mark.slow
 def test_figures_of_a_test_set_are_not_called_rostered_users(make_run):
     made = [make_run(f"t{n}", seed=n, corpus={"num_test_examples": 10_000}) for n in range(2)]
     pages = {

@@ -76,6 +76,7 @@ def needed() -> tuple[set[str], set[str]]:
     return set().union(*(part[0] for part in parts)), set().union(*(part[1] for part in parts))
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_declared(project, needed):
     always, late = needed
     core = declared(project["dependencies"])
@@ -85,6 +86,7 @@ def test_what_is_imported_is_declared(project, needed):
     assert late - core - optional == set()
 
 
+@pytest.mark.slow
 def test_what_is_declared_is_imported(project, needed):
     assert declared(project["dependencies"]) - needed[0] - needed[1] == set()
 

@@ -62,12 +62,14 @@ def circle(edges: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_no_modules_need_each_other():
     modules = sources()
     assert len(modules) > 100
     assert circle(needed(modules)) == []
 
 
+@pytest.mark.slow
 def test_no_folders_need_each_other():
     modules = sources()
     packages = {

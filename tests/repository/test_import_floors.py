@@ -90,6 +90,7 @@ def all_sources() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_the_code_keeps_the_floors():
     sources = all_sources()
     assert len(sources) > 30 and "fedpriv.tree" in sources

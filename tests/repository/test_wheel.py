@@ -45,6 +45,7 @@ def wheel(tmp_path_factory):
     return built
 
 
+@pytest.mark.slow
 def test_one_version_stands_in_all_places(wheel):
     cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -53,6 +54,7 @@ def test_one_version_stands_in_all_places(wheel):
     assert wheel.name.startswith(f"fedpriv-{fedpriv.__version__}-")
 
 
+@pytest.mark.slow
 def test_it_holds_the_library_only(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
@@ -62,6 +64,7 @@ def test_it_holds_the_library_only(wheel):
     assert templates and templates <= set(names)
 
 
+@pytest.mark.slow
 def test_what_is_in_it_finds_its_experiments(wheel, tmp_path):
     """Nothing is compiled here; the run below does."""
     site, empty = tmp_path / "site", tmp_path / "empty"

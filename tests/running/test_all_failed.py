@@ -106,6 +106,7 @@ def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tm
     assert resume_run(out).run()["rounds"] >= 1
 
 
+@pytest.mark.slow
 def test_nodes_that_are_away_end_no_run_though_another_failed(tiny_corpus, tmp_path):
     """Red when one node's crash, in a round that the others missed, ended a federation."""
 
@@ -134,6 +135,7 @@ def test_a_resumed_run_has_learnt(tiny_corpus, tmp_path):
     assert not str(caught.value).startswith("round 2:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
 def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, backend, caplog):
     """Who failed is private there, how many, and of what."""
@@ -159,6 +161,7 @@ def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, backend, c
         assert "ValueError" not in text and "outside the model" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
 def test_more_than_half_is_said_at_once_with_the_error(tiny_corpus, tmp_path, backend, caplog):
     def most(roster):
@@ -228,6 +231,7 @@ def test_users_of_a_program_may_fail_in_a_pass_but_not_all_in_every_pass(tiny_co
         play(started("bolt-on-tags", tiny_corpus, tmp_path / "b", backend(lambda r: r)))
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_on_workers_too(ray, tmp_path, monkeypatch):
     from fedpriv.runs.backends import on_ray

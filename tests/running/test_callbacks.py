@@ -150,6 +150,7 @@ class TestToldOfARun:
 
 
 class TestErrors:
+    @pytest.mark.slow
     @pytest.mark.parametrize("method", ["on_start", "on_round", "on_end"])
     def test_an_error_is_logged_once_and_changes_nothing(self, method, tmp_path, caplog):
         def broken(self, *args):

@@ -69,6 +69,7 @@ def command(monkeypatch, *arguments):
 class TestNamedCode:
     """`reference` of `experiment.json` is imported only where the person names it too."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "reading"),
         [
@@ -85,6 +86,7 @@ class TestNamedCode:
             reading(crafted / name)
         assert not marker.exists()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "arguments"),
         [

@@ -51,6 +51,7 @@ def test_long_work_is_said_less_often_and_each_minute_at_least(clock, said, hour
     assert pause <= int(said[1].split()[1]) <= pause + 1
 
 
+@pytest.mark.slow
 def test_a_thread_reminds_and_is_gone_afterwards(said):
     before = threading.active_count()
     clock, heard = Clock(), threading.Event()

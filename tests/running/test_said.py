@@ -67,6 +67,7 @@ class TestFailures:
         assert describe_failures(summary) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("diagnosed", [True, False])
 def test_a_figure_of_rostered_users_is_marked_where_it_is_shown(tmp_path, capsys, diagnosed):
     """Red before: it looked like the released one."""

@@ -116,6 +116,7 @@ class TestRuns:
             assert (line["epsilon"] is None) == ("not private" in label)
             assert (line["side_information"] is None) == (made.options()["precondition"] == "none")
 
+    @pytest.mark.slow
     def test_the_reduced_size_is_smaller(self):
         for row in TABLE.rows:
             for cell in row.cells.values():

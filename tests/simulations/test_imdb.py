@@ -105,6 +105,7 @@ class TestNoise:
         assert mechanism.micro_batch == 4 and mechanism.denominator == 16
         assert components.trainer.num_groups == 16
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("column", "rdp"), [("paper", 12.7), ("right", 1.51)])
     def test_epsilon(self, column, rdp):
         """As the paper counted it was 1.51; in micro-batches that is truly 12.7."""
@@ -123,6 +124,7 @@ class TestNoise:
             assert components.plan.live_mechanism.privatizer.stddev == pytest.approx(0.4)
 
 
+@pytest.mark.slow
 def test_noise_hides_which_coordinates_are_large_and_public_data_show_it(tmp_path, capsys):
     """Figure 2, on synthetic reviews: a tenth of its steps."""
     figure2.reproduce(plot=tmp_path / "f.png", warm_up=40, steps=20)

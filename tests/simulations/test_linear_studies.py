@@ -342,12 +342,14 @@ class TestBoltOn:
                      "Chosen settings"):  # fmt: skip
             assert said in text, said
 
+    @pytest.mark.slow
     def test_every_row_states_its_epsilon(self, bolted):
         for (guarantee, *_), rows in bolted.cells.items():
             for row in rows:
                 assert row["true_epsilon"] <= 2.0 * (1 + 1e-9)
                 assert (row["delta"] == 0.0) == (guarantee == "pure")
 
+    @pytest.mark.slow
     def test_the_same_training_is_perturbed_for_every_epsilon(self, bolted):
         """With ε a million times larger hardly anything is left of the noise."""
 

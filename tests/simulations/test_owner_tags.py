@@ -27,6 +27,7 @@ def experiment(site, **more):
     return load_experiment(NAME).with_options(options | more)
 
 
+@pytest.mark.slow
 def test_the_run_is_of_owners_says_so_and_verifies(site, tmp_path):
     start_run(experiment(site, **{"examples-per-owner": 3}), NAME, None, tmp_path / "run").run()
     assert verify_run(tmp_path / "run").ok
@@ -61,6 +62,7 @@ def test_it_is_resumed_on_the_same_list_and_price(site, tmp_path):
     assert found.num_charges == 4
 
 
+@pytest.mark.slow
 def test_without_a_bound_the_unit_is_a_sentence(site, tmp_path):
     start_run(experiment(site), NAME, None, tmp_path / "run").run()
     assert run_statement(tmp_path / "run").protects["unit"] == "example"

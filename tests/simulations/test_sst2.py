@@ -98,6 +98,7 @@ class TestTraining:
         assert row["epsilon"] <= 8.0 and row["delta"] == 1e-5
         assert row["accuracy"] > 0.62
 
+    @pytest.mark.slow
     def test_embeddings_stay_where_they_were(self, setup):
         made = experiment(setup, "dp-nsgd", 3.2, 0.001, "test").with_options({"steps": 2})
         perform(Run(experiment=made, split="test", seed=0, reduced=True))
@@ -160,6 +161,7 @@ class TestByLength:
 
         return module_params(module), by_length(make, x, 1, widths=(6, 16, 99)), make(x)
 
+    @pytest.mark.slow
     def test_sum_is_that_of_full_width(self, setup):
         params, cut, whole = self.both(setup)
         assert cut.place.tolist() == [0, 0, 1, 1, 1, 2] and len(cut.parts) == 3

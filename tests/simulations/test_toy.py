@@ -52,6 +52,7 @@ class TestEpsilon:
 class TestTraining:
     """A few hundred steps."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", METHODS)
     def test_every_method_learns(self, data, name):
         for seed in (123, 124):
@@ -83,6 +84,7 @@ def test_the_figure(data):
     assert plain["AdaS"] < plain["SGD"] / 10, plain
 
 
+@pytest.mark.slow
 def test_the_command(monkeypatch, capsys, tmp_path):
     few = {
         name: toy.Method(

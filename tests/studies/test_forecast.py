@@ -50,6 +50,7 @@ def counting(experiment):
 class TestOnce:
     """Red before: the data were prepared and the training was timed for every row."""
 
+    @pytest.mark.slow
     def test_a_task_is_made_and_a_method_is_timed_once_for_all_its_levels(self, calls):
         MADE.clear()
         study = Study(
@@ -61,6 +62,7 @@ class TestOnce:
         # At equal cohorts the time is the one that was taken, and no row is without it.
         assert len({row.cost.seconds for row in rows}) == 1 and rows[0].minutes > 0
 
+    @pytest.mark.slow
     def test_methods_of_one_task_share_it_and_settings_are_those_that_a_run_has(
         self, calls, tiny_corpus
     ):
@@ -88,6 +90,7 @@ class TestOnce:
             assert row.cost.seconds == pytest.approx(spent)
         assert len({row.noise_multiplier for row in rows}) > 2
 
+    @pytest.mark.slow
     def test_examples_of_users_are_drawn_from_a_shared_task_too(self, calls, tiny_corpus):
         study = Study(
             name="s",
@@ -139,6 +142,7 @@ class TestSaid:
         monkeypatch.chdir(tmp_path)
         return "by mail.toml"
 
+    @pytest.mark.slow
     def test_a_dry_run_says_what_it_does_and_that_methods_start_differently(self, file):
         """Red before: neither; and a file without a name was refused."""
         said = invoke(file, "--dry-run")
@@ -150,6 +154,7 @@ class TestSaid:
         )
         assert found["name"] == "by mail" and SAID in found["unlike"][0]
 
+    @pytest.mark.slow
     def test_so_does_the_console_before_a_study_is_run(self, file):
         said = invoke(file, "--workers", "1")
         assert said.index(SAID) < said.index("2 trials; 2 to run")
@@ -157,6 +162,7 @@ class TestSaid:
         with open(page, encoding="utf-8") as opened:
             assert "Not like with like" in opened.read()
 
+    @pytest.mark.slow
     def test_so_does_a_dry_run_of_tasks_with_other_public_data(self, tmp_path, monkeypatch):
         text = (
             "import fedpriv as fp\nfrom dataclasses import replace\n"
@@ -172,6 +178,7 @@ class TestSaid:
         assert "differ in their public data" in said
         assert "public-examples is 30 for a, 20 for b." in said
 
+    @pytest.mark.slow
     def test_methods_that_start_and_end_alike_are_not_warned_of(self, file):
         text = TOML + 'start = "fresh"\nselect = "last"\n'
         with open(file, "w", encoding="utf-8") as opened:

@@ -41,6 +41,7 @@ def released(tiny_corpus, tmp_path_factory):
     return study(tiny_corpus).run(out)
 
 
+@pytest.mark.slow
 def test_the_released_run_states_the_epsilon_of_the_study(released):
     _, state, _ = read_ledger(released / "ledger.jsonl")
     assert state.plan.event is not None
@@ -68,6 +69,7 @@ def test_elsewhere_tuning_is_said_not_to_be_covered(tiny_corpus, tmp_path):
     assert "What no ε covers Tuning: learning rates" in said and "study" not in said
 
 
+@pytest.mark.slow
 def test_a_statement_of_one_run_does_not_verify_as_the_study(released, tmp_path):
     """The twin: the plan of the released run without its trials."""
     copied = tmp_path / "run"
@@ -144,6 +146,7 @@ def test_without_noise_there_is_no_study(tiny_corpus, tmp_path):
         study(tiny_corpus, experiment=plain).run(tmp_path / "s")
 
 
+@pytest.mark.slow
 def test_noise_is_calibrated_to_the_whole_study(tiny_corpus, tmp_path):
     target = load_experiment("dp-fedavg-tags").with_options(
         {**OPTIONS, "noise-multiplier": None, "target-epsilon": 6.0}
@@ -165,6 +168,7 @@ def test_folders_under_way_are_their_owners_alone(tiny_corpus, tmp_path, monkeyp
         assert stat.S_IMODE((secret / name).stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_interrupted_is_gone_on_with(tiny_corpus, tmp_path):
     """Killed in the second round of the first trial: the round is lost, the number stays."""
     calls = 0

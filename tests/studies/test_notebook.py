@@ -47,6 +47,7 @@ def test_it_is_a_notebook_of_format_4(make_study):
     assert "\u202e" not in "".join(document["cells"][0]["source"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [True, False])
 def test_its_cells_run(make_study, tmp_path, monkeypatch, inside):
     failures = {("AdaDPS", 8.0, 1): "ValueError: diverged"}

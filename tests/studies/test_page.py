@@ -57,6 +57,7 @@ def downloads(page):
     return {name: (kind, base64.b64decode(text)) for name, kind, text in found}
 
 
+@pytest.mark.slow
 def test_the_page_has_every_part(page):
     text = words(page)
     for part in (
@@ -71,6 +72,7 @@ def test_the_page_has_every_part(page):
         assert page.count(label) >= 2, label  # in the plot, wide and narrow
 
 
+@pytest.mark.slow
 def test_the_page_says_what_was_private_and_what_was_not(page):
     text = words(page)
     for part in (
@@ -258,6 +260,7 @@ class TestDifferences:
         )
         assert {row["interval_over"] for row in rows} == {""}
 
+    @pytest.mark.slow
     def test_other_held_out_examples_are_no_clusters(self, make_study):
         """Of seeds that hold out other examples, users are not the same sample."""
         study = make_study(noise={8.0: 0.72}, seeds=4)
@@ -273,6 +276,7 @@ class TestDifferences:
         assert [d.clusters for d in of_it] == [BY_SEED]
 
 
+@pytest.mark.slow
 def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
     study = make_study(by_user=False, seeds=4, noise={8.0: 0.72})
     assert "± is half a 95 % t-interval over seeds." in words(page_of(study))
@@ -367,6 +371,7 @@ class TestIntervals:
 
 
 class TestReturnedPublicModel:
+    @pytest.mark.slow
     def test_a_winner_that_is_the_public_model_is_called_so(self, make_study):
         """Red before: "AdaDPS, 66.2 %, 0.0 points above public-only" was all that was said."""
         study = make_study(noise={2.0: 1.4, 8.0: 0.72}, methods={"a": 0.19, "b": 0.14})
@@ -441,6 +446,7 @@ class TestUnlikeMethods:
         assert found.removeprefix("the methods differ in ") == said
 
 
+@pytest.mark.slow
 def test_every_value_that_an_option_took_is_shown(make_study):
     """Red before: 12.5, the first ε's, stood there alone."""
     study = make_study(

@@ -110,6 +110,7 @@ def p_value(found, law):
     return stats.chisquare(seen, share / share.sum() * seen.sum()).pvalue
 
 
+@pytest.mark.slow
 def test_so_many_trials_are_made_as_the_law_says(tmp_path, unsynced):
     found = counted(tmp_path, range(NUM_STUDIES))
     assert min(found) == 1 and p_value(found, LAW) > FALSE_ALARM
@@ -158,6 +159,7 @@ def test_a_twin_that_draws_again_after_a_crash_is_red(tmp_path, monkeypatch):
     assert not draws_once(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_crashes_change_neither_the_number_nor_the_best(tmp_path, seed):
     whole = Trial()
@@ -169,6 +171,7 @@ def test_crashes_change_neither_the_number_nor_the_best(tmp_path, seed):
     assert sorted(os.listdir(tmp_path / "broken")) == ["run", "study.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(1, 30))
 def test_a_kill_at_any_change_of_the_state_loses_nothing(tmp_path, monkeypatch, at):
     seed = next(seed for seed in range(99) if LAW.number(_bits(root_of(seed))) == 4)
@@ -204,6 +207,7 @@ KILLED = """
 """
 
 
+@pytest.mark.slow
 def test_a_sigkill_keeps_the_number(tmp_path):
     code, out, seen = textwrap.dedent(KILLED), tmp_path / "s", set()
     for _ in range(3):
@@ -230,6 +234,7 @@ def test_the_best_is_released_and_no_loser(tmp_path, unsynced):
         }
 
 
+@pytest.mark.slow
 def test_equal_scores_do_not_favour_the_first(tmp_path, unsynced):
     """Of 200 studies of several trials that score alike, the first wins half the time or less.
 

@@ -21,6 +21,7 @@ def found(tmp_path_factory):
     return fp.study(study(), out, workers=1, progress=False, format="notebook")
 
 
+@pytest.mark.slow
 def test_page_and_data_frames_show_the_runs(found):
     text = found.page.read_text("utf-8")
     [private, free] = found.table.itertuples()
@@ -31,6 +32,7 @@ def test_page_and_data_frames_show_the_runs(found):
     assert "0 failed" in text
 
 
+@pytest.mark.slow
 def test_differences_from_public_only_are_over_users(found):
     rows = found.differences
     assert set(rows["second"]) <= {"public-only"} and len(rows) in (0, 2)
@@ -65,6 +67,7 @@ def noted(experiment):
     )
 
 
+@pytest.mark.slow
 def test_a_statement_and_the_page_say_what_was_read_whatever_the_task_is_called(tmp_path, found):
     """Red before: of a task that was called CIFAR-10 nothing said that it was a lossy sample."""
     experiment = replace(small(), task=noted)

@@ -61,6 +61,7 @@ def done(tmp_path_factory):
 
 
 class TestTrials:
+    @pytest.mark.slow
     def test_every_combination_is_a_run_folder_with_its_record(self, done):
         found = read_study(done)
         assert [(t.epsilon, t.seed) for t in found.trials] == [
@@ -81,6 +82,7 @@ class TestTrials:
         assert found.document["methods"]["small"]["experiment"] == "small"
         assert "ε of all runs together" in found.document["privacy"][0]
 
+    @pytest.mark.slow
     def test_diagnostics_by_user_add_up_to_the_runs_own(self, done):
         for trial in read_study(done).trials:
             count, value = by_user(trial)["count"], by_user(trial)["value"]
@@ -88,6 +90,7 @@ class TestTrials:
             measured = [row["accuracy"] for row in trial.run.diagnosed if row["accuracy"]]
             assert value.sum() / count.sum() == pytest.approx(measured[-1], abs=1e-12)
 
+    @pytest.mark.slow
     def test_what_ended_is_not_run_again_and_what_is_new_is(self, done, tmp_path):
         import shutil
 
@@ -104,6 +107,7 @@ class TestTrials:
         assert (out / "trials.jsonl").read_bytes().startswith(lines)
         assert len(json_lines.read(out / "trials.jsonl")) == 5
 
+    @pytest.mark.slow
     def test_trials_of_an_earlier_version_that_stayed_are_counted_and_named(self, done, tmp_path):
         """Red before: "2 private runs" were all that were said to count."""
         import shutil
@@ -129,12 +133,14 @@ class TestTrials:
         assert {trial.key for trial in again.trials} == before
         assert len(again.earlier) == 4 and "rounds" in str(again.earlier[0].run.options)
 
+    @pytest.mark.slow
     def test_bits_do_not_depend_on_workers(self, done, tmp_path):
         run_study(study(), tmp_path / "two", workers=2)
         assert bits(tmp_path / "two") == bits(done) and len(bits(done)) == 4
 
 
 class TestFailures:
+    @pytest.mark.slow
     @pytest.mark.parametrize("workers", [1, 2])
     def test_a_trial_that_raises_is_a_row_and_others_go_on(self, tmp_path, workers):
         methods = {"good": small(), "bad": broken()}
@@ -151,6 +157,7 @@ class TestFailures:
         run_study(made, tmp_path / "out", workers=workers, retry_failed=True)
         assert len(json_lines.read(tmp_path / "out" / "trials.jsonl")) == 5
 
+    @pytest.mark.slow
     def test_a_process_that_dies_costs_its_own_trial_alone(self, tmp_path):
         made = Study(name="s", methods={"deadly": deadly()}, epsilons=[None], seeds=4)
         found = run_study(made, tmp_path / "out", workers=2)
@@ -254,6 +261,7 @@ class TestSearch:
         given = {"space": {"local.learning_rate": [0.05, 0.5]}, "sampler": "grid"} | changes
         return replace(study(), epsilons=[2.0], search=Search(**given))
 
+    @pytest.mark.slow
     def test_a_grid_is_run_and_its_best_is_what_the_table_has(self, tmp_path):
         out = tmp_path / "out"
         found = run_study(self.searched(compose=True), out, workers=1)
@@ -272,6 +280,7 @@ class TestSearch:
         assert run_study(self.searched(compose=True), out, workers=1).document == found.document
         assert (out / "trials.jsonl").read_bytes() == lines  # nothing was run again
 
+    @pytest.mark.slow
     def test_composed_are_the_earlier_ones_on_the_same_users_too(self, tmp_path):
         from fedpriv.studies.runner import composed
 
@@ -283,6 +292,7 @@ class TestSearch:
         said = f"All 2 private runs, 1 of earlier versions included, together: {composed(runs)}."
         assert found.document["privacy"][-1] == said
 
+    @pytest.mark.slow
     def test_composed_epsilon_is_above_that_of_one_run(self, tmp_path):
         from fedpriv.studies.runner import composed
 
@@ -357,6 +367,7 @@ def test_sums_by_user_say_that_no_epsilon_covers_them(done):
     assert json.loads((done / "study.json").read_text("utf-8"))["format"] == "fedpriv-study"
 
 
+@pytest.mark.slow
 def test_equal_trials_of_two_labels_are_run_once(tmp_path):
     made = Study(name="s", methods={"a": small(), "b": small()}, epsilons=[None])
     assert len({trial.key for trial in Resolver(made).trials()}) == 1
@@ -381,6 +392,7 @@ def test_tasks_of_ray_give_the_same_bits(done, tmp_path):
     assert bits(tmp_path / "out") == bits(done)
 
 
+@pytest.mark.slow
 def test_what_public_examples_made_is_kept_for_the_next_method_and_changes_no_bits(
     tiny_corpus, tmp_path
 ):

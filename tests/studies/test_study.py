@@ -101,6 +101,7 @@ class TestKeys:
         )
         assert keys(plain) == keys(spelled)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "change",
         [
@@ -207,6 +208,7 @@ class TestCode:
         ]
         assert len({plain, *found}) == 5
 
+    @pytest.mark.slow
     def test_so_does_what_a_function_was_given(self):
         """Red before: functions of one source were one, whatever they enclose."""
 

@@ -21,6 +21,7 @@ def call(corpus, out, *options, grid="l2-clip-norm=0.1,0.5"):
     return CliRunner().invoke(app, typed)
 
 
+@pytest.mark.slow
 def test_a_study_prints_its_epsilon_and_nothing_of_its_trials(tiny_corpus, tmp_path, caplog):
     out = tmp_path / "tuned"
     result = call(tiny_corpus, out)
@@ -55,6 +56,7 @@ def test_bad_input_says_what_to_do_and_draws_nothing(tiny_corpus, tmp_path, opti
     assert not (tmp_path / "tuned").exists()
 
 
+@pytest.mark.slow
 def test_python_runs_the_same_study(tiny_corpus, tmp_path):
     """The released run of `fedpriv.tune` is that of the command, whose options it takes."""
     assert call(tiny_corpus, tmp_path / "typed").exit_code == 0

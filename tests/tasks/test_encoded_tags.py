@@ -65,6 +65,7 @@ def drawn(task):
     return {n: rng.normal(size=t.shape).astype(np.float32) for n, t in start.items()}
 
 
+@pytest.mark.slow
 def test_an_examples_row_is_its_own_sentences(tiny_corpus, encoder, task):
     """Red if a view's rows and the corpus's are mixed up."""
     store, view = SentenceStore(tiny_corpus.directory), tiny_corpus.view()
@@ -180,6 +181,7 @@ def experiment_of(**options):
     )
 
 
+@pytest.mark.slow
 def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder, tmp_path):
     experiment = experiment_of(encoder=encoder.files.id, encoder_texts="sentence")
     with pytest.raises(ValueError, match=f"fedpriv encoder embed {encoder.files.id}"):
@@ -218,6 +220,7 @@ def test_an_encoders_rows_are_no_words(task):
         task.public_words()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["marks-cut", "marks-gone", "rows-cut", "rows-gone"])
 def test_damaged_rows_are_made_again_and_never_read(tiny_corpus, encoder, damage):
     made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"].copy()
@@ -251,6 +254,7 @@ def test_single_examples_have_the_gradient_of_their_row(task):
     np.testing.assert_allclose(mean["kernel"], -np.outer(x, residual), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_was_begun_with_other_versions_is_made_anew(tiny_corpus, encoder, monkeypatch):
     """Rows of one array are of one build, whose versions a run names."""
     monkeypatch.setattr(encoders, "_CHUNK", 64)

@@ -159,6 +159,7 @@ class ForgetsItsHead(Adapted):
         return self.heads[0](hidden)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize(
     ("make", "said"),
@@ -185,6 +186,7 @@ def test_a_gradient_names_what_outputs_depend_on_by_one_pass():
         assert set(task.tensors_of_outputs(params)) == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_an_adapter_that_starts_at_zero_is_not(tmp_path, kind):
     """Its first factor has no gradient in the first step."""
@@ -252,6 +254,7 @@ FINE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "changes"), FINE.values(), ids=FINE)
 def test_what_moves_a_little_or_later_is_not_refused(tmp_path, make, changes):
     changes = dict(changes)

@@ -71,6 +71,7 @@ def test_predictions_of_one_example_with_targets_of_another(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

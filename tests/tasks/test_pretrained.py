@@ -204,6 +204,7 @@ class TestTexts:
 
 
 class TestTraining:
+    @pytest.mark.slow
     def test_a_users_update_is_that_of_a_plain_loop(self, model):
         made = task(model)
         params = drawn(made)
@@ -245,6 +246,7 @@ class TestTraining:
             assert found[user].get("perplexity") == pytest.approx(np.exp(np.mean(losses)), rel=1e-4)
             assert found[user].get("token_accuracy") == pytest.approx(np.mean(right))
 
+    @pytest.mark.slow
     def test_many_users_at_once_are_trained_as_one_by_one(self, model):
         """Red if a mask is made by looking at values: then nobody is trained together."""
         made = task(model, users_at_once=4)
@@ -268,6 +270,7 @@ class TestTraining:
                         found = updates[name][slot].numpy()
                         np.testing.assert_allclose(found, update, rtol=1e-2, atol=1e-5)
 
+    @pytest.mark.slow
     def test_a_frozen_first_matrix_is_no_param_and_goes_with_the_model(self, bert, tmp_path):
         """FFA-LoRA. Red if it were another in each process, or lost."""
         made = task(classifier(bert, freeze_a=True))
@@ -285,6 +288,7 @@ class TestTraining:
 
 
 class TestRuns:
+    @pytest.mark.slow
     def test_nothing_frozen_is_sent_or_kept(self, model, tmp_path):
         """Red if the body's tensors were params, or in the run folder or an export."""
         made = task(model)
@@ -329,6 +333,7 @@ class TestRuns:
         assert len(digests) == 2
 
 
+@pytest.mark.slow
 def test_memory_is_of_frozen_weights_adapters_and_a_batch(model):
     """Red if frozen weights are counted as params, or their transposes as what a step keeps."""
     made = experiment(task(model), batch_size=4)

@@ -210,6 +210,7 @@ def test_a_rate_at_which_everybody_diverges_is_refused(tmp_path, secure, given):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("name", ["dp-fedavg-tags", "adadps-tags", "dp-fedavg-words"])
 def test_so_it_is_for_tags_and_words(tmp_path, tiny_corpus, name, secure):

@@ -175,6 +175,7 @@ def test_it_stays_within_public_limits():
             replace(clip, **wrong)
 
 
+@pytest.mark.slow
 def test_noise_is_for_the_clip_norm_that_was_used_and_for_the_count():
     """Standard deviations σ C / (a m) and σ / (2 h m), 300 rounds of 11 numbers, α = 1e-6.
 
@@ -218,6 +219,7 @@ def test_every_carrier_gives_the_same_run(tiny_corpus):
     assert len(set(found)) == 1 and found[0][1] != 0.5
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_where_its_clip_norm_was(tiny_corpus, tmp_path):
     made = load_experiment("adadps-tags").with_options(OPTIONS)
     start_run(made, "adadps-tags", tiny_corpus, tmp_path / "whole").run()

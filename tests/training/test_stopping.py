@@ -131,6 +131,7 @@ def test_a_swallowed_signal_is_raised_again(installed, number, raised):
 
 
 class TestInterruptible:
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", INTERRUPTS)
     def test_whatever_became_of_it_an_interrupt_comes_out(self, default_sigint, how):
         with pytest.raises(KeyboardInterrupt), stopping.interruptible(), stopping.interruptible():
@@ -214,6 +215,7 @@ class TestSums:
             )
         backend.close()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", INTERRUPTS)
     @pytest.mark.parametrize("users_at_once", [1, 2])
     def test_nor_of_users_trained_at_once(self, default_sigint, users_at_once, how):
@@ -305,6 +307,7 @@ class TestRounds:
         assert verify_run(tmp_path / "run").num_charges == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
 def test_a_real_sigint_at_a_random_moment_of_a_round(default_sigint, tiny_corpus):
     """Twelve random moments of rounds that are compiled work nearly all the time.

@@ -71,6 +71,7 @@ def ends(monkeypatch):
 STRONG = fp.StepSchedule(name="strongly-convex")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "options"),
     [
@@ -147,6 +148,7 @@ def test_a_shorter_batch_that_is_divided_by_its_own_size_passes_the_bound(ends):
         release(last_batch="mean")
 
 
+@pytest.mark.slow
 def test_noise_is_of_the_bound_and_the_statement_says_so(ends):
     """Sphere and Gaussian, 100 releases each: E‖κ‖ = dΔ/ε, and E‖κ‖² = dσ²Δ², within six standard
     errors (false alarms below 1e-8)."""
@@ -209,6 +211,7 @@ own.release(out=out, secure=True)
 """
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_identical_release_is_made_for_the_same_charge(tmp_path):
     out = tmp_path / "run"
     code = KILLED.format(root=str(ROOT), out=str(out))

@@ -69,6 +69,7 @@ def test_it_learns_and_is_a_classifier(kind):
     assert np.allclose(sparser.classifier.coef_, made.classifier.coef_, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "classes"),
     each_once(

@@ -40,6 +40,7 @@ def right(w, db):
     return float(np.mean((rows[:, :3] @ w > 0) == (rows[:, 3] > 0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [None, 1e-6])
 def test_rows_out_of_sqlite(loops, db, tmp_path, delta):
     plain = loops["before"]["train"](db, NUMBER, 5, 0.2, 0.01)

@@ -81,6 +81,7 @@ def stub():
 WHOLE: dict[str, np.ndarray] = {}
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("name", TOYS)
 def test_it_runs_and_verifies(name, carry, tmp_path):
@@ -91,6 +92,7 @@ def test_it_runs_and_verifies(name, carry, tmp_path):
     np.testing.assert_allclose(found, WHOLE.setdefault(name, found), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(("name", "die_after"), each_once(list(TOYS), [2, 1, 3]))
 def test_it_survives_a_kill_after_a_charge(name, die_after, carry, tmp_path):
@@ -127,6 +129,7 @@ def test_a_the_filter_stops_before_its_total_and_the_ledger_proves_it(tmp_path):
             ledger.close()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_the_held_sum_is_released_again_at_a_price(carry, tmp_path):
     """In the first iteration no step helps along the coarse gradient: it is asked for once more."""
@@ -228,6 +231,7 @@ def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
         assert (first / "secret" / "replay.key").stat().st_size == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 @pytest.mark.parametrize("die_after", [2, 3, 5])
 def test_c_a_row_left_open_is_burned_and_its_users_took_part(

@@ -86,6 +86,7 @@ def play(name, folder, kills=(), mode="simulation"):
     return toy_methods.play(method(name), folder, mode=mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kills", "discarded", "name", "mode"),
     each_once(
@@ -147,6 +148,7 @@ def rows_of(name, key, mode):
     return found
 
 
+@pytest.mark.slow
 def test_the_law_would_see_a_row_used_twice(seen, tmp_path, monkeypatch):
     """A stream that begins anew after a restart, as a count in memory alone would make it."""
     from fedpriv.runs.door import RunDoor
@@ -164,6 +166,7 @@ def test_the_law_would_see_a_row_used_twice(seen, tmp_path, monkeypatch):
     assert len({row["w"].tobytes() for row in noise}) < len(noise)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 def test_an_older_ledger_draws_no_row_again(mode, seen, tmp_path):
     """All but secret/ is put back as it was two rows ago: the next row has met a sum already."""
@@ -204,6 +207,7 @@ def put_back(kept, folder, *, secret):
     shutil.copytree((kept if secret else aside) / "secret", folder / "secret")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 def test_what_would_take_the_noise_off_is_gone_once_the_run_has_ended(tmp_path, mode):
     """Neither the key of its noise nor who took part when; and no older state draws it anew."""

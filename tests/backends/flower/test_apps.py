@@ -63,6 +63,7 @@ def test_each_side_opens_the_corpus_once_and_a_node_makes_one_trainer(made, depl
     assert made == {"corpus": 2, "trainer": 1}
 
 
+@pytest.mark.slow
 def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_corpus, tmp_path):
     """The server's copy has nobody's sentences, a node's its own users' alone.
 
@@ -91,6 +92,7 @@ def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_c
     assert spent[0] == spent[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parted", [False, True], ids=["whole corpus", "parts"])
 def test_settings_and_the_returned_model_are_those_of_one_process(deploy, tmp_path, parted):
     """Bit for bit: what the server chose from the data's size, each release, and the selection.
@@ -126,6 +128,7 @@ def test_settings_and_the_returned_model_are_those_of_one_process(deploy, tmp_pa
         assert set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -222,6 +225,7 @@ class TestABoundOfOnesOwn:
         assert not (tmp_path / "run" / "rounds.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_by_the_file_in_its_folder_alone(made, deploy, tmp_path, caplog):
     """The file is all that `flwr run --run-config FILE` needs."""
     asked = {"label": 'a "label" of ünicode\\', "options": "local.epochs = 2", "rounds": 4}

@@ -105,6 +105,7 @@ class TestStart:
         assert issubclass(fp.flower.UserLevelStrategy, Strategy)
         assert {n: p.default for n, p in ours.items()} == {n: p.default for n, p in theirs.items()}
 
+    @pytest.mark.slow
     def test_a_round_is_charged_on_disk_before_its_first_message(self, grid, tmp_path):
         made = grid(existing_app())
         push, charged = made.push_messages, []
@@ -124,6 +125,7 @@ class TestStart:
         assert charged and all(charges >= number for number, charges in charged)
         assert verify_run(tmp_path / "run").num_charges == 3
 
+    @pytest.mark.slow
     def test_an_answer_that_comes_twice_is_added_once(self, grid, tmp_path):
         plain, _ = started(grid, existing_app(), tmp_path / "a")
         twice = {n + 1: lambda request, reply: [reply, reply] for n in range(NUM_NODES)}
@@ -420,6 +422,7 @@ class TestExistingApp:
         assert len(seen) == sum(sizes) and {user for user, _, _ in seen} <= set(ROSTER)
         assert all(told == {"rate": 0.25} and not state for _, told, state in seen)
 
+    @pytest.mark.slow
     def test_whatever_it_returns_is_bounded(self, grid, tmp_path):
         """One user's 1000 moves the sum by the clip norm, 0.5, of an expected cohort of 4."""
         only = existing_app(lambda user: [1000.0 * (user == "user-0"), 0.0, 0.0])
@@ -461,6 +464,7 @@ class TestExistingApp:
         result = strategy.start(stub.StubGrid(nodes), record(START))
         assert result.arrays["w"].numpy()[0] > 0
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["roster", "app", "function"])
     def test_ids_that_are_no_strings_are_refused_at_once(self, grid, kind):
         numbers, app = range(len(ROSTER)), existing_app()
@@ -478,12 +482,14 @@ class TestExistingApp:
             strategy.start(made, record(START))
         assert not made.requests
 
+    @pytest.mark.slow
     def test_a_plain_client_app_is_named(self, grid):
         app = ClientApp()
         app.train()(lambda message, context: message)
         with pytest.raises(ValueError, match="the ClientApp on the nodes is no UserLevelClientApp"):
             started(grid, app)
 
+    @pytest.mark.slow
     def test_of_a_long_failure_the_end_is_shown(self, grid):
         app = ClientApp()
 
@@ -494,12 +500,14 @@ class TestExistingApp:
         with pytest.raises(ValueError, match=r"first with: \.\.\. .*frame and this is why"):
             started(grid, app)
 
+    @pytest.mark.slow
     def test_a_declared_one_user_that_is_two_is_refused(self, grid):
         strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, settings=SOON)
         app = existing_app(reads=False, one_user_per_node=True)
         with pytest.raises(ValueError, match="lists 2 users, and one_user_per_node=True"):
             strategy.start(grid(app), record(START))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "wrong",
         [
@@ -569,6 +577,7 @@ def example(monkeypatch):
 
 
 class TestExample:
+    @pytest.mark.slow
     def test_it_trains_each_user_alone_and_says_what_it_cost(self, example, stub, tmp_path, capsys):
         task = example.task
         nodes = {n + 1: stub.AppNode(example.client_app.app, n, 7) for n in range(7)}
@@ -588,6 +597,7 @@ class TestExample:
         tensors, _ = CheckpointStore(tmp_path / "run" / "checkpoints").load(3)
         assert all((tensors[name] != array).any() for name, array in start.items())
 
+    @pytest.mark.slow
     def test_the_pages_metrics_are_measured(self, example, stub, tmp_path):
         page = (EXAMPLE.parents[1] / "docs" / "flower-apps.md").read_text("utf-8")
         blocks = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
@@ -614,6 +624,7 @@ class TestExample:
         seen = read(tmp_path / "run" / "diagnostics.jsonl")
         assert [0 < line["nodes_accuracy"] < 1 for line in seen] == [True] * 3
 
+    @pytest.mark.slow
     def test_more_rounds_cost_less_noise_than_they_are_more(self):
         """As the page says of 200 rounds and the example's three."""
         three, many = (

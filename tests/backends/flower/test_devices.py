@@ -163,11 +163,13 @@ def test_a_run_of_nodes_on_a_device_ends_where_the_run_ends(name, own, deploy, t
         np.testing.assert_allclose(there.params[name], array, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_node_without_its_device_says_so_and_contributes_nothing(
     own, deploy, tmp_path, no_gpu, caplog
 ):
     """The other two nodes' users are trained, round after round."""
     changes = {"experiment": own, "corpus": "", "allow_missing_users": True}
+    changes["register_seconds"] = 2.0  # for nodes that could still come
     with caplog.at_level(logging.INFO, "fedpriv"):
         deploy(out=tmp_path / "run", node_config={"device": "cuda:0"}, **changes)
     assert "device 'cuda:0': torch" in caplog.text and "sees no GPU here" in caplog.text
@@ -177,12 +179,14 @@ def test_a_node_without_its_device_says_so_and_contributes_nothing(
     assert all(0 < json.loads(line)["num_failed"] <= 7 for line in lines)
 
 
+@pytest.mark.slow
 def test_where_no_node_has_the_device_nothing_is_charged(own, deploy, tmp_path, no_gpu):
     with pytest.raises(ValueError, match=r"3 nodes failed, the first with: .*'cuda:0': torch"):
         deploy(experiment=own, corpus="", out=tmp_path / "run", device="cuda:0")
     assert not read_ledger(tmp_path / "run" / "ledger.jsonl")[1].charges
 
 
+@pytest.mark.slow
 def test_a_task_that_trains_on_no_device_is_refused_before_the_run_folder_is_made(
     own, deploy, tmp_path
 ):

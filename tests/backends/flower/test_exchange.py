@@ -90,6 +90,7 @@ def undecodable(request, reply):
     raise ValueError("Unexpected set of `children`.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tamper", "lost", "counts"),
     [

@@ -55,6 +55,7 @@ def deploy(pages, stub, out, **grid):
     pages.server_app.app(stub.StubGrid(nodes, **grid), stub.context(run_config={"out": str(out)}))
 
 
+@pytest.mark.slow
 def test_they_train_and_keep_their_books(pages, stub, tmp_path, capsys):
     deploy(pages, stub, tmp_path / "run")
     said = capsys.readouterr().out
@@ -65,6 +66,7 @@ def test_they_train_and_keep_their_books(pages, stub, tmp_path, capsys):
     assert found.epsilon is not None and found.epsilon.value <= 8.0
 
 
+@pytest.mark.slow
 def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys):
     deploy(pages, stub, tmp_path / "run")
     task, train = pages.task, partial(pages.client_app.train, config=TOLD)
@@ -91,6 +93,7 @@ def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys
         assert (array != start[name]).any()
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_goes_on(pages, stub, tmp_path, monkeypatch, capsys):
     real, charged = Ledger.charge, []
 

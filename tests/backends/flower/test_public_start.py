@@ -65,6 +65,7 @@ def trained(components, backend):
     return state.params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["public", "file"])
 def test_on_flowers_grid(stub, tmp_path, kind):
     options = options_of(kind, tmp_path)

@@ -24,6 +24,7 @@ def elements(dtype):
     return st.integers(np.iinfo(dtype).min, np.iinfo(dtype).max)
 
 
+@pytest.mark.slow
 @given(KINDS.flatmap(lambda dtype: hnp.arrays(dtype, SHAPES, elements=elements(dtype))))
 def test_any_dense_tensor_reads_back_bit_for_bit(array):
     record = encode({"a": array})
@@ -33,6 +34,7 @@ def test_any_dense_tensor_reads_back_bit_for_bit(array):
     assert not found.flags.writeable and not found.flags.owndata  # a view of the record's memory
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 19)), KINDS, st.sampled_from([(), (3,), (2, 2)]))
 def test_any_row_sparse_tensor_reads_back_bit_for_bit(rows, dtype, tail):
     index, whole = np.array(sorted(rows), np.int64), np.dtype(dtype).kind == "i"

@@ -94,6 +94,7 @@ def on_two_backends(name, stub, number):
     return final(serial(experiment, components)), deployed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_both_backends_train_and_measure_the_same_model(own, stub, name):
     (alone, here), (deployed, there) = on_two_backends(name, stub, 3)
@@ -104,6 +105,7 @@ def test_both_backends_train_and_measure_the_same_model(own, stub, name):
         assert there.released.measured[measure] == pytest.approx(value, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["line", "chatter"])
 def test_the_ready_and_own_measures_improve_with_training(own, name):
     experiment = load_experiment(f"{name}:experiment")

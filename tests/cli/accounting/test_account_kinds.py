@@ -20,6 +20,7 @@ def figures(*arguments):
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "epsilon", "accountant", "unit"),
     [
@@ -54,6 +55,7 @@ def test_what_was_priced_is_said():
     assert "of one person" in fedpriv(*ONE, "--devices", "3").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["--devices", 3], ["--trials", 10], ["--cap", 40]], ids=str)
 def test_calibrate_keeps_the_target(options):
     told = figures("calibrate", *BASE, "--target-epsilon", 2, "--no-grid", *options)
@@ -62,6 +64,7 @@ def test_calibrate_keeps_the_target(options):
     assert again["epsilon"] == told["epsilon"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["--devices", 3], ["--trials", 10]], ids=str)
 def test_a_grid_is_of_the_same(options):
     cell = ("--grid-cohorts", 20, "--grid-rounds", 100)

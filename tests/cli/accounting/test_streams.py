@@ -119,6 +119,7 @@ def test_more_rounds_than_are_accounted_are_refused_with_the_limit(noise, most, 
             account_stream(noise=noise, noise_multiplier=5.0, delta=1e-6, **given)
 
 
+@pytest.mark.slow
 def test_as_many_rounds_as_are_accounted_are_priced():
     pattern = ("--noise", "tree", "--steps-per-tree", 1000, "--min-separation", 10_000)
     told = call("account", *pattern, "--rounds", 100_000, "--delta", 1e-6, "--noise-multiplier", 50)

@@ -67,6 +67,7 @@ def test_delta_is_written_in_one_way(outputs, who):
     assert found == {"6.17e-05"}
 
 
+@pytest.mark.slow
 def test_delta_of_a_table(outputs):
     assert "6.17e-05" in outputs["compare"].split() and "δ" in outputs["compare"].split()
 
@@ -83,6 +84,7 @@ THOUSANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", THOUSANDS)
 def test_thousands_stand_in_groups(outputs, who):
     text = readable(outputs, who)

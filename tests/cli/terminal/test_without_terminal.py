@@ -33,6 +33,7 @@ print(json.dumps([name for name in {SLOW!r} if name in sys.modules]))
 """
 
 
+@pytest.mark.slow
 def test_help_and_version_load_nothing_slow():
     done = subprocess.run([sys.executable, "-c", _HELP], capture_output=True, text=True, check=True)
     *_, version, loaded = done.stdout.splitlines()

@@ -116,6 +116,7 @@ def test_inputs_are_tff_means_or_unit_rows(corpus, gather):
         examples.features("tf-idf")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "test", "all"])
 @pytest.mark.parametrize("size", [1, 7, 4096])
 def test_rows_are_those_of_one_user_after_the_other_piece_by_piece(tmp_path, split, size):
@@ -176,6 +177,7 @@ def test_the_split_follows_its_seed_and_forgets_order_of_arrival_between_users(t
     assert views[0].words == views[1].words
 
 
+@pytest.mark.slow
 def test_batches_of_any_size_give_the_same_corpus(tmp_path, monkeypatch):
     whole = write(tmp_path / "a", many(), rosters=[HALF])
     for module in (sentence_store, writer):

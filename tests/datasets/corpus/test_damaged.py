@@ -55,6 +55,7 @@ def edit_manifest(directory, digest=True, **changes):
     path.write_text(json.dumps(content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

@@ -54,6 +54,7 @@ def counted_threads(corpus, split):
     }
 
 
+@pytest.mark.slow
 @every_split
 def test_no_thread_is_on_two_sides_or_counted_where_it_is_held_out(corpus, split):
     view = corpus.view(split=split)
@@ -199,6 +200,7 @@ def test_users_without_training_text_stay_on_the_roster(tmp_path):
     assert facts["num_users"] == len(ROSTERED) + 1
 
 
+@pytest.mark.slow
 def test_days_of_rostered_threads_move_no_cut(tmp_path):
     def moved(by):
         for row in sentences():
@@ -247,6 +249,7 @@ def test_without_dates_there_is_no_split_by_time(tmp_path):
 SELECTING = [split for split in SPLITS if split.measured_on == "test" and not split.public_users]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", SELECTING, ids=lambda split: split.name)
 def test_rostered_users_train_on_no_thread_that_may_select(corpus, split):
     """And nothing else of the view is another one; red when tests or public rows went too."""
@@ -272,6 +275,7 @@ def test_rostered_users_train_on_no_thread_that_may_select(corpus, split):
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", SELECTING, ids=lambda split: split.name)
 def test_one_public_sentence_is_enough_to_keep_its_thread_from_training(tmp_path, split):
     """Each thread has one sentence of a public user, an answer where there is one.

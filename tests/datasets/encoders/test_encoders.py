@@ -93,6 +93,7 @@ def test_texts_of_no_token_are_refused(folder, at_most):
     assert [len(ids) for ids in encoder.tokens(["law " * 40] * 2, 3)] == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize("normalised", [False, True])
 def test_rows_are_those_of_the_definition(tmp_path, pooling, normalised):
@@ -113,6 +114,7 @@ def test_rows_are_those_of_the_definition(tmp_path, pooling, normalised):
     assert encoder._tokenizer(32).encode(TEXTS[5]).ids.__len__() == 32
 
 
+@pytest.mark.slow
 def test_many_texts_go_on_after_a_stop_and_are_the_same_in_processes(folder, monkeypatch):
     monkeypatch.setattr(encoders, "_CHUNK", 8)
     encoder, texts = opened(folder), [f"{t} {n}" for n, t in enumerate(TEXTS * 3)]
@@ -292,6 +294,7 @@ class TestFiles:
             add_encoder(odd)
         assert encoders.added_encoders() == ()
 
+    @pytest.mark.slow
     def test_a_text_that_a_tokeniser_cannot_bear_is_an_error_of_ours(self, folder, tmp_path):
         """Its pattern of exponential time ends in a panic; other texts' rows stay what they are."""
         odd = shutil.copytree(folder, tmp_path / "odd")

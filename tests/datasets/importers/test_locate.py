@@ -243,6 +243,7 @@ print(locate.cached("x-synthetic", make, source=None, options={}).name)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_make_it_once(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     running = [

@@ -135,6 +135,7 @@ def compress(path, kind):
     return packed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "7z"])
 def test_compressed_dumps_give_the_same_corpus(tmp_path, kind):
     plain = imported(tmp_path)
@@ -295,6 +296,7 @@ def repeat(dump, target, times):
         file.write("</posts>\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["attribute", "text", "comment", "name"])
 @pytest.mark.parametrize("kind", ["xml", "gz"])
 def test_a_row_longer_than_any_post_is_refused_before_it_is_held(tmp_path, where, kind):

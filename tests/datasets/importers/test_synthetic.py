@@ -86,6 +86,7 @@ def test_a_small_corpus_of_equal_users_is_a_part_of_a_large_one(tmp_path):
         np.testing.assert_array_equal(one.labels, other.labels)
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_corpus_and_another_is_not(small, tmp_path):
     same = synthesize(tmp_path / "a", shape=SMALL, max_words=1_000, max_tags=25)
     other = synthesize(tmp_path / "b", shape=SMALL, max_words=1_000, max_tags=25, seed=1)
@@ -113,6 +114,7 @@ def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
     assert accuracy(slice(100, None)) > accuracy(slice(0, 100)) + 0.1
 
 
+@pytest.mark.slow
 def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
     def best(**change):
         """Return the accuracy of softmax regression on held-out threads of the same users."""

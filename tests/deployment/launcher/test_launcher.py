@@ -59,6 +59,7 @@ def test_a_module_that_is_missing_is_named_and_what_there_is_passes():
         flower_private.check_flower({**both, "flwr.gone": ("away",)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["OF_SUPEREXEC", "OF_SUPERNODE"])
 def test_what_there_is_passes_in_a_process_that_has_loaded_nothing(names):
     """Red before: a name that is a module was found only where something had imported it."""

@@ -252,6 +252,7 @@ def test_one_band_and_no_buffer_are_independent_noise_to_the_bit(name):
     assert noise.cost.value == noise.cost.one_row == 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "whole"), each_once(list(STRATEGIES), [False, True]))
 def test_the_variance_of_a_row_is_right_within_one_percent(name, whole):
     """A million samples: of their variance the standard deviation is 0.14 %; 4.9 of them are 0.7 %.

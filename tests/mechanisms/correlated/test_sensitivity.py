@@ -35,6 +35,7 @@ def worst(strategy, limit):
     return max(np.linalg.norm(made[:, list(rows)].sum(1)) for rows in patterns(limit))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_no_pattern_moves_it_further_than_is_said(name, subtests):
     for limit in LIMITS:
@@ -65,6 +66,7 @@ def check_sensitivity(name, limit):
         assert np.linalg.norm(made, axis=0).max() <= one * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_contributions_of_any_direction_move_it_no_further(name):
     """2,000 random users: unit vectors or shorter, of random directions, in random patterns."""
@@ -226,6 +228,7 @@ class TestLimit:
             other = Participation(most=most, min_separation=apart, num_rows=rows)
             assert not LIMIT.covers(other), other
 
+    @pytest.mark.slow
     def test_count_is_what_has_room(self):
         assert Participation(most=9, min_separation=6, num_rows=22).count == 4
         assert Participation(most=9, min_separation=6, num_rows=24).count == 4

@@ -19,6 +19,7 @@ CASES = [(350, 100), (1000, 100), (1000, 50), (1000, 25), (2000, 25)]
 KNOWN = {8.0: (1.90, 1.10, 0.91, 0.77, 0.55), 2.0: (3.62, 2.87, 2.16, 1.69, 1.46)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", KNOWN)
 def test_known_noise_on_the_mean(target):
     for rounds in (25, 50, 100):
@@ -58,6 +59,7 @@ def test_each_cell_is_what_calibrating_it_alone_finds(more):
         assert alone.epsilon.accountant in grid.accountant
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize("cohort", [20, 400])
 def test_a_search_looks_at_the_very_value_that_is_reported(cohort, relation):
@@ -73,6 +75,7 @@ def small():
     )
 
 
+@pytest.mark.slow
 def test_more_users_less_noise_and_more_rounds_more(small):
     noise = {(p.cohort, p.rounds): p.noise_on_mean for p in small.points}
     assert noise[200, 10] < noise[50, 10] < noise[50, 20]
@@ -99,6 +102,7 @@ def test_micro_batches_and_examples(small):
     assert "batch  10 steps" in str(found) and "per example" in str(found)
 
 
+@pytest.mark.slow
 def test_a_cell_without_noise_says_so_and_the_others_stand():
     asked = fp.Rounds(users=400, cohort=400, rounds=1, delta=1e-3)
     found = asked.noise_grid(1e4, cohorts=(400,), rounds=(1, 1000))
@@ -129,6 +133,7 @@ def test_bad_numbers_are_named(given, named):
         asked.noise_grid(**{"target_epsilon": 2.0, "rounds": (5,), **given})
 
 
+@pytest.mark.slow
 def test_a_cap_over_its_cohort_is_that_cap_again():
     # Times the cohort, 62 / 30 is above 62 by a rounding: a cap of 63 would be another event.
     assert 62 / 30 * 30 > 62

@@ -194,6 +194,7 @@ class TestPrices:
         assert overlapping.kind == "gaussian"  # eight bands add up where rows are seven apart
         assert mechanism(SAMPLERS["groups"], bands()).event.kind == "gaussian"
 
+    @pytest.mark.slow
     def test_amplified_rows_cost_what_as_many_poisson_rounds_do(self):
         event = Event(
             kind="cyclic-poisson-gaussian", noise_multiplier=1.5, sampling_prob=0.2, rows=5

@@ -20,6 +20,7 @@ def steps_of(call):
     return pstats.Stats(profile).total_calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rounds", "lost", "steps", "queries", "rows", "prices"])
 def test_reading_a_ledger_takes_time_linear_in_its_lines(tmp_path, kind):
     """Counted in function calls, not by a clock: four times as many for four times.

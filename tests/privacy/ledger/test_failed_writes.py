@@ -114,6 +114,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer_frees_the_lock_and_never_under_counts(tmp_path):
     """Three kills at arbitrary moments: every acknowledged charge is there, at most one more."""
     path = tmp_path / "ledger.jsonl"

@@ -156,6 +156,7 @@ SMALL = [law for law in LAWS if law.mean <= 10]
 
 
 # Of each shape one.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "law", [pytest.param(law, id=str(law), marks=SLOW if law.mean < 10 else ()) for law in SMALL]
 )

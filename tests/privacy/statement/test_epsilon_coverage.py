@@ -198,6 +198,7 @@ def outputs(tmp_path, reference, options, published, other=("--seed", 1)):
     return texts, documents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow(KINDS, "central side information"))
 def test_every_epsilon_goes_with_what_it_does_not_cover(tmp_path, kind):
     reference, options, phrases = KINDS[kind]
@@ -211,6 +212,7 @@ def test_every_epsilon_goes_with_what_it_does_not_cover(tmp_path, kind):
         assert document["epsilon_does_not_cover"] == phrases, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow(PUBLIC, "federated module"))
 def test_what_covers_everything_bears_no_mark(tmp_path, kind):
     texts, documents = outputs(tmp_path, *PUBLIC[kind], published=False)
@@ -231,6 +233,7 @@ def test_a_secure_run_refuses_private_knowledge(tmp_path, kind):
     assert all(phrase in said for phrase in phrases) and not out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow(PUBLIC, "federated side information"))
 def test_a_secure_run_of_whole_sums_bears_no_mark(tmp_path, kind):
     reference, options = PUBLIC[kind]
@@ -267,6 +270,7 @@ def test_a_secure_run_that_does_not_say_that_it_is_hardened_is_not(tmp_path):
         assert coverage_of(older).not_covered == (FLOATS,)
 
 
+@pytest.mark.slow
 def test_the_vocabulary_is_said_to_be_private_and_not_a_count(tmp_path):
     texts, _ = outputs(tmp_path, *KINDS["central vocabulary"][:2], published=True)
     said = texts["statement"]
@@ -280,6 +284,7 @@ class TestIdeal:
 
     REFERENCE = "coverage_test:ideal"
 
+    @pytest.mark.slow
     def test_it_is_said_in_every_output(self, tmp_path):
         components = build(sys.modules["coverage_test"].ideal())
         stddev = (

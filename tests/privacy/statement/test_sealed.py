@@ -34,6 +34,7 @@ def edited(sound, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reading", [read_run, run_statement, run_status, fp.load, fp.compare])
 def test_an_edited_document_says_nothing_in_python(sound, edited, reading):
     reading(sound)

@@ -30,6 +30,7 @@ def started(tiny_corpus, tmp_path):
     return started
 
 
+@pytest.mark.slow
 def test_a_public_start_is_named_as_taken_to_be_public(started):
     run = started()
     summary = run.run()
@@ -40,6 +41,7 @@ def test_a_public_start_is_named_as_taken_to_be_public(started):
     assert "get no protection from this run" in text
 
 
+@pytest.mark.slow
 def test_a_start_from_all_posts_is_not_covered_and_no_secure_run_has_it(started, tmp_path):
     with pytest.raises(ValueError, match="a start from all of public users' posts"):
         started(secure=True, public_text="all-posts")
@@ -51,6 +53,7 @@ def test_a_start_from_all_posts_is_not_covered_and_no_secure_run_has_it(started,
     assert "learnt from public examples" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["public", "fresh"])
 def test_a_public_only_figure_of_all_posts_is_never_called_public_alone(
     started, tmp_path, capsys, start
@@ -90,6 +93,7 @@ def test_from_zero_nothing_is_said_of_a_start(started):
     assert "Start:" not in str(run_statement(run.folder.path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["changed", "gone"])
 def test_another_start_than_the_sealed_one_is_seen(started, tmp_path, damage):
     started().run()
@@ -107,6 +111,7 @@ def test_another_start_than_the_sealed_one_is_seen(started, tmp_path, damage):
         resume_run(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_secure_run_keeps_no_figure_of_rostered_users(started, tmp_path):
     started(secure=True).run()
     document = json.loads((tmp_path / "run" / "experiment.json").read_text("utf-8"))

@@ -98,6 +98,7 @@ PRIVATE = {**SIDE, "source": "private"}
 KNOWN = told(word_counts_source="private", roster_looks_at_data=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "there", "absent"),
     [

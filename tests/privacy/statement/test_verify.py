@@ -198,6 +198,7 @@ def test_another_run_of_the_same_plan_is_not_this_run(run, tmp_path):
     assert failed(run) == {"checkpoints", "digests"}
 
 
+@pytest.mark.slow
 def test_100_of_100_random_manipulations_are_found(run):
     rng = random.Random(17)
     data = (run / "ledger.jsonl").read_bytes()

@@ -121,6 +121,7 @@ def test_what_is_no_run_is_named_and_left_out(make_run, tmp_path) -> None:
 class TestSections:
     """Figures that must not be read against each other stand in parts of their own."""
 
+    @pytest.mark.slow
     def test_a_corpus_each_and_a_split_each(self, make_run):
         folders = [
             make_run("a"),
@@ -247,6 +248,7 @@ class TestCurves:
         points = points_of(section)
         assert len({(point.colour, point.marker) for point in points}) == 10
 
+    @pytest.mark.slow
     def test_the_page_draws_two_runs_of_one_curve_apart(self, ten):
         [section] = sections_of(read_groups(ten[:2]))
         (one, two) = styles(section.groups)

@@ -38,6 +38,7 @@ def test_runs_that_differ_in_the_seed_are_one_group(make_run) -> None:
     assert differences([[group] for group in groups]) == {"precondition": ["local", "none"]}
 
 
+@pytest.mark.slow
 def test_two_or_three_seeds_have_no_interval_and_the_page_says_so(make_run) -> None:
     """Red before: a column of two seeds was "29.5 % ± 195.5"."""
     folders = [make_run(f"a{seed}", seed=seed, public_only=0.18) for seed in range(4)]
@@ -69,6 +70,7 @@ def test_json_rows_are_plain_json(make_run) -> None:
     assert not free["private"] and free["epsilon"] is None and free["delta"] is None
 
 
+@pytest.mark.slow
 def test_unlike_runs_are_called_unlike(make_run) -> None:
     groups = read_groups([make_run("a"), make_run("b", corpus={"roster_sha256": "cd" * 32})])
     assert mismatches(groups) == ["roster"]
@@ -121,6 +123,7 @@ def as_language_model(folder):
     return folder
 
 
+@pytest.mark.slow
 def test_tasks_that_measure_something_else_show_that(make_run) -> None:
     folders = [as_language_model(make_run(f"lm{seed}", name="lm", seed=seed)) for seed in range(4)]
     groups = read_groups(folders)

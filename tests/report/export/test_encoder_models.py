@@ -55,6 +55,7 @@ def trained(request, corpus, cache, tmp_path):
     return request.param, build(experiment, corpus).task, run.params, tmp_path / "model"
 
 
+@pytest.mark.slow
 def test_a_text_has_the_probabilities_of_its_example(trained, corpus):
     texts, task, params, folder = trained
     (encoder,) = added_encoders()
@@ -76,6 +77,7 @@ def test_a_text_has_the_probabilities_of_its_example(trained, corpus):
     assert len(seen) > 3
 
 
+@pytest.mark.slow
 def test_the_command_answers_a_text_and_says_what_it_lacks(trained, cache, monkeypatch, tmp_path):
     texts, _, _, folder = trained
     asked = ["predict", folder, "--text", "How to fund a company?"]

@@ -66,6 +66,7 @@ def same(left, right):
     return set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
 
 
+@pytest.mark.slow
 @kinds
 def test_a_resumed_run_is_the_uninterrupted_one(kind, tiny_corpus, tmp_path):
     whole = start(tiny_corpus, tmp_path / "whole", **KINDS[kind])
@@ -98,6 +99,7 @@ def test_upa_in_a_folder_is_the_mean_of_its_checkpoints(tiny_corpus, tmp_path):
     assert "this is the 'upa' aggregate after round" in (tmp_path / "out" / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["opa", "omv"])
 def test_outputs_of_the_last_models_are_measured(rule, tiny_corpus, tmp_path):
     run = str(tmp_path / "run")

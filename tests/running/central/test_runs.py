@@ -94,6 +94,7 @@ def model(folder, round_num):
     return CheckpointStore(folder / "checkpoints").load(round_num)[0]
 
 
+@pytest.mark.slow
 def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
     summary = start_run(synthetic_experiment(), NAME, None, tmp_path / "r").run()
     components = build(synthetic_experiment())
@@ -123,6 +124,7 @@ def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path):
     assert found.epsilon == synthetic_plan().epsilon(20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["with its steps", "by its budget"])
 def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
     """Step 20, or step 15 where no more can be paid for, is none of every sixth."""
@@ -152,6 +154,7 @@ def synthetic_plan():
     return build(synthetic_experiment()).plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "goes_on_from", "reaches", "lost"),
     [((3, 1), 0, 17, 3), ((9, 1), 6, 17, 3), ((13, 1), 12, 19, 1), ((20, 1), 18, 18, 2)],

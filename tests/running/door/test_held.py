@@ -63,6 +63,7 @@ def play(sampler, algorithm, *, num_rounds=4, relation="add-remove"):
     return [record for record, _ in rounds(components, backend, Key.simulation(1), eval_every=1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "relation"),
     [

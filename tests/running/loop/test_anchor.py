@@ -80,6 +80,7 @@ def test_without_an_anchor_a_copy_is_continued_besides_and_both_verify(tiny_corp
     assert "no anchor outside its folder" in said
 
 
+@pytest.mark.slow
 def test_of_two_copies_of_a_secure_folder_one_is_continued(tiny_corpus, tmp_path, anchored):
     one = interrupted(tiny_corpus, tmp_path / "one", anchored())
     other = shutil.copytree(one, tmp_path / "other")
@@ -94,6 +95,7 @@ def test_of_two_copies_of_a_secure_folder_one_is_continued(tiny_corpus, tmp_path
     assert "marked outside its folder" in said
 
 
+@pytest.mark.slow
 def test_two_copies_are_not_continued_at_once(tiny_corpus, tmp_path):
     anchor = tmp_path / "elsewhere.anchor"
     one = interrupted(tiny_corpus, tmp_path / "one", anchors_of(anchor))
@@ -104,6 +106,7 @@ def test_two_copies_are_not_continued_at_once(tiny_corpus, tmp_path):
     going.run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [1, 2, 3])
 def test_charges_cut_off_the_end_are_found(tiny_corpus, tmp_path, anchored, lines):
     folder = interrupted(tiny_corpus, tmp_path / "run", anchored())
@@ -120,6 +123,7 @@ def test_charges_cut_off_the_end_are_found(tiny_corpus, tmp_path, anchored, line
         resume_run(folder, anchors=anchored())
 
 
+@pytest.mark.slow
 def test_a_backup_that_is_put_back_is_refused(tiny_corpus, tmp_path, anchored):
     folder = interrupted(tiny_corpus, tmp_path / "run", anchored())
     backup = shutil.copytree(folder, tmp_path / "backup")
@@ -131,6 +135,7 @@ def test_a_backup_that_is_put_back_is_refused(tiny_corpus, tmp_path, anchored):
         resume_run(folder, anchors=anchored())
 
 
+@pytest.mark.slow
 def test_an_anchored_run_does_not_go_on_without_its_anchor(tiny_corpus, tmp_path, anchored):
     folder = interrupted(tiny_corpus, tmp_path / "run", anchored())
     with pytest.raises(LedgerError, match="started with an anchor"):
@@ -154,6 +159,7 @@ def test_an_anchor_belongs_to_one_run_and_lies_elsewhere(tiny_corpus, tmp_path):
         resume_run(plain, anchors=anchors_of(tmp_path / "late.anchor"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["line", "mark"])
 def test_what_a_crash_leaves_between_ledger_and_anchor_goes_on(tiny_corpus, tmp_path, damage):
     anchor = tmp_path / "elsewhere.anchor"

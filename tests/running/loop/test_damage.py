@@ -60,6 +60,7 @@ class TestDamage:
         assert [line["round_num"] for line in lines] == [1, 2, 3, 4, 5]
         assert lines[2]["epsilon"] == epsilon and set(lines[2]) == RELEASED
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("change", ["drop", "swap", "edit", "repeat"])
     def test_an_edited_ledger_is_refused_and_nothing_is_drawn(self, tiny_corpus, tmp_path, change):
         folder = interrupted(tiny_corpus, tmp_path / "run")
@@ -78,6 +79,7 @@ class TestDamage:
             resume_run(folder)
         assert before == {f: f.read_bytes() for f in before}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("lines", [1, 3, 5])
     def test_an_older_ledger_is_refused(self, tiny_corpus, tmp_path, lines):
         folder = interrupted(tiny_corpus, tmp_path / "run")
@@ -167,6 +169,7 @@ class TestDamage:
         with pytest.raises(ValueError, match="another plan or mode than the ledger"):
             resume_run(folder)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("secure", [False, True])
     def test_a_corpus_prepared_anew_in_another_way_is_refused(self, tmp_path, secure):
         """Its folder and its roster are the same; words, labels and threads held out are not."""

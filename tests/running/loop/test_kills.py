@@ -301,6 +301,7 @@ TWO_ROUNDS = {"rounds": 2, "eval-every": 3}
 THREE_ROUNDS = {"rounds": 3, "eval-every": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", [TWO_ROUNDS], indirect=True)
 def test_a_kill_at_every_moment_of_a_run(runner):
     whole = runner.tmp / "whole"

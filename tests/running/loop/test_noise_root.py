@@ -103,6 +103,7 @@ def test_options_that_came_later_move_no_root_where_they_do_nothing(name, before
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READY_MADE)
 def test_every_option_that_a_chosen_part_reads_moves_the_root(name):
     """Of every method of every ready-made experiment."""

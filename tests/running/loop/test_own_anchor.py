@@ -33,6 +33,7 @@ def kept(anchor):
     return anchors_of(anchor.get("anchor"), anchor.get("anchor_command"))
 
 
+@pytest.mark.slow
 def test_a_copy_and_a_backup_are_refused_and_charge_nothing(tmp_path, anchor):
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):

@@ -53,6 +53,7 @@ def test_python_refuses_it_too(trapped, marker, backend):
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_so_does_the_command_line(trapped, marker, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fedpriv", "run", "--resume", str(trapped)])
     with pytest.raises(SystemExit) as ended:

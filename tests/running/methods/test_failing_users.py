@@ -112,6 +112,7 @@ def backend(odd):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", [(1,), (3, 5)])
 def test_a_secure_run_with_such_a_user_is_released(odd, tiny_corpus, tmp_path):
     experiment = load_experiment("bolt-on-tags").with_options(BOLT_ON)

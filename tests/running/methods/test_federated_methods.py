@@ -186,6 +186,7 @@ TAGS = {"rounds": 2, "cohort": 6, "delta": 0.001, "noise_multiplier": 1, "start"
 
 
 class TestOnCompiledTrainers:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "options",
         [
@@ -253,6 +254,7 @@ def small(task_options=None, **options):
 
 
 class TestOnModules:
+    @pytest.mark.slow
     def test_methods_are_private_runs_that_differ(self):
         plain = fp.run(small(), progress=False)
         ends = [plain.params]
@@ -302,6 +304,7 @@ class TestPersonalLayers:
         layers = PersonalLayers(names=PERSONAL, test=TEST, learning_rate=0.5, steps=60)
         return small({"personal": layers}, noise="none", bound="none", rounds=10, **options)
 
+    @pytest.mark.slow
     def test_they_fit_each_user_and_are_nowhere_in_the_folder(self, tmp_path):
         out = tmp_path / "run"
         run = fp.run(self.personal(), out, progress=False)
@@ -330,6 +333,7 @@ class TestPersonalLayers:
         np.testing.assert_array_equal(left, sizes - right)
         assert left.sum() / sizes.sum() == pytest.approx(run.summary["accuracy"])
 
+    @pytest.mark.slow
     def test_a_secure_run_has_no_personal_figures(self, tmp_path):
         with pytest.raises(ValueError, match="a secure run refuses it: leave test out"):
             fp.run(self.personal(), tmp_path / "run", secure=True, progress=False)

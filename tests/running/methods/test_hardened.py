@@ -71,6 +71,7 @@ def test_by_user_it_is_hardened_and_draws_nothing_but_whole_numbers(
     assert verified.ok and FLOATS not in verified.to_json()[KEY]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", BARE)
 def test_one_part_in_floating_point_marks_the_whole(part, tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(FederatedDescent, *BARE[part])
@@ -80,6 +81,7 @@ def test_one_part_in_floating_point_marks_the_whole(part, tiny_corpus, tmp_path,
     assert FLOATS in verify_run(tmp_path / "run").to_json()[KEY]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", BARE)
 def test_a_hardened_run_does_not_go_on_in_floating_point(part, tiny_corpus, tmp_path, monkeypatch):
     secure(tiny_corpus, tmp_path / "run").folder.close()

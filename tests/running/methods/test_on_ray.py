@@ -35,6 +35,7 @@ def assert_same(out, oracle):
     assert verify_run(out).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_workers_end_where_one_process_ends(name, ray, tiny_corpus, tmp_path):
     play(started(name, tiny_corpus, tmp_path / "serial"))
@@ -46,6 +47,7 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_descent_begun_in_one_process_ends_on_ray(ray, tiny_corpus, tmp_path):
     play(started("agd-tags", tiny_corpus, tmp_path / "whole"))
 

@@ -81,6 +81,7 @@ def test_a_run_is_paid_for_and_verifies(name, tiny_corpus, tmp_path):
         assert run.summary["accountant"] == "composition"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_threads_give_the_same_model(name, tiny_corpus, tmp_path):
     """To the bit: sums are of whole numbers, or of floats that no order rounds."""
@@ -188,6 +189,7 @@ CENTRAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", CENTRAL)
 @pytest.mark.parametrize("kind", [LogisticGradients, HuberGradients, SoftmaxGradients])
 def test_examples_are_trained_on_too(kind, chosen, tmp_path):

@@ -88,6 +88,7 @@ def stop(record):
         raise Stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_records_where_it_started_and_goes_on_from_there(tmp_path, kind):
     experiment = KINDS[kind](start="public")
@@ -110,6 +111,7 @@ def test_a_run_records_where_it_started_and_goes_on_from_there(tmp_path, kind):
     assert params_sha256(fresh) != facts["sha256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes", "measured"),
     [
@@ -131,6 +133,7 @@ def test_a_run_is_read_against_public_examples_alone(tmp_path, kind, changes, me
     assert document["baseline"]["accuracy_public_only"] == expected.get("accuracy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_secure_run_may_start_in_public_and_says_nothing_of_who_is_tested(tmp_path, kind):
     prepared = start_run(KINDS[kind](start="public"), None, None, tmp_path / "r", secure=True)
@@ -147,6 +150,7 @@ def test_a_task_with_nothing_public_to_learn_from(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_start_from_a_file(tmp_path, kind):
     made = build(KINDS[kind]())
@@ -191,6 +195,7 @@ def test_what_public_examples_alone_reach_does_not_begin_where_a_warm_start_ends
     assert np.array_equal(left.model.params["weight"], right.model.params["weight"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["last", "ema"])
 def test_a_start_from_either_half_of_a_checkpoint(tmp_path, which):
     """A public pre-training run's checkpoint holds the last params and their running average."""

@@ -56,6 +56,7 @@ def exported(folder, to):
     return to / "model.safetensors"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bare", "simulated", "fewer-bare"])
 @pytest.mark.parametrize("form", ["checkpoint", "export", "link"])
 def test_a_secure_run_refuses_a_start_without_privacy(runs, tmp_path, name, form):
@@ -74,6 +75,7 @@ def test_a_secure_run_refuses_a_start_without_privacy(runs, tmp_path, name, form
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "said"), [
     ("bare", "a start that was trained without privacy on the same users"),
     ("simulated", "a start whose noise was simulated, of a known seed, on the same users"),
@@ -100,6 +102,7 @@ def test_asked_for_by_name_it_is_said_everywhere(runs, tmp_path, monkeypatch, ca
         runs(tmp_path / f"{name}-next", last(folder), secure=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 def test_the_same_users_epsilons_add_up(runs, tmp_path, secure):
     before = runs.place / ("secure" if secure else "simulated")
@@ -165,6 +168,7 @@ def test_an_exported_file_says_itself_where_it_is_from(runs, tmp_path):
     assert [check.name for check in verify_run(folder).checks if not check.ok] == ["summary"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["{", "[]", '{"epsilon": "x"}', '{"protects": true, "epsilon": -3}']
 )

@@ -155,6 +155,7 @@ class TestNextWords:
         small = {"rounds": 4, "vocabulary": 30, "sequence-length": 6, "min-separation": 2}
         return replace(problem, options={**problem.options, **small}, which=WHICH, seeds=1)
 
+    @pytest.mark.slow
     def test_its_noise_is_the_trees_and_its_page_says_whose_examples_are_measured(
         self, made, corpus
     ):
@@ -174,6 +175,7 @@ class TestNextWords:
             assert words in text, words
         assert set(found.values[case]) == {LAST, "EMA 0.8", "UPA 3", "OPA 3", "OMV 3"}
 
+    @pytest.mark.slow
     def test_outputs_are_those_that_a_run_would_measure(self, made, corpus):
         (_, options), _ = problems._cases(made)
         experiment = made.make().with_options(options)

@@ -120,6 +120,7 @@ class TestTogether:
 class TestAggregates:
     """What is made afterwards of kept checkpoints is, bit for bit, what the run itself makes."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", FAMILIES)
     @pytest.mark.parametrize(
         ("own", "more"),
@@ -352,6 +353,7 @@ def test_a_page_is_of_the_store_alone_and_names_what_was_not_run(
     assert (tmp_path / "page.md").read_text("utf-8") == text
 
 
+@pytest.mark.slow
 def test_the_summary_names_every_clear_gain(tiny_corpus):
     """Of a case whose last method in the list is far ahead of the last iterate, and not chosen."""
     site = Site(tiny_corpus, None, Store())
@@ -385,6 +387,7 @@ def test_a_decay_or_k_on_an_edge_is_said_like_a_rate(name, on_edge, said):
     assert page._chosen_words(own, few)[2] == ("rate" if on_edge else "")
 
 
+@pytest.mark.slow
 def test_methods_at_the_last_iterates_rate_stand_beside_those_at_their_own(tmp_path, tiny_corpus):
     site = Site(tiny_corpus, None, Store())
     found = study.case(site, FAMILIES["tree"], TINY, 8.0)

@@ -232,6 +232,7 @@ class TestBst14:
         least = strong_composition_sigma(epsilon=1.0, delta=1e-4, sampling_prob=0.001, steps=20)
         assert least == pytest.approx(math.sqrt(2 * math.log(1.25 / each)))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("target", [0.1, 1.0, 4.0])
     @pytest.mark.parametrize("batch_size", [2, 20])
     def test_the_published_noise_truly_costs_less(self, target, batch_size):

@@ -295,6 +295,7 @@ class TestThroughTheDoor:
         assert {name: a.shape for name, a in found.total.items()} == {"weight": (3,), "bias": (1,)}
 
 
+@pytest.mark.slow
 def test_a_minimum_far_away_is_found_too():
     """Red with τ = 1e-6: what the gradient is rounded by there may be more."""
     method = made(number=22_500, epsilon=0.2, delta=None, num_params=301, most_shift=0.9)

@@ -55,6 +55,7 @@ def test_a_round_without_noise_is_the_mean_of_the_trainers_clipped_updates(corpu
     np.testing.assert_array_equal(ends["last"]["kernel"], ends["ema"]["kernel"])
 
 
+@pytest.mark.slow
 def test_noise_on_the_mean_is_that_of_the_plan(bench):
     start = bench.start(0.5)
     settings = quick.Settings(rounds=9, rate=1e-6, norm=2.0, q=1.0, sigma=4.0)

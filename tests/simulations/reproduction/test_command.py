@@ -182,6 +182,7 @@ class TestCommand:
         assert "![Accuracy over the steps](deep/curves.png)" in text
         assert all(len(line["curve"]) == 3 for line in read(results).values())
 
+    @pytest.mark.slow
     def test_plots_of_one_and_of_several(self, tmp_path):
         given = ("--seeds", 1, "--results", tmp_path / "r", "--plot", tmp_path / "p.png")
         assert self.run("tiny", *given).exit_code == 0

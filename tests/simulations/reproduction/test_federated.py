@@ -84,6 +84,7 @@ def test_a_line_holds_what_rostered_users_held_out_and_what_public_users_have(by
     assert line == json.loads(json.dumps(line))
 
 
+@pytest.mark.slow
 def test_calibrated_noise_is_in_the_line_and_on_the_page(by_user):
     experiment = by_user(**{"target-epsilon": 50.0})
     assert experiment.options()["noise.multiplier"] is None

@@ -62,6 +62,7 @@ class TestLayout:
         assert spread([1.0, 2.0, 3.0], one) == pytest.approx(half, rel=1e-6)
         assert spread([1.0, 2.0, 3.0], table(row("a"))) == 1.0
 
+    @pytest.mark.slow
     def test_the_best_private_figure_of_each_column_is_bold(self, tmp_path):
         text, one, done = self.page(tmp_path / "r", Layout(bold_best=True))
         found = reported_runs(one, done, seeds=SEEDS, reduced=False)
@@ -77,6 +78,7 @@ class TestLayout:
                 assert shown.split("|")[place].strip().startswith("**") == (label == top)
         assert "**" not in self.page(tmp_path / "r", Layout())[0]
 
+    @pytest.mark.slow
     def test_sections_have_a_table_and_its_epsilons_each(self, tmp_path):
         layout = Layout(
             sections=(
@@ -106,6 +108,7 @@ class TestLayout:
         assert edges_of({"rate": 0.1, "norm": 2.0}, grid) == ["rate (least)"]
         assert edges_of({"rate": 10.0, "norm": 2.0}, grid) == ["rate (most)"]
 
+    @pytest.mark.slow
     def test_what_was_chosen_and_from_how_much(self, tmp_path):
         plain, other = cell(RATES), cell(**{"l2-clip-norm": 2.0})
         other = replace(other, tuned_as=plain, adapt=lambda found: {**found, "delta": 0.25})

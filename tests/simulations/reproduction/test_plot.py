@@ -71,6 +71,7 @@ def test_the_same_runs_give_the_same_svg(tmp_path):
 
 
 class TestWords:
+    @pytest.mark.slow
     @pytest.mark.parametrize("make", [table, figure], ids=["table", "figure"])
     @pytest.mark.parametrize("synthetic", [True, False])
     def test_synthetic_data_are_in_the_title_and_only_they(self, make, synthetic, drawn, tmp_path):
@@ -78,6 +79,7 @@ class TestWords:
         drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
         assert ("SYNTHETIC" in title(drawing)) == synthetic
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("make", [table, figure], ids=["table", "figure"])
     def test_no_epsilon_without_its_terms(self, make, drawn, tmp_path):
         one = make(row("a"), row("b", **{"noise-multiplier": 2.0}), row("c", noise="none"))

@@ -35,6 +35,7 @@ def made(encoder, corpus, **options):
     return build(adapter_tags().with_options(given), corpus)
 
 
+@pytest.mark.slow
 def test_adapters_begin_as_the_head_on_the_frozen_encoders_rows(tiny_corpus, encoder):
     """Red if a user's texts are another's."""
     task = made(encoder, tiny_corpus).task

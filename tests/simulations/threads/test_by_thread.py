@@ -44,6 +44,7 @@ def call(corpus, folder, **more):
     command.reproduce(**{**given, **more})
 
 
+@pytest.mark.slow
 def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_path, capsys):
     page, plot = tmp_path / "page.md", tmp_path / "plot.svg"
     call(tiny_corpus, tmp_path, folds=2, out=page, plot=plot)
@@ -61,6 +62,7 @@ def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_
         assert said in drawn
 
 
+@pytest.mark.slow
 def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monkeypatch):
     """Its roster, its threads and its options are the same, but not its text."""
     shape = Shape(
@@ -79,6 +81,7 @@ def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monk
             call(corpus, tmp_path, epsilons=(epsilon,))
 
 
+@pytest.mark.slow
 def test_weighted_words_are_measured_as_they_were_trained(small, tiny_corpus, tmp_path, capsys):
     call(tiny_corpus, tmp_path, epsilons=(8.0,), inputs="tf-idf")
     assert "each user alone" not in capsys.readouterr().out
@@ -159,6 +162,7 @@ def test_fewer_public_users_are_said(small, tiny_corpus, tmp_path, capsys):
 
 
 class TestAblation:
+    @pytest.mark.slow
     def test_every_part_has_a_row_with_an_interval(self, small, tiny_corpus, tmp_path, capsys):
         out = tmp_path / "page.md"
         call(tiny_corpus, tmp_path, kind="ablation", epsilons=(8.0,), out=out)

@@ -66,6 +66,7 @@ def test_all_kinds_of_inputs_are_measured_by_one_command(small, tiny_corpus, tmp
         assert all(said in kind["guarantee"] for said in ("δ", "PLD", "user-level", "add-remove"))
 
 
+@pytest.mark.slow
 def test_word_vectors_know_nothing_of_rostered_users(small, tiny_corpus, tmp_path):
     """Red where all users' examples make the vectors: others than public ones change nothing."""
     experiment = encoders.public_vector_tags().with_options({"dimensions": 5})
@@ -84,6 +85,7 @@ def test_word_vectors_know_nothing_of_rostered_users(small, tiny_corpus, tmp_pat
     assert task.init_params(None)["kernel"].shape[0] == 5
 
 
+@pytest.mark.slow
 def test_a_random_encoder_differs_from_the_trained_one_alone_in_its_weights(small):
     drawn = encoders.add_random_encoder(small)
     again = encoders.add_random_encoder(small)

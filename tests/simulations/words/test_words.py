@@ -17,6 +17,7 @@ def corpus(tmp_path_factory):
     return phrases.write(tmp_path_factory.mktemp("corpora") / "phrases")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", words.EXPERIMENTS, ids=lambda make: make.__name__)
 def test_an_experiment_runs(make, corpus, tmp_path):
     experiment = make().with_options(SMALL)

@@ -54,6 +54,7 @@ def updates(x, y, users_at_once):
     return done.total
 
 
+@pytest.mark.slow
 def test_local_training(subtests):
     """Red before: every such user raised within torch and contributed zero."""
     for users_at_once in [1, 32]:

@@ -96,6 +96,7 @@ class TestLocalSteps:
     def test_a_user_without_examples_takes_none(self):
         assert list(replace(PLAIN, num_steps=5).batches(0, KEY.generator())) == []
 
+    @pytest.mark.slow
     def test_compiled_and_torch_trainers_take_the_same_ones(self):
         schedule, user = replace(PLAIN, epochs=1, num_steps=4), make_examples(8)
         left = CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, user, KEY)

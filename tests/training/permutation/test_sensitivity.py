@@ -188,6 +188,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "regulariser", "kind"),
     each_once(

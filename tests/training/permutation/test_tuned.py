@@ -48,6 +48,7 @@ def tuned(epsilon=0.5, number=NUMBER, present=None, rates=(0.5, 2.0, 1e-6)):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_choice_has_the_references_law():
     """χ = [10, 12, 20], ε = 1: 20,000 draws, each frequency within five standard errors."""
     choice, times = PrivateChoice(epsilon=0.5), 20_000  # of one replaced: ε = 1

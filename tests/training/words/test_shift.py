@@ -118,6 +118,7 @@ def test_threads_and_serial_find_the_same_sum(corpus):
         np.testing.assert_array_equal(tree.to_dense(together.total)[name], tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "blocks"])
 def test_a_run_shifts(corpus, tmp_path, kind):
     experiment = words.dp_fedavg_words().with_options({

@@ -54,6 +54,7 @@ def logged_plan(caplog):
     return found
 
 
+@pytest.mark.slow
 def test_a_node_trains_under_a_plan_that_it_is_allowed(two_nodes, tmp_path, caplog):
     caplog.set_level(logging.INFO, "fedpriv")
     grid = two_nodes(tmp_path / "first")
@@ -67,6 +68,7 @@ def test_a_node_trains_under_a_plan_that_it_is_allowed(two_nodes, tmp_path, capl
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_under_any_other_it_registers_no_user_and_nothing_is_charged(two_nodes, tmp_path, caplog):
     caplog.set_level(logging.ERROR, "fedpriv.backends")
     with pytest.raises(ValueError, match=r"1 nodes failed, the first with: .*plan") as refused:
@@ -77,6 +79,7 @@ def test_under_any_other_it_registers_no_user_and_nothing_is_charged(two_nodes, 
     assert not verify_run(tmp_path / "run").num_charges
 
 
+@pytest.mark.slow
 def test_another_number_of_rounds_is_another_plan(two_nodes, tmp_path, caplog):
     caplog.set_level(logging.INFO, "fedpriv")
     two_nodes(tmp_path / "run")
@@ -175,6 +178,7 @@ def test_a_mistake_is_one_line_on_flower_s_grids(
         raise KeyError("a bug")
 
 
+@pytest.mark.slow
 def test_a_node_s_mistake_reaches_the_server_in_one_line(two_nodes, tmp_path, caplog):
     with pytest.raises(ValueError) as refused:
         two_nodes(tmp_path / "run", {"corpus": "/not/here"})

@@ -28,6 +28,7 @@ from tests.backends.flower.hostile.payloads import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "bound", "reasons"), MESSAGES.values(), ids=MESSAGES)
 def test_a_hostile_message_contributes_nothing_alone(stub, make, bound, reasons):
     os.environ.pop("FEDPRIV_UNPICKLED", None)

@@ -62,6 +62,7 @@ def marked(monkeypatch):
     opened_node.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 def test_no_line_holds_an_id_a_value_or_an_errors_text(
@@ -92,6 +93,7 @@ def faulty(experiment):
     return {ID: VALUE}[TEXT]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [unopened, faulty], ids=["own error", "fault"])
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 def test_a_node_that_fails_as_a_whole_says_kind_and_place(

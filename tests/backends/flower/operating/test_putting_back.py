@@ -25,6 +25,7 @@ def going_on(deploy, **options):
     deploy(rounds=NUM_ROUNDS, **options)
 
 
+@pytest.mark.slow
 def test_an_older_copy_that_is_put_back_is_refused(deploy, tmp_path):
     """Copied after round 1; round 2 is done; the copy put back would spend its charges twice."""
     folder, anchor = tmp_path / "runs" / "run", tmp_path / "elsewhere" / "run.anchor"
@@ -47,6 +48,7 @@ def test_an_older_copy_that_is_put_back_is_refused(deploy, tmp_path):
     assert verify_run(folder).ok and fp.load(folder).summary["rounds"] == NUM_ROUNDS - 2
 
 
+@pytest.mark.slow
 def test_a_server_upgraded_and_rolled_back_between_rounds_releases_the_same(
     deploy, tmp_path, monkeypatch
 ):

@@ -81,6 +81,7 @@ def test_a_server_that_failed_says_why_until_it_goes_on(deploy, tmp_path, monkey
     assert found["lost_attempts"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_node_that_is_gone_is_seen_whoever_answers(
     stub, deploy, tmp_path, monkeypatch, capsys, caplog, secure
@@ -121,6 +122,7 @@ def test_a_node_that_is_gone_is_seen_whoever_answers(
     assert run_status(folder).nodes_online is None  # of a run that has ended it would be old
 
 
+@pytest.mark.slow
 def test_a_resume_that_is_refused_is_seen_until_one_is_not(deploy, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
     with pytest.raises(ConnectionError):
@@ -137,6 +139,7 @@ def test_a_resume_that_is_refused_is_seen_until_one_is_not(deploy, tmp_path, mon
     assert found["refused"] is None and "the run-config is another" not in text
 
 
+@pytest.mark.slow
 def test_a_second_server_is_refused_and_the_first_is_not_disturbed(deploy, tmp_path):
     looks = []
 
@@ -152,6 +155,7 @@ def test_a_second_server_is_refused_and_the_first_is_not_disturbed(deploy, tmp_p
     assert run_status(tmp_path / "run").state == "finished"
 
 
+@pytest.mark.slow
 def test_nodes_that_do_not_come_are_an_error_too(deploy, tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match="hosted by none"):
         deploy(nodes=2, register_seconds=2.0, out=tmp_path / "run")
@@ -217,6 +221,7 @@ def test_a_run_in_one_process_has_a_status_too(tmp_path, monkeypatch, capsys, ti
     assert "holds no run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_who_looks_refuses_nobody_and_waits_for_nobody(deploy, tmp_path):
     """A process that looks again and again, and one that opens the ledger a hundred times."""
     deploy(out=tmp_path / "run")

@@ -50,6 +50,7 @@ def bundle(processes, tmp_path_factory) -> Path:
     return fab
 
 
+@pytest.mark.slow
 def test_the_bundle_holds_the_apps_and_the_library_and_nothing_else(bundle):
     with zipfile.ZipFile(bundle) as archive:
         names = set(archive.namelist())
@@ -67,6 +68,7 @@ def test_the_bundle_holds_the_apps_and_the_library_and_nothing_else(bundle):
     assert 'serverapp = "server.app:app"' in text and 'clientapp = "client.app:app"' in text
 
 
+@pytest.mark.slow
 def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):
     assert len(PROJECT["tool"]["flwr"]["app"]["fab-include"]) <= 12
     with zipfile.ZipFile(bundle) as archive:
@@ -84,6 +86,7 @@ def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):
     assert not [name for name in reached if name not in inside]
 
 
+@pytest.mark.slow
 def test_what_is_called_at_a_keyboard_says_in_a_bundle_where_it_is(bundle, tmp_path):
     with zipfile.ZipFile(bundle) as archive:
         archive.extractall(tmp_path)

@@ -58,6 +58,7 @@ def test_what_is_not_on_this_machine_is_said_with_what_to_do(name, said):
         read_experiment({"experiment": name})
 
 
+@pytest.mark.slow
 def test_a_node_that_lacks_the_file_tells_the_server_what_to_do(stub):
     config = {"experiment": "/no/such/own.py:experiment"}
     grid = stub.StubGrid({1: stub.AppNode(client_app.app, 0, 1, config)})

@@ -34,6 +34,7 @@ def test_everybody_elses_answers_are_in_the_sum(released, num_endless):
     assert hundred.grid.blocked == num_endless  # each was begun, and left
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_an_abandoned_pull_brings_counts_for_no_later_round(released):
     hundred = Hundred(deadline=1.5, num_users=20, released=released)
@@ -77,6 +78,7 @@ print("over", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_while_pulls_are_waiting():
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM],

@@ -49,6 +49,7 @@ def poisoned(kind, released, guard, *, deadline):
     return hundred
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no child can be forked here")
 @pytest.mark.parametrize("kind", ["hangs", "exits"])
@@ -59,6 +60,7 @@ def test_a_poison_user_contributes_zero_alone(released, kind, monkeypatch):
     assert not hundred.counts
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_without_a_guard_the_whole_node_is_silent(released):
     """What the guard is for: ten users are lost for one."""

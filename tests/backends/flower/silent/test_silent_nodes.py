@@ -47,6 +47,7 @@ def rounds(num_rounds, *, deadline, seed=0, num_users=40):
     return took
 
 
+@pytest.mark.slow
 def test_rounds_go_on_with_crashes_and_hangs():
     assert len(rounds(3, deadline=1.5)) == 3
 

@@ -23,6 +23,7 @@ def clients(tff_writer):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["f.sqlite", "f.sqlite.lzma", "f.sqlite.xz"])
 @pytest.mark.parametrize("index", [False, True])
 def test_clients_and_examples(tmp_path, tff_writer, clients, name, index, monkeypatch):
@@ -78,6 +79,7 @@ def test_cifar100(tmp_path, tff_writer, stored):
         assert (row["label"], row["coarse_label"]) == (99, 19)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("features", "message"),
     [
@@ -203,6 +205,7 @@ _META = "CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_exam
 _EXAMPLES = "CREATE TABLE examples (split_name, client_id, serialized_example_proto BLOB)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statements", "message"),
     [

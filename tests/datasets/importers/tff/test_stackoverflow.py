@@ -46,6 +46,7 @@ def archive(tmp_path_factory, tff_writer):
     return tff_writer.write(folder / "stackoverflow.sqlite.lzma", clients)
 
 
+@pytest.mark.slow
 def test_the_first_400_ids_in_sorted_order_and_their_public_rest(archive, tmp_path):
     steps = []
     corpus = import_stackoverflow(
@@ -168,6 +169,7 @@ def test_tff_own_sample_goes_through_the_same_path(shared_data, tmp_path, multi_
         assert rows(multi_hot(examples)) == rows(y[kept])
 
 
+@pytest.mark.slow
 def test_a_run_takes_the_archive_as_its_corpus(archive, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -180,6 +182,7 @@ def test_a_run_takes_the_archive_as_its_corpus(archive, tmp_path, monkeypatch):
     assert not figures["synthetic"] and figures["roster"] == "tff-400"
 
 
+@pytest.mark.slow
 def test_a_file_of_few_users_is_imported_and_run(tmp_path, tff_writer, monkeypatch):
     """`fedpriv data import FILE`, then `fedpriv run adadps-tags`: 48 of 60 users on the roster."""
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))

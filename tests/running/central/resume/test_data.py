@@ -30,11 +30,13 @@ class TestOtherData:
             prepared.run(killed_after(9))
         return folder
 
+    @pytest.mark.slow
     def test_the_same_made_again_go_on(self, folder, world):
         world.setattr(World, "data", data())
         assert resume_run(folder).run()["rounds"] == STEPS
         assert verify_run(folder).ok
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("other", "said"),
         [
@@ -80,6 +82,7 @@ def test_a_task_without_digests_is_not_checked(tmp_path, world):
     assert resume_run(tmp_path / "r").run()["rounds"] == STEPS
 
 
+@pytest.mark.slow
 def test_a_secure_run_publishes_no_digest_of_private_examples(tmp_path):
     """Whoever has all examples but one could try the last; without the key nothing fits."""
     for folder, secure in ((tmp_path / "plain", False), (tmp_path / "secure", True)):

@@ -31,6 +31,7 @@ def test_every_kind_of_preconditioner_is_here():
     assert {experiment(kind).preconditioner.kind for kind in KINDS} == set(known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
     """Nothing is lost: the states of the preconditioner and the optimiser, and the round go on."""

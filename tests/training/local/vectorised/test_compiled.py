@@ -105,6 +105,7 @@ def test_users_one_by_one_are_not_compiled():
         task(compiled=True).trainer(SCHEDULE, {})
 
 
+@pytest.mark.slow
 def test_a_run_says_that_its_first_steps_are_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(vectorised, "_compiled", lambda function, device: function)
     for compiled in (True, False):
@@ -149,6 +150,7 @@ def test_users_who_are_always_trained_one_by_one_are_not_compiled(options, why, 
     assert len(said) == 1 and why in said[0], "once a run, which makes several trainers"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "cause"),
     [  # the first two are of the form of torch 2.13's

@@ -49,6 +49,7 @@ def kinds():
 
 
 class TestEqualsOneByOne:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("name", "batch_size", "epochs", "users_at_once"), list(kinds()))
     def test_ragged_users(self, name, batch_size, epochs, users_at_once, only_vectorised):
         module, shape = built(name)

@@ -53,6 +53,7 @@ def mixed(share, more_than=0):
 
 
 class TestMixing:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("module", "between"),
         [

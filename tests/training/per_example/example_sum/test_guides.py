@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from torch import nn
 
 from fedpriv import tree
@@ -41,6 +42,7 @@ def with_guide(name, **options):
     return BASE.with_options({"preconditioner": name.partition(",")[0], **GUIDES[name], **options})
 
 
+@pytest.mark.slow
 def test_every_guide_trains_under_either_bound(subtests):
     """One option exchanges clipping for normalisation in any of them."""
     for name in GUIDES:

@@ -70,6 +70,7 @@ class TestMicroBatches:
         assert plan.epsilon(6) == plain.epsilon(6)
         assert mechanism.denominator == 5
 
+    @pytest.mark.slow
     def test_the_papers_noise_is_half_as_much_of_that(self):
         """IMDB: σ = 1 to the clip norm is 0.5 to the sensitivity; the authors counted 1.51."""
         size = {"batch_size": 64, "steps": 12_500, "micro_batch": 4}

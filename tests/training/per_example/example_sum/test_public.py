@@ -88,6 +88,7 @@ def test_public_batches_are_drawn_from_the_key_and_may_be_everything():
     np.testing.assert_allclose(mean, everything(params, KEY)["weight"], atol=0.02)
 
 
+@pytest.mark.slow
 def test_the_page_of_ones_own_preconditioner(tmp_path):
     """docs/your-own.md: rules of somebody's own in one file; they change the run and no ε."""
     page = Path(__file__).parents[4] / "docs" / "your-own.md"

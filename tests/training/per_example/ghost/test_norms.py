@@ -75,6 +75,7 @@ def multiplied(bound):
 SIZES = [(1.0, 1.0), (1e4, 1.0), (1e8, 1.0), (1e10, 1.0), (1.0, 1e-5), (1.0, 1e-9)]
 
 
+@pytest.mark.slow
 def test_one_example_over_time_stays_within_the_bound(subtests):
     for bound in BOUNDS:
         for large, small in SIZES:
@@ -86,6 +87,7 @@ def test_one_example_over_time_stays_within_the_bound(subtests):
                     assert length(total) <= 0.1 * (1 + SLACK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
 @pytest.mark.parametrize(("large", "small"), SIZES)
 @pytest.mark.parametrize("change", [lambda bound: bound, multiplied], ids=["plain", "multiplied"])

@@ -114,6 +114,7 @@ def test_nobody_is_nothing(both):
     assert np.array_equal(total, np.ones((INPUTS, CLASSES)))
 
 
+@pytest.mark.slow
 def test_what_else_is_in_a_batch_changes_no_bit(both):
     assert_each_alone(*both[1:])
 
@@ -186,6 +187,7 @@ def backwards_in_places(places):
     return product
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 1, 31, -1])
 def test_a_product_that_depends_on_the_place_is_found_out(blocks_product, place):
     """And then rows are added by pairs, so that each is what it is alone."""
@@ -195,6 +197,7 @@ def test_a_product_that_depends_on_the_place_is_found_out(blocks_product, place)
     assert_each_alone(there, rng)
 
 
+@pytest.mark.slow
 def test_a_matrix_is_padded_to_columns_that_keep_rows_apart(blocks_product):
     blocks_product(backwards_in_places(lambda at, columns: (at == 5) & (columns % 4 > 0)))
     widths = [product_width(torch.device("cpu"), 128, INPUTS, n, 1) for n in (1, 3, 4, 5, 8)]

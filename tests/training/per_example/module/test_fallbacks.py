@@ -77,6 +77,7 @@ class Odd(nn.Module):
         return self.layer(x - x.mean(0))  # mixes examples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "backend"),
     [

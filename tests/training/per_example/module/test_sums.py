@@ -28,6 +28,7 @@ WAYS, SLOW = ("ghost", "vmap", "loop"), pytest.mark.slow
 SOME = EVERYBODY[::3]  # whom to look at alone, where every example costs a pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "other"),
     each_once([pytest.param(n, marks=SLOW if n == "resnet" else ()) for n in MODELS], WAYS[1:]),
@@ -76,6 +77,7 @@ def test_mean_gradient_does_not_depend_on_chunks():
     assert gap(left, right) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend", "scale"),
     each_once(
@@ -94,6 +96,7 @@ def test_no_example_leaves_the_bound(name, backend, scale):
             assert tree.l2_norm(one) <= bound.l2_bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend"),
     each_once(
