@@ -14,7 +14,7 @@ help:
 	@echo "make install    the environment in .venv, which the other commands make as well"
 	@echo "make run        train the main experiment and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
-	@echo "make test-full  everything, slow statistics and long processes included"
+	@echo "make test-full  everything, the tests marked slow included (an hour)"
 	@echo "make trust      the scoreboard: each privacy claim's tests, and mutants that must fail them"
 	@echo "make mutants    small changes to privacy-critical code, which tests must notice (hours)"
 	@echo "make deploy-test  the compose file's commands as processes on loopback (a few minutes)"

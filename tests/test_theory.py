@@ -147,6 +147,7 @@ def test_a_public_preconditioner_nearly_attains_theorem_2():
     assert 1.2 < found["bound"] / happens < 1.28
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("similarity", [1.0, 0.25])
 @pytest.mark.parametrize("decay", [1.0, 0.5, 0.1])
 def test_the_gradients_part_of_theorem_2_is_the_least(decay, similarity):
@@ -347,6 +348,7 @@ def plain(**options):
     return theory.dp_nsgd(**usual | {"deviation": 0.0} | options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scaling", "rate"), [({"regulariser": 1.0}, 3.0), ({"clip_norm": 1.0}, 2.0)]
 )
@@ -357,6 +359,7 @@ def test_one_step_to_the_optimum_attains_both_theorems(scaling, rate):
     assert found["limit"] == pytest.approx(0.0, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scaling", "unit"), [({"regulariser": 0.5}, 1.0), ({"clip_norm": 2.0}, 2)]
 )
@@ -419,6 +422,7 @@ def test_the_limit_of_normalising(regulariser, dimension):
     assert theory.worst_drift(above, 1.0, **scaling) > 0
 
 
+@pytest.mark.slow
 def test_runs_keep_both_theorems():
     """f = Σ √(1 + x²) in 2 dimensions; gradients with a deviation of their own, and noise.
 

@@ -68,6 +68,7 @@ def test_it_is_the_noise_that_the_run_adds(line):
     assert run.summary["noise_multiplier"] == line.planned.noise_multiplier
 
 
+@pytest.mark.slow
 def test_words_and_json_have_all_terms(line):
     for part in (
         "SYNTHETIC line", "at δ = ", "add-remove", "per user", "by PLD", "not yet spent",

@@ -97,6 +97,7 @@ def test_a_loop_that_is_killed_goes_on(at_work, killed_after, monkeypatch):
 
 
 class TestRounds:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "rounds", [{"rounds": 100}, {"rounds": 10, "sampling": "fixed"}], ids=str
     )

@@ -28,6 +28,7 @@ class TestDescribe:
 
 
 class TestRun:
+    @pytest.mark.slow
     def test_its_figures_are_those_of_the_folder(self, kept):
         told = json.loads((kept.path / "summary.json").read_text("utf-8"))
         assert dict(kept.summary) == told and told["rounds"] == 3
@@ -127,6 +128,7 @@ class TestRun:
             fp.run(dense.experiment(), **arguments)
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     def test_a_secure_run_has_no_diagnostics(self, dense, tmp_path):
         run = fp.run(dense.experiment(), tmp_path / "run", secure=True, rounds=1, progress=False)
         assert len(run.diagnostics()) == 0 and "accuracy" in run.diagnostics().columns
@@ -153,6 +155,7 @@ class TestResume:
         assert note == f"interrupted; continue with fedpriv.resume({str(tmp_path / 'run')!r})"
         return tmp_path / "run"
 
+    @pytest.mark.slow
     def test_it_goes_on_and_the_lost_attempt_stays_spent(self, dense, interrupted):
         under_way = fp.load(interrupted)
         assert under_way.summary == {} and list(under_way.rounds().index) == [1]

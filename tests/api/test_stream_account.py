@@ -83,6 +83,7 @@ def test_it_is_calibrated_from_below(epsilon, pattern):
     assert replaced.epsilon.value == pytest.approx(found.epsilon.value, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["tree", "banded", "blt"])
 def test_the_error_that_is_foretold_is_the_one_that_is_measured(noise):
     """20,000 numbers a row: of a root mean square over 30 rows the spread is below 0.3 %."""

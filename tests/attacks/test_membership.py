@@ -96,6 +96,7 @@ def test_a_whole_roster_is_held_against_public_users(tiny_corpus, tmp_path):
         attack_membership(folder)
 
 
+@pytest.mark.slow
 def test_secure_runs_and_changed_folders_are_refused(tiny_corpus, overfit, tmp_path):
     folder = tmp_path / "secure"
     options = {**TRAINING, "rounds": 1, "noise_multiplier": 1.0}

@@ -117,6 +117,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_bounds_of_a_gaussian_mechanism_cover(form):
     generator, mu, delta = np.random.default_rng(5), 1.0, 1e-3

@@ -156,6 +156,7 @@ def test_no_worker_has_more_than_four_thirds_of_the_best_sharding(sizes, num_wor
     assert longest(shards_of(sizes, num_workers), sizes) <= best * 4 / 3
 
 
+@pytest.mark.slow
 @given(SIZES, st.integers(1, 4))
 def test_the_longest_come_first(sizes, num_workers):
     for shard in shards_of(sizes, num_workers):

@@ -132,6 +132,7 @@ class TestErrors:
 
 
 class TestAtAPath:
+    @pytest.mark.slow
     def test_a_file_is_named_by_its_path_and_resumed_from_anywhere(self, fedpriv, tmp_path):
         (tmp_path / "other").mkdir()
         path = tmp_path / "other" / "far.py"
@@ -171,6 +172,7 @@ class TestAtAPath:
 
 
 class TestEnding:
+    @pytest.mark.slow
     def test_a_target_that_is_reached_early_is_said_before_and_after(self, fedpriv, tmp_path):
         """Red before: 1 of 5 rounds, not a word, exit 0."""
         arguments = ["--target-epsilon", "1.5", "--noise-multiplier", "2", "--rounds", "30"]
@@ -211,6 +213,7 @@ class TestHead:
         assert "is not below 1/n" in err
 
 
+@pytest.mark.slow
 def test_failures_are_in_the_figures(fedpriv, tmp_path, caplog):
     source = GOOD.replace("cohort=5.0", "cohort=9.0").replace(
         "np.arange(4) % 2", "np.arange(4) % 2 + (1000 if n > 2 else 0)"

@@ -33,6 +33,7 @@ def test_account_states_the_figures_and_their_terms():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "epsilon", "accountant"),
     [
@@ -62,6 +63,7 @@ def test_delta_defaults_and_one_in_n_is_remarked():
     assert figures("account", *BASE, "--noise-multiplier", 1)["notes"] == []
 
 
+@pytest.mark.slow
 def test_calibrate_answers_with_noise_that_keeps_the_target():
     told = figures("calibrate", *PAPER, "--target-epsilon", 2, "--no-grid")
     assert told["noise_on_mean"] == told["noise_multiplier"] / 20 and "grid" not in told
@@ -77,6 +79,7 @@ def test_people_get_a_table_with_the_terms():
         assert part in shown, part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "options", "named"),
     [

@@ -42,6 +42,7 @@ def test_report_writes_the_page_and_opens_it_only_when_asked(make_run, run_comma
     assert "mean over 2 seeds" in page.read_text()
 
 
+@pytest.mark.slow
 def test_compare_prints_a_table_json_and_a_page(make_run, run_command, tmp_path) -> None:
     runs = [make_run(f"a{seed}", seed=seed) for seed in range(4)]
     runs += [make_run("c", name="[red]x", synthetic=True)]
@@ -55,6 +56,7 @@ def test_compare_prints_a_table_json_and_a_page(make_run, run_command, tmp_path)
     assert said in " ".join(table.split())  # red before: a terminal did not say what ± is
 
 
+@pytest.mark.slow
 def test_compare_takes_whatever_lies_in_the_folder(make_run, tmp_path, monkeypatch, capsys) -> None:
     """Red before: a repeated seed, a file or a foreign folder refused the whole comparison."""
 

@@ -177,6 +177,7 @@ class TestRun:
         assert {name: options[name] for name in expected} == expected
         assert document["plan"]["num_users"] == 30 and document["corpus"]["num_users"] == 30
 
+    @pytest.mark.slow
     def test_a_target_is_calibrated_and_kept(self, tiny_corpus, tmp_path):
         result = run(
             "run",

@@ -75,6 +75,7 @@ def experiment():
 
 
 class TestErrors:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
     def test_they_are_one_clear_line_and_leave_nothing_behind(
         self, tiny_corpus, tmp_path, monkeypatch, capsys, arguments, said

@@ -30,6 +30,7 @@ def run(tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["fresh", "public"])
 def test_a_choice(run, choice):
     said = run("--start", choice)

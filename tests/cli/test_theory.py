@@ -17,6 +17,7 @@ NSGD = ("theory", "dp-nsgd", "--rounds", "100", "--learning-rate", "0.1", "--gap
 NSGD += ("--smoothness", "1", "--dimension", "2", "--deviation", "0.5")
 
 
+@pytest.mark.slow
 def test_a_command_prints_what_its_function_returns():
     done = fedpriv(*NSGD, "--regulariser", "0.5", "--json")
     found = theory.dp_nsgd(

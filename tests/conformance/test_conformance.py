@@ -11,6 +11,7 @@ from tests.conformance.subjects import SUBJECTS, Fedpriv
 FLOWER = [subject for subject in SUBJECTS if subject.name != "fedpriv"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS)
 def test_fedpriv_holds(check):
     found = judged(CHECKS[check], Fedpriv())
@@ -73,6 +74,7 @@ class Growing(Fedpriv):
         return [1.1**number for number in range(rounds)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "check"),
     [

@@ -180,6 +180,7 @@ TWINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", TWINS)
 def test_what_breaks_it_is_noticed(twin):
     compose = copy.deepcopy(read())

@@ -56,6 +56,7 @@ def names_of(certificate):
     return shown.stdout
 
 
+@pytest.mark.slow
 def test_every_file_is_its_owners_alone_whatever_the_mask(folder):
     assert made(folder, "2").returncode == 0
     paths = [*(folder / "keys").rglob("*"), folder / "node-users.json", *folder.glob("[rado]*")]
@@ -69,6 +70,7 @@ def test_every_file_is_its_owners_alone_whatever_the_mask(folder):
     assert sorted(map(sorted, bound.values())) == [["ann", "bob"], ["cid"]]
 
 
+@pytest.mark.slow
 def test_nodes_with_own_files_are_bound_to_their_lists(tmp_path):
     """Who is on two nodes is bound to none, and contributes zero."""
     deploy = tmp_path / "deploy"
@@ -143,6 +145,7 @@ def test_without_a_list_of_users_both_ways_to_one_are_said(folder):
     assert not (folder / "keys").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

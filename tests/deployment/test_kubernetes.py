@@ -118,6 +118,7 @@ def _reaches(policies, pod, other):
     return passes("Egress", "to", pod, other) and passes("Ingress", "from", other, pod)
 
 
+@pytest.mark.slow
 def test_pods_reach_those_they_share_a_network_with_and_everybody_the_gate_s_port():
     policies = [one for one in documents() if one["kind"] == "NetworkPolicy"]
     services = read()["services"]

@@ -35,6 +35,7 @@ class TestEveryExperiment:
     def test_those_of_the_issue_are_there(self):
         assert set(find_experiments()) >= ISSUED
 
+    @pytest.mark.slow
     def test_its_name_is_its_own(self, subtests):
         for name in sorted(find_experiments()):
             with subtests.test(name=name):

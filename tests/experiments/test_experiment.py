@@ -40,6 +40,7 @@ class TestOptions:
         with pytest.raises(ValueError, match=r"steps 10 and epochs 2\.0: give exactly one"):
             both.num_steps(100)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", [None, *sorted(find_experiments())])
     def test_they_round_trip(self, name):
         made = base() if name is None else load_experiment(name)
@@ -188,10 +189,12 @@ class TestBuilding:
         assert plan.live_mechanism.stddev == 0.0
         assert math.isinf(plan.epsilon(1).value)
 
+    @pytest.mark.slow
     def test_calibration_never_exceeds_its_target(self, tiny_corpus):
         plan = build(base(target_epsilon=2.0), tiny_corpus).plan
         assert 1.99 < plan.epsilon(plan.num_rounds).value <= 2.0
 
+    @pytest.mark.slow
     def test_every_bound_with_every_placement(self, tiny_corpus, subtests):
         for bound in ["clip", "normalise", "none"]:
             for placement in ["none", "local", "update", "both", "scale-then-privatise"]:

@@ -112,6 +112,7 @@ def call(*arguments):
     return CliRunner().invoke(cli.app, [str(a) for a in arguments])
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path):
     said = call("run", NAME, "-s", "hidden=5", "--out", tmp_path / "run", "--json")
     assert said.exit_code == 0, said.output

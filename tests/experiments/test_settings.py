@@ -199,7 +199,6 @@ def test_without_a_rostered_users_records_the_settings_are_the_same(corpus, tmp_
     assert one == other and one.update_norm is not None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "asked"),
     [

@@ -59,6 +59,7 @@ def test_dp_nsgd_in_poisson_batches(sigma, rdp, pld):
     assert (spent.relation.value, spent.unit, spent.accountant) == ("add-remove", "example", "PLD")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "epsilon"),
     [(1.5, 33.74), pytest.param(2.0, 20.99, marks=SLOW), pytest.param(3.0, 11.65, marks=SLOW)],
@@ -99,6 +100,7 @@ def test_other_setups_by_rdp(num_examples, batch, steps, sigma, delta, rdp):
     assert spent.value < spent.rdp
 
 
+@pytest.mark.slow
 def test_a_run_of_the_papers_own_kind():
     """DP-NSGD in fixed batches: exactly so many examples a step, and ε under replace-one."""
     rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)

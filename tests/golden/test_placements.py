@@ -1,6 +1,7 @@
 """The four placements, against a plain float64 reference that knows nothing of fedpriv."""
 
 import numpy as np
+import pytest
 
 from fedpriv import tree
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
@@ -181,6 +182,7 @@ def one_round(placement, epochs):
 
 
 class TestPlacements:
+    @pytest.mark.slow
     def test_equals_the_plain_reference(self, subtests):
         for epochs in [1, 2, 5]:
             for placement in PLACEMENTS:

@@ -137,6 +137,7 @@ class TestIndependence:
             r = (values[:-lag] @ values[lag:]) / (values @ values)
             assert abs(r) < LIMIT / math.sqrt(sample.size - lag)
 
+    @pytest.mark.slow
     def test_blocks(self, sample):
         """256 blocks, 32,640 pairs of 65,536: any |r| above 7 / sqrt(n) once in 1e7 keys."""
         correlation = np.corrcoef(sample.reshape(256, BLOCK))

@@ -73,6 +73,7 @@ class TestScale:
         assert not has_variance(sample * 0.99, stddev)
         assert abs(sample.mean()) < LIMIT * stddev / math.sqrt(N)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("mode", MODES)
     def test_shape(self, mode):
         """n = 2e5, Kolmogorov-Smirnov at α = 1e-6; scale 5 % off and a uniform are rejected."""

@@ -132,6 +132,7 @@ def test_no_private_example_moves_a_bit_of_it(kind, name):
     assert all(np.array_equal(others[n], array) for n, array in params.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_public_example_does(kind):
     params, facts = usual(kind)

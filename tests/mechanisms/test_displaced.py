@@ -30,6 +30,7 @@ def summed(bound, updates):
     return running.result()["w"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("l2_bound", [1e-25, 0.3, 1.0, 2.0, 1e6])
 def test_a_sum_is_the_same_bits_in_any_order(l2_bound):
     rng, bound = np.random.default_rng(0), Checked(l2_bound=l2_bound)

@@ -99,6 +99,7 @@ def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relat
 
 
 # A cap below the expected cohort, one over it, and one that is never reached.
+@pytest.mark.slow
 def test_capped_cohorts_have_the_cells_of_dp_accounting(subtests):
     for cap in [10, 30, 400]:
         for sigma in [0.5, 4.0]:
@@ -161,6 +162,7 @@ def test_the_tails_are_cut_where_dp_accounting_cuts_them(seed):
         assert 0 <= found[0] <= found[1] <= (len(probs) - 1) * count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prob", [0.05, 1.0])
 @pytest.mark.parametrize("relation", Relation)
 def test_events_are_priced_as_dp_accounting_prices_them(relation, prob):

@@ -75,6 +75,7 @@ def test_the_figures_by_hand(table):
     assert users.noise_per_signal == pytest.approx(shrunk * users.noise_multiplier / 25)
 
 
+@pytest.mark.slow
 def test_users_are_the_cohort_of_calibrate(table):
     cohort = N * table.rows[0].sampling_prob
     alone = fp.Rounds(users=N, cohort=cohort, rounds=ROUNDS, delta=DELTA).calibrate(EPSILON)
@@ -204,6 +205,7 @@ def test_tags_take_public_users_counts(tiny_corpus):
     assert np.isfinite(examples.samplers.rows[0].noise_multiplier)
 
 
+@pytest.mark.slow
 def test_the_correlation_is_of_public_users_gradients(tiny_corpus):
     """Against gradients that are written out, one by one.
 

@@ -99,6 +99,7 @@ class TestSampling3:
         assert fixed.epsilon(6).accountant == "RDP" and poisson.epsilon(6).accountant == "PLD"
         assert fixed.epsilon(6).value > 3 * poisson.epsilon(6).value
 
+    @pytest.mark.slow
     def test_3_cohorts_are_drawn_as_they_are_accounted(self, tiny_corpus):
         def sizes(**options):
             _, found = states(

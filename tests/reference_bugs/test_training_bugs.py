@@ -83,6 +83,7 @@ class TestData7:
 
 
 class TestMomentum8:
+    @pytest.mark.slow
     @pytest.mark.parametrize("noise", [{}, {"noise": "none"}])
     @pytest.mark.parametrize(("optimizer", "gain"), [("momentum", 1.0), ("ema-momentum", 0.1)])
     def test_8_it_starts_from_zero_and_applies_to_private_runs_too(

@@ -174,6 +174,7 @@ def test_an_interval_of_a_share_ends_within_it(make_run):
 class TestRun:
     """What runs write themselves."""
 
+    @pytest.mark.slow
     def test_sums_of_an_own_task_are_its_headline_and_say_that_no_epsilon_covers_them(
         self, tmp_path
     ):
@@ -184,6 +185,7 @@ class TestRun:
             assert sums[name].sum() / 72 == pytest.approx(run.summary[reached], abs=1e-6)
         assert gain_estimate([read_run(tmp_path / "run")]).by_user
 
+    @pytest.mark.slow
     def test_a_resumed_run_writes_what_a_whole_one_does(self, tmp_path):
         fp.run(held_out(), tmp_path / "run", rounds=2, progress=False)
         file = tmp_path / "run" / BY_USER

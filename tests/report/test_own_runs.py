@@ -66,6 +66,7 @@ def test_its_model_is_exported_with_a_card(own, fedpriv, tmp_path):
     assert f"δ = {trained.epsilon.delta}" in card or "δ = " in card
 
 
+@pytest.mark.slow
 def test_it_is_compared_with_others_and_loaded(own, fedpriv, tmp_path):
     folder, trained = own
     other = tmp_path / "elsewhere" / "own-app"

@@ -203,6 +203,7 @@ def experiment(labels):
     ).with_options({"cohort": 20.0, "noise_multiplier": 1.0})
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_an_error_and_that_traceback(tmp_path, monkeypatch, capfd):
     """Red before: 65 equal warnings, the whole ε spent, and exit status 0."""
     name, out = "tests.running.test_all_failed:numbered_from_one", tmp_path / "run"

@@ -198,6 +198,7 @@ def test_params_are_plain(tmp_path):
     assert json.loads(json.dumps(told.started[0].params())) == told.started[0].params()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 def test_wandb_is_sent_the_rows_of_a_secure_run_at_its_end(mode, monkeypatch, tmp_path):
     """It stamps what it is sent by its own clock: how long a round took would be seen."""

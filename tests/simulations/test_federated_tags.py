@@ -71,6 +71,7 @@ class TestGrid:
         for column in chosen:
             assert best(TABLE, plain.cells[column], done, reduced=False) == chosen[column]
 
+    @pytest.mark.slow
     def test_every_method_of_the_paper_has_server_momentum(self):
         """As the left panel of its Figure 6; Adam's own β₁ is DP-FedAdam's."""
         for label, row in ROWS.items():

@@ -46,6 +46,7 @@ class TestOldMomentsBound:
 
 
 class TestProblems:
+    @pytest.mark.slow
     @pytest.mark.parametrize("key", ["mnist-3-8", "mnist", "mnist-projected", "covertype", "imdb"])
     def test_rows_are_short_and_public_ones_removed(self, key):
         made = problem(key, tiny=True)

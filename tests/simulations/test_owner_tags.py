@@ -42,6 +42,7 @@ def test_the_run_is_of_owners_says_so_and_verifies(site, tmp_path):
     assert "unit: owner" in write_report(tmp_path / "run").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_it_is_resumed_on_the_same_list_and_price(site, tmp_path):
     broken = start_run(
         experiment(site, **{"examples-per-owner": 3}), NAME, None, tmp_path / "run", secure=True

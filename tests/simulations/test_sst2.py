@@ -74,6 +74,7 @@ class TestPlan:
         assert spent.rdp == pytest.approx(epsilon, rel=0.01)
         assert spent.value < spent.rdp
 
+    @pytest.mark.slow
     def test_bound_is_one_whatever_r_is_and_c_for_clipping(self, setup):
         for method, size, expected in (("dp-nsgd", 0.01, 1.0), ("dp-sgd", 0.4, 0.4)):
             plan = build(experiment(setup, method, 1.0, size, "test")).plan

@@ -32,6 +32,7 @@ class TestData:
 
 
 class TestEpsilon:
+    @pytest.mark.slow
     def test_of_the_true_number_of_steps(self):
         spent = toy.plan(METHODS["DP-SGD"]).epsilon(2_250)
         assert spent.delta == 1e-3 and spent.unit == "example"

@@ -81,6 +81,7 @@ def test_a_statement_of_one_run_does_not_verify_as_the_study(released, tmp_path)
     assert not verify_run(copied).ok
 
 
+@pytest.mark.slow
 def test_nothing_else_is_left(released):
     assert sorted(os.listdir(released.parent)) == ["run", "study.json"]
     text = (released.parent / "study.json").read_text("utf-8")
@@ -110,6 +111,7 @@ def test_a_secure_study_is_secure(tiny_corpus, tmp_path):
     assert json.loads((tmp_path / "s" / "study.json").read_text("utf-8"))["seed"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -85,6 +85,7 @@ def test_the_page_says_what_was_private_and_what_was_not(page):
         assert part in text, part
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_and_every_string_is_escaped(page):
     assert "http:" not in page.replace("http://www.w3.org/2000/svg", "") and "https:" not in page
     assert page.count("<script") == 1 and "<b>diverged" not in page
@@ -139,6 +140,7 @@ def test_options_that_all_trials_share_are_folded(page):
         assert differing not in folded
 
 
+@pytest.mark.slow
 def test_equal_folders_give_equal_pages(study, page):
     assert page_of(read_study(study.directory)) == page
 
@@ -250,6 +252,7 @@ class TestDifferences:
         wanted = estimate([value - 0.18 for value in reached[0]])
         assert from_public[0].first == "AdaDPS" and from_public[0].low == wanted.interval[0]
 
+    @pytest.mark.slow
     def test_of_one_seed_without_users_no_interval_is_spoken_of(self, make_study):
         study = make_study(by_user=False, seeds=1, noise={8.0: 0.72}, nonprivate=False)
         text = words(page_of(study))
@@ -394,6 +397,7 @@ class TestReturnedPublicModel:
         assert found.loc[("onstartups", "a", 2.0)] == 2
         assert found.loc[("onstartups", "b", 8.0)] == 1 and found.sum() == 3
 
+    @pytest.mark.slow
     def test_it_is_said_of_a_row_also_where_it_is_true_of_all(self, make_study):
         """Red before: what all rows have was said in the head alone, which a study's has not."""
         study = make_study(noise={8.0: 0.72}, nonprivate=False)
@@ -405,6 +409,7 @@ class TestReturnedPublicModel:
 class TestUnlikeMethods:
     """A comparison of methods that start or end differently is not one of methods alone."""
 
+    @pytest.mark.slow
     def test_the_page_and_the_table_say_so_beside_the_winners(self, make_study):
         """Red before: nothing was said, and the winner was the public model."""
         options = {
@@ -483,6 +488,7 @@ def test_sums_by_user_of_another_run_are_left_out(make_study):
     assert not any(group.over_users for group in groups_of(read_study(study.directory)))
 
 
+@pytest.mark.slow
 def test_what_a_search_tried_is_a_table_and_its_cost_is_said_once(make_study):
     tried = [
         {"method": "AdaDPS", "epsilon": 8.0, "data": "", "options": {"l2": 0.5}, "score": 0.21},
@@ -494,6 +500,7 @@ def test_what_a_search_tried_is_a_table_and_its_cost_is_said_once(make_study):
     assert "The ε of all runs together is 31." in text and "their ε add up" not in text
 
 
+@pytest.mark.slow
 def test_a_study_under_way_shows_what_there_is(make_study):
     study = make_study(noise={8.0: 0.72})
     lines = (study.directory / "trials.jsonl").read_text().splitlines(keepends=True)

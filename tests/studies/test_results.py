@@ -40,6 +40,7 @@ def test_differences_from_public_only_are_over_users(found):
         assert row.interval_over.startswith("users") and row.low <= row.difference <= row.high
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_where_it_lies(found, monkeypatch):
     document = json.loads((found.directory / "study.ipynb").read_text("utf-8"))
     names, drawn = run_cells(document, found.directory, monkeypatch)

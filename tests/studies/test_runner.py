@@ -165,6 +165,7 @@ class TestFailures:
         assert reasons.pop(1) == "its process died (killed by SIGKILL)"
         assert set(reasons.values()) == {None}
 
+    @pytest.mark.slow
     def test_a_run_whose_noise_is_not_calibrated_is_refused(self, tmp_path):
         def weaker(components):
             plan = components.plan.calibrated(3.0)
@@ -361,6 +362,7 @@ class TestSearch:
         assert len(json_lines.read(tmp_path / "out" / "trials.jsonl")) <= 5
 
 
+@pytest.mark.slow
 def test_sums_by_user_say_that_no_epsilon_covers_them(done):
     file = next((done / "trials").iterdir()) / BY_USER
     assert read_tensors(file)[1] == {"covered_by_epsilon": "false"}

@@ -119,6 +119,7 @@ class TestKeys:
         plain = Study(name="a", methods={"x": small()}, epsilons=[2.0])
         assert keys(plain) != keys(replace(plain, options=change))
 
+    @pytest.mark.slow
     def test_so_do_level_seed_data_code_and_version(self, monkeypatch):
         plain = Study(name="a", methods={"x": small()}, epsilons=[2.0], seeds=1)
         found = {*keys(plain)}
@@ -195,6 +196,7 @@ def own(tmp_path):
 
 
 class TestCode:
+    @pytest.mark.slow
     def test_any_change_in_a_users_files_makes_another_key(self, own):
         """Red before: the source of the task's function alone counted, not what that calls."""
         plain = own()

@@ -143,6 +143,7 @@ def test_an_update_is_the_same_bits_whatever_the_corpus_calls_a_thread(task):
     assert seen > 2  # of one or two threads the order hardly shows
 
 
+@pytest.mark.slow
 def test_hostile_users_of_the_dense_trainer(task):
     dense, params = task.trainer(Schedule(learning_rate=1.0), {}), drawn(task)
     examples = task.data.examples(task.roster[0])
@@ -157,6 +158,7 @@ def test_hostile_users_of_the_dense_trainer(task):
         dense.train(params, examples, KEY)
 
 
+@pytest.mark.slow
 def test_evaluation_is_of_the_dense_rows(task):
     params, view = drawn(task), task.view
     rows = view.public_rows("test")
@@ -215,6 +217,7 @@ def test_what_does_not_fit_is_refused(tiny_corpus, options, words):
         build(experiment_of(**options), tiny_corpus)
 
 
+@pytest.mark.slow
 def test_an_encoders_rows_are_no_words(task):
     with pytest.raises(ValueError, match="no words, so none is rarer"):
         task.public_words()
@@ -233,6 +236,7 @@ def test_damaged_rows_are_made_again_and_never_read(tiny_corpus, encoder, damage
     np.testing.assert_array_equal(again, made)
 
 
+@pytest.mark.slow
 def test_single_examples_have_the_gradient_of_their_row(task):
     """Of the kernel alone, clipped by its own norm: a bias would take a part of the bound."""
     params, clip = drawn(task), 0.01
@@ -274,6 +278,7 @@ def test_what_was_begun_with_other_versions_is_made_anew(tiny_corpus, encoder, m
     assert again.made_by == made.made_by
 
 
+@pytest.mark.slow
 def test_a_stop_while_rows_are_begun_anew_leaves_none_that_count(tiny_corpus, encoder, monkeypatch):
     make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
     (path,) = cache_dir().glob("embeddings/*/sentences.npy")

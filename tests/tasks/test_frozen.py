@@ -39,6 +39,7 @@ TRAINED, BODY = {"2.weight", "2.bias"}, {"0.weight", "0.bias"}
 SCHEDULE = Schedule(learning_rate=0.5)
 
 
+@pytest.mark.slow
 def test_they_are_in_no_update_and_in_every_export(tmp_path):
     """Red before: the export was the head alone."""
     start_run(experiment(task()), "own:x", None, tmp_path / "run").run()
@@ -114,6 +115,7 @@ def test_values_that_are_other_ones_each_time_are_refused():
         task(odd)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_values_it_was_started_with(tmp_path):
     """Red before: the head went on, on another body."""
     prepared = start_run(experiment(task()), None, None, tmp_path / "run")

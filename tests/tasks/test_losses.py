@@ -50,6 +50,7 @@ def flat():
 WIDER = {f"u{n:02d}": (person(n)[0], person(n)[1][:, None]) for n in range(12)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("users_at_once", [None, 1, 4])
 @pytest.mark.parametrize("public", [None, person(99)])
 @pytest.mark.parametrize(
@@ -159,6 +160,7 @@ def summed(outputs, targets):
 PAIRS = {f"u{n:02d}": (person(n)[0], np.abs(np.stack([person(n)[1]] * 2, 1))) for n in range(12)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [weighted, partial_likelihood, summed])
 def test_losses_of_as_many_axes_pair_nobody_with_others(tmp_path, loss):
     """Red before: refused as broadcasting, which none of them does by mistake."""

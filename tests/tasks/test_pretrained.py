@@ -110,6 +110,7 @@ def drawn(made):
 
 
 class TestModels:
+    @pytest.mark.slow
     def test_without_adapters_the_rows_are_the_encoders(self, bert):
         """Red if padding is attended to or counted, or rows have another scale."""
         for pooling in ("mean", "cls", "max"):
@@ -226,6 +227,7 @@ class TestTraining:
             assert np.abs(expected).max() > 1e-6, name
             np.testing.assert_allclose(np.asarray(update[name]), expected, rtol=1e-3, atol=1e-6)
 
+    @pytest.mark.slow
     def test_perplexity_and_accuracy_of_each_user(self, gpt2):
         """Red if padding is counted, or users are measured together."""
         made, model = task(causal(gpt2)), causal(gpt2)

@@ -40,6 +40,7 @@ class TestRostered:
         equal = f"figures on public examples, {said[0]} of which equal rostered users'"
         assert coverage_of(document).not_covered == (equal,)
 
+    @pytest.mark.slow
     def test_others(self, tmp_path):
         x, y = person(3)
         assert noticed(tmp_path / "a") == ()
@@ -52,6 +53,7 @@ class TestRostered:
         assert "public_of_rostered" not in read_document(tmp_path / "run")["corpus"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", [None, person(98)])
 def test_no_public_examples(tmp_path, test):
     """Red before: a run ended without a figure, or with one that no ε covers, and no word."""

@@ -93,6 +93,7 @@ def test_a_task_without_a_batch_is_not_tried(tmp_path):
     assert resumed.trial.untried == prepared.trial.untried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_public", [True, False])
 def test_centralised_tasks_are_tried_too(tmp_path, with_public):
     """Red before: the run ended in the first step, which had been charged."""
@@ -197,6 +198,7 @@ def said(caplog):
     return [r.getMessage() for r in caplog.records if "mostly noise" in r.getMessage()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(
     "given",
@@ -421,6 +423,7 @@ def with_an_outlier():
     return task(module=LeavesOnlyOfOutliers, users=made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("users_at_once", [1, 4])
 def test_a_simulation_looks_again_after_real_users(tmp_path, users_at_once):
     """Red before: the run went on to its end."""

@@ -136,6 +136,7 @@ def played(norms, number, noise=0.0, clip=CLIPPING, seed=0):
 NORMS = [0.5, 0.8, 1.0, 1.25, 2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("initial", [0.01, 0.3, 3.0, 100.0])
 @pytest.mark.parametrize(("quantile", "low", "high"), [(0.5, 0.8, 1.3), (0.1, 0.4, 0.6)])
 def test_it_settles_at_the_quantile_from_above_and_below(initial, quantile, low, high):

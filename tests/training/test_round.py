@@ -71,6 +71,7 @@ def assert_close(found, expected, rtol=1e-4):
 
 
 class TestFedAvg:
+    @pytest.mark.slow
     @pytest.mark.parametrize("epochs", [1, 3])
     @pytest.mark.parametrize("inputs", ["tff", "unit-norm"])
     def test_no_noise_no_bound_full_cohort_is_plain_fedavg(self, tiny_corpus, epochs, inputs):
@@ -85,6 +86,7 @@ class TestFedAvg:
         for name in plain:
             np.testing.assert_array_equal(plain[name], bounded[name])
 
+    @pytest.mark.slow
     def test_noise_only_adds_noise(self, tiny_corpus):
         """Full cohort, bound never binding: the difference to FedAvg is noise / cohort."""
         found = final_params(

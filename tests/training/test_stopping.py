@@ -182,6 +182,7 @@ ARGUMENTS = {"params": PARAMS, "bound": Clip(l2_clip_norm=1.0), "key": Key.simul
 
 
 class TestSums:
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", INTERRUPTS)
     def test_an_interrupted_user_is_no_failed_user(self, default_sigint, how):
         trainer = Interrupted(how)
@@ -270,6 +271,7 @@ class TestSums:
 
 
 class TestRounds:
+    @pytest.mark.slow
     @pytest.mark.parametrize("how", INTERRUPTS)
     def test_the_round_is_not_released(self, default_sigint, tiny_corpus, monkeypatch, how):
         """Red before: the round went on without the user, and so did the run."""

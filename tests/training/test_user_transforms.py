@@ -44,6 +44,7 @@ def summed(users_at_once, sent):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("users_at_once", [1, 4])
 @pytest.mark.parametrize(
     ("sent", "failed"),

@@ -275,6 +275,7 @@ def test_d_too_few_shares_release_nothing(tmp_path):
     assert len(lines(tmp_path, "charges")) == 1 and not lines(tmp_path, "releases")
 
 
+@pytest.mark.slow
 def test_e_two_answers_are_one_charge_a_round(tmp_path):
     play(toy_methods.Adaptive, tmp_path, HERE)
     assert len(lines(tmp_path, "charges")) == len(lines(tmp_path, "releases")) == 4

@@ -198,6 +198,7 @@ class TestABoundOfOnesOwn:
         lines = (run / "diagnostics.jsonl").read_text("utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
+    @pytest.mark.slow
     def test_it_reaches_the_nodes_by_its_experiment(self, made, deploy, own, tmp_path, tiny_corpus):
         deploy(experiment=f"{own}:experiment", out=tmp_path / "run", select="last")
         assert verify_run(tmp_path / "run").ok

@@ -133,6 +133,7 @@ class TestStart:
         np.testing.assert_array_equal(plain.arrays["w"].numpy(), doubled.arrays["w"].numpy())
         assert made.requests
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("secure", [False, True])
     def test_a_secure_run_counts_no_answer(self, grid, secure, tmp_path):
         """Who failed is nobody's to know there."""
@@ -352,6 +353,7 @@ class TestEvaluation:
         strategy = fp.flower.UserLevelStrategy(plan(2), roster=ROSTER, out=out, diagnostics=True)
         return strategy.start(grid(app), record(START), num_rounds=2)
 
+    @pytest.mark.slow
     def test_a_simulation_may_have_exact_ones(self, grid, tmp_path):
         result = self.result(grid, self.app(diagnostics=True), tmp_path / "run")
         loss = pytest.approx((0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / 10)
@@ -363,6 +365,7 @@ class TestEvaluation:
         assert verify_run(tmp_path / "run").ok
         assert list(fp.load(tmp_path / "run").diagnostics()["nodes_loss"]) == [loss] * 2
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "sent",
         [

@@ -199,6 +199,7 @@ def test_a_node_without_the_weights_is_refused_in_a_line_and_stops_no_other(
     assert found.summary["rounds"] == 3
 
 
+@pytest.mark.slow
 def test_on_parts_an_encoder_is_named_by_its_contents(place):
     """A folder of one name on two machines may hold two encoders."""
     task = load_experiment(f"{place.file}:experiment").task

@@ -41,6 +41,7 @@ def test_account_prices_them(options, epsilon, accountant, unit):
     assert set(told) == KEYS | {"devices", "trials"}
 
 
+@pytest.mark.slow
 def test_what_was_priced_is_said():
     told = figures(*ONE, "--devices", 3)
     assert told["devices"] == 3 and told["trials"] is None and told["epsilon_rdp"] is None

@@ -95,6 +95,7 @@ def test_thousands_stand_in_groups(outputs, who):
         assert not re.search(rf"(?<![\w.,]){number}(?![\w.])", text)
 
 
+@pytest.mark.slow
 def test_means_and_epsilons_too(outputs):
     assert "1,111.5 of 1,234 users" in outputs["account"]
     assert re.search(r"ε = 1,9\d\d\.\d{4} at", outputs["calibrate"])

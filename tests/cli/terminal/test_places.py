@@ -79,6 +79,7 @@ COMMANDS = {
 FILES = ("compare", "reproduce out", "reproduce results")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unwritable_place_is_named_before_the_work(name, fails, never):
     *_, option = COMMANDS[name]
@@ -166,6 +167,7 @@ class TestFullDisk:
         assert main(monkeypatch, "run", "--resume", "run") == 0
         assert main(monkeypatch, "verify", "run") == 0
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not FULL.exists(), reason="a disk that is always full")
     def test_a_page_leaves_nothing_half_made(self, place, tiny_corpus, fails, monkeypatch):
         given = ("--corpus", tiny_corpus.directory, *SMALL, "--out", "run")

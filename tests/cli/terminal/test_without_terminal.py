@@ -67,6 +67,7 @@ def test_every_option_is_whole(printed):
     assert "…" not in printed()
 
 
+@pytest.mark.slow
 def test_every_reproduction_is_whole(printed):
     run("reproduce")
     for name in find_reproductions():

@@ -65,6 +65,7 @@ def test_no_thread_is_on_two_sides_or_counted_where_it_is_held_out(corpus, split
     assert found["counted"] and found["train"] and found[split.measured_on]
 
 
+@pytest.mark.slow
 @every_split
 def test_words_and_tags_of_threads_held_out_or_asked_on_the_roster_are_not_known(corpus, split):
     # Every thread has a word, a title word and a tag that no other has.
@@ -86,6 +87,7 @@ def test_words_and_tags_of_threads_held_out_or_asked_on_the_roster_are_not_known
     assert dict(zip(view.words, view.word_sentences.tolist(), strict=True))["some"] == len(own)
 
 
+@pytest.mark.slow
 @every_split
 def test_public_rows_are_of_threads_that_public_users_asked(corpus, split):
     view = corpus.view(split=split)

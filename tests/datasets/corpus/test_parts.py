@@ -128,6 +128,7 @@ def texts_of(corpus, examples):
     return [tuple(t[p] for t, p in zip(kept, at, strict=True)) for at in examples.texts.tolist()]
 
 
+@pytest.mark.slow
 def test_a_machine_has_the_text_of_its_own_examples_and_of_no_others(tmp_path):
     """A node that of its users, the server that of public users."""
     whole = threaded.make(tmp_path / "whole")

@@ -25,6 +25,7 @@ def small(tmp_path_factory) -> Corpus:
     )
 
 
+@pytest.mark.slow
 def test_it_says_that_it_is_synthetic(small, tmp_path):
     assert "synthetic" in small.name == NAME
     assert small.synthetic and small.manifest["source"]["kind"] == "synthetic"

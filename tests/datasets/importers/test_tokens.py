@@ -37,6 +37,7 @@ def test_html_becomes_sentences(markup, expected):
     assert [" ".join(tokens) for tokens in split_sentences(markup)] == expected
 
 
+@pytest.mark.slow
 def test_a_run_of_open_brackets_costs_linear_time():
     # With quadratic matching this input takes minutes and the suite's timeout ends it.
     assert len(split_sentences("<a" * 400_000)) == 1

@@ -144,6 +144,7 @@ class TestNorm:
             # float16 outputs that were not scaled are exact; 1e-37 is float32's grain.
             assert found == pytest.approx(length, rel=1e-6, abs=1e-37)
 
+    @pytest.mark.slow
     @every_bound
     @given(update=updates(-30, 30))
     def test_row_sparse_equals_dense(self, make, update):

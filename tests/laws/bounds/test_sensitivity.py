@@ -45,6 +45,7 @@ class TestSensitivity:
             others = summed(bound, users, [u for u in users if u != left_out])[1]
             assert distance(everyone, others) <= bound.l2_bound * (1 + 1e-12)
 
+    @pytest.mark.slow
     @every_bound
     @given(cohort=cohorts, other=updates(-40, 40), exponent=st.floats(-6, 6))
     def test_replacing_one_user_moves_it_by_at_most_twice_the_bound(

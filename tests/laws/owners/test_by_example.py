@@ -103,6 +103,7 @@ def mixture(sigma, most, prob, steps, delta):
     return loss.self_compose(steps).get_epsilon_for_delta(delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [2, 6])
 def test_epsilon_is_of_a_user(most):
     plan = build(experiment(task(), examples_per_user=most)).plan

@@ -133,6 +133,7 @@ def test_optimised_bands_are_as_good_as_theirs():
     assert unit == pytest.approx(7.0711, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bands", "z", "wanted"),
     [(1, 4.0, 5.932), (20, 4.0, 9.530),
@@ -240,6 +241,7 @@ class TestLimit:
             Correlated(noise_multiplier=1.0, strategy=BinaryTree(num_rows=21), participation=LIMIT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "apart", "most", "momentum"), [(100, 20, 5, 0.9), (90, 1, 1, 0.99)]
 )

@@ -84,6 +84,7 @@ def test_more_users_less_noise_and_more_rounds_more(small):
     assert point.accumulated == pytest.approx(point.noise_on_mean * 20**0.5)
 
 
+@pytest.mark.slow
 def test_no_epsilon_without_its_terms(small):
     for part in ("ε ≤ 2 at δ = 0.00138", "add-remove", "per user", "by PLD", "√2", "thousandths"):
         assert part in str(small), part

@@ -84,6 +84,7 @@ def test_cohorts_hang_on_keys_alone(name):
         assert one != drawn(sampler, KEYS["simulation"].fold(1), 9)
 
 
+@pytest.mark.slow
 @MODES
 def test_first_cohorts_are_uniform(mode):
     """4,000 first cohorts of 6 of 60: each user's count is Binomial(4000, 0.1); α = 1e-6 in all."""

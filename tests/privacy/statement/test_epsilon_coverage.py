@@ -258,6 +258,7 @@ def test_a_secure_run_of_float_sums_says_so_with_every_epsilon(tmp_path, kind):
     assert all(document["epsilon_does_not_cover"] == [FLOATS] for document in documents.values())
 
 
+@pytest.mark.slow
 def test_a_secure_run_that_does_not_say_that_it_is_hardened_is_not(tmp_path):
     """So it is with the folders of versions that drew noise in floating point."""
     call(

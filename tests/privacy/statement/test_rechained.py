@@ -43,6 +43,7 @@ def rechained(tiny_corpus, tmp_path_factory):
     return folder, anchor, honest
 
 
+@pytest.mark.slow
 def test_without_its_anchor_it_verifies_at_another_epsilon(rechained):
     folder, _, honest = rechained
     found = verify_run(folder)

@@ -67,6 +67,7 @@ def test_a_public_only_figure_of_all_posts_is_never_called_public_alone(
     assert "at ε = 0" not in page and "rostered users' titles and tags" in html.unescape(page)
 
 
+@pytest.mark.slow
 def test_that_answers_to_a_deleted_account_change_is_said(started):
     run = started()
     run.folder.close()

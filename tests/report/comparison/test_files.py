@@ -42,6 +42,7 @@ def columns(row):
     ]
 
 
+@pytest.mark.slow
 def test_csv_holds_the_rows_of_json(groups) -> None:
     read = list(csv.DictReader(io.StringIO(as_csv(groups))))
     rows = as_rows(groups)
@@ -151,6 +152,7 @@ def test_what_cannot_be_written_is_said_before_the_work(tmp_path) -> None:
         check_outputs([tmp_path / "x.csv"])
 
 
+@pytest.mark.slow
 def test_every_number_has_its_name_on_a_narrow_screen(groups) -> None:
     """There the head of the table is not shown: each cell says what it is."""
     page = render(groups)

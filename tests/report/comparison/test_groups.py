@@ -221,6 +221,7 @@ class TestCurves:
             for sigma, epsilon in ((2.0, 2.0), (0.7, 8.0))
         ]
 
+    @pytest.mark.slow
     def test_five_methods_at_two_epsilons_are_five_curves(self, ten):
         [section] = sections_of(read_groups(ten))
         points = points_of(section)

@@ -91,6 +91,7 @@ def test_unlike_runs_are_called_unlike(make_run) -> None:
     assert "δ" in mismatches(read_groups([make_run("f"), delta]))
 
 
+@pytest.mark.slow
 def test_the_page_is_escaped_and_says_what_epsilon_does_not_cover(make_run, tmp_path) -> None:
     evil = "<script>$x$</script>"
     groups = read_groups([make_run("a", name=evil), make_run("b", synthetic=True, name="b")])

@@ -164,6 +164,7 @@ def test_training_over_aggregates_asks_at_the_aggregate(tiny_corpus, tmp_path):
         assert same(params, average(before)) and not same(params, iterate(before))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reading", ["replace", "gradient-only"])
 def test_examples_train_over_aggregates_too(reading, tmp_path):
     """Central DP-SGD: the same algorithm, with examples in the place of users."""

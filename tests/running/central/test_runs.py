@@ -107,6 +107,7 @@ def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
     assert summary["epsilon"] == components.plan.epsilon(20).value
 
 
+@pytest.mark.slow
 def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path):
     start_run(synthetic_experiment(), NAME, None, tmp_path / "r", keep_last=None).run()
     assert kept(tmp_path / "r") == [6, 12, 18, 20]

@@ -8,6 +8,7 @@ from threading import Barrier, Lock
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
@@ -87,6 +88,7 @@ def test_all_passes_of_a_program_are_over_the_charges_one_cohort():
     assert 0 < third < 40 and cohorts[0] == cohorts[1] == cohorts[2]
 
 
+@pytest.mark.slow
 def test_of_threads_that_ask_at_once_one_is_charged_after_the_other(monkeypatch):
     """Two answers charged at once would both be the same attempt, drawn under the same numbers."""
     inside, most = 0, 0

@@ -202,6 +202,7 @@ class TestDamage:
         with pytest.raises(ValueError, match="other"):
             resume_run(tmp_path / "odd")
 
+    @pytest.mark.slow
     def test_one_process_at_a_time(self, tiny_corpus, tmp_path):
         prepared = start(tiny_corpus, tmp_path / "run")
         with pytest.raises(ValueError, match="in use by another process"):

@@ -125,6 +125,7 @@ def test_every_option_that_a_chosen_part_reads_moves_the_root(name):
         assert moved >= 0.9 * (len(options) - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READY_MADE)
 def test_nothing_else_of_an_experiment_moves_the_root(name):
     """No default that is spelled out, no option that is not there, no name, no list of backends."""
@@ -191,6 +192,7 @@ def alike(left, right):
     return float(np.corrcoef(left, right)[0, 1])
 
 
+@pytest.mark.slow
 def test_two_runs_at_one_seed_share_noise_only_where_they_are_one_mechanism(tiny_corpus, tmp_path):
     one = released(tiny_corpus, tmp_path / "a")
     for number, change in enumerate(({"local-learning-rate": 0.01}, {"l2-clip-norm": 0.25})):
@@ -198,6 +200,7 @@ def test_two_runs_at_one_seed_share_noise_only_where_they_are_one_mechanism(tiny
     np.testing.assert_array_equal(one, released(tiny_corpus, tmp_path / "b", eval_every=7))
 
 
+@pytest.mark.slow
 def test_two_training_sets_at_one_seed_have_independent_noise(tmp_path):
     """Were it the same, their difference would be that of the data, bare."""
     corpora = [synthesize(tmp_path / f"c{seed}", seed=seed, **SMALL) for seed in (1, 2)]

@@ -60,6 +60,7 @@ def play(prepared):
     return prepared.run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_run_is_paid_for_and_verifies(name, tiny_corpus, tmp_path):
     prepared = started(name, tiny_corpus, tmp_path / "run")

@@ -132,6 +132,7 @@ def test_the_same_users_epsilons_add_up(runs, tmp_path, secure):
     assert all_three == pytest.approx(both["epsilon"] + verify_run(third).epsilon.value, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_what_is_charged_to_attempts_that_were_lost_counts(runs, tmp_path):
     before = shutil.copytree(runs.place / "simulated", tmp_path / "before")
     facts = json.loads((runs(tmp_path / "r", last(before)) / "experiment.json").read_text("utf-8"))[

@@ -39,6 +39,7 @@ class TestHardFunction:
         first, second = found[256] - found[64], found[1024] - found[256]
         assert first == pytest.approx(second, rel=0.05) and first > 0.5
 
+    @pytest.mark.slow
     def test_on_an_ordinary_problem_averages_are_better(self):
         found = convex_studies.ordinary_ratios(256, runs=20)
         assert set(found) == {"last", "upa 10", "upa T/10", "upa T/2", "ema 0.9"}

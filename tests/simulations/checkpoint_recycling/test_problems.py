@@ -38,6 +38,7 @@ def folder(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("cifar"), 40, 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "more"),
     [

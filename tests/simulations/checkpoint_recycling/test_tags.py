@@ -141,6 +141,7 @@ class TestAggregates:
             assert np.array_equal(made_after[tensor], array)
         assert any((made_after[tensor] != past[-1][tensor]).any() for tensor in past[-1])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("rule", ["opa", "omv"])
     def test_of_outputs(self, site, rule):
         plain = site.experiment("adadps-tags", given(site, "dp-sgd"))

@@ -203,6 +203,7 @@ class TestPartition:
 
 
 class TestBst14:
+    @pytest.mark.slow
     def test_its_steps_and_its_epsilon(self):
         made = bst14(
             num_examples=NUMBER, epsilon=1.0, delta=1e-4, bound=Clip(l2_clip_norm=2.0),
@@ -250,6 +251,7 @@ class TestBst14:
         assert published.algorithm.rate < least.algorithm.rate
 
 
+@pytest.mark.slow
 def test_dp_sgd_of_a_given_noise_states_what_it_truly_costs():
     fields = {"num_examples": NUMBER, "delta": 1e-4, "bound": CLIP, "batch_size": 20, "steps": 5}
     calibrated = dp_sgd(epsilon=1.0, rate=0.5, **fields)

@@ -102,6 +102,7 @@ class TestGuarantee:
             worst = float(np.maximum(np.exp(here) - np.exp(left + there), 0.0).sum() * step)
         assert 0.99e-2 <= worst <= 1e-2
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
     def test_pure(self, epsilon):
         method = made(epsilon, None)

@@ -68,6 +68,7 @@ class TestCommand:
         assert isinstance(said.exception, ValueError) and "at least 1" in str(said.exception)
         assert not (tmp_path / "r").exists()
 
+    @pytest.mark.slow
     def test_from_nothing_to_a_table_and_again_for_nothing(self, tmp_path, monkeypatch):
         results, out = tmp_path / "r.jsonl", tmp_path / "deep" / "t.md"
         given = ("tiny", "--seeds", 2, "--results", results, "--out", out)
@@ -83,6 +84,7 @@ class TestCommand:
         monkeypatch.setattr(runs, "perform", never)
         assert self.run(*given).exit_code == 0
 
+    @pytest.mark.slow
     def test_a_table_on_a_device(self, tmp_path, monkeypatch):
         """Its runs are the processor's to rounding, and are not done again without the device."""
         usual_path, pages = runs.serial, []
@@ -172,6 +174,7 @@ class TestCommand:
             assert said.exit_code != 0 and "SYNTHETIC" not in said.stdout
             assert self.errors.getvalue().count("data: SYNTHETIC sixty rows") == count
 
+    @pytest.mark.slow
     def test_a_figure_is_drawn_beside_the_results(self, tmp_path):
         results, out = tmp_path / "deep" / "r.jsonl", tmp_path / "c.md"
         said = self.run("curves", "--seeds", 1, "--results", results, "--out", out)

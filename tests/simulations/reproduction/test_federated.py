@@ -66,6 +66,7 @@ def run(experiment, seed=1, curve=0):
     return Run(experiment=experiment, split="test", seed=seed, reduced=False, curve=curve)
 
 
+@pytest.mark.slow
 def test_a_line_holds_what_rostered_users_held_out_and_what_public_users_have(by_user, tiny_corpus):
     line = perform(run(by_user()))
     components = build(by_user(seed=1), None)

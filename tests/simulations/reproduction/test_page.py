@@ -187,6 +187,7 @@ class TestOrderings:
     def verdict(self, *values, **more):
         return self.text(*values, **more).split("- a ahead of b: as here: ")[1].strip()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("first", "second", "verdict"),
         [
@@ -220,6 +221,7 @@ class TestOrderings:
         for first in (0.8, 0.79, 0.1):
             assert self.verdict((first,), (0.79,), seeds=(0,)).startswith("not judged: one seed")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("value", [None, float("nan")])
     def test_a_method_that_diverged_is_behind_every_other(self, value):
         assert self.verdict((0.6, value), (0.5, 0.5)) == "NOT held (diverged)"

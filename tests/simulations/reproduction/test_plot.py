@@ -61,6 +61,7 @@ def test_rows_measured_elsewhere_are_drawn_below_the_others(drawn, tmp_path):
     assert pytest.approx(90.0) in xs
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_svg(tmp_path):
     one = table(row("a"))
     done = done_for(one, tmp_path / "r")
@@ -88,6 +89,7 @@ class TestWords:
 
 
 class TestTable:
+    @pytest.mark.slow
     def test_the_papers_value_is_hollow_and_where_it_was_printed(self, drawn, tmp_path):
         one = table(row("a", 0.25), row("b", None, name="b"), row("c", 0.75, name="c"))
         drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
@@ -107,6 +109,7 @@ class TestTable:
         assert right - left == pytest.approx(2 * np.std(values, ddof=1))
         assert axes.get_xlabel() == "Accuracy, % on test, right is better"
 
+    @pytest.mark.slow
     def test_what_is_not_private_is_shaded_and_said(self, drawn, tmp_path):
         one = table(row("a"), row("b", noise="none", bound="none"))
         drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
@@ -134,6 +137,7 @@ class TestFigure:
         assert corners[:, 1].max() == pytest.approx((middle + spread).max())
         assert corners[:, 1].min() == pytest.approx((middle - spread).min())
 
+    @pytest.mark.slow
     def test_a_panel_a_column_and_one_legend(self, drawn, tmp_path):
         one = row("a")
         both = type(one)(label="a", cells={**one.cells, "right": row("x", name="x").cells["ours"]})

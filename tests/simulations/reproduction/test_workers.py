@@ -84,6 +84,7 @@ def break_off():
 
 
 class TestRows:
+    @pytest.mark.slow
     def test_two_processes_give_what_one_gives(self, tmp_path):
         one, two = (
             done_for(table(), tmp_path / str(number), processes=number) for number in (1, 2)

@@ -159,6 +159,7 @@ def changed(reviews, position):
     return Reviews(name="x", train=other, test=reviews.test, provenance={})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["binary-tf-idf", "sequences"])
 def test_a_private_review_decides_nothing_about_the_others(reviews, weights):
     """The law behind 'public': change one private review, and only its own row changes."""

@@ -68,6 +68,7 @@ def test_base_has_the_published_size_and_trains_all_but_the_embeddings():
     assert not any("embeddings" in name for name in trained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [12, 16])
 def test_logits_are_those_of_transformers(folder, length):
     """Red if padding is looked at."""

@@ -145,6 +145,7 @@ def test_pages_that_differ_on_preconditioning_name_each_other():
     assert all(plain[name] == averaged[name] for name in shared)
 
 
+@pytest.mark.slow
 def test_users_held_out_are_measured_by_the_same_command(small, tiny_corpus, tmp_path, capsys):
     call(tiny_corpus, tmp_path, split="by-user", epsilons=(8.0,), only=("from zero",))
     assert "Split: by user and thread" in capsys.readouterr().out

@@ -108,6 +108,7 @@ def test_multipliers_are_of_words_alone(view):
         NextWords(view).side_information()
 
 
+@pytest.mark.slow
 def test_threads_of_a_pool_train_the_same_update(view):
     from concurrent.futures import ThreadPoolExecutor
 

@@ -390,6 +390,7 @@ def moved(kind, users_at_once, loss=cross_entropy):
     return tree.l2_norm({name: sums[0][name] - sums[1][name] for name in sums[0]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("users_at_once", [1, 2, 4])
 @pytest.mark.parametrize("kind", PUT_BACK)
 def test_one_user_moves_the_sum_by_the_bound_whatever_the_module_keeps(kind, users_at_once):
@@ -426,6 +427,7 @@ def task(kind, loss=cross_entropy, **given):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"public": Users._user(9)}, {"users_at_once": 4}])
 @pytest.mark.parametrize("kind", REFUSED)
 def test_the_trial_refuses_it_before_anything_is_charged(kind, given, monkeypatch):

@@ -193,6 +193,7 @@ COSINE = partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=9)
 COOLED = partial(TorchOptimizer, optimizer=torch.optim.SGD, scheduler=COSINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "expected", "scheduler"),
     [

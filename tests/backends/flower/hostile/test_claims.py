@@ -105,6 +105,7 @@ def test_with_keys_only_the_bound_node_hosts_a_user(stub, written, first):
         assert {r.metadata.dst_node_id for r in grid.requests} == {101, 102, 103}
 
 
+@pytest.mark.slow
 def test_a_node_id_is_nothing_without_its_key(stub, written):
     """Who takes the place of a node that left takes none of its users."""
     task, hosts, keys, path = written

@@ -65,6 +65,7 @@ def test_within_a_run_somebody_holds_it(deploy, tmp_path):
     assert first.last_round_ended is None and last.last_round_ended is not None
 
 
+@pytest.mark.slow
 def test_a_server_that_failed_says_why_until_it_goes_on(deploy, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
     with pytest.raises(ConnectionError):

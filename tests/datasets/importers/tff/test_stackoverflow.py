@@ -73,6 +73,7 @@ def test_the_first_400_ids_in_sorted_order_and_their_public_rest(archive, tmp_pa
     assert 0.4 < entry["foreign_titles"]["share"] < 0.7  # answers carry somebody else's title
 
 
+@pytest.mark.slow
 def test_the_corpus_holds_what_tff_would_make_of_the_file(archive, tmp_path, multi_hot):
     from fedpriv.datasets.tff_files import open_client_data
 

@@ -60,6 +60,7 @@ class TestChoice:
         _, many = trainers(drawn)
         assert many.slots(KIND) == 1
 
+    @pytest.mark.slow
     def test_a_device_trains_many_and_none_one_by_one(self):
         schedule = Schedule(learning_rate=0.1)
 

@@ -60,6 +60,7 @@ class TestEqualsOneByOne:
         only_vectorised()
         assert_same_updates(together(many, params, users), expected)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", MODELS)
     def test_a_local_preconditioner(self, name, only_vectorised):
         module, shape = built(name)
@@ -127,6 +128,7 @@ class Running(nn.Module):
 
 
 class TestFallsBack:
+    @pytest.mark.slow
     @pytest.mark.parametrize("loss", [weighted, ignoring, summed, across, numpy_in_between])
     def test_a_loss_that_is_not_a_mean_over_examples(self, loss):
         module, shape = built("mlp")

@@ -87,6 +87,7 @@ class TestMixing:
 
         assert made(Mixed(), ids(4))[0].backend == "vmap"
 
+    @pytest.mark.slow
     def test_tried_is_the_chunk_that_will_be_used(self, monkeypatch):
         sizes = []
 

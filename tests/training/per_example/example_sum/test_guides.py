@@ -66,6 +66,7 @@ def test_every_guide_trains_under_either_bound(subtests):
                 np.testing.assert_array_equal(flat(again[-1]), flat(states[-1]))
 
 
+@pytest.mark.slow
 def test_adagrad_once_an_epoch_is_not_rmsprop():
     """Several public batches a look: their sum over all looks, or the mean of the last."""
     sums, means = (

@@ -90,6 +90,7 @@ class TestEqualsTheDenseLoop:
 
 
 class TestLaws:
+    @pytest.mark.slow
     @settings(max_examples=60, deadline=None)
     @given(
         kind=st.sampled_from(KINDS),

@@ -21,6 +21,7 @@ from tests.training.per_example.module.models import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "convolutions", "long sequences"])
 def test_the_sums_are_the_same(name):
     here, params = built(name)

@@ -22,6 +22,7 @@ from tests.training.per_example.module.models import (
 )
 
 
+@pytest.mark.slow
 def test_chunks_are_as_large_as_memory_allows(monkeypatch):
     small, large = built("mlp")[0], autoencoder()[0]
     assert small._chosen().chunk == large._chosen().chunk == 1024

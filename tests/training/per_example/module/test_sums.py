@@ -44,6 +44,7 @@ def test_every_way_finds_the_same(name, other):
         assert all(a.dtype == np.float64 and a.shape == params[n].shape for n, a in found.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend"), each_once(["mlp", "sequences", "lstm", "convolutions"], WAYS[:2])
 )
@@ -118,6 +119,7 @@ def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, backend):
         assert gap(moved, singles[left_out]) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
     [tuple(n for n in MODELS if n != "resnet"), pytest.param(("resnet",), marks=SLOW)],
