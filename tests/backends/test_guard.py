@@ -87,12 +87,13 @@ def equal(left, right):
 ODD = ["hangs", "spins", "exits", "is killed", "raises", "starts others"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ODD)
 @pytest.mark.parametrize(
     "bound",
     [
-        pytest.param(BOUND, id="floats", marks=pytest.mark.slow),
+        pytest.param(BOUND, id="floats"),
         pytest.param(Rounded(bound=BOUND), id="grid"),
     ],
 )

@@ -61,13 +61,10 @@ def test_workers_are_as_urgent_as_their_run(hire):
     assert workers and {worker.nice() for worker in workers} == {own.nice()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "times"),
-    [
-        ("kill", 2),
-        pytest.param("exit", 1, marks=pytest.mark.slow),
-        pytest.param("interrupt", 1, marks=pytest.mark.slow),
-    ],
+    [("kill", 2), ("exit", 1), ("interrupt", 1)],
 )
 def test_a_call_whose_actor_dies_is_done_again(hire, tmp_path, caplog, how, times):
     pool = hire()

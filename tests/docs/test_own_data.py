@@ -326,18 +326,13 @@ def test_people_and_nodes_that_come_later_are_told_what_they_wait_for(place, tmp
     assert len(said) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (lambda place: place.key.chmod(0o640), "has mode 0640"),
-        pytest.param(
-            lambda place: place.data("node-1").unlink(), "is not there", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            lambda place: drop(place.data("node-1")),
-            "has no column 'pressure'",
-            marks=pytest.mark.slow,
-        ),
+        (lambda place: place.data("node-1").unlink(), "is not there"),
+        (lambda place: drop(place.data("node-1")), "has no column 'pressure'"),
     ],
 )
 def test_what_is_wrong_with_a_node_as_a_whole_is_said_in_one_line(place, tmp_path, change, why):

@@ -42,12 +42,6 @@ ITEMS = {
     "defaults": {"epsilons": (8.0,)},
     "public-only-examples": {"draws": 2},
 }
-_SLOW = (
-    "agd-mnist-3-8", "bolt-on-excess", "recycling-convex", "recycling-stackoverflow",
-    "recycling-words",
-    "adadps-figure2", "dpnsgd-figure4-sst2", "tags", "ablation-tags", "defaults",
-    "public-only-examples",
-)  # fmt: skip
 #: Without a picture in their smallest form, and with one that does not name its data.
 _UNDRAWN = ("bolt-on-batches", "bolt-on-time", "ablation-tags")
 _UNMARKED = ("adadps-figure2", "adadps-figure3")
@@ -88,15 +82,12 @@ def small(monkeypatch):
         function.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            name,
-            marks=[pytest.mark.slow] * (name in _SLOW)
-            + [_NO_TRANSFORMERS] * (name == "dpnsgd-figure4-sst2"),
-        )
+        pytest.param(name, marks=_NO_TRANSFORMERS if name == "dpnsgd-figure4-sst2" else ())
         for name in ITEMS
     ],
 )

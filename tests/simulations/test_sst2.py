@@ -82,10 +82,8 @@ class TestPlan:
 
 
 class TestTraining:
-    @pytest.mark.parametrize(
-        "method",
-        [m if m == "dp-nsgd" else pytest.param(m, marks=pytest.mark.slow) for m in METHODS],
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize("method", METHODS)
     def test_beats_chance_in_private(self, setup, method):
         """50 steps at ε = 8, δ = 1e-5, on 1,000 sentences the model has not seen.
 

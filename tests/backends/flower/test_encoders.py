@@ -132,7 +132,8 @@ def assert_equals_one_process(place, found):
     assert found.summary["accuracy_public"] == whole.summary["accuracy_public"]
 
 
-@pytest.mark.parametrize("what", ["rows", pytest.param("adapters", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["rows", "adapters"])
 def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(place, deploy, what):
     """To the same bits: no row depends on which other texts were embedded with it."""
     if what == "adapters":

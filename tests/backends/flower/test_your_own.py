@@ -47,10 +47,8 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if n == "chatter" else ()) for n in NAMES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_it_runs_as_a_command(own, monkeypatch, capsys, name):
     arguments = ["run", f"{name}:experiment", "--out", "run", "--json"]
     monkeypatch.setattr(sys, "argv", ["fedpriv", *arguments])

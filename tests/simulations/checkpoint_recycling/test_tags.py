@@ -74,13 +74,14 @@ def given(site, name, **more):
 
 
 class TestTogether:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("norm", "grid"),
         [
             (2.0, True),
             (1e6, False),
-            pytest.param(2.0, False, marks=pytest.mark.slow),
-            pytest.param(1e6, True, marks=pytest.mark.slow),
+            (2.0, False),
+            (1e6, True),
         ],
     )
     def test_it_is_the_frames_sum(self, site, norm, grid):

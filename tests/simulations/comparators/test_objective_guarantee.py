@@ -67,10 +67,8 @@ class TestGuarantee:
                 worst = max(worst, float(np.maximum(over, 0.0).sum() * step))
         return worst
 
-    @pytest.mark.parametrize(
-        "epsilon",
-        [pytest.param(0.5, marks=pytest.mark.slow), 1.0, pytest.param(3.0, marks=pytest.mark.slow)],
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
     def test_gaussian(self, epsilon):
         delta = 1e-2
         method = made(epsilon, delta)
