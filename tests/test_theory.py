@@ -16,6 +16,7 @@ from fedpriv import theory
 from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule
 
 
+@pytest.mark.slow
 def test_every_value_says_where_it_is_from():
     for name, found in examples().items():
         assert found.assumes, name

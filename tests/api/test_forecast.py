@@ -83,6 +83,7 @@ def test_words_and_json_have_all_terms(line):
     assert told["synthetic"] is True and told["noise_loss"]["assumes"]
 
 
+@pytest.mark.slow
 def test_time_and_memory_are_of_this_plan(line):
     cost = line.cost
     assert cost.num_params == WIDTH + 1 and 1 < cost.timed <= 40
@@ -93,6 +94,7 @@ def test_time_and_memory_are_of_this_plan(line):
     assert big.server_bytes - cost.server_bytes >= 2 * 4 * (WIDTH + 1)
 
 
+@pytest.mark.slow
 def test_nobody_is_trained_where_no_time_is_asked_for(monkeypatch):
     trained = []
 
@@ -135,6 +137,7 @@ def test_the_loss_from_noise_is_that_of_a_square(monkeypatch):
     assert found.loss.noised - found.loss.start == pytest.approx(wanted, rel=0.12)
 
 
+@pytest.mark.slow
 def test_a_public_start_is_learnt_once(monkeypatch):
     learnt = []
     own = ModuleTask.public_learner

@@ -48,6 +48,7 @@ class TestRun:
         different = fp.run(dense.experiment(), progress=False, seed=1)
         assert any((a != different.params[n]).any() for n, a in kept.params.items())
 
+    @pytest.mark.slow
     def test_a_corpus_is_found_for_those_that_need_one(self, tiny_corpus, tmp_path):
         run = fp.run(
             "dp-fedavg-tags",
@@ -86,6 +87,7 @@ class TestRun:
         with pytest.raises(ValueError, match=r"label="):
             fp.experiment("dp-fedavg-tags", name="wide")
 
+    @pytest.mark.slow
     def test_without_a_folder_it_goes_with_its_value(self, dense):
         run = fp.run(dense.experiment(), rounds=1, progress=False)
         folder, other = run.record.directory, copy.copy(run)
@@ -96,6 +98,7 @@ class TestRun:
         del other
         assert not folder.exists()
 
+    @pytest.mark.slow
     def test_it_can_be_saved(self, dense, tmp_path):
         run = fp.run(dense.experiment(), rounds=1, progress=False)
         with pytest.raises(ValueError, match=r"is not kept.*save\(path\)"):
@@ -180,6 +183,7 @@ class TestResume:
 
 
 class TestFrames:
+    @pytest.mark.slow
     def test_what_is_released_and_what_is_not_are_two_frames(self, kept):
         released, diagnosed = kept.rounds(), kept.diagnostics()
         assert list(released.index) == [1, 2, 3] and released.index.name == "round_num"

@@ -78,6 +78,7 @@ def test_runs_are_pooled_if_they_are_of_one_kind(overfit, tiny_corpus, tmp_path)
         attack_runs([overfit, folder])
 
 
+@pytest.mark.slow
 def test_groups_that_differ_without_training_are_reported():
     def control(shift: float) -> str:
         from tests.attacks.test_figures import drawn

@@ -76,6 +76,7 @@ def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
         backend(tiny_corpus, trainer=Resident())
 
 
+@pytest.mark.slow
 def test_it_is_refused_before_a_run_folder_is_made_or_opened(staff, tmp_path):
     out, said = tmp_path / "run", r"Trainer keeps a resident model.*use 'ray'"
     arguments = (staff.dense_experiment(), "staff:dense_experiment", None, out)

@@ -1,6 +1,7 @@
 """Every script of benchmarks/ starts and ends well in its smallest case; no figure is looked at.
 
 What a script starts is run too: the scripts that a case ran are compared with what it says of them.
+By default those that take seconds say what their options are, and are run by `make test-full`.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Case:
 
 OURS = "--only fedpriv --only fedpriv,?with?checkpoints --only fedpriv,?T* --only fedpriv,?torch*"
 CASES = (
-    Case(argv="export_tags.py {out}/tags --corpus {corpus}"),
+    Case(argv="export_tags.py {out}/tags --corpus {corpus}", seconds=True),
     Case(argv="export_words.py {out}/words --corpus {corpus} --sentences 2"),
-    Case(argv="round_time.py --corpus {corpus} --rounds 6"),
-    Case(argv="floor.py --corpus {corpus} --rounds 3"),
+    Case(argv="round_time.py --corpus {corpus} --rounds 6", seconds=True),
+    Case(argv="floor.py --corpus {corpus} --rounds 3", seconds=True),
     Case(
         argv=f"compare.py same best plumbing plumbing-dp --smallest {OURS} --corpus {{corpus}} "
         "--results {out}/results",
@@ -105,6 +106,18 @@ CASES = (
         argv="study_runner.py --smallest --corpus {corpus} --results {out}",
         slow="eight fresh commands one after the other",
     ),
+    Case(argv="export_tags.py --help"),
+    Case(argv="round_time.py --help"),
+    Case(argv="floor.py --help"),
+    Case(argv="compare.py --help"),
+    Case(argv="dense_training.py --help"),
+    Case(argv="gpu.py --help"),
+    Case(argv="per_example.py --help"),
+    Case(argv="growth.py --help"),
+    Case(argv="encoding.py --help"),
+    Case(argv="deployed --help"),
+    Case(argv="first_round.py --help"),
+    Case(argv="unchanged --help"),
     Case(argv="peers.py --help"),  # it would download gigabytes
     Case(argv="two_trees.py --help"),
     Case(

@@ -169,6 +169,7 @@ class TestWaiting:
         assert 10.0 * rho ** (found.burn_in - 1) > 0.1 if found.burn_in and rho else True
         assert found.rounds == found.burn_in + k * found.spacing
 
+    @pytest.mark.slow
     def test_noisy_descent_on_a_quadratic_is_such_a_chain(self) -> None:
         """20,000 runs of w <- w - η (w μ + noise): autocorrelation at the spacing, and the bias."""
         eta, mu, number = 0.5, 0.1, 20_000

@@ -17,6 +17,7 @@ def small_corpus(tiny_corpus, monkeypatch):
     monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
 
 
+@pytest.mark.slow
 def test_a_run_is_started_resumed_and_verified_with_its_anchor(tmp_path, monkeypatch, capsys):
     folder, anchor = tmp_path / "run", tmp_path / "elsewhere.anchor"
     run("run", "dp-fedavg-tags", *SMALL, "--secure", "--out", folder, "--anchor", anchor)
@@ -39,6 +40,7 @@ def test_a_command_may_keep_it(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "run" / "experiment.json").exists()
 
 
+@pytest.mark.slow
 def test_python_takes_one_too(tmp_path):
     options = {"rounds": 2, "noise_multiplier": 1.0, "delta": 1e-3, "cohort": 6}
     folder, anchor = tmp_path / "run", tmp_path / "elsewhere.anchor"

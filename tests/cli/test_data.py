@@ -67,6 +67,7 @@ def dump(tmp_path):
 SMALL = ("--users", "6", "--sentences", "90", "--public-users", "3")
 
 
+@pytest.mark.slow
 def test_synthesize_info_and_split(tmp_path):
     out = str(tmp_path / "made")
     made = run("synthesize", *SMALL, "--out", out, "--json")
@@ -91,6 +92,7 @@ def test_synthesize_info_and_split(tmp_path):
     run("synthesize", *SMALL, "--out", out, fails="exists already")
 
 
+@pytest.mark.slow
 def test_synthesize_into_the_cache_is_done_once():
     one = run("synthesize", *SMALL, "--json")
     assert run("synthesize", *SMALL, "--json")["path"] == one["path"]
@@ -145,6 +147,7 @@ def test_import_of_a_tff_file(tmp_path, tff_file):
     )
 
 
+@pytest.mark.slow
 def test_info_says_what_training_and_test_share(tmp_path, dump):
     own = tmp_path / "own"
     run("import", str(dump), "--own-text-only", "--out", str(own))
@@ -198,6 +201,7 @@ def test_import_with_published_counts_beside_the_file(tmp_path, tff_file):
     assert "rostered ones too" in made["source"]["vocabulary"]
 
 
+@pytest.mark.slow
 def test_import_of_a_dump(tmp_path, dump):
     made = run("import", str(dump), "--json")
     assert (made["name"], made["default_roster"]) == ("cooking", "cooking-all")
@@ -349,6 +353,7 @@ def test_info_without_a_corpus_is_about_what_a_run_would_take(monkeypatch):
     assert run("info", "--json")["synthetic"] is True
 
 
+@pytest.mark.slow
 def test_every_command_explains_itself():
     for command in ("list", "info", "import", "fetch", "synthesize", "split"):
         text = CliRunner().invoke(commands.app, [command, "--help"]).output

@@ -143,6 +143,7 @@ class TestAtAPath:
             status, out, err = fedpriv("", *arguments, name=f"{path}:experiment")
             assert status == 0 and f"report      {run}" in out, err
 
+    @pytest.mark.slow
     def test_a_path_as_it_was_typed_is_found_from_another_folder(
         self, fedpriv, tmp_path, monkeypatch
     ):
@@ -154,6 +155,7 @@ class TestAtAPath:
         monkeypatch.chdir("/")
         assert resume(run, experiment=shown, progress=False).summary["rounds"] == 3
 
+    @pytest.mark.slow
     def test_an_experiment_itself_will_do(self, fedpriv, tmp_path):
         source = f"{GOOD}\n\nmade = experiment()\n"
         status, _, err = fedpriv(source, "--out", tmp_path / "run", name="mine.py:made")
@@ -187,6 +189,7 @@ class TestEnding:
         page = (tmp_path / "run" / "report.html").read_text()
         assert f"{done} of 30 rounds, stopped at the target ε" in page
 
+    @pytest.mark.slow
     def test_a_run_to_the_end_says_nothing_of_the_kind(self, fedpriv, tmp_path):
         _, out, err = fedpriv(GOOD, "--out", tmp_path / "run")
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -195,11 +198,13 @@ class TestEnding:
 
 
 class TestHead:
+    @pytest.mark.slow
     def test_the_plans_own_figures_head_the_run(self, fedpriv, tmp_path):
         _, _, err = fedpriv(GOOD, "--out", tmp_path / "run")
         assert err.startswith("own: Mine.\nplan: ε = ")
         assert "(user-level, add-remove, PLD, simulation) after 3 rounds" in err
 
+    @pytest.mark.slow
     def test_without_noise(self, fedpriv, tmp_path):
         arguments = ["--noise", "none", "--out", tmp_path / "run"]
         _, _, err = fedpriv(GOOD.replace("noise_multiplier=1.0,", ""), *arguments)

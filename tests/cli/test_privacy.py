@@ -21,6 +21,7 @@ def figures(*arguments):
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_account_states_the_figures_and_their_terms():
     told = figures("account", *PAPER, "--noise-multiplier", 1)
     assert told["epsilon"] == pytest.approx(1.9059, abs=5e-5)
@@ -51,6 +52,7 @@ def test_account_prices_every_kind(options, epsilon, accountant):
         assert told["epsilon_rdp"] == told["epsilon"] and told["relation"] == "replace-one"
 
 
+@pytest.mark.slow
 def test_delta_defaults_and_one_in_n_is_remarked():
     assert figures("account", *BASE, "--noise-multiplier", 1)["delta"] == pytest.approx(400**-1.1)
     assert any(

@@ -30,6 +30,7 @@ def run_command():
     return run
 
 
+@pytest.mark.slow
 def test_report_writes_the_page_and_opens_it_only_when_asked(make_run, run_command, monkeypatch):
     opened: list[str] = []
     monkeypatch.setattr(results.webbrowser, "open", opened.append)

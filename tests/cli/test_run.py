@@ -119,6 +119,7 @@ class TestRun:
         told = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert told["epsilon"] is None
 
+    @pytest.mark.slow
     def test_options_reach_the_experiment(self, tiny_corpus, tmp_path):
         run(
             "run",
@@ -196,6 +197,7 @@ class TestRun:
         )
         assert 2.99 < json.loads(result.stdout)["epsilon"] <= 3.0
 
+    @pytest.mark.slow
     def test_the_corpus_may_come_from_the_environment_and_the_folder_from_the_clock(
         self, tiny_corpus, tmp_path, monkeypatch
     ):
@@ -248,6 +250,7 @@ class TestRun:
 
 
 class TestResume:
+    @pytest.mark.slow
     def test_an_interrupted_run_says_how_and_goes_on(
         self, tiny_corpus, tmp_path, monkeypatch, capsys
     ):
@@ -319,6 +322,7 @@ def test_quick_never_makes_a_run_longer():
         assert shortened(long, {}).options()[option] == most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "length"),
     [
@@ -333,6 +337,7 @@ def test_quick_is_of_few_steps_where_training_is_centralised(options, length):
     assert (found["steps"], found["epochs"]) == length
 
 
+@pytest.mark.slow
 def test_quick_never_makes_epochs_longer():
     epoch = {"log-rows": 1500, "epochs": 1.0}  # of 1,200 examples, in batches of 250
     small = load_experiment("dp-sgd-conversions").with_options(epoch)
@@ -344,6 +349,7 @@ def test_rounds_of_a_centralised_experiment_are_said_to_be_steps(monkeypatch, ca
     assert "has no rounds; give -s steps=10" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_the_device_that_was_asked_for_is_in_the_folder_the_report_and_a_comparison(
     tiny_corpus, tmp_path
 ):

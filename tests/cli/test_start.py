@@ -39,6 +39,7 @@ def test_a_choice(run, choice):
     assert found["start"]["kind"] == choice and found["gain"] is not None
 
 
+@pytest.mark.slow
 def test_a_file(run, tmp_path):
     tensors = {"weight": np.ones((2, 4), np.float32), "bias": np.zeros(2, np.float32)}
     write_tensors(tmp_path / "model.safetensors", tensors, {})

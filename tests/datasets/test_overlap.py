@@ -104,6 +104,7 @@ def test_titles_are_those_of_their_threads_in_their_order(corpus):
     assert corpus.texts("title") == tuple(titles[key] for key in sorted(titles))
 
 
+@pytest.mark.slow
 def test_the_default_shares_nothing_and_by_sentence_everything(tmp_path):
     corpus = threaded.make(tmp_path / "c")
     for fold, measured in itertools.product(range(5), ("test", "validation")):

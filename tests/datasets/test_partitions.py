@@ -161,6 +161,7 @@ def test_shards_are_runs_of_the_sorted_labels():
     assert sorted(few.labels_held) == [4, 4, 4]  # of ten labels, with two cut in between
 
 
+@pytest.mark.slow
 def test_sizes_follow_the_law():
     def sizes(**given):
         parts = split_by_quantity(200_000, 2_000, key=KEY, **given).values()

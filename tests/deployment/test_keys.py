@@ -98,6 +98,7 @@ def test_what_is_there_stays_as_it_is(folder):
     assert made(folder, "2", "fl.example.org").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lost",
     [

@@ -32,6 +32,7 @@ def deployments(environment=None):
     return {one["metadata"]["name"]: one["spec"]["template"] for one in found}
 
 
+@pytest.mark.slow
 def test_there_is_a_pod_for_each_container_with_its_user_memory_and_no_rights():
     pods, services = deployments({"FEDPRIV_USER": "1234:99"}), read()["services"]
     assert set(pods) == set(services)
@@ -52,6 +53,7 @@ def test_there_is_a_pod_for_each_container_with_its_user_memory_and_no_rights():
         assert ("readinessProbe" in container) == ("healthcheck" in service)
 
 
+@pytest.mark.slow
 def test_what_a_pod_mounts_is_what_the_container_mounts_and_nothing_of_another_node():
     services = read()["services"]
     for name, pod in deployments().items():
@@ -73,6 +75,7 @@ def test_what_a_pod_mounts_is_what_the_container_mounts_and_nothing_of_another_n
         }, "keys are copied: a secret's files are not the process's alone"
 
 
+@pytest.mark.slow
 def test_who_is_on_which_node_lies_beside_the_servers_part():
     """In a ConfigMap, which ends at 1 MiB, 30,000 ids have no room."""
     (container,) = deployments()["serverapp"]["spec"]["containers"]
@@ -83,6 +86,7 @@ def test_who_is_on_which_node_lies_beside_the_servers_part():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_files_of_a_nodes_own_take_the_place_of_its_part_of_a_corpus():
     pod = deployments({"FEDPRIV_FILES": "people.csv"})["client-2"]
     claims = {one["name"] for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one}
@@ -149,6 +153,7 @@ def archive_of_keys(folder):
     return ["sh", "-c", command.replace(" /keys", f" {folder}/keys")]
 
 
+@pytest.mark.slow
 def test_keys_that_are_copied_are_the_processs_alone(tmp_path):
     command = archive_of_keys(tmp_path)
     (tmp_path / "given" / "keys.tar").chmod(0o440)
@@ -158,6 +163,7 @@ def test_keys_that_are_copied_are_the_processs_alone(tmp_path):
     assert (tmp_path / "keys" / "nodes" / "node-1.pub").read_text("ascii") == "secret"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")
 def test_keys_are_copied_to_a_folder_that_is_root_s():
     """As the kubelet makes an emptyDir for a pod with a group: of root and the group, mode 2777."""

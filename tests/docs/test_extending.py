@@ -254,6 +254,7 @@ def trained(experiment):
     return made.trainer.train(start, made.task.data.examples(user), Key.simulation(1))
 
 
+@pytest.mark.slow
 def test_a_client_optimiser_takes_the_steps():
     plain = load_experiment("nesterov:experiment")
     with_memory, without = (
@@ -273,6 +274,7 @@ def test_an_aggregate_is_the_median_of_the_last_models():
     assert found["w"] == 3.0
 
 
+@pytest.mark.slow
 def test_a_preconditioner_changes_what_is_bounded_and_is_undone():
     made = build(load_experiment("largest:experiment"), None)
     preconditioner = made.algorithm.preconditioner

@@ -207,6 +207,7 @@ def test_a_simulation_finds_its_files_again(place, tmp_path, monkeypatch):
     assert "reads no data of a node's own" in fedpriv("run", "dp-fedavg-tags", *own).stderr
 
 
+@pytest.mark.slow
 def test_key_ids_and_rosters_are_their_owners_alone(place, tmp_path):
     """Also where a file of that name was there, which others might read."""
     (tmp_path / "roster.txt").touch(0o666)
@@ -260,6 +261,7 @@ def test_bad_rows_are_named_before_and_cost_one_user_alone_in_a_round(place, tmp
     assert fp.load(tmp_path / "run").summary["rounds"] == 3
 
 
+@pytest.mark.slow
 def test_a_label_that_is_not_allowed_is_a_bad_row_before_and_on_the_node(place):
     place.roster()
     with closing(sqlite3.connect(place.data("node-1"))) as db, db:
@@ -347,6 +349,7 @@ def drop(file: Path) -> None:
         db.execute("ALTER TABLE visits DROP COLUMN pressure")
 
 
+@pytest.mark.slow
 def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place, tmp_path):
     place.roster()
     run_config, full = place.run_config(tmp_path / "run"), place.node_config("node-1")
@@ -388,6 +391,7 @@ def test_only_the_server_needs_public_examples(place, tmp_path):
         place.run(tmp_path / "no", **away)
 
 
+@pytest.mark.slow
 def test_a_server_alone_does_not_train_on_nobody(place, tmp_path):
     """Without nodes there are no examples: refused before there is a run folder."""
     place.roster()

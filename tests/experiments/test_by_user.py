@@ -167,6 +167,7 @@ def test_users_examples_fit_the_model(given, name, options):
     assert task.describe().num_users == len(task.roster) and not task.describe().synthetic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"), [*QUICK, *(pytest.param(*o, marks=pytest.mark.slow) for o in OTHERS)]
 )

@@ -78,6 +78,7 @@ def test_one_example_moves_the_sum_by_the_bound_whatever_the_multiplicity(multip
     assert norm == pytest.approx(0.05, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_network_has_a_per_example_backend_that_is_no_loop():
     torch.manual_seed(0)
     rng = np.random.default_rng(0)

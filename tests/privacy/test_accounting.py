@@ -47,6 +47,7 @@ class TestSentinels:
             4.7285, abs=5e-5
         )
 
+    @pytest.mark.slow
     def test_rdp_of_fixed_size_does_not_double_either(self):
         accountant = RdpAccountant(neighboring_relation=REPLACE)
         event = dp.SampledWithoutReplacementDpEvent(400, 20, dp.GaussianDpEvent(1.0))
@@ -62,6 +63,7 @@ class TestSentinels:
             9.9973, abs=5e-5
         )
 
+    @pytest.mark.slow
     def test_an_integer_sigma_is_read_as_a_hundred_times_less_noise_cost(self):
         def rdp(sigma):
             event = dp.PoissonSampledDpEvent(
@@ -125,6 +127,7 @@ def test_a_whole_run_uses_one_grid_and_only_rises():
     assert curve[40] == epsilon(event, 40, delta=1e-3, relation="add-remove").value
 
 
+@pytest.mark.slow
 def test_groups_compose_in_any_order_and_equal_their_sum():
     event = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1)
     other = cohort_event(num_users=400, expected_cohort_size=40, noise_multiplier=1.5)
@@ -218,6 +221,7 @@ def test_an_epsilon_is_always_printed_with_its_terms():
     }
 
 
+@pytest.mark.slow
 def test_small_noise_does_not_flood_the_log(caplog, capfd):
     with caplog.at_level(logging.DEBUG):
         epsilon(
@@ -261,6 +265,7 @@ class TestMoreChargesThanALossIsComposedOf:
         part = epsilon(event, 1, num_rounds=10**9, **given)  # of one plan, one accountant
         assert part.accountant == "RDP"
 
+    @pytest.mark.slow
     def test_it_is_no_less_than_the_composed_loss(self, monkeypatch):
         monkeypatch.setattr(accounting, "MOST_BY_PLD", 40)
         event = Event(kind="poisson-gaussian", noise_multiplier=1.25, sampling_prob=0.125)

@@ -69,6 +69,7 @@ def test_the_same_at_many_points(target, cohort, rounds, delta):
     check_round_trip(target, cohort, rounds, delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
@@ -84,6 +85,7 @@ def test_every_kind_of_event(case):
     assert 0.999 * 3.0 <= reached <= 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "pld"),
     [

@@ -226,6 +226,7 @@ class TestDelta:
         np.testing.assert_allclose(ours._cutoffs(np.array(points)), wanted, rtol=1e-12, atol=0.0)
 
 
+@pytest.mark.slow
 def test_it_stays_a_probability_where_rounding_leaves_it():
     # The cells at which the difference of two numbers near 1, or near 0, falls outside [0, 1].
     for sigma, prob in itertools.product(SIGMAS, PROBS):

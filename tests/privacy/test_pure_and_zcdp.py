@@ -68,6 +68,7 @@ class TestPure:
             with pytest.raises(ValueError, match="delta 0"):
                 epsilon_of(events, delta=0.0, relation="add-remove")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("single", "count", "delta"),
         [

@@ -146,6 +146,7 @@ class TestSideInformation5:
 
 
 class TestAccounting6And8:
+    @pytest.mark.slow
     def test_6_every_round_that_is_run_is_paid_for(self, tiny_corpus):
         components, found = states(experiment(rounds=9, eval_every=1), tiny_corpus)
         assert len(found) == 9
@@ -156,6 +157,7 @@ class TestAccounting6And8:
         epsilons = [record.released.epsilon for record, _ in found]
         assert epsilons == sorted(epsilons) and epsilons[0] > 0
 
+    @pytest.mark.slow
     def test_8_delta_is_respected(self, tiny_corpus):
         found = {}
         for delta in (1e-2, 1e-4):

@@ -195,6 +195,7 @@ class TestRun:
         fp.resume(tmp_path / "run", experiment=held_out(), progress=False)
         assert file.read_bytes() == before
 
+    @pytest.mark.slow
     def test_a_secure_run_writes_none(self, tmp_path):
         fp.run(held_out(), tmp_path / "run", secure=True, rounds=2, progress=False)
         assert (tmp_path / "run" / "summary.json").is_file()

@@ -25,6 +25,7 @@ def test_it_is_written_for_few_and_many(tmp_path, labels, users):
     assert ("0 (dark) to 61 (light)" in made[0]) == (labels == 62)
 
 
+@pytest.mark.slow
 def test_png_and_users_without_examples(tmp_path):
     write_label_plot(np.array([[0, 0], [1, 3]]), tmp_path / "a.png", labels="ab", title="t")
     assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

@@ -103,6 +103,7 @@ def test_a_run_under_way_is_reported_as_one(tmp_path, fedpriv):
     assert "Unfinished" in (tmp_path / "own" / "report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_of_an_experiment_that_lost_its_document_is_not_taken_for_one(
     tiny_corpus, tmp_path, fedpriv
 ):

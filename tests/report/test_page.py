@@ -101,6 +101,7 @@ def test_the_head_says_what_the_figures_mean(usual, usual_page) -> None:
         assert absent not in head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "there", "absent"),
     [

@@ -92,6 +92,7 @@ def test_a_card_names_those_of_the_unit(make_run, made, there):
 
 
 class TestComparison:
+    @pytest.mark.slow
     def test_of_examples(self, make_run):
         groups = read_groups(
             [make_run(f"c{n}", seed=n % 2, name=f"n{n // 2}", **CENTRAL) for n in range(4)]
@@ -107,6 +108,7 @@ class TestComparison:
         assert mismatches(groups) == []
         assert {row["unit"] for row in as_rows(groups)} == {"example"}
 
+    @pytest.mark.slow
     def test_a_user_is_not_an_example(self, make_run):
         groups = read_groups([make_run("c", **CENTRAL), make_run("f")])
         assert mismatches(groups) == ["unit of privacy"]

@@ -96,6 +96,7 @@ def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, t
     assert ("outside" in said) is (backend != "flower"), said
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(AllUsersFailedError):
@@ -180,6 +181,7 @@ def warned(caplog):
     return [r.getMessage() for r in caplog.records if "mostly noise" in r.getMessage()]
 
 
+@pytest.mark.slow
 def test_an_empty_cohort_is_no_failure(tiny_corpus, tmp_path):
     summary = start(
         tiny_corpus, tmp_path / "run", cohort=0.001, make_backend=backends()["serial"]
@@ -217,6 +219,7 @@ def test_the_command_ends_with_an_error_and_that_traceback(tmp_path, monkeypatch
     assert charges(out) == 1
 
 
+@pytest.mark.slow
 def test_users_of_a_program_may_fail_in_a_pass_but_not_all_in_every_pass(tiny_corpus, tmp_path):
     from tests.running.methods.test_runs import play, started
 

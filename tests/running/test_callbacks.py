@@ -63,6 +63,7 @@ class Recording(fp.Callback):
 
 
 class TestToldOfARun:
+    @pytest.mark.slow
     def test_the_rows_are_those_of_the_file_and_nothing_else(self, tmp_path):
         told = Recording()
         run = fp.run(experiment(), tmp_path / "run", callbacks=[told], progress=False)
@@ -82,6 +83,7 @@ class TestToldOfARun:
         seen = {"accuracy", "seconds_per_round", "users_drawn", "users_failed", "run_dir"}
         assert seen < set(run.summary) and not seen & set(summary)
 
+    @pytest.mark.slow
     def test_diagnostics_are_marked_and_for_those_who_ask(self, tmp_path):
         told, plain = Recording(diagnostics=True), Recording()
         run = fp.run(experiment(), tmp_path / "run", callbacks=[told, plain], progress=False)
@@ -96,6 +98,7 @@ class TestToldOfARun:
         assert told.ended[0]["diagnostics/users_failed"] == 0
         assert not any("diagnostics/" in name for name in plain.ended[0])
 
+    @pytest.mark.slow
     def test_a_secure_run_is_told_what_is_released_alone(self, tmp_path):
         told = Recording()
         fp.run(experiment(), tmp_path / "run", callbacks=[told], progress=False, secure=True)
@@ -119,6 +122,7 @@ class TestToldOfARun:
         with pytest.raises(ValueError, match=r"derives from fedpriv\.Callback"):
             fp.run(experiment(), callbacks=[print])
 
+    @pytest.mark.slow
     def test_a_resumed_run_tells_the_rounds_before_first(self, tmp_path):
         class Stop(Recording):
             def on_round(self, released, round_num):
@@ -169,6 +173,7 @@ class TestErrors:
         if method == "on_start":  # it never began
             assert broken.rows == [] and broken.ended == []
 
+    @pytest.mark.slow
     def test_what_it_does_to_its_arguments_reaches_nobody(self, tmp_path):
         class Greedy(fp.Callback):
             def on_round(self, released, round_num):
@@ -192,6 +197,7 @@ def test_a_package_that_is_missing_is_said_before_the_run(package, monkeypatch):
         tracker_of(f"{package}:somewhere")
 
 
+@pytest.mark.slow
 def test_params_are_plain(tmp_path):
     told = Recording()
     fp.run(experiment(), callbacks=[told], progress=False)

@@ -129,6 +129,7 @@ class TestNamedCode:
                 fp.resume(crafted / "interrupted", experiment=given)
         assert not marker.exists()
 
+    @pytest.mark.slow
     def test_who_names_it_again_runs_it(self, crafted, marker, trap, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)  # a file may be named from here too
         assert not command(

@@ -39,6 +39,7 @@ def experiment(broken=0, **changes):
 
 
 class TestFailures:
+    @pytest.mark.slow
     def test_some_are_counted_with_the_first_cause(self, tmp_path, capsys):
         """Red before: fewer than half of a cohort failed, and nothing was said at the end."""
         prepared = start_run(experiment(broken=3), None, None, tmp_path / "run")
@@ -55,11 +56,13 @@ class TestFailures:
         assert "a cause: IndexError" in said and "not covered by ε" in said
         assert said in " ".join(str(load(tmp_path / "run")).split())
 
+    @pytest.mark.slow
     def test_none_are_not_mentioned(self, tmp_path):
         done = run(experiment(), tmp_path / "run", progress=False)
         assert done.summary["users_failed"] == 0 and done.summary["first_failure"] is None
         assert describe_failures(done.summary) == "" and "drawn users" not in str(done)
 
+    @pytest.mark.slow
     def test_a_secure_run_says_nothing_of_it(self, tmp_path):
         summary = start_run(experiment(broken=3), None, None, tmp_path / "run", secure=True).run()
         for name in ("users_failed", "users_drawn", "first_failure", "rounds_mostly_failed"):
@@ -80,6 +83,7 @@ def test_a_figure_of_rostered_users_is_marked_where_it_is_shown(tmp_path, capsys
     assert "0 public" not in str(done)
 
 
+@pytest.mark.slow
 def test_json_and_print_agree_on_what_this_epsilon_misses(tmp_path):
     """Red before: JSON had nothing, and the text below "not covered" three paragraphs."""
     done = run(experiment(), tmp_path / "run", progress=False)

@@ -176,6 +176,7 @@ class TestTables:
                 assert made["preconditioner.refresh"] == refresh
                 assert made["preconditioner.public_batch"] == 20
 
+    @pytest.mark.slow
     def test_table_5_is_what_the_papers_column_takes(self):
         for key, setup in tables.SETUPS.items():
             for label, (clip, rate) in setup.table5.items():
@@ -252,6 +253,7 @@ def test_side_information_of_imdb_is_of_counted_words_in_either_column():
 
 
 class TestAverageGain:
+    @pytest.mark.slow
     def test_the_papers_is_the_mean_over_its_set_ups_of_text(self, capsys, tmp_path):
         """(80 - 69 + 73 - 70 + 40 - 31) / 3; nothing else is run."""
         tables.print_average_gain(out=tmp_path / "gain.md")

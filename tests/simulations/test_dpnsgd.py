@@ -55,6 +55,7 @@ def filled(maps):
 
 
 class TestHeatMaps:
+    @pytest.mark.slow
     def test_every_square_is_another_run_but_where_c_is_1(self):
         """There η c is η, so the column of the third map is that of the second."""
         runs = [run for grid in heat_maps() for run in grid.tuning()]
@@ -118,6 +119,7 @@ class TestHeatMaps:
         with pytest.raises(ValueError, match=r"1 runs of DP-NSGD.* are missing"):
             maps[0].best(done)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("key", ["mnist", pytest.param("cifar10", marks=pytest.mark.slow)])
     def test_one_square_trains(self, key):
         for grid in heat_maps(key, True):

@@ -57,6 +57,7 @@ class TestGrid:
             one = ROWS[label].cells["paper tff"].make("test", False)
             assert (one.options()["noise"], one.options()["bound"]) == ("none", "none")
 
+    @pytest.mark.slow
     def test_momentum_takes_over_the_plain_forms_choice_and_half_the_noise_twice_the_norm(
         self, done
     ):

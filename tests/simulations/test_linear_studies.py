@@ -58,6 +58,7 @@ class TestProblems:
         assert data.num_public > 0
         assert made.dimension == (made.width + 1) * (1 if made.num_classes == 2 else 10)
 
+    @pytest.mark.slow
     def test_fewer_rows_are_among_the_more(self):
         made = problem("mnist-3-8", tiny=True)
         few, more = made.smaller(20), made.smaller(50)
@@ -375,6 +376,7 @@ class TestBoltOn:
             found.append(row["objective"])
         assert found[0] == found[1]
 
+    @pytest.mark.slow
     def test_excess_risk_falls_with_noise(self):
         study = small("mnist-3-8", "logistic")
         loud, quiet = (

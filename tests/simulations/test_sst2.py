@@ -62,6 +62,7 @@ def of_the_real_size(weights, epsilon):
 
 
 class TestPlan:
+    @pytest.mark.slow
     @pytest.mark.parametrize("epsilon", [8.0, 2.0, pytest.param(4.0, marks=pytest.mark.slow)])
     def test_is_the_papers(self, setup, epsilon):
         plan = of_the_real_size(setup.weights, epsilon)
@@ -111,6 +112,7 @@ class TestTraining:
         assert len(frozen) == 5 and not moved & frozen
         assert moved == set(module_params(before))
 
+    @pytest.mark.slow
     def test_every_run_starts_from_the_files_weights_and_a_head_of_its_key(self, setup):
         made = sst2.task(setup, "test")
         one, same, other = (made.init_params(Key.simulation(s)) for s in (0, 0, 1))
@@ -135,6 +137,7 @@ class TestSplits:
         assert made.evaluate(params, public=True).num_examples == 200
         assert sst2.task(setup, "test").evaluate(params, public=True).num_examples == 1_000
 
+    @pytest.mark.slow
     def test_metrics_are_those_of_whole_rows(self, setup):
         made = sst2.task(setup, "test")
         params = made.init_params(Key.simulation(5))

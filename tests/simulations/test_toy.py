@@ -39,6 +39,7 @@ class TestEpsilon:
         assert abs(spent.value - 3.417) < 5e-4 and spent.accountant == "PLD"
         assert abs(spent.rdp - 4.127) < 5e-4
 
+    @pytest.mark.slow
     def test_of_the_number_that_was_counted(self):
         """The authors' code passes epochs as iters/n: 282 steps where 2,250 were taken."""
         spent = toy.plan(METHODS["DP-SGD"], 282).epsilon(282)

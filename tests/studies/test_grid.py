@@ -95,6 +95,7 @@ def test_nothing_else_is_left(released):
     assert max(times) - min(times) < 30
 
 
+@pytest.mark.slow
 def test_going_on_with_a_finished_study_changes_nothing(released, tiny_corpus):
     before = {path: path.read_bytes() for path in released.parent.rglob("*") if path.is_file()}
     assert study(tiny_corpus).run(released.parent) == released

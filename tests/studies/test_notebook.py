@@ -64,6 +64,7 @@ def test_its_cells_run(make_study, tmp_path, monkeypatch, inside):
     assert len(curves.axes[0].lines) == 3  # of four trials one failed
 
 
+@pytest.mark.slow
 def test_a_study_of_one_seed_without_references_is_drawn_too(make_study, monkeypatch):
     study = make_study(seeds=1, noise={8.0: 0.72}, nonprivate=False, by_user=False)
     path = study.directory / "study.ipynb"

@@ -120,6 +120,7 @@ def test_every_download_is_a_file_of_its_type(page, study):
     assert rb"\begin{tabular}{lrrr}" in content["study.tex"]
 
 
+@pytest.mark.slow
 def test_the_tables_of_the_page_lie_next_to_it(make_study):
     study = make_study(noise={8.0: 0.72}, seeds=1, nonprivate=False)
     planned = (study.directory / "study.json").read_bytes()
@@ -154,6 +155,7 @@ def test_the_table_of_a_paper_has_methods_by_epsilon(study):
     assert "Bold: the best of a column." in text and r"\ensuremath{\delta} = " in text
 
 
+@pytest.mark.slow
 def test_a_column_of_a_paper_never_states_less_than_was_spent(make_study):
     study = make_study(noise={2.0: 0.6}, nonprivate=False, seeds=1)
     [group, _] = groups_of(study)
@@ -234,6 +236,7 @@ class TestDifferences:
         )  # fmt: skip
         assert back.reversed() == found[0]
 
+    @pytest.mark.slow
     def test_without_users_it_is_a_t_interval_and_the_page_says_so(self, make_study):
         study = make_study(by_user=False, seeds=4, noise={8.0: 0.72}, nonprivate=False)
         [section] = sections_of(groups_of(study))
@@ -353,6 +356,7 @@ class TestIntervals:
         [section] = sections_of(groups_of(study))
         assert section.public_only.by_user
 
+    @pytest.mark.slow
     def test_where_users_of_one_method_are_not_known_all_are_over_seeds(self, make_study):
         study = make_study(noise={8.0: 0.72}, seeds=4, nonprivate=False)
         assert results_frame(study)["accuracy_public_interval"].isna().all()  # no t beside it
@@ -465,6 +469,7 @@ def test_every_value_that_an_option_took_is_shown(make_study):
     assert "noise" not in text
 
 
+@pytest.mark.slow
 def test_an_option_that_is_chosen_for_each_level_is_shown_of_one_method_too(make_study):
     study = make_study(
         noise={2.0: 1.4, 8.0: 0.72}, methods={"mine": 0.2}, nonprivate=False,
@@ -474,6 +479,7 @@ def test_an_option_that_is_chosen_for_each_level_is_shown_of_one_method_too(make
     assert "rounds 20 at ε 2, 27 at ε 8" in text
 
 
+@pytest.mark.slow
 def test_a_gap_is_explained_only_where_it_is_shown(make_study, page):
     assert "gap closed" in page and "Gap closed:" in page
     none = page_of(make_study(methods={"weak": 0.15}, noise={8.0: 0.72}, seeds=1))

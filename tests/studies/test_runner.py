@@ -175,6 +175,7 @@ class TestFailures:
         [trial] = run_study(made, tmp_path / "out", workers=1).trials
         assert "above the ε 2 of the trial" in trial.failure
 
+    @pytest.mark.slow
     def test_two_commands_on_one_folder_are_refused(self, tmp_path, monkeypatch):
         import fcntl
 
@@ -186,6 +187,7 @@ class TestFailures:
             with pytest.raises(ValueError, match="another process runs the study"):
                 run_study(study(), out, workers=1)
 
+    @pytest.mark.slow
     def test_a_folder_of_something_else_is_left_alone(self, tmp_path):
         (tmp_path / "note.txt").write_text("mine", "utf-8")
         with pytest.raises(ValueError, match="holds files and no study"):
@@ -303,6 +305,7 @@ class TestSearch:
         assert one == pytest.approx(runs[0].summary["epsilon"], rel=1e-6)
         assert 1.2 * one < both < 2.0 * one + 1e-9
 
+    @pytest.mark.slow
     def test_what_is_measured_on_those_whom_epsilon_protects_is_refused(self, tmp_path):
         for score, why in (("accuracy", "protects and was not charged"), ("f1", "unknown")):
             with pytest.raises(ValueError, match=why):

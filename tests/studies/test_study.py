@@ -49,6 +49,7 @@ def keys(made):
 
 
 class TestTrials:
+    @pytest.mark.slow
     def test_a_file_says_methods_levels_seeds_and_data(self, tiny_corpus, tmp_path):
         file = tmp_path / "study.toml"
         file.write_text(TOML.replace("CORPUS", str(tiny_corpus.directory)), "utf-8")
@@ -90,6 +91,7 @@ class TestTrials:
 
 
 class TestKeys:
+    @pytest.mark.slow
     def test_equal_resolved_options_have_equal_keys(self):
         plain = Study(name="a", methods={"x": small()}, epsilons=[2.0], seeds=[0, 3])
         spelled = Study(

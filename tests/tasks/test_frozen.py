@@ -139,6 +139,7 @@ class Features(nn.Module):
         return self.head(torch.cos(x @ self.proj) * self.scale)
 
 
+@pytest.mark.slow
 def test_a_buffer_that_is_drawn_is_the_same_everywhere_and_goes_with_the_model(tmp_path):
     """Red before: each module had features of its own, and no export had any."""
     made = task(Features)
@@ -149,6 +150,7 @@ def test_a_buffer_that_is_drawn_is_the_same_everywhere_and_goes_with_the_model(t
     assert set(load(tmp_path / "run").params) == {*params, "proj"}  # the other is in the code
 
 
+@pytest.mark.slow
 def test_they_are_taken_to_be_public_and_the_statement_says_so(tmp_path):
     start_run(experiment(task()), None, None, tmp_path / "run").run()
     said = " ".join(str(load(tmp_path / "run").statement).split())
@@ -156,6 +158,7 @@ def test_they_are_taken_to_be_public_and_the_statement_says_so(tmp_path):
     assert "is an assumption, not a result" in said
 
 
+@pytest.mark.slow
 def test_verify_compares_them(tmp_path):
     """Red before: the file could be altered after the run, and went into every export."""
     start_run(experiment(task()), None, None, tmp_path / "run").run()

@@ -285,6 +285,7 @@ class Experts(nn.Module):
         return sum(chosen[:, n, None] * layer(x) for n, layer in enumerate(self.layers))
 
 
+@pytest.mark.slow
 def test_a_tensor_that_one_of_many_examples_uses_is_not_refused(tmp_path):
     """The first two of the batch use at most two of eight layers."""
     accepted(federated(module_of(Experts, synthetic_batch=examples(5, 400))), tmp_path)
@@ -456,6 +457,7 @@ def test_blank_public_examples_of_a_data_set_are_no_fault_of_the_model(tmp_path,
     accepted(central(lambda: nn.Linear(8, 2), num_blank=num_blank), tmp_path)
 
 
+@pytest.mark.slow
 def test_public_examples_that_are_all_blank_are_named(tmp_path):
     all_blank = central(lambda: nn.Linear(8, 2), num_blank=30)
     refused(all_blank, tmp_path, "no update moves tensor 'weight'.*inputs that are all zero")

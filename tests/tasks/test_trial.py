@@ -152,6 +152,7 @@ def loss(outputs, targets):
 """
 
 
+@pytest.mark.slow
 def test_a_resumed_task_is_tried_again(tmp_path, monkeypatch):
     own(SOURCE, tmp_path, monkeypatch, "own_resumed")
     prepared = start_run(
@@ -177,6 +178,7 @@ class TestMostlyFailed:
             made[user] = ArrayExamples(made[user].x, made[user].y + 1000)
         return made
 
+    @pytest.mark.slow
     def test_it_is_said_at_once_and_in_the_summary(self, tmp_path, caplog):
         wrong = experiment(task(users=self.failing()), eval_every=1, cohort=12.0)
         seen = []
@@ -187,6 +189,7 @@ class TestMostlyFailed:
         assert "the first error: IndexError: Target 100" in said(caplog)[0]
         assert summary["rounds_mostly_failed"] == 3
 
+    @pytest.mark.slow
     def test_a_secure_run_says_nothing_of_it(self, tmp_path, caplog):
         wrong = experiment(task(users=self.failing()))
         prepared = start_run(wrong, "own:x", None, tmp_path / "run", secure=True)
@@ -435,6 +438,7 @@ def test_a_simulation_looks_again_after_real_users(tmp_path, users_at_once):
         prepared.run()
 
 
+@pytest.mark.slow
 def test_a_secure_run_does_not_since_that_would_be_a_release(tmp_path):
     LEFT["mean"] = 0.0
     own = experiment(with_an_outlier(), cohort=12.0)
@@ -446,6 +450,7 @@ def test_a_secure_run_does_not_since_that_would_be_a_release(tmp_path):
 CACHED = {}
 
 
+@pytest.mark.slow
 def test_caches_by_size_are_not_taken_for_state(tmp_path):
     class Caching(nn.Module):
         def __init__(self):

@@ -210,6 +210,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_every_carrier_gives_the_same_run(tiny_corpus):
     made = load_experiment("adadps-tags").with_options(OPTIONS)
     components, found = build(made, tiny_corpus), []

@@ -296,6 +296,7 @@ class TestRounds:
                 released.append(record.diagnostics.num_failed)
         assert released == [0]
 
+    @pytest.mark.slow
     def test_one_that_came_between_rounds_charges_nothing_more(
         self, default_sigint, tiny_corpus, tmp_path
     ):

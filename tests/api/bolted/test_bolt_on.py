@@ -123,6 +123,7 @@ def test_an_extreme_row_refutes_half_of_the_bound(ends, last_batch):
     assert 0.9 * bound < distance <= bound
 
 
+@pytest.mark.slow
 def test_a_shorter_batch_that_is_divided_by_its_own_size_passes_the_bound(ends):
     """What `last_batch` refuses to hear of: the last one of 40 by 39 goes 39 times as far."""
     far = {"w": np.array([30.0, 0, 0])}

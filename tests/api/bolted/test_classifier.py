@@ -52,6 +52,7 @@ def data(seed, number=60, width=3, classes=2):
     return x, rng.integers(0, classes, number)
 
 
+@pytest.mark.slow
 def test_it_learns_and_is_a_classifier(kind):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4000, 4))

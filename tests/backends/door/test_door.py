@@ -283,6 +283,7 @@ def test_e_two_answers_are_one_charge_a_round(tmp_path):
     assert kinds == {"poisson-gaussian"}
 
 
+@pytest.mark.slow
 def test_public_keys_open_nothing_private():
     made, seen = components(toy_methods.Adaptive), []
 

@@ -54,6 +54,7 @@ def made(monkeypatch):
     opened_node.cache_clear()
 
 
+@pytest.mark.slow
 def test_each_side_opens_the_corpus_once_and_a_node_makes_one_trainer(made, deploy, tmp_path):
     """Server and nodes share this process, so two openings are one for each."""
     grid = deploy(out=tmp_path / "run")
@@ -246,6 +247,7 @@ def test_a_run_goes_on_by_the_file_in_its_folder_alone(made, deploy, tmp_path, c
     assert done == [3, 4]
 
 
+@pytest.mark.slow
 def test_a_simulation_does_not_go_on_as_a_secure_run(made, deploy, tmp_path):
     deploy(out=tmp_path / "run")
     before = (tmp_path / "run" / "ledger.jsonl").read_bytes()

@@ -145,6 +145,7 @@ class TestStart:
         strategy.start(grid(existing_app(), tamper=lost), record(START))
         assert bool(strategy.counts) != secure
 
+    @pytest.mark.slow
     def test_sums_are_unweighted_and_metrics_are_dropped(self, grid, tmp_path):
         plain, _ = started(grid, existing_app(), tmp_path / "a")
         heavy = {"num-examples": 10**6, "secret-loss": 123.25}
@@ -154,6 +155,7 @@ class TestStart:
         kept = b"".join(p.read_bytes() for p in (tmp_path / "b").rglob("*") if p.is_file())
         assert b"secret-loss" not in kept and b"123.25" not in kept
 
+    @pytest.mark.slow
     def test_a_node_that_sends_more_than_its_users_may_is_left_out(self, grid, tmp_path):
         def scaled(request, reply):
             content = RecordDict(dict(reply.content))
@@ -208,6 +210,7 @@ class TestStart:
             Mine(plan(), roster=ROSTER).start(made, record(START))
         assert not made.requests
 
+    @pytest.mark.slow
     def test_a_server_that_was_killed_goes_on_and_not_without_its_ledger(
         self, grid, tmp_path, monkeypatch, caplog
     ):
@@ -250,6 +253,7 @@ class TestStart:
         started(grid, existing_app(), tmp_path)
         assert f"run folder: {run}, at its end: 2 rounds are released" in caplog.text
 
+    @pytest.mark.slow
     def test_what_is_told_users_is_of_the_run(self, grid, tmp_path):
         """It is in the ledger's first line, and a simulation's noise is made of it."""
         noisy = {"noise_multiplier": 1.0}
@@ -302,6 +306,7 @@ class TestRunFolder:
         with pytest.raises(ValueError, match=said):
             fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=out)
 
+    @pytest.mark.slow
     def test_one_that_was_begun_in_an_app_goes_on(self, grid, tmp_path):
         started(grid, existing_app(), tmp_path, rounds=1)
         app = "[tool.flwr.app]\npublisher = 'you'\n"
@@ -324,6 +329,7 @@ class TestRunFolder:
         ]
         assert lines[-1] == f"run folder: {run}; check it with: fedpriv verify {run}"
 
+    @pytest.mark.slow
     def test_the_result_is_printed_in_a_line_that_says_how_to_check_it(self, grid, tmp_path):
         result, _ = started(grid, existing_app(), tmp_path, noise_multiplier=2.0)
         run = tmp_path / "run"
@@ -391,6 +397,7 @@ class TestEvaluation:
             found["loss"] for found in self.result(grid, app).evaluate_metrics_clientapp.values()
         ] == [2.0, 2.0]
 
+    @pytest.mark.slow
     def test_a_node_that_does_not_offer_them_answers_nothing(self, grid, caplog):
         assert not self.result(grid, self.app()).evaluate_metrics_clientapp[1]
         (said,) = [line for line in caplog.messages if "nodes did not evaluate" in line]

@@ -111,6 +111,7 @@ def test_a_simulated_client_uses_the_gpu_that_ray_set_aside_for_it(monkeypatch):
     assert device_of({}, DECLARED) is None
 
 
+@pytest.mark.slow
 def test_a_node_trains_where_it_says(own, monkeypatch, caplog):
     asked, make = [], FederatedExperiment.make_trainer
 
@@ -126,6 +127,7 @@ def test_a_node_trains_where_it_says(own, monkeypatch, caplog):
             assert ("users are trained on cpu" in caplog.text) == bool(node)
 
 
+@pytest.mark.slow
 def test_sums_of_nodes_on_a_device_are_the_oracles(own, stub):
     """Twenty users of 3 to 18 examples on three nodes, to a part in 10^6 before rounding."""
     experiment = load_experiment(own)

@@ -50,6 +50,7 @@ def test_slow_nodes_hold_nobody_up_and_order_does_not_matter():
     assert not federation.counts
 
 
+@pytest.mark.slow
 def test_a_late_answer_counts_for_no_later_round():
     federation = Timed()
     cohort = federation.task.roster[:8]
@@ -178,6 +179,7 @@ def test_a_superlink_that_is_gone_stops_the_run(method):
         federation.sum(federation.task.roster[:3])
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_cohort():
     """At most a window of answers is alive at a time; what requests share is there once."""
     for num_users in (8, 64):

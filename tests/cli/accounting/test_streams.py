@@ -25,6 +25,7 @@ def test_a_tree_is_priced_exactly_and_by_rdp():
     assert told["sensitivity"] ** 2 == pytest.approx(250.0)
 
 
+@pytest.mark.slow
 def test_a_completed_tree_costs_what_a_run_of_it_does():
     """Sensitivity 17.29 and prefix error 13.97, against 15.81 and 21.2 without."""
     both = [
@@ -39,6 +40,7 @@ def test_a_completed_tree_costs_what_a_run_of_it_does():
     assert vanilla["epsilon"] == both[0]["epsilon"] and vanilla != both[0]
 
 
+@pytest.mark.slow
 def test_coefficients_are_those_of_a_run_with_its_momentum():
     """Other coefficients have another sensitivity, and so another multiplier at one ε."""
     pattern = ("--noise", "banded", "--rounds", 100, "--min-separation", 20, "--delta", 1e-6)

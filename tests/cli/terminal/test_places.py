@@ -149,6 +149,7 @@ def test_a_cache_that_can_only_be_read_is_read(place, tiny_corpus, monkeypatch):
 class TestFullDisk:
     SAID = "no room is left on the disk of {}: free some space, or write to another disk"
 
+    @pytest.mark.slow
     def test_a_run_says_how_it_goes_on_and_does(self, place, tiny_corpus, fails, monkeypatch):
         append = json_lines.append
 
@@ -186,6 +187,7 @@ class TestFullDisk:
         assert self.SAID.format("out/model") in fails("export", "run", "--to", "out/model")
         assert not list((place / "out").iterdir())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "error",
         [

@@ -164,6 +164,7 @@ def test_the_split_is_80_20_within_each_user_and_gives_all_something_to_train_on
         )
 
 
+@pytest.mark.slow
 def test_the_split_follows_its_seed_and_forgets_order_of_arrival_between_users(tmp_path):
     views = [
         write(tmp_path / "a", many(), rosters=[HALF]).view(split=BY_SENTENCE),

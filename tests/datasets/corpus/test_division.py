@@ -106,6 +106,7 @@ def test_public_rows_are_of_threads_that_public_users_asked(corpus, split):
     assert trained == counted_threads(corpus, split)
 
 
+@pytest.mark.slow
 @every_split
 def test_every_example_is_on_one_side_and_none_is_left_out_unsaid(corpus, split):
     view = corpus.view(split=split)

@@ -88,6 +88,7 @@ def test_what_is_public_is_the_same_everywhere(whole, parts):
             own.public_rows("train", of="all-posts")
 
 
+@pytest.mark.slow
 def test_with_one_users_sentences_changed_no_other_part_changes(tmp_path, whole, parts):
     """Not a byte of the others', the server's among them."""
     view = whole.view()
@@ -153,6 +154,7 @@ def test_a_machine_has_the_text_of_its_own_examples_and_of_no_others(tmp_path):
         assert set(server.texts(kind)) == {text[place] for text in found}
 
 
+@pytest.mark.slow
 def test_with_one_users_text_changed_no_other_machine_has_another(tmp_path):
     gone, files = "r04", []
     for name in ("as it was", "changed"):
@@ -203,6 +205,7 @@ def test_a_part_and_a_folder_that_is_there_are_refused(parts, whole, tmp_path):
         cut_corpus(whole, tmp_path, nodes=2)
 
 
+@pytest.mark.slow
 def test_the_command_says_who_went_where(whole, tmp_path):
     arguments = ["data", "part", str(whole.directory), "--nodes", "2", "--json"]
     for given, split in (([], "by-thread-0-selecting"), (["--select", "last"], "by-thread-0")):

@@ -35,6 +35,7 @@ def test_the_part_of_a_thread_is_what_it_always_was(key, seed):
         assert thread_part(key, fold, seed) == (TEST if fold == tested else otherwise)
 
 
+@pytest.mark.slow
 def test_parts_are_fifths_and_folds_partition():
     # 10,000 keys: shares lie within 0.02 (five standard errors) of .2 and .16, false alarms 1e-5.
     keys = [str(number) for number in range(10_000)]

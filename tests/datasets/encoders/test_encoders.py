@@ -42,6 +42,7 @@ def opened(folder):
     return Encoder(check_files(folder, "tiny"))
 
 
+@pytest.mark.slow
 def test_a_row_depends_on_its_text_alone(folder):
     """To the bit: alone, in any order, beside any others. Red of batches as long as the longest."""
     encoder = opened(folder)
@@ -54,6 +55,7 @@ def test_a_row_depends_on_its_text_alone(folder):
     assert len(np.unique(alone, axis=0)) == len(TEXTS)
 
 
+@pytest.mark.slow
 def test_a_batch_whose_rows_touch_each_other_is_found_out(folder, monkeypatch):
     encoder, rows = opened(folder), Encoder._rows
 
@@ -140,6 +142,7 @@ def test_many_texts_go_on_after_a_stop_and_are_the_same_in_processes(folder, mon
 
 
 class TestFiles:
+    @pytest.mark.slow
     def test_an_encoder_is_added_once_and_found_by_its_id(self, folder, tmp_path):
         found = add_encoder(folder, sha256=check_files(folder, "x").weights_sha256.upper())
         assert found == add_encoder(folder) == find_encoder(found.id)
@@ -318,6 +321,7 @@ class TestFiles:
         with pytest.raises(ValueError, match="up to 47 letters"):
             add_encoder(folder, "n" * 48)
 
+    @pytest.mark.slow
     def test_a_zip_file_that_grows_beyond_measure_is_refused(self, folder, tmp_path, monkeypatch):
         """Weights had no limit before: a zip bomb filled the disk."""
         monkeypatch.setattr("fedpriv.datasets.encoders._MOST_JSON", 1 << 20)
@@ -343,6 +347,7 @@ class TestFiles:
             add_encoder(half)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", [20, 64])
 def test_the_longest_text_fits_the_positions(tmp_path, positions):
     """Also where they are no multiple of what lengths are rounded up to."""

@@ -27,6 +27,7 @@ def dense(x: Any) -> np.ndarray:
     return x.toarray()
 
 
+@pytest.mark.slow
 def test_lengths_follow_their_law():
     """d' ‖Px‖²/‖x‖² is chi-squared of d': 2,000 seeds, KS at 1e-6; and angles survive."""
     d, into = 30, 8

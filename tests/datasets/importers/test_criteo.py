@@ -58,6 +58,7 @@ def test_a_file_is_read_and_split_in_its_order(tmp_path):
         read_rows([], "here", buckets=3)
 
 
+@pytest.mark.slow
 def test_the_synthetic_log_says_so_and_is_its_seeds():
     data = synthetic_criteo(400, seed=5)
     assert data.synthetic and "synthetic" in data.name

@@ -80,6 +80,7 @@ def test_nothing_anywhere_is_an_error_or_synthetic(tmp_path):
     assert (again.directory / "manifest.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_the_argument_comes_first_then_the_environment_then_the_cache_then_the_folder(
     tmp_path, dump, beside, monkeypatch
 ):

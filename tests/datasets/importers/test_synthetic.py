@@ -67,6 +67,7 @@ def test_without_spread_all_users_are_equal():
     assert sorted(_sentence_counts(4, 33, 0.0, rng).tolist()) == [8, 8, 8, 9]
 
 
+@pytest.mark.slow
 def test_a_small_corpus_of_equal_users_is_a_part_of_a_large_one(tmp_path):
     """So a cost per user, measured on both, is one of the same users and the same model."""
     sizes = {"num_words": 1_500, "num_tags": 30, "num_topics": 5, "spread": 0.0}
@@ -95,6 +96,7 @@ def test_the_same_seed_is_the_same_corpus_and_another_is_not(small, tmp_path):
     assert other.manifest["files"] != small.manifest["files"]
 
 
+@pytest.mark.slow
 def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
     """Multinomial naive Bayes on public users, tested on rostered ones."""
     view = small.view(split=BY_SENTENCE)

@@ -203,6 +203,7 @@ def test_the_end_of_a_fork_does_not_wait_for_what_it_left_behind():
     os.kill(int(pid), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_what_a_fork_left_behind_is_ended_and_what_it_should_keep_is_not():
     def alone(told, say):
         adopt_orphans()

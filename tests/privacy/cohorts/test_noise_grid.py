@@ -35,6 +35,7 @@ def test_known_noise_on_the_mean(target):
             assert found.at(cohort, rounds).noise_on_mean == pytest.approx(noise / 1e3, abs=5.01e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [

@@ -241,6 +241,7 @@ class TestPlans:
         assert "at most 4 times in 24 rows, at least 7 rows apart" in again.mechanism.description
         assert again.relation is Relation.ZERO_OUT
 
+    @pytest.mark.slow
     def test_trials_of_what_has_no_curve_are_refused(self):
         sampler = CyclicSampler(num_users=60, groups=7, max_participations=4, mean=2.0)
         given = {"num_rounds": ROWS, "delta": 1e-3, "trials": Trials(mean=5.0)}

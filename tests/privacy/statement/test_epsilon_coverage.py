@@ -306,6 +306,7 @@ class TestIdeal:
         assert documents["compare --json"]["private"] is False
         assert "Not private" in texts["headline"] and "not private" in texts["compare"]
 
+    @pytest.mark.slow
     def test_without_noise_it_says_so(self, tmp_path):
         options = ("-s", "noise=none", "-s", "noise-multiplier=none")
         texts, _ = outputs(tmp_path, self.REFERENCE, options, published=False)
@@ -318,6 +319,7 @@ class TestIdeal:
         assert "may not use side information" in str(failed.exception)
 
 
+@pytest.mark.slow
 def test_a_tampered_summary_is_found(tmp_path):
     folder = tmp_path / "run"
     call("run", "coverage_test:central_side", "--out", folder)

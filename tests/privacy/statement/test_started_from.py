@@ -77,6 +77,7 @@ def test_that_answers_to_a_deleted_account_change_is_said(started):
     assert "those examples do change" in text
 
 
+@pytest.mark.slow
 def test_of_a_file_it_is_said_that_the_run_cannot_know_what_it_learnt_from(started, tmp_path):
     tensors = started(start="fresh").state.params
     write_tensors(tmp_path / "model.safetensors", tensors, {})

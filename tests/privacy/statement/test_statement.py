@@ -157,6 +157,7 @@ def test_a_hardened_run_says_what_its_sampler_adds_to_delta():
     assert (1 + math.e) * 1e12 * 2.0**-256 < 1e-64
 
 
+@pytest.mark.slow
 def test_independent_draws_within_groups_hang_on_secrecy():
     """Under correlated noise too: without secrecy of the cohorts it is the guarantee of groups."""
     limit = Participation(most=4, min_separation=5, num_rows=20)
@@ -245,6 +246,7 @@ class TestExamples:
         plan = changed(unit="example", **changes)
         return say(plan, mode=mode, corpus=data, side=side)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("given", "title", "there"),
         [

@@ -55,6 +55,7 @@ def test_csv_holds_the_rows_of_json(groups) -> None:
     assert read[3]["finished"] == "false" and read[0]["relation"] == "add-remove"
 
 
+@pytest.mark.slow
 def test_csv_of_runs_that_measure_different_things_has_a_column_for_each(make_run) -> None:
     other = make_run("b", name="errors")
     reseal(other, measures=[MSE.to_json()])

@@ -89,6 +89,7 @@ def test_labels_are_never_alike(make_run, tmp_path) -> None:
     assert labels == [f"adadps-tags · {run}" for run in runs]
 
 
+@pytest.mark.slow
 def test_unfinished_runs_are_marked_and_kept_apart(make_run) -> None:
     whole, part = make_run("a", planned=20), make_run("b", rounds=5, planned=20, seed=1)
     groups = read_groups([whole, part])
@@ -158,6 +159,7 @@ class TestSections:
         assert rows[0]["gap_closed"] == pytest.approx(rows[0]["gain"] / (best - 0.18))
         assert rows[1]["gap_closed"] is None  # not private: it is what the gap is measured to
 
+    @pytest.mark.slow
     def test_without_public_only_nothing_is_claimed(self, make_run):
         groups = read_groups([make_run("a"), make_run("b", noise_multiplier=None, name="free")])
         [row, _] = as_rows(groups)
@@ -232,6 +234,7 @@ class TestCurves:
         assert "noise.target_epsilon" not in " ".join(labels) and labels[0].count("%") == 2
         assert point_legend(points).count("<li>") == 5
 
+    @pytest.mark.slow
     def test_a_label_makes_one_curve_of_differently_tuned_runs(self, make_run):
         tuned = ((2.0, 100.0), (0.7, 500.0))
         runs = [

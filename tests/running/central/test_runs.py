@@ -179,6 +179,7 @@ def test_a_killed_run_goes_on_from_the_last_step_kept(tmp_path, at, goes_on_from
     assert kept(folder)[-1] == reaches and len(set(kept(folder))) == len(kept(folder))
 
 
+@pytest.mark.slow
 def test_killed_twice_at_the_same_step(tmp_path):
     folder = tmp_path / "r"
     with pytest.raises(KeyboardInterrupt):
@@ -266,6 +267,7 @@ class TestCommand:
     def run(self, *arguments):
         return CliRunner().invoke(cli.app, [str(a) for a in arguments])
 
+    @pytest.mark.slow
     def test_by_module_and_function(self, tmp_path):
         said = self.run("run", NAME, "--out", tmp_path / "r", "-s", "steps=8", "--seed", "3")
         assert said.exit_code == 0, said.output
@@ -279,6 +281,7 @@ class TestCommand:
         assert verified.exit_code == 0, verified.output
 
 
+@pytest.mark.slow
 def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
     """Of the attempts at step 7 the second goes into the model; with the first's it differs."""
     with pytest.raises(KeyboardInterrupt):

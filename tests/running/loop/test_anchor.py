@@ -65,6 +65,7 @@ def refused(found, message):
     return True
 
 
+@pytest.mark.slow
 def test_without_an_anchor_a_copy_is_continued_besides_and_both_verify(tiny_corpus, tmp_path):
     """What there is to find, and the statement says that it cannot be found."""
     one = interrupted(tiny_corpus, tmp_path / "one")
@@ -147,6 +148,7 @@ def test_an_anchored_run_does_not_go_on_without_its_anchor(tiny_corpus, tmp_path
     assert found.ok and any("not compared: give --anchor" in c.text for c in found.checks)
 
 
+@pytest.mark.slow
 def test_an_anchor_belongs_to_one_run_and_lies_elsewhere(tiny_corpus, tmp_path):
     anchor = tmp_path / "elsewhere.anchor"
     interrupted(tiny_corpus, tmp_path / "one", anchors_of(anchor))

@@ -27,6 +27,7 @@ def interrupted(corpus, folder, after=4):
 
 
 class TestDamage:
+    @pytest.mark.slow
     def test_torn_last_lines_are_cut_off(self, tiny_corpus, tmp_path):
         folder = interrupted(tiny_corpus, tmp_path / "run")
         for name, torn in (
@@ -88,6 +89,7 @@ class TestDamage:
         with pytest.raises(ValueError, match="older than the state"):
             resume_run(folder)
 
+    @pytest.mark.slow
     def test_another_runs_ledger_is_refused(self, tiny_corpus, tmp_path):
         folder = interrupted(tiny_corpus, tmp_path / "run")
         start(tiny_corpus, tmp_path / "other").run()
@@ -120,6 +122,7 @@ class TestDamage:
         with pytest.raises(ValueError, match="not the one the run was started with"):
             resume_run(folder)
 
+    @pytest.mark.slow
     def test_from_an_older_state_rounds_are_paid_and_drawn_anew(
         self, tiny_corpus, tmp_path, monkeypatch
     ):
@@ -189,6 +192,7 @@ class TestDamage:
         Corpus.open(at).add_roster(RosterSpec(name="later", rule="first-sorted", size=5))
         assert resume_run(folder).run()["rounds"] == 5
 
+    @pytest.mark.slow
     def test_folders_that_hold_a_run_or_none(self, tiny_corpus, tmp_path):
         start(tiny_corpus, tmp_path / "run").run()
         with pytest.raises(ValueError, match="--resume"):

@@ -260,6 +260,7 @@ def test_nothing_is_keyed_by_the_seed_alone(tiny_corpus, tmp_path):
     assert len(digests | {training_digest(bare.plan, ("u2",), params)}) == 4
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_its_digest_from_the_ledger(tiny_corpus, tmp_path, monkeypatch):
     from fedpriv.runs import folder
     from fedpriv.runs.prepared import resume_run

@@ -141,6 +141,7 @@ class Losing(SerialBackend):
         return super().partial_sum(**given)
 
 
+@pytest.mark.slow
 def test_whoever_is_missing_later_ends_it_and_a_resumed_run_releases_for_the_same_charge(
     tiny_corpus, tmp_path
 ):

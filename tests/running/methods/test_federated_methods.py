@@ -82,6 +82,7 @@ def moved(out, rounds=4):
 
 
 class TestDropouts:
+    @pytest.mark.slow
     def test_who_drops_out_contributes_zero_and_the_denominator_stays(self, tmp_path):
         out = tmp_path / "run"
         run = fp.run(votes(dropout_rate=0.4), out, progress=False)
@@ -101,6 +102,7 @@ class TestDropouts:
             for step in moved(out):
                 np.testing.assert_allclose(step, 1 / USERS, atol=1e-6)
 
+    @pytest.mark.slow
     def test_they_are_the_same_on_threads_and_after_a_crash(self, tmp_path):
         class Stop(fp.Callback):
             def on_round(self, released, round_num):
@@ -116,6 +118,7 @@ class TestDropouts:
         for other in (two, three):
             np.testing.assert_array_equal(one.params["w"], other.params["w"])
 
+    @pytest.mark.slow
     def test_they_change_neither_epsilon_nor_noise(self, tmp_path):
         private = {"noise": "gaussian", "noise_multiplier": 1.0, "bound": "clip"}
         plain, dropping = (
@@ -208,6 +211,7 @@ class TestOnCompiledTrainers:
         if "clip_norm" not in options:
             assert one.epsilon == plain.epsilon
 
+    @pytest.mark.slow
     def test_neutral_values_are_the_run_without_them(self, tiny_corpus):
         given = {"corpus": tiny_corpus.directory, "progress": False, **TAGS}
         neutral = {

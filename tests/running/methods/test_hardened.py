@@ -45,6 +45,7 @@ def said_of(out):
     )
 
 
+@pytest.mark.slow
 def test_by_user_it_is_hardened_and_draws_nothing_but_whole_numbers(
     tiny_corpus, tmp_path, monkeypatch
 ):

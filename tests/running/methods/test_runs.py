@@ -97,6 +97,7 @@ class Killed(BaseException):
     """The process is gone."""
 
 
+@pytest.mark.slow
 def test_a_release_that_was_cut_off_is_made_again_the_same(tiny_corpus, tmp_path, monkeypatch):
     whole = started("bolt-on-tags", tiny_corpus, tmp_path / "whole")
     play(whole)

@@ -141,6 +141,7 @@ def test_a_secure_run_may_start_in_public_and_says_nothing_of_who_is_tested(tmp_
     assert summary["start"]["kind"] == "public" and "accuracy_public_only" not in summary
 
 
+@pytest.mark.slow
 def test_a_task_with_nothing_public_to_learn_from(tmp_path):
     summary = start_run(of_users(public_train=None), None, None, tmp_path / "r").run()
     assert "accuracy_public_only" not in summary and "gain" not in summary
@@ -170,6 +171,7 @@ def test_a_start_from_a_file(tmp_path, kind):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_public_examples_to_learn_from_that_are_somebodys(tmp_path):
     """Red before they were compared: an ε was printed that does not hold for user u03."""
     own = {"public_train": tuple(map(np.concatenate, zip(person(3), person(99), strict=True)))}

@@ -151,6 +151,7 @@ def test_another_roster_or_relation_does_not_add_up(runs, tmp_path):
     assert "whoever is on both has both" in statement.not_covered[0]
 
 
+@pytest.mark.slow
 def test_an_exported_file_says_itself_where_it_is_from(runs, tmp_path):
     file = exported(runs.place / "secure", tmp_path / "model")
     alone = shutil.copy(file, tmp_path / "alone.safetensors")
@@ -192,6 +193,7 @@ def test_a_copy_of_a_checkpoint_is_a_file_of_unknown_origin(runs, tmp_path, name
     assert run_statement(folder).to_json()["with_start"] is None
 
 
+@pytest.mark.slow
 def test_so_is_what_a_run_never_released(runs, tmp_path):
     """A file put into the checkpoints of a run with privacy is not that run's."""
     before = shutil.copytree(runs.place / "secure", tmp_path / "before")

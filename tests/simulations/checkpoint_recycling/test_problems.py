@@ -60,6 +60,7 @@ def test_models_are_those_that_a_run_makes_itself(conversions, own, more, monkey
         assert (models[LAST][name] != array).any()
 
 
+@pytest.mark.slow
 def test_outputs_are_those_that_a_run_would_measure(conversions):
     experiment = conversions.make().with_options({**conversions.options, "target-epsilon": 6.0})
     made = build(experiment, None)

@@ -102,6 +102,7 @@ class TestTogether:
             np.testing.assert_allclose(mine.total[name], array, rtol=1e-6, atol=1.0 if grid else 0)
             assert np.abs(np.asarray(array)).max() > 0
 
+    @pytest.mark.slow
     def test_a_round_has_the_share_that_it_is_given(self, site):
         made = build(site.experiment("adadps-tags", given(site, "dp-sgd")), site.corpus)
         every = np.ones(len(site.view().columns.labels), bool)
@@ -159,6 +160,7 @@ class TestAggregates:
 
 
 class TestRows:
+    @pytest.mark.slow
     def test_seeds_are_runs_of_their_own_and_kept(self, site, monkeypatch):
         one, two = (
             site.aggregated("adadps-tags", given(site, "dp-sgd"), seed, WHICH) for seed in (0, 1)
@@ -253,6 +255,7 @@ class TestChoice:
         assert chosen[LAST].rate == 1.0 and not chosen[LAST].on_edge
 
 
+@pytest.mark.slow
 def test_the_tree_and_bands_differ_in_the_noise_alone(site):
     tree, bands = (
         site.experiment("adadps-ftrl-tags", given(site, name)) for name in ("tree", "bands")
@@ -400,6 +403,7 @@ def test_methods_at_the_last_iterates_rate_stand_beside_those_at_their_own(tmp_p
 
 
 class TestCorpus:
+    @pytest.mark.slow
     def test_reduced_without_a_corpus_is_small_and_synthetic(self, tmp_path, monkeypatch):
         """The reduced size takes a small corpus where none is named."""
         monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path))

@@ -183,6 +183,7 @@ class TestMinimum:
             assert furthest <= bound
         assert furthest >= 0.9 * bound
 
+    @pytest.mark.slow
     def test_what_is_not_found_is_not_released(self, monkeypatch):
         x, y = data(60)
         monkeypatch.setattr(comparators, "_STEPS", 1)

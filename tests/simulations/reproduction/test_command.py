@@ -108,6 +108,7 @@ class TestCommand:
         assert "--processes 2 with --device cuda:0: one process trains on a GPU" in said
         assert not (tmp_path / "r").exists()
 
+    @pytest.mark.slow
     def test_a_beginning_up_to_a_hyphen_means_all_of_them(self, tmp_path):
         out = tmp_path / "o.md"
         said = self.run("other-table1", "--seeds", 1, "--results", tmp_path / "r", "--out", out)
@@ -117,6 +118,7 @@ class TestCommand:
         assert "Table 11" not in text
         assert "# Other, real\n" in said.output and "# Other, Table 1 (" in said.output
 
+    @pytest.mark.slow
     def test_data_that_are_not_to_be_had_do_not_keep_the_others(self, tmp_path, monkeypatch):
         def fail(split, reduced):
             raise ValueError("download it first")
@@ -131,6 +133,7 @@ class TestCommand:
         assert "other-table1-gone: download it first" in self.errors.getvalue()
         assert said.exit_code != 0 and "not reproduced: other-table1-gone" in str(said.exception)
 
+    @pytest.mark.slow
     def test_a_study_is_run(self, tmp_path, monkeypatch):
         calls, tables = [], sys.modules["synthetic_tables"]
 

@@ -98,6 +98,7 @@ def test_calibrated_noise_is_in_the_line_and_on_the_page(by_user):
     assert "per user" in text and "(SYNTHETIC data)" in text
 
 
+@pytest.mark.slow
 def test_a_figure_has_a_curve_over_rounds(by_user):
     one = figure(Row(label="a", cells={"ours": Cell(make=by_user)}), points=2)
     [found] = final_runs(one, {}, seeds=(1,), reduced=False)

@@ -19,6 +19,7 @@ from simulations.reproduction.runs import Run, perform, reported_runs
 
 
 class TestTable:
+    @pytest.mark.slow
     def test_paper_and_ours_side_by_side(self, tmp_path):
         text = shown(table(row("DP-SGD", 0.63, RATES), row("DP²", None)), tmp_path / "r")
         assert text.startswith("# Tiny, Table 1 (SYNTHETIC data)\n")
@@ -233,6 +234,7 @@ class TestFigure:
     def text(self, one, path, **more):
         return markdown(one, done_for(one, path), seeds=SEEDS, **more)
 
+    @pytest.mark.slow
     def test_last_values_and_epsilon(self, tmp_path):
         one = figure(row("DP-SGD", None, RATES), row("none", noise="none", bound="none"))
         done = done_for(one, tmp_path / "r")

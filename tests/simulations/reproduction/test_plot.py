@@ -51,6 +51,7 @@ def names(drawing):
     return [text.get_text() for text in drawing.legends[0].get_texts()]
 
 
+@pytest.mark.slow
 def test_rows_measured_elsewhere_are_drawn_below_the_others(drawn, tmp_path):
     given = Given(label="elsewhere", values={"ours": 0.9})
     one = replace(table(row("a")), given=(given,), scale=100.0)
@@ -98,6 +99,7 @@ class TestTable:
         assert len(marks.get_facecolors()) == 0
         assert names(drawing) == ["the paper", "as here"]
 
+    @pytest.mark.slow
     def test_means_and_spreads_of_the_seeds(self, drawn, tmp_path):
         one = table(row("a"), scale=100.0)
         done = done_for(one, tmp_path / "r")
@@ -123,6 +125,7 @@ class TestTable:
 
 
 class TestFigure:
+    @pytest.mark.slow
     def test_means_over_seeds_with_a_band(self, drawn, tmp_path):
         one = figure(row("a"), scale=100.0)
         done = done_for(one, tmp_path / "r")
@@ -148,6 +151,7 @@ class TestFigure:
         assert len(left.lines) == 2 and len(right.lines) == 1
         assert names(drawing) == ["a", "b †"] and "† not private" in words(drawing)
 
+    @pytest.mark.slow
     def test_a_seed_that_diverged_leaves_a_gap(self, drawn, tmp_path):
         one = figure(row("a"), measure=LOSS)
         done = done_for(one, tmp_path / "r")

@@ -53,6 +53,7 @@ class TestTuning:
         assert {run.seed for run in runs} == {TUNING_SEED}
         assert {run.split for run in runs} == {"validation"}
 
+    @pytest.mark.slow
     def test_final_runs_are_on_test_with_what_was_chosen(self, tmp_path):
         one = table()
         done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
@@ -96,12 +97,14 @@ class TestTakenOver:
             )
         )
 
+    @pytest.mark.slow
     def test_nothing_is_tuned_for_it(self, tmp_path):
         done = complete(tuning_runs(self.table(), reduced=False), tmp_path / "r")
         assert len(done) == len(RATES)
         only = table(self.table().rows[2])  # without the cell whose choice it shares
         assert len(complete(tuning_runs(only, reduced=False), tmp_path / "s")) == len(RATES)
 
+    @pytest.mark.slow
     def test_what_the_other_cell_chose_adapted_for_its_own_experiment(self, tmp_path):
         one = self.table()
         done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
@@ -116,6 +119,7 @@ class TestTakenOver:
 class TestIdentity:
     base = Run(experiment=made(), split="test", seed=0, reduced=False)
 
+    @pytest.mark.slow
     def test_every_option_changes_it(self):
         base = self.base.experiment.with_options(
             {

@@ -93,6 +93,7 @@ class TestRows:
             del line["seconds"]
         assert one == two
 
+    @pytest.mark.slow
     def test_workers_are_kept_from_run_to_run(self, tmp_path):
         def note():
             with (tmp_path / "pids").open("a") as out:
@@ -143,6 +144,7 @@ class TestDeath:
             list(performed(todo, 2))
         assert not is_alive(other)
 
+    @pytest.mark.slow
     def test_what_had_ended_is_in_the_file_and_not_done_again(self, tmp_path):
         path = tmp_path / "r"
         todo = [run(9, after_rows(path, 3, die)), run(0), run(1), run(2)]
@@ -153,6 +155,7 @@ class TestDeath:
         complete([run(9), *todo[1:]], path, tell=lambda done, row: told.append(row["seed"]))
         assert told == [9]
 
+    @pytest.mark.slow
     def test_a_row_that_ended_beside_a_death_is_kept(self, tmp_path, monkeypatch):
         """Both answers lie there when they are looked at; the dead worker's comes first."""
         pid, ended, answered = tmp_path / "pid", tmp_path / "ended", tmp_path / "answered"
@@ -185,6 +188,7 @@ class TestDeath:
 
 
 class TestLeaving:
+    @pytest.mark.slow
     def test_closing_ends_them_in_the_middle_of_a_run(self, tmp_path):
         other = tmp_path / "other"
         rows = performed([run(0, stuck(other)), run(1)], 2)
@@ -193,6 +197,7 @@ class TestLeaving:
         rows.close()
         assert not is_alive(other)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("number", "everyone"),
         [

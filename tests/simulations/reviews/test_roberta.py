@@ -81,6 +81,7 @@ def test_logits_are_those_of_transformers(folder, length):
         torch.testing.assert_close(module(x), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_key_draws_a_new_head_whatever_the_file_has(folder):
     files, one, same, other = (load_roberta(folder, key=k) for k in (None, KEY, KEY, KEY.fold(1)))
     heads = [m.classifier.out_proj.weight for m in (files, one, same, other)]
@@ -102,6 +103,7 @@ def norm(update):
     return float(sum(u.double().square().sum() for u in update.values()) ** 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend", ["ghost", *(pytest.param(b, marks=pytest.mark.slow) for b in ("vmap", "loop"))]
 )
@@ -125,6 +127,7 @@ def test_bounded_sum_is_that_of_plain_autograd(folder, backend):
     assert gap**0.5 < 1e-5 * sum(np.square(e).sum() for e in expected.values()) ** 0.5
 
 
+@pytest.mark.slow
 def test_layers_have_rules(folder):
     made = choose(load_roberta(folder), nn.functional.cross_entropy, rows(folder), LABELS)
     assert made.backend == "ghost" and not made.is_random

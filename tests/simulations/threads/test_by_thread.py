@@ -156,6 +156,7 @@ def test_a_site_without_dates_is_refused_by_time(small, tiny_corpus, tmp_path):
         call(tiny_corpus, tmp_path, split="by-time", epsilons=(8.0,))
 
 
+@pytest.mark.slow
 def test_fewer_public_users_are_said(small, tiny_corpus, tmp_path, capsys):
     number = len(tiny_corpus.view().public_users) // 2
     call(tiny_corpus, tmp_path, public_users=number, epsilons=(8.0,), only=("public start",))

@@ -34,6 +34,7 @@ def test_an_experiment_runs(make, corpus, tmp_path):
     assert (tmp_path / "run" / "tokens.json").is_file()
 
 
+@pytest.mark.slow
 def test_sizes_and_lengths_are_options(corpus):
     full = words.fedavg_words().with_options({"model": "full", "sequence-length": 9})
     made = build(full, corpus)

@@ -40,6 +40,7 @@ def test_a_private_run_ranks_better_than_chance(tmp_path):
     assert summary["auc_loss_public"] < 0.4
 
 
+@pytest.mark.slow
 def test_outputs_together_would_leave_its_headline_unmeasured():
     small = {"log-rows": 60, "buckets": 20, "batch-size": 10.0, "aggregate": "opa"}
     with pytest.raises(ValueError, match=r"measured by accuracy.*AUC loss; give.*ema or upa"):

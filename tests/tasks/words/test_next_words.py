@@ -51,6 +51,7 @@ def test_no_thread_stands_on_both_sides(view):
     assert sides[0] and sides[1] and not sides[0] & sides[1]
 
 
+@pytest.mark.slow
 def test_the_published_network_has_the_published_number_of_parameters():
     from fedpriv.models.text import Tokens
 

@@ -31,6 +31,7 @@ def selected(values, groups, **options):
     return judge(values, groups, reference="reference", key=KEY, **options).selected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("groups", "repetitions"),
     [(FEWEST_GROUPS, 400), (30, 400), pytest.param(200, 400, marks=pytest.mark.slow)],

@@ -349,6 +349,7 @@ class TestKept:
             self._run(partial(TorchOptimizer, optimizer=once), tmp_path)
         assert not (tmp_path / "run" / "ledger.jsonl").exists()
 
+    @pytest.mark.slow
     def test_a_scheduler_that_counts_everybodys_steps_ends_a_simulation(self, tmp_path):
         class Halving:
             steps = 0

@@ -115,6 +115,7 @@ class TestExtremes:
         assert abs(ends[0] - ends[1]) == pytest.approx(expected)
         assert bound == pytest.approx(expected)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("b", [1, 10, 50])
     def test_quadratics_have_no_gain_from_b(self, b):
         """ℓ = ½w² - zw, z in [-1, 1], m = 100, k = 5, η = 1/t: sup is 2L₀/γm = .02 whatever b.

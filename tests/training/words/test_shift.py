@@ -99,6 +99,7 @@ def corpus(tmp_path_factory):
     return phrases.write(tmp_path_factory.mktemp("corpora") / "phrases")
 
 
+@pytest.mark.slow
 def test_threads_and_serial_find_the_same_sum(corpus):
     task = NextWords(
         open_word_view(corpus), size=TINY, length=6, shift=Shift(kind="smooth", period=6)

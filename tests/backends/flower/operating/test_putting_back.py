@@ -71,6 +71,7 @@ def test_a_server_upgraded_and_rolled_back_between_rounds_releases_the_same(
     assert epsilons["same"] == epsilons["changed"]
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_format_that_this_version_does_not_know_is_refused(deploy, tmp_path):
     """A rollback behind a change of format: nothing is charged, and the folder stays as it is."""
     folder = tmp_path / "run"

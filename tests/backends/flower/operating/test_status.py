@@ -37,6 +37,7 @@ def files(folder):
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
+@pytest.mark.slow
 def test_a_finished_run(deploy, tmp_path, monkeypatch, capsys):
     deploy(out=tmp_path / "run")
     found, text = said(monkeypatch, capsys, tmp_path / "run")
@@ -54,6 +55,7 @@ def test_a_finished_run(deploy, tmp_path, monkeypatch, capsys):
     assert found["last_error"] is None and found["last_round_ended"] is not None
 
 
+@pytest.mark.slow
 def test_within_a_run_somebody_holds_it(deploy, tmp_path):
     looks = []
     deploy(out=tmp_path / "run", look=lambda: looks.append(run_status(tmp_path / "run")))
@@ -164,6 +166,7 @@ def test_nodes_that_do_not_come_are_an_error_too(deploy, tmp_path, monkeypatch, 
     assert found["nodes"] is None and "register-seconds" in found["last_error"]
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_seen(deploy, tmp_path, monkeypatch, capsys):
     """Its file says that it trains, and nobody holds the ledger."""
     copies = []
@@ -177,6 +180,7 @@ def test_a_killed_server_is_seen(deploy, tmp_path, monkeypatch, capsys):
     assert found["state"] == "interrupted" and "start it again with resume" in text
 
 
+@pytest.mark.slow
 def test_a_secure_run_says_nothing_that_counts_a_rounds_users(
     deploy, tmp_path, monkeypatch, capsys
 ):
@@ -209,6 +213,7 @@ def test_an_error_that_is_a_fault_shows_its_kind_alone(tmp_path):
     assert found is not None and (found.state, found.last_error) == ("stopped", "KeyError")
 
 
+@pytest.mark.slow
 def test_a_run_in_one_process_has_a_status_too(tmp_path, monkeypatch, capsys, tiny_corpus):
     monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus))
     arguments = ("run", "dp-fedavg-tags", "--rounds", "2", "--cohort", "6", "--delta", "0.001")

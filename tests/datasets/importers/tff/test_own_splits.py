@@ -53,6 +53,7 @@ def imported(file, directory, **options):
     return import_stackoverflow(file, directory, num_users=30, **options)
 
 
+@pytest.mark.slow
 def test_its_held_out_users_train_nothing_and_they_alone_are_tested_on(file, tmp_path):
     corpus = imported(file, tmp_path / "c", tff_split="heldout", held_users=12)
     assert corpus.default_roster == "tff-30-heldout-12"

@@ -90,6 +90,7 @@ def test_the_corpus_holds_what_tff_would_make_of_the_file(archive, tmp_path, mul
             assert sorted(examples.labels) == sorted(y[kept].argmax(axis=1))
 
 
+@pytest.mark.slow
 def test_a_seeded_roster_and_few_public_users(archive, tmp_path):
     def views():
         for number, seed in enumerate((1, 1, 2)):
@@ -111,6 +112,7 @@ def test_a_seeded_roster_and_few_public_users(archive, tmp_path):
     assert not set(one.roster) & set(one.public_users)
 
 
+@pytest.mark.slow
 def test_published_counts_are_used_and_said_to_be_private(archive, tmp_path):
     words, tags = tmp_path / "word_count", tmp_path / "tag_count"
     words.write_text("w1 50\nw0 40\nonly1002 30\nabsent 9\n")

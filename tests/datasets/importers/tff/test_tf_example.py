@@ -126,6 +126,7 @@ def test_too_large_and_too_many_are_refused(tff_writer, monkeypatch):
         parse_example(bytes(MAX_EXAMPLE_BYTES + 1))
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data):
     try:

@@ -38,6 +38,7 @@ def test_the_key_is_a_hash_of_title_and_tags(file, tmp_path):
     assert len(expected) < len(QUESTIONS)  # asked twice in the same words: one thread
 
 
+@pytest.mark.slow
 def test_no_title_and_label_is_on_two_sides(file, tmp_path):
     corpus = import_stackoverflow(file, tmp_path / "c", num_users=30)
     for fold in range(5):

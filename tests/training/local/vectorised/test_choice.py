@@ -87,6 +87,7 @@ class TestChoice:
         with pytest.raises(ValueError, match="no kernel of it here"):
             own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
 
+    @pytest.mark.slow
     def test_whole_numbers_beyond_the_model_are_tried_before_a_gpu_sees_them(self, monkeypatch):
         """A label is refused; as large a count, of which the loss makes nothing else, is not."""
         params, key = module_params(built("mlp")[0]), Key.simulation(0)

@@ -75,6 +75,7 @@ def test_adagrad_once_an_epoch_is_not_rmsprop():
     assert not np.array_equal(flat(sums), flat(means))
 
 
+@pytest.mark.slow
 def test_a_preconditioner_of_ones_is_dp_sgd_bit_for_bit():
     ones = BASE.with_options({"preconditioner": "side-information", "side-information": "ones"})
     np.testing.assert_array_equal(flat(run(ones)[2][-1]), flat(run(BASE)[2][-1]))

@@ -50,6 +50,7 @@ def test_a_group_with_such_an_example_contributes_zero():
     assert gap(gradients.bounded_sum(params, groups, bound), expected) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend", "chunk"),
     each_once(
