@@ -130,7 +130,7 @@ docs: $(STAMP)
 options: $(STAMP)
 	$(BIN)/python -m docs.write_options
 
-test-full: $(STAMP)
+test-full: encoder
 	$(MAKE) --jobs 2 check suite TESTS='-m "slow or not slow"'
 
 # Every claim's tests must pass, and each of its mutants must turn them red.

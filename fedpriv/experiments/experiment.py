@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -351,6 +351,9 @@ class Experiment(ABC):
 
 LONGEST_NOISE = 2.0
 """Of `Settings.noise_length`; above, no gain over public examples is expected."""
+SHORT_NOISE = 0.4
+"""Of `Settings.noise_length`; up to it a gain is expected even where public examples are too few to
+show it. Chosen on the runs of `docs/results/defaults.md`."""
 FEWEST_PUBLIC_EXAMPLES = 50
 """Fewer cannot show a gain; see `Settings.caution`."""
 
@@ -389,6 +392,11 @@ class Settings:
     def expects_gain(self) -> bool:
         """Whether private training is expected to beat public examples alone."""
         return self.noise_length <= LONGEST_NOISE
+
+    @property
+    def expects_clear_gain(self) -> bool:
+        """Whether a released model is returned unless public examples speak against it."""
+        return self.noise_length <= SHORT_NOISE
 
     @property
     def can_show_gain(self) -> bool:
@@ -441,6 +449,12 @@ class Settings:
             "expects_gain": self.expects_gain,
             "can_show_gain": self.can_show_gain,
         }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Settings:
+        """Return what `to_json` was made of."""
+        values = {one.name: found[one.name] for one in fields(cls)}
+        return cls(**{**values, "chosen": tuple(found["chosen"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,7 +140,7 @@ def candidates_table(run: RunRecord) -> dict[str, Any] | None:
 
     Returns:
         "names" of columns; "rows" of name, cells and whether it was selected; "level" of the lower
-        ends.
+        ends; "expected", the model that is returned unless it is behind, or "".
     """
     found = run.selection
     if not found.get("judged") or not run.figures:
@@ -161,4 +161,5 @@ def candidates_table(run: RunRecord) -> dict[str, Any] | None:
         "names": ("model", measure.label, "gain", "standard error", "lower end"),
         "rows": rows,
         "level": percent(found["level"], 0),
+        "expected": describe_candidate(found["expected"]) if found.get("expected") else "",
     }

@@ -31,7 +31,7 @@ from fedpriv.checkpoints.tensor_files import (
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build, in_study
-from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.experiment import Components, Experiment, Settings
 from fedpriv.experiments.load import from_anywhere
 from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.experiments.user_code import user_code
@@ -403,6 +403,8 @@ def resume_run(
         folder.check_data(components.task)
         trial = _try(components, root, _read_start(path, document))
         state = folder.resume(trial.state, components.algorithm.decided)
+        if document["settings"] is not None:  # the options are settled now, and choose nothing
+            components = replace(components, settings=Settings.from_json(document["settings"]))
     except BaseException:
         folder.close()
         raise

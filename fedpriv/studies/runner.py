@@ -49,6 +49,8 @@ from fedpriv.training.stopping import interruptible
 #: Seconds that a study's lock is waited for: workers of a command that was killed leave by then.
 _LOCK_SECONDS = 10.0
 _LOCK = ".lock"
+#: What a command that was killed before its first trial may have left.
+_BEFORE = {_LOCK, f".{DOCUMENT}.part"}
 _LONGEST_REASON = 500
 
 Row = dict[str, Any]
@@ -165,7 +167,13 @@ def run_study(
     with interruptible(), _held(out), ExitStack() as stack:
         file = out / ENDED
         json_lines.cut_torn_line(file)
-        ended = {str(row["key"]): row for row in json_lines.read(file)}
+        # One whose run folder was removed since is run again, as if it had never ended.
+        rows = {str(row["key"]): row for row in json_lines.read(file)}
+        ended = {
+            key: row
+            for key, row in rows.items()
+            if row["failure"] is not None or (out / RUNS / key).is_dir()
+        }
         if retry_failed:
             ended = {key: row for key, row in ended.items() if row["failure"] is None}
         progress = Progress(ended=ended, workers=workers)
@@ -505,7 +513,7 @@ def _check_folder(out: Path) -> None:
             raise ValueError(
                 f"{out} holds something else than a study's trials; give another folder"
             )
-    elif out.exists() and any(path.name != _LOCK for path in out.iterdir()):
+    elif out.exists() and not {path.name for path in out.iterdir()} <= _BEFORE:
         raise ValueError(f"{out} holds files and no study; give another folder")
 
 

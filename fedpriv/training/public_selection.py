@@ -22,6 +22,8 @@ LEVEL = 0.95
 """Probability that no model that is no better than the reference is selected."""
 CLEARLY = 2.0
 """Standard errors by which a model must be ahead of one that is preferred to it."""
+BEHIND = 0.5
+"""Standard errors by which a model that is expected to be better may be behind the reference."""
 NUM_RESAMPLES = 2000
 FEWEST_GROUPS = 10
 """Below this hardly any gain could be shown, and the reference stays."""
@@ -82,12 +84,14 @@ class Judgement:
         judged: Each model by name, the reference among them.
         num_examples: Public examples that judged.
         num_groups: Groups of them.
+        expected: The name of the model that was expected to be better; None of none.
     """
 
     selected: str
     judged: Mapping[str, Judged]
     num_examples: int
     num_groups: int
+    expected: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -96,6 +100,7 @@ class Judgement:
             "level": LEVEL,
             "examples": self.num_examples,
             "groups": self.num_groups,
+            "expected": self.expected,
             "judged": {name: asdict(one) for name, one in self.judged.items()},
         }
 
@@ -106,10 +111,13 @@ def judge(
     *,
     reference: str,
     key: Key,
+    expected: str | None = None,
     higher_is_better: bool = True,
 ) -> Judgement:
     """Compare models with a reference and select one, or the reference.
 
+    A model that is expected to be better is selected unless it is behind the reference by more than
+    `BEHIND` standard errors. Where none is, or it is behind, a model has to be shown to be better.
     A model is eligible where its gain, over its root mean square, exceeds the quantile of the
     largest of all models' such statistics (max-t) in a wild bootstrap: the differences from the
     reference change their sign at random, those of a group together and those of all models
@@ -124,13 +132,15 @@ def judge(
             changes nothing.
         reference: A name among `values`: what is selected unless another is shown to be better.
         key: Draws the signs.
+        expected: A name among `values`, of a model that something else than these examples lets
+            expect to be better than the reference; None for none.
         higher_is_better: Of the measure.
 
     Guarantees:
         * A function of its arguments alone.
-        * Where no model is better than the reference, one is selected with probability at most
-          1 - `LEVEL`, for any number of groups if their differences are symmetric about zero, and
-          approximately for many groups if they are not.
+        * Where none is expected to be better, and no model is better than the reference, one is
+          selected with probability at most 1 - `LEVEL`, for any number of groups if their
+          differences are symmetric about zero, and approximately for many groups if they are not.
     """
     names = [name for name in values if name != reference]
     base, sign = values[reference], 1.0 if higher_is_better else -1.0
@@ -160,8 +170,15 @@ def judge(
         behind = _stderr(sums[:, [best]] - sums[:, eligible], sizes)
         near = gains[best] - gains[eligible] <= CLEARLY * behind
         selected = names[eligible[np.argmax(near)]]
+    if expected is not None and len(sizes) >= FEWEST_GROUPS:
+        one = judged[expected]
+        selected = expected if one.gain >= -BEHIND * one.stderr else selected
     return Judgement(
-        selected=selected, judged=judged, num_examples=len(base), num_groups=len(sizes)
+        selected=selected,
+        judged=judged,
+        num_examples=len(base),
+        num_groups=len(sizes),
+        expected=expected,
     )
 
 

@@ -88,6 +88,7 @@ def run(cell: Mapping[str, Any], corpora: Path) -> dict[str, Any]:
         "gain": summary["gain"],
         "unselected": unselected[0],
         "selected": summary["selection"]["selected"],
+        "expected": summary["selection"].get("expected"),
         "judged": summary["selection"].get("judged"),
         "groups": summary["selection"].get("groups"),
         "settings": settings.to_json(),
@@ -117,6 +118,7 @@ def page(
         usual=[one for one in done if one["spec"]["kind"] not in difficult],
         hard=[one for one in done if one["spec"]["kind"] in difficult],
         refused=[one for one in runs if "refused" in one], encoded=encoded,
+        expected=_expected, fresh=_fresh([one for one in [*done, *encoded] if one.get("fresh")]),
         below=_below, gains_table=_gains_table, power_table=_power_table,
         forecast_table=_forecast_table, compared=compared, grid_table=_grid_table,
         crossed=crossed, crossed_table=cross_fitted.table,
@@ -132,6 +134,32 @@ def _below(runs: Sequence[Run]) -> str:
         f"{below} of {len(runs)} returned models were below public examples alone by more than a "
         f"point ({NOT_WORSE:.0%} were allowed), and {unselected} would have been without selection "
         "(`select=last`)."
+    )
+
+
+def _expected(runs: Sequence[Run]) -> str:
+    """Return how often a gain was expected, and what came of it."""
+    found = [one for one in runs if one.get("expected")]
+    returned = [one for one in found if one["selected"] == one["expected"]]
+    worse = sum(one["gain"] < -POINT for one in returned)
+    return (
+        f"In {len(found)} of {len(runs)} runs one was; {len(returned)} of them returned the "
+        f"released model, of which {worse} were below public examples alone by more than a point."
+    )
+
+
+def _fresh(runs: Sequence[Run]) -> str:
+    """Return what came of runs that were made after the rule was chosen."""
+    if not runs:
+        return ""
+    gains = [one["gain"] for one in runs]
+    before = [unselected_gain(one) for one in runs]
+    return (
+        f"Of {len(runs)} fresh ones, with seeds and folds that it was not chosen on, "
+        f"{sum(gain < -POINT for gain in gains)} returned a model below public examples alone by "
+        f"more than a point, and {sum(gain < -POINT for gain in before)} would have without "
+        f"selection; the mean gain is {100 * mean(gains):+.1f} points, and "
+        f"{100 * mean(before):+.1f} without selection."
     )
 
 

@@ -372,8 +372,8 @@ def _trained(
         return read(file)
 
     def work() -> None:
-        task, params = train(experiment, study.corpus, seed)
-        keep(file, task.outcomes(params))
+        trained = train(experiment, study.corpus, seed)
+        keep(file, trained.task.outcomes(trained.params))
 
     pace.work(f"{view.split.name}, seed {seed}: {name}", work)
     return read(file)

@@ -45,7 +45,7 @@ from simulations.reproduction import items
 from simulations.reproduction.study import publish, render, table, write
 from simulations.threads.methods import BY_SIZE, METHODS, PLAIN_WORDS, Method
 from simulations.threads.page import epsilon_words, point
-from simulations.threads.study import CENTRAL, PUBLIC, Study, check_options, model_name
+from simulations.threads.study import CENTRAL, PUBLIC, RETURNED, Study, check_options, model_name
 
 MINILM = "all-minilm-l6-v2-10f28a0f1270785b"
 PRIVATE, FEDERATED = "private", "federated"
@@ -265,8 +265,11 @@ def reproduce(
         "threads/encoders.md.jinja",
         dense_is_easier=_dense_is_easier(evaluated),
         evaluation=data, data=data.data, folds=folds, guarantee=words, seeds=seeds,
+        controls="random" in kinds, federated=any(kind.federated for kind in kinds.values()),
+        only=",".join(kinds), epsilons=",".join(f"{one:g}" for one in epsilons),
         accuracy=_accuracies(evaluated, kinds, epsilons),
         shares=_shares(evaluated, kinds, epsilons),
+        returned=_returned(evaluated, kinds, epsilons),
         differences=table(
             ["", "against", "difference"],
             [[a, b, percent(one, signed=True)] for (a, b), one in compared.items()],
@@ -303,13 +306,13 @@ def _together(measured: Mapping[str, Sequence[Fold]]) -> list[Fold]:
 
 
 def _pairs(kinds: Mapping[str, Inputs], epsilons: Sequence[float]) -> list[tuple[str, str]]:
-    """Return what is compared: private rows with public-only, and titles with plain words."""
+    """Return what is compared: private rows with public-only, and dense rows with plain words."""
     found = []
     for name in kinds:
         for epsilon in epsilons:
             private = f"{name}: {model_name(PRIVATE, epsilon)}"
             found.append((private, f"{name}: {PUBLIC}"))
-            if name == "titles" and "words" in kinds:
+            if name in ("titles", "public vectors") and "words" in kinds:
                 found.append((private, f"words: {model_name(PRIVATE, epsilon)}"))
                 found.append((private, f"words: {CENTRAL}"))
     return found
@@ -344,15 +347,28 @@ def _shares(
     return table(["inputs", *(f"ε = {target:g}" for target in epsilons)], rows)
 
 
+def _returned(
+    evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
+) -> str:
+    names = [model_name(f"{PRIVATE}{RETURNED}", epsilon) for epsilon in epsilons]
+    rows = []
+    for name, own in evaluated.items():
+        found = [own.models[one].values["accuracy"] for one in (PUBLIC, *names)]
+        rows.append([kinds[name].label, *map(percent, found)])
+    return table(["inputs", "public-only", *(f"ε = {e:g}" for e in epsilons)], rows)
+
+
 def readme_table(found: Mapping[str, Any]) -> str:
-    """Return the README's table of the published JSON: titles and words, public to central."""
-    epsilons = [model.partition("ε = ")[2] for model in found["titles"]["models"] if "ε" in model]
+    """Return the README's table of the published JSON: what runs return, on titles and words."""
+    returned = f"{PRIVATE}{RETURNED}, ε = "
+    models = found["titles"]["models"]
+    epsilons = [model.removeprefix(returned) for model in models if model.startswith(returned)]
 
     def cells(kind: str, *models: str) -> list[str]:
         of = found[kind]["models"]
         return [percent(Estimate.from_json(of[name]["values"]["accuracy"])) for name in models]
 
-    private = [f"{PRIVATE}, ε = {epsilon}" for epsilon in epsilons]
+    private = [f"{returned}{epsilon}" for epsilon in epsilons]
     rows = [
         [label, *(cell.partition(" (")[0] for cell in cells(kind, PUBLIC)), *cells(kind, *private)]
         + [cell.partition(" (")[0] for cell in cells(kind, CENTRAL)]

@@ -29,12 +29,14 @@ class Method:
         experiment: Its name.
         options: By ε; under None those of a method without privacy.
         cohort: Of the roster; None for a method that draws no cohorts.
+        returned: Whether the model that a run selects on public threads is measured too.
     """
 
     label: str
     experiment: str
     options: Mapping[float | None, Mapping[str, Option]]
     cohort: float | None = _COHORT
+    returned: bool = False
 
     @property
     def is_private(self) -> bool:
@@ -153,6 +155,7 @@ BY_SIZE: Mapping[str, Method] = {
         experiment=name,
         options={epsilon: {"target-epsilon": epsilon} for epsilon in _TARGETS},
         cohort=None,
+        returned=True,
     )
     for name in ("adadps-tags", "encoder-tags")
 }

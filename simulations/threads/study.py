@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
+from fedpriv.checkpoints.tensor_files import read_tensors, released_models, write_tensors
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.start import public_only
 from fedpriv.hashes import document_sha256
@@ -23,6 +23,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.progress import Pace
+from fedpriv.runs.selection import select
 from fedpriv.tree import Params
 from simulations.evaluation.evaluate import Evaluation, evaluate
 from simulations.evaluation.held_out import (
@@ -36,6 +37,8 @@ from simulations.evaluation.held_out import (
 from simulations.threads.methods import PLAIN_WORDS, UNIT_NORM, Method
 
 PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"
+RETURNED = ", returned"
+"""Behind the name of a method whose model was selected on public threads, as a run does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,8 @@ class Study:
             for name, one in self._beside(view, seed, pace):
                 found[name].append(one)
             for name, method, epsilon in self.trained:
-                found[name].append(self._trained(view, name, method, epsilon, seed, pace))
+                for measured, one in self._trained(view, name, method, epsilon, seed, pace):
+                    found.setdefault(measured, []).append(one)
         return measure_fold(view, {}, inputs=UNIT_NORM, measured_before=found)
 
     def _beside(self, view: TagView, seed: int, pace: Pace) -> Iterator[tuple[str, Outcomes]]:
@@ -147,24 +151,37 @@ class Study:
         epsilon: float | None,
         seed: int,
         pace: Pace,
-    ) -> Outcomes:
-        """Return what a method's model does, trained now or kept from before."""
+    ) -> Iterator[tuple[str, Outcomes]]:
+        """Yield what a method's last model does, and the one that a run returns, by their names.
+
+        Trained now or kept from before.
+        """
         experiment = self._experiment(method, epsilon, view, seed)
         facts = {"roster": view.roster_sha256, "options": experiment.identity(), "version": 1}
-        file = self._file(f"{method.experiment}-{epsilon}", facts)
-        if file.exists():
+        kind = f"{method.experiment}-{epsilon}"
+        files = {name: self._file(kind, facts)}
+        if method.returned:
+            own = name.partition(", ε")[0]
+            files[model_name(f"{own}{RETURNED}", epsilon)] = self._file(f"{kind}-returned", facts)
+        if all(file.exists() for file in files.values()):
             pace.keep()
         else:
             chosen = "rounds" in experiment.automatic
             length = None if chosen else experiment.options().get("rounds")
             said = "" if length is None else f", {length} rounds"
-            train = partial(self._train, view, experiment, seed, file)
+            train = partial(self._train, view, experiment, seed, tuple(files.values()))
             pace.work(f"{view.split.name}, seed {seed}: {name}{said}", train)
-        return read(file)
+        for measured, file in files.items():
+            yield measured, read(file)
 
-    def _train(self, view: TagView, experiment: Experiment, seed: int, file: Path) -> None:
-        task, params = train(experiment, self.corpus, seed)
-        keep(file, outcomes(params, view, UNIT_NORM, task.features_of(view)))
+    def _train(
+        self, view: TagView, experiment: Experiment, seed: int, files: tuple[Path, ...]
+    ) -> None:
+        """Keep what the last model does, and where there is a second file what a run returns."""
+        trained = train(experiment, self.corpus, seed)
+        models = [trained.params, *([trained.returned()] if len(files) > 1 else [])]
+        for params, file in zip(models, files, strict=True):
+            keep(file, outcomes(params, view, UNIT_NORM, trained.task.features_of(view)))
 
     def _experiment(
         self, method: Method, epsilon: float | None, view: TagView, seed: int
@@ -177,21 +194,52 @@ class Study:
         return self.kept / corpus / f"{name}-{document_sha256(dict(facts))[:16]}.safetensors"
 
 
-def train(experiment: Experiment, corpus: Corpus, seed: int) -> tuple[Any, Params]:
-    """Return the task of an experiment, and the params that it ends with."""
-    components = build(experiment, corpus)
-    state: Any = first_state(components, Key.simulation(seed))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """An experiment that was trained to its end.
+
+    Attributes:
+        components: Of it.
+        key: As of a simulated run.
+        state: After the last round.
+    """
+
+    components: Components
+    key: Key
+    state: Any
+
+    @property
+    def task(self) -> Any:
+        """The task."""
+        return self.components.task
+
+    @property
+    def params(self) -> Params:
+        """The params that it ended with, or their average."""
+        return self.components.algorithm.result(self.state)
+
+    def returned(self) -> Params:
+        """Return the model that a run with `select public` returns."""
+        key = self.key.fold("init")
+        released = released_models(self.state.save().released)
+        return select(self.components, self.components.begin(key), None, released, key=key).params
+
+
+def train(experiment: Experiment, corpus: Corpus, seed: int) -> Trained:
+    """Return an experiment's training at its end."""
+    components, key = build(experiment, corpus), Key.simulation(seed)
+    state: Any = first_state(components, key)
     played = rounds(
         components,
         serial(experiment, components),
-        Key.simulation(seed),
+        key,
         state=state,
         eval_every=10**9,
         ends_if_all_fail=False,
     )
     for _, state in played:  # noqa: B007 - the last is measured
         pass
-    return components.task, components.algorithm.result(state)
+    return Trained(components=components, key=key, state=state)
 
 
 def check_options(folds: int, seeds: int, plot: Path | None) -> None:

@@ -108,6 +108,18 @@ class TestTrials:
         assert len(json_lines.read(out / "trials.jsonl")) == 5
 
     @pytest.mark.slow
+    def test_a_trial_whose_folder_was_removed_is_run_again(self, done, tmp_path):
+        """Red when its line alone says that it ended: a table then lacks its seed unsaid."""
+        import shutil
+
+        out = tmp_path / "copy"
+        shutil.copytree(done, out)
+        key = read_study(out).trials[0].key
+        shutil.rmtree(out / "trials" / key)
+        found = run_study(study(), out, workers=1)
+        assert found.trials[0].run.finished and len(json_lines.read(out / "trials.jsonl")) == 5
+
+    @pytest.mark.slow
     def test_trials_of_an_earlier_version_that_stayed_are_counted_and_named(self, done, tmp_path):
         """Red before: "2 private runs" were all that were said to count."""
         import shutil
@@ -186,6 +198,12 @@ class TestFailures:
             fcntl.flock(held, fcntl.LOCK_EX)
             with pytest.raises(ValueError, match="another process runs the study"):
                 run_study(study(), out, workers=1)
+
+    @pytest.mark.slow
+    def test_a_study_killed_while_its_first_file_was_written_goes_on(self, tmp_path):
+        for left in (".lock", ".study.json.part"):
+            (tmp_path / left).touch()
+        assert len(run_study(study(), tmp_path, workers=1).trials) == 4
 
     @pytest.mark.slow
     def test_a_folder_of_something_else_is_left_alone(self, tmp_path):

@@ -159,8 +159,13 @@ class ForgetsItsHead(Adapted):
         return self.heads[0](hidden)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=name, marks=() if name == "user" else pytest.mark.slow)
+        for name, kind in KINDS.items()
+    ],
+)
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -75,6 +75,19 @@ def test_the_choice_hangs_on_no_key_of_the_run(corpus, monkeypatch):
     assert found[0]["judged"] and all(other == found[0] for other in found)
 
 
+@pytest.mark.parametrize(("length", "expected"), [(None, None), (0.41, None), (0.4, "average")])
+def test_short_noise_lets_expect_the_first_released_model(corpus, length, expected):
+    """Only of settings that follow from the data's size; red when any run's model is expected."""
+    components, start, public, released = chosen_among(corpus)
+    chosen = components.settings
+    assert chosen is not None
+    settings = None if length is None else replace(chosen, noise_length=length)
+    components = replace(components, settings=settings)
+    found = select(components, start, public, released)
+    assert found.judgement.expected == expected
+    assert found.name == "average"
+
+
 def threads_read(task, examples):
     """The threads that some examples are of, as far as a word of their own tells."""
     words = {task._view.words[index] for index in np.unique(examples.indices)}

@@ -85,3 +85,42 @@ def test_a_measure_that_is_better_when_lower():
     assert up.selected == down.selected == "model 1"
     assert down.judged["model 1"].gain == pytest.approx(up.judged["model 1"].gain)
     assert selected(losses, groups) == "reference"
+
+
+def test_a_model_expected_to_be_better_is_selected_unless_it_is_behind():
+    """Red when an expected model, too, has to be shown to be better, or is never held back."""
+    groups = np.repeat(np.arange(40), 5)
+    base = (np.arange(200) % 2).astype(float)
+
+    def moved(threads, by):
+        """The reference, right on all examples of some threads, or on none of them."""
+        values = base.copy()
+        values[np.isin(groups, threads)] = by
+        return values
+
+    def choice(expected, **values):
+        found = judge(
+            {"reference": base, **values}, groups, reference="reference", key=KEY, expected=expected
+        )
+        return found.selected, found.judged
+
+    # One thread of forty: too little to show a gain, and as little to hold the model back.
+    for by in (1.0, 0.0):
+        selected, judged = choice("last", last=moved([0, 1], by), half=base.copy())
+        assert abs(judged["last"].gain) < 2.0 * judged["last"].stderr
+        assert selected == ("last" if by == 1.0 else "reference")
+        assert choice(None, last=moved([0, 1], by))[0] == "reference"
+    assert choice("last", last=base.copy())[0] == "last"  # as good, and expected to be better
+    # Behind by more than `BEHIND` standard errors: whatever is shown to be better, if anything is.
+    behind = moved(range(20), 0.0)
+    assert choice("last", last=behind)[0] == "reference"
+    assert choice("last", last=behind, half=moved(range(30), 1.0))[0] == "half"
+    # Ahead, it is selected although another is further ahead.
+    assert choice("last", last=moved([0, 1], 1.0), half=moved(range(30), 1.0))[0] == "last"
+
+
+def test_too_few_groups_keep_the_reference_whatever_was_expected():
+    groups = np.repeat(np.arange(FEWEST_GROUPS - 1), 20)
+    values = {"last": np.ones(len(groups)), "reference": np.zeros(len(groups))}
+    found = judge(values, groups, reference="reference", key=KEY, expected="last")
+    assert (found.selected, found.to_json()["expected"]) == ("reference", "last")
