@@ -433,7 +433,7 @@ class Settings:
                 f"release of everybody is {self.noise_length:.2g} times as long as a clipped "
                 "update; more users, a larger ε or a smaller model would help"
             )
-        if selects and not self.can_show_gain:
+        if selects and not self.can_show_gain and not self.expects_clear_gain:
             return (
                 f"{self.num_public_examples} public examples are hardly enough to show that "
                 "private training helps, and what is returned will likely be the model of public "

@@ -117,7 +117,17 @@ def select(
     for number, fold in enumerate(folds if enough else (), start=1):
         tell(f"selecting the returned model: fold {number} of {len(folds)}")
         alone.append(public_only(fold, _KEY))
+    settings = components.settings
+    clear = settings is not None and settings.expects_clear_gain
+    clear = clear and preferred in candidates(released, None)  # no number of it is not finite
     if not enough or None in alone:
+        if clear:
+            return Selection(
+                params=released[preferred],
+                judgement=None,
+                name=preferred,
+                reason="too few public examples to judge it, and little noise for so many users",
+            )
         return Selection(
             params=made.model.params,
             judgement=None,
@@ -136,8 +146,6 @@ def select(
         made_without = candidates(moved, begun) | {START: begun, PUBLIC_MODEL: found.model.params}
         for name in models:
             values[name].append(fold.values(made_without[name]))
-    settings = components.settings
-    clear = settings is not None and settings.expects_clear_gain and preferred in models
     judgement = judge(
         {name: np.concatenate(parts) for name, parts in values.items()},
         np.concatenate(groups),

@@ -26,7 +26,7 @@ BEHIND = 0.5
 """Standard errors by which a model that is expected to be better may be behind the reference."""
 NUM_RESAMPLES = 2000
 FEWEST_GROUPS = 10
-"""Below this hardly any gain could be shown, and the reference stays."""
+"""Below this nothing is judged: what is expected to be better is selected, or the reference."""
 _BLOCK = 100  # resamples whose signs are in memory at once
 _ROUNDING = 1e-9  # relative; sums in another order are not larger
 
@@ -117,7 +117,8 @@ def judge(
     """Compare models with a reference and select one, or the reference.
 
     A model that is expected to be better is selected unless it is behind the reference by more than
-    `BEHIND` standard errors. Where none is, or it is behind, a model has to be shown to be better.
+    `BEHIND` standard errors, of at least `FEWEST_GROUPS` groups. Where none is, or it is behind, a
+    model has to be shown to be better.
     A model is eligible where its gain, over its root mean square, exceeds the quantile of the
     largest of all models' such statistics (max-t) in a wild bootstrap: the differences from the
     reference change their sign at random, those of a group together and those of all models
@@ -170,9 +171,10 @@ def judge(
         behind = _stderr(sums[:, [best]] - sums[:, eligible], sizes)
         near = gains[best] - gains[eligible] <= CLEARLY * behind
         selected = names[eligible[np.argmax(near)]]
-    if expected is not None and len(sizes) >= FEWEST_GROUPS:
+    if expected is not None:
         one = judged[expected]
-        selected = expected if one.gain >= -BEHIND * one.stderr else selected
+        if len(sizes) < FEWEST_GROUPS or one.gain >= -BEHIND * one.stderr:
+            selected = expected
     return Judgement(
         selected=selected,
         judged=judged,

@@ -73,9 +73,11 @@ def test_long_noise_shortens_the_way_and_long_enough_noise_says_that_nothing_is_
 
 
 def test_too_few_public_examples_to_show_a_gain_are_said_where_they_select():
-    few = settings_of(6_716, 8.0, num_public_examples=20)
+    few = settings_of(6_716, 1.0, num_public_examples=20)
     assert few.expects_gain and "20 public examples are hardly enough" in few.caution(selects=True)
     assert not few.caution(selects=False)
+    little = settings_of(6_716, 8.0, num_public_examples=20)  # noise, so that none has to be shown
+    assert little.expects_clear_gain and not little.caution(selects=True)
 
 
 def test_the_less_noise_the_less_of_the_public_start_is_kept():

@@ -8,6 +8,7 @@ import pytest
 from fedpriv.experiments.build import build
 from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
+from fedpriv.runs import selection
 from fedpriv.runs.selection import select
 from fedpriv.training import public_selection as judging
 from tests.datasets.corpus.sentences import write
@@ -86,6 +87,17 @@ def test_short_noise_lets_expect_the_first_released_model(corpus, length, expect
     found = select(components, start, public, released)
     assert found.judgement.expected == expected
     assert found.name == "average"
+
+
+@pytest.mark.parametrize(("length", "name"), [(0.41, "public-only"), (0.4, "average")])
+def test_with_too_few_public_threads_the_noise_decides(corpus, monkeypatch, length, name):
+    """Red when so few threads hold back a model with little noise, or let any model pass."""
+    monkeypatch.setattr(selection, "FEWEST_GROUPS", 10_000)
+    components, start, public, released = chosen_among(corpus)
+    assert components.settings is not None
+    settings = replace(components.settings, noise_length=length)
+    found = select(replace(components, settings=settings), start, public, released)
+    assert (found.name, found.judgement) == (name, None) and "too few" in found.reason
 
 
 def threads_read(task, examples):

@@ -119,8 +119,8 @@ def test_a_model_expected_to_be_better_is_selected_unless_it_is_behind():
     assert choice("last", last=moved([0, 1], 1.0), half=moved(range(30), 1.0))[0] == "last"
 
 
-def test_too_few_groups_keep_the_reference_whatever_was_expected():
+def test_too_few_groups_hold_no_expected_model_back():
     groups = np.repeat(np.arange(FEWEST_GROUPS - 1), 20)
-    values = {"last": np.ones(len(groups)), "reference": np.zeros(len(groups))}
+    values = {"last": np.zeros(len(groups)), "reference": np.ones(len(groups))}
     found = judge(values, groups, reference="reference", key=KEY, expected="last")
-    assert (found.selected, found.to_json()["expected"]) == ("reference", "last")
+    assert (found.selected, found.to_json()["expected"]) == ("last", "last")
