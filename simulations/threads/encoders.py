@@ -45,10 +45,10 @@ from simulations.reproduction import items
 from simulations.reproduction.study import publish, render, table, write
 from simulations.threads.methods import BY_SIZE, METHODS, PLAIN_WORDS, Method
 from simulations.threads.page import epsilon_words, point
-from simulations.threads.study import CENTRAL, PUBLIC, RETURNED, Study, check_options, model_name
+from simulations.threads.study import CENTRAL, PUBLIC, Study, check_options, model_name
 
 MINILM = "all-minilm-l6-v2-10f28a0f1270785b"
-PRIVATE, FEDERATED = "private", "federated"
+PRIVATE, RETURNED, FEDERATED = "private", "returned", "federated"
 WORDS, ENCODED = BY_SIZE["adadps-tags"], BY_SIZE["encoder-tags"]
 _FEDERATED = Method(
     label="federated, not private",
@@ -74,6 +74,16 @@ class Inputs:
     features: Mapping[str, Option]
     method: Method
     federated: Method | None = None
+
+    @property
+    def returned(self) -> Method:
+        """The private method, of which the model that a run returns is measured."""
+        return replace(self.method, returned=True)
+
+    @property
+    def without_privacy(self) -> Mapping[str, Method]:
+        """The federated method by name, if any."""
+        return {} if self.federated is None else {FEDERATED: self.federated}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +214,7 @@ def reproduce(
     roster: str | None = "onstartups-all",
     folds: int = NUM_FOLDS,
     epsilons: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0),
+    returned: tuple[float, ...] = (1.0, 2.0),
     only: tuple[str, ...] = (),
 ) -> None:
     """Train what is missing of the study and publish its page.
@@ -217,6 +228,8 @@ def reproduce(
         roster: Of the corpus; None for its own.
         folds: How many are pooled.
         epsilons: Targets.
+        returned: Targets at which the model that a run returns is measured too, of plain words and
+            of titles.
         only: Kinds of inputs; none for all.
 
     Raises:
@@ -229,30 +242,40 @@ def reproduce(
     if unknown := set(only) - set(kinds):
         raise ValueError(f"only {sorted(unknown)[0]!r} is not one of {', '.join(kinds)}")
     kinds = {name: one for name, one in kinds.items() if not only or name in only}
-    studies = {
-        name: Study(
+
+    def study(
+        name: str, kind: Inputs, methods: Mapping[str, Method], targets: Sequence[float]
+    ) -> Study:
+        return Study(
             corpus=found,
             roster=roster,
             splits=tuple(Split(kind="by-thread", fold=number) for number in range(folds)),
             seeds=seeds,
-            epsilons=epsilons,
-            methods={PRIVATE: kind.method}
-            | ({} if kind.federated is None else {FEDERATED: kind.federated}),
+            epsilons=targets,
+            methods=methods,
             kept=results.with_suffix("") / "outcomes" / name.replace(" ", "-"),
             features=kind.features,
         )
-        for name, kind in kinds.items()
-    }
-    measured = {name: study.folds() for name, study in studies.items()}
-    first = next(iter(studies.values()))
-    evaluated = {
-        name: evaluate(
+
+    def pooled(own: Sequence[Fold]) -> Evaluation:
+        return evaluate(
             own,
             public_only=PUBLIC,
             best_nonprivate=CENTRAL,
             generator=Key.simulation(0).fold("bootstrap").generator(),
         )
-        for name, own in measured.items()
+
+    studies = {
+        name: study(name, kind, {PRIVATE: kind.method} | kind.without_privacy, epsilons)
+        for name, kind in kinds.items()
+    }
+    measured = {name: one.folds() for name, one in studies.items()}
+    first = next(iter(studies.values()))
+    evaluated = {name: pooled(own) for name, own in measured.items()}
+    selected = {
+        name: pooled(study(name, kind, {RETURNED: kind.returned}, returned).folds())
+        for name, kind in kinds.items()
+        if kind.federated is not None and returned
     }
     compared = differences(
         _together(measured),
@@ -265,11 +288,12 @@ def reproduce(
         "threads/encoders.md.jinja",
         dense_is_easier=_dense_is_easier(evaluated),
         evaluation=data, data=data.data, folds=folds, guarantee=words, seeds=seeds,
-        controls="random" in kinds, federated=any(kind.federated for kind in kinds.values()),
+        chart=None if plot is None else plot.name, controls="random" in kinds,
+        federated=any(kind.federated for kind in kinds.values()),
         only=",".join(kinds), epsilons=",".join(f"{one:g}" for one in epsilons),
         accuracy=_accuracies(evaluated, kinds, epsilons),
         shares=_shares(evaluated, kinds, epsilons),
-        returned=_returned(evaluated, kinds, epsilons),
+        returned=_returned(selected, kinds, returned) if selected else "",
         differences=table(
             ["", "against", "difference"],
             [[a, b, percent(one, signed=True)] for (a, b), one in compared.items()],
@@ -278,8 +302,10 @@ def reproduce(
     )  # fmt: skip
     if plot is not None:
         write(_chart(evaluated, kinds, epsilons, words), plot)
-    publish(page, out, {name: one.to_json() | {"guarantee": words} for name, one in
-                        evaluated.items()})  # fmt: skip
+    document = {name: one.to_json() | {"guarantee": words} for name, one in evaluated.items()}
+    for name, one in selected.items():
+        document[name]["returned"] = one.to_json()["models"]
+    publish(page, out, document)
 
 
 def _dense_is_easier(evaluated: Mapping[str, Evaluation]) -> bool:
@@ -348,27 +374,25 @@ def _shares(
 
 
 def _returned(
-    evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
+    selected: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
 ) -> str:
-    names = [model_name(f"{PRIVATE}{RETURNED}", epsilon) for epsilon in epsilons]
-    rows = []
-    for name, own in evaluated.items():
-        found = [own.models[one].values["accuracy"] for one in (PUBLIC, *names)]
-        rows.append([kinds[name].label, *map(percent, found)])
+    names = [PUBLIC, *(model_name(RETURNED, epsilon) for epsilon in epsilons)]
+    rows = [
+        [kinds[name].label, *(percent(own.models[one].values["accuracy"]) for one in names)]
+        for name, own in selected.items()
+    ]
     return table(["inputs", "public-only", *(f"ε = {e:g}" for e in epsilons)], rows)
 
 
 def readme_table(found: Mapping[str, Any]) -> str:
-    """Return the README's table of the published JSON: what runs return, on titles and words."""
-    returned = f"{PRIVATE}{RETURNED}, ε = "
-    models = found["titles"]["models"]
-    epsilons = [model.removeprefix(returned) for model in models if model.startswith(returned)]
+    """Return the README's table of the published JSON: titles and words, public to central."""
+    epsilons = [model.partition("ε = ")[2] for model in found["titles"]["models"] if "ε" in model]
 
     def cells(kind: str, *models: str) -> list[str]:
         of = found[kind]["models"]
         return [percent(Estimate.from_json(of[name]["values"]["accuracy"])) for name in models]
 
-    private = [f"{returned}{epsilon}" for epsilon in epsilons]
+    private = [f"{PRIVATE}, ε = {epsilon}" for epsilon in epsilons]
     rows = [
         [label, *(cell.partition(" (")[0] for cell in cells(kind, PUBLIC)), *cells(kind, *private)]
         + [cell.partition(" (")[0] for cell in cells(kind, CENTRAL)]

@@ -29,7 +29,8 @@ class Method:
         experiment: Its name.
         options: By ε; under None those of a method without privacy.
         cohort: Of the roster; None for a method that draws no cohorts.
-        returned: Whether the model that a run selects on public threads is measured too.
+        returned: Whether what is measured is the model that a run selects on public threads, which
+            rostered users then do not train on; else the last one, of training on all threads.
     """
 
     label: str
@@ -61,7 +62,7 @@ class Method:
             "split": view.split.kind,
             "fold": view.split.fold,
             "public-users": view.split.public_users,
-            "select": "last",
+            "select": "public" if self.returned else "last",
             **self._cohort(len(view.roster)),
             **shared,
             **self.options[epsilon],
@@ -155,7 +156,6 @@ BY_SIZE: Mapping[str, Method] = {
         experiment=name,
         options={epsilon: {"target-epsilon": epsilon} for epsilon in _TARGETS},
         cohort=None,
-        returned=True,
     )
     for name in ("adadps-tags", "encoder-tags")
 }

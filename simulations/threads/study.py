@@ -37,8 +37,6 @@ from simulations.evaluation.held_out import (
 from simulations.threads.methods import PLAIN_WORDS, UNIT_NORM, Method
 
 PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"
-RETURNED = ", returned"
-"""Behind the name of a method whose model was selected on public threads, as a run does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +102,7 @@ class Study:
             for name, one in self._beside(view, seed, pace):
                 found[name].append(one)
             for name, method, epsilon in self.trained:
-                for measured, one in self._trained(view, name, method, epsilon, seed, pace):
-                    found.setdefault(measured, []).append(one)
+                found[name].append(self._trained(view, name, method, epsilon, seed, pace))
         return measure_fold(view, {}, inputs=UNIT_NORM, measured_before=found)
 
     def _beside(self, view: TagView, seed: int, pace: Pace) -> Iterator[tuple[str, Outcomes]]:
@@ -151,37 +148,28 @@ class Study:
         epsilon: float | None,
         seed: int,
         pace: Pace,
-    ) -> Iterator[tuple[str, Outcomes]]:
-        """Yield what a method's last model does, and the one that a run returns, by their names.
-
-        Trained now or kept from before.
-        """
+    ) -> Outcomes:
+        """Return what a method's model does, trained now or kept from before."""
         experiment = self._experiment(method, epsilon, view, seed)
         facts = {"roster": view.roster_sha256, "options": experiment.identity(), "version": 1}
-        kind = f"{method.experiment}-{epsilon}"
-        files = {name: self._file(kind, facts)}
-        if method.returned:
-            own = name.partition(", ε")[0]
-            files[model_name(f"{own}{RETURNED}", epsilon)] = self._file(f"{kind}-returned", facts)
-        if all(file.exists() for file in files.values()):
+        returned = "-returned" if method.returned else ""
+        file = self._file(f"{method.experiment}-{epsilon}{returned}", facts)
+        if file.exists():
             pace.keep()
         else:
             chosen = "rounds" in experiment.automatic
             length = None if chosen else experiment.options().get("rounds")
             said = "" if length is None else f", {length} rounds"
-            train = partial(self._train, view, experiment, seed, tuple(files.values()))
+            train = partial(self._train, view, experiment, seed, file, returned=method.returned)
             pace.work(f"{view.split.name}, seed {seed}: {name}{said}", train)
-        for measured, file in files.items():
-            yield measured, read(file)
+        return read(file)
 
     def _train(
-        self, view: TagView, experiment: Experiment, seed: int, files: tuple[Path, ...]
+        self, view: TagView, experiment: Experiment, seed: int, file: Path, *, returned: bool
     ) -> None:
-        """Keep what the last model does, and where there is a second file what a run returns."""
         trained = train(experiment, self.corpus, seed)
-        models = [trained.params, *([trained.returned()] if len(files) > 1 else [])]
-        for params, file in zip(models, files, strict=True):
-            keep(file, outcomes(params, view, UNIT_NORM, trained.task.features_of(view)))
+        params = trained.returned() if returned else trained.params
+        keep(file, outcomes(params, view, UNIT_NORM, trained.task.features_of(view)))
 
     def _experiment(
         self, method: Method, epsilon: float | None, view: TagView, seed: int
