@@ -105,7 +105,7 @@ class Run:
     def params(self) -> dict[str, np.ndarray]:
         """The params of the model that the run returns, by name, read anew at every call.
 
-        That is the model that public examples showed to be best, `summary["selection"]`, which may
+        That is the model that was selected on public examples, `summary["selection"]`, which may
         be one of public examples alone. Where none was selected (`select=last`, another task, a run
         under way): the newest checkpoint, the average where the experiment aggregates them.
 

@@ -223,4 +223,5 @@ def in_study(experiment: Experiment, made: Components, trials: Trials | None) ->
     if plan.is_private:
         assert isinstance(experiment, Averaging)
         plan = experiment.calibrated(plan)
-    return replace(made, plan=plan)
+    # Settings are of one run at this ε, which has less noise than a trial.
+    return replace(made, plan=plan, settings=None)

@@ -395,8 +395,13 @@ class Settings:
 
     @property
     def expects_clear_gain(self) -> bool:
-        """Whether a released model is returned unless public examples speak against it."""
-        return self.noise_length <= SHORT_NOISE
+        """Whether a released model is returned unless public examples speak against it.
+
+        Only with cohort, rounds and clip norm all chosen here: others may come to more noise.
+        """
+        return self.noise_length <= SHORT_NOISE and {
+            "sampling.cohort", "rounds", "bound.l2_clip_norm"
+        } <= set(self.chosen)  # fmt: skip
 
     @property
     def can_show_gain(self) -> bool:

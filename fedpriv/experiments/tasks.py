@@ -77,9 +77,8 @@ class TagPredictionTask:
     )
     select: Literal["last", "public"] = option(
         "last",
-        "What a run returns: the last released model (its aggregate, where there is one), or the "
-        "model that public examples show to be best, of those and of models that public examples "
-        "alone make.",
+        "What a run returns: the last released model (its aggregate, where there is one), or one "
+        "selected on public examples, of those and of models that public examples alone make.",
     )
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:

@@ -167,7 +167,8 @@ def which_model(
         return f"the aggregate {after}" if rule == "none" else f"the '{rule}' aggregate {after}"
     name = describe_candidate(run.selection["selected"])
     if run.selection["selected"] not in PUBLIC_MODELS:
-        return f"{name}, selected on public examples"
+        judged = "judged" in run.selection
+        return f"{name}, selected on public examples" if judged else f"{name}, not judged"
     return (
         f"{name}, selected on public examples over what private training released: it is made of "
         f"public examples alone. {SPENT_ALL_THE_SAME.removesuffix('.')}"

@@ -47,12 +47,14 @@ class Selection:
         judgement: Of the public examples; None where there were too few, or none.
         name: Of the selected model among the candidates.
         reason: Why nothing was judged, else "".
+        expected: The released model that is returned unless it is behind; None for none.
     """
 
     params: Params = field(repr=False)
     judgement: Judgement | None
     name: str
     reason: str = ""
+    expected: str | None = None
 
     @property
     def is_public(self) -> bool:
@@ -67,6 +69,7 @@ class Selection:
             "public": self.is_public,
             "sha256": params_sha256(self.params),
             "reason": self.reason,
+            "expected": self.expected,
             **judged,
         }
 
@@ -80,7 +83,7 @@ def select(
     key: Key | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Selection:
-    """Return the released model that is best on public examples.
+    """Return a released or public model, selected on public examples.
 
     Args:
         components: Of the experiment; its task has public examples that no user trained on.
@@ -91,7 +94,8 @@ def select(
         tell: Called with what is done, in a few words.
 
     Guarantees:
-        * A function of released models and public examples alone.
+        * A function of released models, public examples, the length of the roster, ε, δ and the
+          number of parameters alone.
     """
     preferred, task = next(iter(released)), components.task
     kind = start.facts["kind"]
@@ -119,14 +123,16 @@ def select(
         alone.append(public_only(fold, _KEY))
     settings = components.settings
     clear = settings is not None and settings.expects_clear_gain
-    clear = clear and preferred in candidates(released, None)  # no number of it is not finite
+    finite = candidates(released, None)
+    expected = preferred if clear and preferred in finite else None
     if not enough or None in alone:
-        if clear:
+        if expected is not None:
             return Selection(
                 params=released[preferred],
                 judgement=None,
                 name=preferred,
                 reason="too few public examples to judge it, and little noise for so many users",
+                expected=preferred,
             )
         return Selection(
             params=made.model.params,
@@ -151,11 +157,11 @@ def select(
         np.concatenate(groups),
         reference=PUBLIC_MODEL,
         key=_KEY.fold("resamples"),
-        expected=preferred if clear else None,
+        expected=expected,
         higher_is_better=task.measures[0].higher_is_better,
     )
     chosen = judgement.selected
-    return Selection(params=models[chosen], judgement=judgement, name=chosen)
+    return Selection(params=models[chosen], judgement=judgement, name=chosen, expected=expected)
 
 
 def without_fold(params: Params, start: Params, begun: Params) -> Params:

@@ -147,7 +147,8 @@ def run_study(
         show: Shows how far it is.
 
     Guarantees:
-        * A trial that ended is not run again, whatever else changes in the study.
+        * A trial that ended is not run again, whatever else changes in the study, unless its folder
+          was removed.
         * A trial that raises, or whose process dies, is a row with the reason; others go on.
         * The bits of a trial depend neither on the number of workers nor on what else is run. One
           that was killed in the middle of a round has lost that attempt, which stays charged.

@@ -1,4 +1,4 @@
-"""Selection among models on public examples, by a test that corrects for their number.
+"""Selection among models on public examples: one that is expected to be better, or is shown to be.
 
 Public examples cost no privacy, so they may choose what a run returns. Each judges models that it
 did not train (`PublicFold`), all models by the same examples. Examples of one group, such as the
@@ -19,7 +19,7 @@ from fedpriv.training.public_learning import PublicLearner
 from fedpriv.tree import Params
 
 LEVEL = 0.95
-"""Probability that no model that is no better than the reference is selected."""
+"""Probability that no model that is no better than the reference is selected, of none expected."""
 CLEARLY = 2.0
 """Standard errors by which a model must be ahead of one that is preferred to it."""
 BEHIND = 0.5
@@ -84,14 +84,12 @@ class Judgement:
         judged: Each model by name, the reference among them.
         num_examples: Public examples that judged.
         num_groups: Groups of them.
-        expected: The name of the model that was expected to be better; None of none.
     """
 
     selected: str
     judged: Mapping[str, Judged]
     num_examples: int
     num_groups: int
-    expected: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -100,7 +98,6 @@ class Judgement:
             "level": LEVEL,
             "examples": self.num_examples,
             "groups": self.num_groups,
-            "expected": self.expected,
             "judged": {name: asdict(one) for name, one in self.judged.items()},
         }
 
@@ -131,7 +128,8 @@ def judge(
             order of preference.
         groups: (examples,), examples of one group are resampled together; what numbers they have
             changes nothing.
-        reference: A name among `values`: what is selected unless another is shown to be better.
+        reference: A name among `values`: what is selected where none is expected to be better and
+            none is shown to be.
         key: Draws the signs.
         expected: A name among `values`, of a model that something else than these examples lets
             expect to be better than the reference; None for none.
@@ -176,11 +174,7 @@ def judge(
         if len(sizes) < FEWEST_GROUPS or one.gain >= -BEHIND * one.stderr:
             selected = expected
     return Judgement(
-        selected=selected,
-        judged=judged,
-        num_examples=len(base),
-        num_groups=len(sizes),
-        expected=expected,
+        selected=selected, judged=judged, num_examples=len(base), num_groups=len(sizes)
     )
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS
-from fedpriv.experiments.experiment import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
+from fedpriv.experiments.experiment import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE, SHORT_NOISE
 from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import Pace
@@ -118,7 +118,7 @@ def page(
         usual=[one for one in done if one["spec"]["kind"] not in difficult],
         hard=[one for one in done if one["spec"]["kind"] in difficult],
         refused=[one for one in runs if "refused" in one], encoded=encoded,
-        expected=_expected, fresh=_fresh([one for one in [*done, *encoded] if one.get("fresh")]),
+        expected=_expected,
         below=_below, gains_table=_gains_table, power_table=_power_table,
         forecast_table=_forecast_table, compared=compared, grid_table=_grid_table,
         crossed=crossed, crossed_table=cross_fitted.table,
@@ -145,21 +145,6 @@ def _expected(runs: Sequence[Run]) -> str:
     return (
         f"In {len(found)} of {len(runs)} runs one was; {len(returned)} of them returned the "
         f"released model, of which {worse} were below public examples alone by more than a point."
-    )
-
-
-def _fresh(runs: Sequence[Run]) -> str:
-    """Return what came of runs that were made after the rule was chosen."""
-    if not runs:
-        return ""
-    gains = [one["gain"] for one in runs]
-    before = [unselected_gain(one) for one in runs]
-    return (
-        f"Of {len(runs)} fresh ones, with seeds and folds that it was not chosen on, "
-        f"{sum(gain < -POINT for gain in gains)} returned a model below public examples alone by "
-        f"more than a point, and {sum(gain < -POINT for gain in before)} would have without "
-        f"selection; the mean gain is {100 * mean(gains):+.1f} points, and "
-        f"{100 * mean(before):+.1f} without selection."
     )
 
 
@@ -254,7 +239,7 @@ def _by_forecast(
         length, number = one["settings"]["noise_length"], one["settings"]["num_public_examples"]
         if length > LONGEST_NOISE:
             found["little or none"].append(one)
-        elif number < FEWEST_PUBLIC_EXAMPLES:
+        elif number < FEWEST_PUBLIC_EXAMPLES and length > SHORT_NOISE:
             found["a gain that public examples can hardly show"].append(one)
         else:
             found["a gain"].append(one)

@@ -81,7 +81,7 @@ class Inputs:
         return replace(self.method, returned=True)
 
     @property
-    def without_privacy(self) -> Mapping[str, Method]:
+    def without_privacy(self) -> dict[str, Method]:
         """The federated method by name, if any."""
         return {} if self.federated is None else {FEDERATED: self.federated}
 

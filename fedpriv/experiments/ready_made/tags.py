@@ -61,8 +61,8 @@ def adas_tags() -> FederatedExperiment:
 def adadps_tags() -> FederatedExperiment:
     """AdaDPS Algorithm 3: local preconditioning, clipped updates, server learning rate 1.
 
-    Cohort, rounds and clip norm follow from the data's size, and what is returned is the model that
-    public threads show to be best.
+    Cohort, rounds and clip norm follow from the data's size, and the model that is returned is
+    selected on public threads.
     """
     return FederatedExperiment(
         name="adadps-tags",
@@ -201,8 +201,8 @@ def encoder_tags() -> FederatedExperiment:
     """DP-FedAvg of softmax regression on a frozen encoder's rows of each example's title.
 
     The encoder is the one that `make encoder` adds, and `fedpriv encoder embed` makes the rows.
-    Cohort, rounds and clip norm follow from the data's size, and what is returned is the model that
-    public threads show to be best.
+    Cohort, rounds and clip norm follow from the data's size, and the model that is returned is
+    selected on public threads.
     """
     return replace(
         dp_fedavg_tags(),

@@ -16,6 +16,7 @@ from tests.running.selected import topical
 
 KEY = Key.simulation(0)
 GONE = topical.ALONE
+ALL = ("sampling.cohort", "rounds", "bound.l2_clip_norm")  # settings that follow from the size
 LONE = "4888"  # a training thread that a public user asked
 
 
@@ -82,11 +83,14 @@ def test_short_noise_lets_expect_the_first_released_model(corpus, length, expect
     components, start, public, released = chosen_among(corpus)
     chosen = components.settings
     assert chosen is not None
-    settings = None if length is None else replace(chosen, noise_length=length)
+    settings = None if length is None else replace(chosen, noise_length=length, chosen=ALL)
     components = replace(components, settings=settings)
     found = select(components, start, public, released)
-    assert found.judgement.expected == expected
+    assert found.expected == found.to_json()["expected"] == expected
     assert found.name == "average"
+    if settings is not None:  # as soon as one of them is given by hand, nothing is expected
+        components = replace(components, settings=replace(settings, chosen=ALL[1:]))
+        assert select(components, start, public, released).expected is None
 
 
 @pytest.mark.parametrize(("length", "name"), [(0.41, "public-only"), (0.4, "average")])
@@ -95,7 +99,7 @@ def test_with_too_few_public_threads_the_noise_decides(corpus, monkeypatch, leng
     monkeypatch.setattr(selection, "FEWEST_GROUPS", 10_000)
     components, start, public, released = chosen_among(corpus)
     assert components.settings is not None
-    settings = replace(components.settings, noise_length=length)
+    settings = replace(components.settings, noise_length=length, chosen=ALL)
     found = select(replace(components, settings=settings), start, public, released)
     assert (found.name, found.judgement) == (name, None) and "too few" in found.reason
 
