@@ -304,7 +304,10 @@ def reproduce(
         write(_chart(evaluated, kinds, epsilons, words), plot)
     document = {name: one.to_json() | {"guarantee": words} for name, one in evaluated.items()}
     for name, one in selected.items():
-        document[name]["returned"] = one.to_json()["models"]
+        models = one.to_json()["models"]
+        document[name]["returned"] = {
+            model: value for model, value in models.items() if model.startswith(RETURNED)
+        }
     publish(page, out, document)
 
 

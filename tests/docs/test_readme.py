@@ -18,9 +18,9 @@ def test_it_is_short():
 
 
 def test_its_links_are_few_and_exist():
-    links = re.findall(r"\]\(([^)]+)\)", TEXT)
-    assert len(links) <= 8
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    found = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", TEXT)
+    assert sum(not image for image, _ in found) <= 8
+    assert [link for _, link in found if not (ROOT / link).exists()] == []
 
 
 @pytest.mark.slow
