@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.experiments.build import build
+from fedpriv.experiments.build import build, in_study
 from fedpriv.experiments.start import public_only
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs import selection
 from fedpriv.runs.selection import select
@@ -91,6 +92,15 @@ def test_short_noise_lets_expect_the_first_released_model(corpus, length, expect
     if settings is not None:  # as soon as one of them is given by hand, nothing is expected
         components = replace(components, settings=replace(settings, chosen=ALL[1:]))
         assert select(components, start, public, released).expected is None
+
+
+def test_a_trial_of_a_private_search_has_no_settings_of_a_single_run(corpus):
+    """It has more noise at the same ε; red when settings of less noise let expect a gain."""
+    components = build(topical.experiment(), corpus)
+    trial = in_study(components.experiment, components, Trials(mean=10.0, shape=1.0))
+    assert components.settings is not None and trial.settings is None
+    more = trial.plan.mechanism.privatizer.noise_multiplier
+    assert more > components.plan.mechanism.privatizer.noise_multiplier
 
 
 @pytest.mark.parametrize(("length", "name"), [(0.41, "public-only"), (0.4, "average")])
