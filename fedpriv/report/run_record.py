@@ -399,7 +399,7 @@ def _check_selection(where: str, found: Row) -> None:
         and all(isinstance(n, int | float) and type(n) is not bool for n in numbers)
         and all(math.isfinite(n) for n in numbers if n is not None)
         and (not rows or {found["selected"], PUBLIC_MODEL} <= judged.keys())
-        and (found.get("expected") is None or found["expected"] in {found["selected"], *judged})
+        and (found.get("expected") is None or found["expected"] in (found["selected"], *judged))
     )
     if found and not sound:
         raise ValueError(

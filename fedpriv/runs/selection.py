@@ -123,8 +123,7 @@ def select(
         alone.append(public_only(fold, _KEY))
     settings = components.settings
     clear = settings is not None and settings.expects_clear_gain
-    finite = candidates(released, None)
-    expected = preferred if clear and preferred in finite else None
+    expected = preferred if clear and preferred in candidates(released, None) else None
     if not enough or None in alone:
         if expected is not None:
             return Selection(

@@ -114,6 +114,28 @@ def test_the_card_says_which_model_it_is(tmp_path, selected, said):
     assert said not in other.partition("## Privacy")[0]
 
 
+def test_pages_say_that_a_model_was_expected_to_be_better(tmp_path):
+    """Red when a model with little noise is said to have been shown to be better."""
+    run = read_run(of(tmp_path / "r", "average", expected="average"))
+    page = words(render(run))
+    assert "which cost no ε), as it was expected to be better" in page
+    assert '"the average of the released models" is returned unless it is more than half a' in page
+    other = words(render(read_run(of(tmp_path / "shown", "average"))))
+    assert "expected to be better" not in other and "unless it is more than half" not in other
+
+
+def test_the_card_says_that_nothing_judged_a_model(tmp_path):
+    folder = of(tmp_path / "r", "average", expected="average", reason="too few public examples")
+    file = folder / "summary.json"
+    summary = json.loads(file.read_text())
+    for name in ("judged", "level", "examples", "groups"):
+        del summary["selection"][name]
+    file.write_text(json.dumps(summary))
+    card = model_card(read_run(folder), 4, {"kernel": (5, 3)}, returned=True)
+    assert "the average of the released models, not judged" in card
+    assert "selected on public examples" not in card
+
+
 def test_the_statement_says_what_the_choice_costs(tmp_path):
     statement = str(run_statement(of(tmp_path / "r", "average")))
     assert "Which model is returned" in statement
@@ -127,6 +149,7 @@ def test_the_statement_says_what_the_choice_costs(tmp_path):
     [
         {"judged": {"average": {"value": "x"}}}, {"judged": 3}, {"selected": 7}, {"groups": "many"},
         {"judged": {"average": judged(0.1, 0.1, float("inf"), 0.1) | {"gain": True}}},
+        {"expected": "another"}, {"expected": ["average"]},
     ],
 )  # fmt: skip
 def test_a_damaged_selection_is_named(tmp_path, change):
