@@ -493,8 +493,8 @@ def describe_returned_model(summary: Mapping[str, Any]) -> tuple[str, bool]:
 
     ahead = f"{describe_candidate(name)} ({compared(judged[name])} over public-only on {whom}"
     if not public:
-        why = ", as it was expected to be better" if name == found.get("expected") else ""
-        return f"{ahead}, which cost no ε){why}", False
+        shown = judged[name]["lower"] > 0.0
+        return f"{ahead}, which cost no ε){'' if shown else ', expected to be better'}", False
     released = [one for one in judged if one not in _MODELS]
     if not released:
         return (
