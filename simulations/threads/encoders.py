@@ -168,7 +168,7 @@ def add_random_encoder(like: EncoderFiles, seed: int = 0) -> EncoderFiles:
 
 
 def kinds_of_inputs(corpus: Corpus) -> dict[str, Inputs]:
-    """Return the kinds that are compared; the rows of encoders are made where they are missing."""
+    """Return the kinds that are compared; the random encoder and its rows are made if missing."""
     trained = find_encoder(MINILM)
     drawn = add_random_encoder(trained)
     make_embeddings(corpus, Encoder(drawn), ("title",))
@@ -228,8 +228,7 @@ def reproduce(
         roster: Of the corpus; None for its own.
         folds: How many are pooled.
         epsilons: Targets.
-        returned: Targets at which the model that a run returns is measured too, of plain words and
-            of titles.
+        returned: Targets at which the model that a run returns is measured too; none to leave it.
         only: Kinds of inputs; none for all.
 
     Raises:
@@ -275,7 +274,7 @@ def reproduce(
     selected = {
         name: pooled(study(name, kind, {RETURNED: kind.returned}, returned).folds())
         for name, kind in kinds.items()
-        if kind.federated is not None and returned
+        if returned
     }
     compared = differences(
         _together(measured),

@@ -62,6 +62,7 @@ def test_all_kinds_of_inputs_are_measured_by_one_command(small, tiny_corpus, tmp
     assert set(found) == {"words", "titles", "titles and sentences", "random", "public vectors"}
     for kind in found.values():
         assert {"private, ε = 1", "private, ε = 2"} <= set(kind["models"])
+        assert set(kind["returned"]) == {"returned, ε = 1", "returned, ε = 2"}
         assert all(said in kind["guarantee"] for said in ("δ", "PLD", "user-level", "add-remove"))
 
 
