@@ -37,7 +37,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint con
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) torch numba
-	$(BIN)/python -c "from fedpriv.kernels import normals, sparse_rows, sparse_softmax, \
+	$(BIN)/python -c "from fedpriv.kernels import normals, sparse_rows, dense_softmax, sparse_softmax, \
 	  rounded_normals, streams, sums, tag_scores, word_features" & kernels=$$!; \
 	  $(PIP_INSTALL) --editable '.[dev]' && wait $$kernels
 	touch $(STAMP)

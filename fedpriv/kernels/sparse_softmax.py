@@ -36,13 +36,8 @@ def _largest(values: np.ndarray) -> float:
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def softmax_residual(logits: np.ndarray, label: int, scale: float) -> float:
-    """Turn one example's logits into `scale * (softmax(logits) - onehot(label))`, in place.
-
-    Args:
-        logits: float32 `(num_classes,)`.
-        label: The true class.
-        scale: float32, minus the learning rate over the batch's size.
+def scaled_softmax(logits: np.ndarray, scale: float) -> float:
+    """Turn logits, float32 `(num_classes,)`, into `scale * softmax(logits)`, in place.
 
     Returns:
         The sum of `0 * logit`: not zero, but NaN, if any logit was not finite.
@@ -69,6 +64,22 @@ def softmax_residual(logits: np.ndarray, label: int, scale: float) -> float:
     factor = scale / total
     for c in range(logits.size):
         logits[c] *= factor
+    return sound
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def softmax_residual(logits: np.ndarray, label: int, scale: float) -> float:
+    """Turn one example's logits into `scale * (softmax(logits) - onehot(label))`, in place.
+
+    Args:
+        logits: float32 `(num_classes,)`.
+        label: The true class.
+        scale: float32, minus the learning rate over the batch's size.
+
+    Returns:
+        As `scaled_softmax`.
+    """
+    sound = scaled_softmax(logits, scale)
     logits[label] -= scale
     return sound
 

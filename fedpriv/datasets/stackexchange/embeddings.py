@@ -149,11 +149,15 @@ class EncodedTexts:
         Raises:
             ValueError: If the examples say not where their texts are.
         """
-        rows, places = self.distinct(examples)
+        rows, places = self.distinct(examples, np.arange(len(examples)))
         return rows[places]
 
-    def distinct(self, examples: TagExamples) -> tuple[np.ndarray, np.ndarray]:
-        """Return examples' distinct inputs, in the order of their first example, and places there.
+    def distinct(self, examples: TagExamples, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distinct inputs of some examples, in the order of their first, and places.
+
+        Args:
+            examples: Of which only those chosen are read.
+            chosen: int64 `(n,)`.
 
         Returns:
             float32 `(m, num_rows)` of unit norm, and int64 `(n,)`, each example's row of them.
@@ -161,13 +165,16 @@ class EncodedTexts:
         Raises:
             ValueError: If the examples say not where their texts are.
         """
+        from fedpriv.kernels.dense_softmax import distinct
+
         if examples.texts is None:
             raise ValueError(
                 "it is not known where these examples' sentences are: the corpus's view, or the "
                 "part of it, was made by an earlier version; let the corpus's folder be written "
                 "to, or cut the part again (`fedpriv data part`)"
             )
-        if examples.texts.min(initial=0) < 0:
+        texts = examples.texts[chosen]
+        if texts.min(initial=0) < 0:
             raise ValueError(
                 "this part of a corpus has no text of these examples: a node's has that of its own "
                 "users, and the server's that of public ones"
@@ -176,12 +183,8 @@ class EncodedTexts:
         # in the examples' order, whatever their numbers are, so that a part has the same sums.
         kinds = self.embeddings.rows
         finest = TEXTS.index("sentence" if "sentence" in kinds else "title")
-        _, first, place = np.unique(
-            examples.texts[:, finest], return_index=True, return_inverse=True
-        )
-        order = np.argsort(first)
-        chosen, place = first[order], np.argsort(order)[place]
-        texts = examples.texts[chosen]
+        first, place = distinct(np.ascontiguousarray(texts[:, finest], np.int64))
+        texts = texts[first]
         found = [table[texts[:, TEXTS.index(kind)]] for kind, table in kinds.items()]
         rows = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
         return unit_rows(rows), place

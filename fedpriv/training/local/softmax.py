@@ -1,8 +1,7 @@
 """Fast paths of local SGD for softmax regression, on bags of words and on dense rows.
 
-Both take the steps of `fedpriv.training.local.sgd.train_locally` with `SGD`: on bags of words in
-one compiled call for each user (`fedpriv.kernels.sparse_softmax`), without torch; on dense rows by
-a few matrix products.
+Both take the steps of `fedpriv.training.local.sgd.train_locally` with `SGD`, in one compiled call
+for each user (`fedpriv.kernels.sparse_softmax`, `dense_softmax`), without torch.
 """
 
 from __future__ import annotations
@@ -117,8 +116,8 @@ class DenseSoftmaxTrainer:
 
     Attributes:
         schedule: How much work.
-        inputs: From examples to distinct rows of unit norm, float32 `(m, d)`, and each example's
-            row among them, int64 `(n,)`.
+        inputs: From examples and which of them, int64 `(n,)`, to distinct rows of unit norm,
+            float32 `(m, d)`, and each one's row among them, int64 `(n,)`.
         multiplier: 1/A for each row of the kernel, float32 `(d,)`, applied to its gradient at
             every step; None for plain SGD.
     """
@@ -132,7 +131,7 @@ class DenseSoftmaxTrainer:
     )
 
     schedule: Schedule
-    inputs: Callable[[TagExamples], tuple[np.ndarray, np.ndarray]] = field(repr=False)
+    inputs: Callable[[TagExamples, np.ndarray], tuple[np.ndarray, np.ndarray]] = field(repr=False)
     multiplier: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -149,39 +148,27 @@ class DenseSoftmaxTrainer:
         Raises:
             ValueError: If a label is outside the model, or a logit is not finite.
         """
-        import torch  # not needed by the compiled trainer, whose runs do without
-
-        from fedpriv.training.local.sgd import as_tensor, one_thread
+        from fedpriv.kernels.dense_softmax import train
 
         rng = key.generator()
         chosen = self.schedule.choose(len(examples), rng)
-        batches = self.schedule.batches(len(chosen), rng)
-        picked = examples.take(chosen)
-        number, num_classes = len(picked), params["kernel"].shape[1]
-        labels = np.asarray(picked.labels, np.int64)
-        if not number:
+        order, starts = self.schedule.steps(len(chosen), rng)
+        if not len(chosen):
             return {name: np.zeros_like(array) for name, array in params.items()}
-        if not 0 <= labels.min() <= labels.max() < num_classes:
-            raise ValueError("a label lies outside the classes")
-        distinct, places = self.inputs(picked)
-        with one_thread(), torch.no_grad():
-            x, place = as_tensor(distinct), torch.from_numpy(places)
-            scaled = x if self.multiplier is None else x * as_tensor(self.multiplier)
-            before = x @ as_tensor(params["kernel"])
-            residual = torch.zeros_like(before)
-            gram = scaled @ x.T if len(batches) > 1 else None
-            label = torch.from_numpy(labels)
-            for step, positions in enumerate(batches):
-                batch = torch.from_numpy(positions)
-                logits = before if not step or gram is None else before + gram @ residual
-                if not logits.isfinite().all():
-                    raise ValueError("a logit is not finite")
-                change = torch.softmax(logits, dim=1)[place[batch]]
-                change[torch.arange(len(batch)), label[batch]] -= 1.0
-                change *= -self.schedule.learning_rate / len(batch)
-                if self.schedule.proximal != 0.0:  # of the change, which is linear in this
-                    residual *= 1.0 - self.schedule.learning_rate * self.schedule.proximal
-                residual.index_add_(0, place[batch], change)
-            # What the last step made is not finite only for a rate or multiplier that is not: the
-            # bound refuses it.
-            return {"kernel": (scaled.T @ residual).numpy()}
+        distinct, place = self.inputs(examples, chosen)
+        change, unsound = train(
+            np.ascontiguousarray(distinct, np.float32),
+            place,
+            examples.labels[chosen].astype(np.int64),
+            order,
+            starts,
+            params["kernel"],
+            _NOTHING if self.multiplier is None else self.multiplier,
+            self.schedule.learning_rate,
+            self.schedule.learning_rate * self.schedule.proximal,
+        )
+        if unsound != 0:
+            raise ValueError("a logit is not finite")
+        # What the last step made is not finite only for a rate or multiplier that is not: the
+        # bound refuses it.
+        return {"kernel": change}

@@ -156,8 +156,8 @@ class TestFedProx:
         if bias or multiplied:
             return
 
-        def rows(examples):
-            dense = dense_inputs(examples, "unit-norm").astype(np.float32)
+        def rows(examples, chosen):
+            dense = dense_inputs(examples.take(chosen), "unit-norm").astype(np.float32)
             return dense, np.arange(len(dense))
 
         dense = DenseSoftmaxTrainer(schedule=self.schedule, inputs=rows)
