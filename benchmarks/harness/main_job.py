@@ -1,4 +1,4 @@
-"""The main experiment on one corpus, as the scripts that time it in one process take it."""
+"""An experiment on one corpus, as the scripts that time it in one process take it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ NAME = "adadps-tags"
 
 
 def parser(description: str, *, rounds: int) -> argparse.ArgumentParser:
-    """Return the options that name the job: `--corpus`, `--roster`, `--cohort`, `--rounds`."""
+    """Return the options that name the job."""
     made = argparse.ArgumentParser(description=description)
+    made.add_argument("--experiment", default=NAME, help="by default the main one")
     made.add_argument("--corpus", default=None, help="as for `fedpriv run`")
     made.add_argument("--roster", default=None, help="by default the one of 400 users")
     made.add_argument("--cohort", type=float, default=20.0, help="expected users a round")
@@ -27,7 +28,7 @@ def open_job(
 ) -> tuple[Experiment, Corpus]:
     """Return the experiment that the options ask for, and its corpus."""
     corpus = resolve_corpus(arguments.corpus, allow_synthetic=True)
-    experiment = load_experiment(NAME).with_options(
+    experiment = load_experiment(arguments.experiment).with_options(
         {
             "roster": arguments.roster or roster_of_400(corpus),
             "cohort": arguments.cohort,
@@ -41,7 +42,7 @@ def open_job(
 def about(arguments: argparse.Namespace, corpus: Corpus) -> str:
     """Return what the figures are of; a generated corpus is called SYNTHETIC."""
     label = "SYNTHETIC corpus" if corpus.synthetic else "corpus"
-    return f"{label} {corpus.name}, {arguments.cohort:g} users a round"
+    return f"{arguments.experiment}, {label} {corpus.name}, {arguments.cohort:g} users a round"
 
 
 def roster_of_400(corpus: Corpus) -> str:
