@@ -15,13 +15,13 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.experiment import Components, Experiment, Settings
 from fedpriv.experiments.options import Option
-from fedpriv.experiments.start import public_only
+from fedpriv.experiments.start import FromPublic, PublicOnly, public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
-from fedpriv.runs.loop import first_state, rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.runs.progress import Pace
 from fedpriv.runs.selection import select
 from fedpriv.tree import Params
@@ -95,6 +95,7 @@ class Study:
 
     def _fold(self, split: Split, pace: Pace) -> Fold:
         view = self.corpus.view(roster=self.roster, split=split)
+        public: dict[str, PublicPart] = {}
         found: dict[str, list[Outcomes]] = {
             name: [] for name in (*self.untrained, *(name for name, _, _ in self.trained))
         }
@@ -102,7 +103,8 @@ class Study:
             for name, one in self._beside(view, seed, pace):
                 found[name].append(one)
             for name, method, epsilon in self.trained:
-                found[name].append(self._trained(view, name, method, epsilon, seed, pace))
+                one = self._trained(view, name, method, epsilon, seed, pace, public)
+                found[name].append(one)
         return measure_fold(view, {}, inputs=UNIT_NORM, measured_before=found)
 
     def _beside(self, view: TagView, seed: int, pace: Pace) -> Iterator[tuple[str, Outcomes]]:
@@ -148,6 +150,7 @@ class Study:
         epsilon: float | None,
         seed: int,
         pace: Pace,
+        public: dict[str, PublicPart],
     ) -> Outcomes:
         """Return what a method's model does, trained now or kept from before."""
         experiment = self._experiment(method, epsilon, view, seed)
@@ -160,16 +163,14 @@ class Study:
             chosen = "rounds" in experiment.automatic
             length = None if chosen else experiment.options().get("rounds")
             said = "" if length is None else f", {length} rounds"
-            train = partial(self._train, view, experiment, seed, file, returned=method.returned)
-            pace.work(f"{view.split.name}, seed {seed}: {name}{said}", train)
-        return read(file)
 
-    def _train(
-        self, view: TagView, experiment: Experiment, seed: int, file: Path, *, returned: bool
-    ) -> None:
-        trained = train(experiment, self.corpus, seed)
-        params = trained.returned() if returned else trained.params
-        keep(file, outcomes(params, view, UNIT_NORM, trained.task.features_of(view)))
+            def work() -> None:
+                made = train(experiment, self.corpus, seed, public)
+                params = made.returned() if method.returned else made.params
+                keep(file, outcomes(params, view, UNIT_NORM, made.task.features_of(view)))
+
+            pace.work(f"{view.split.name}, seed {seed}: {name}{said}", work)
+        return read(file)
 
     def _experiment(
         self, method: Method, epsilon: float | None, view: TagView, seed: int
@@ -182,6 +183,21 @@ class Study:
         return self.kept / corpus / f"{name}-{document_sha256(dict(facts))[:16]}.safetensors"
 
 
+@dataclass(slots=True, kw_only=True)
+class PublicPart:
+    """What an experiment learns of public users, which no ε and, but for a start, no seed changes.
+
+    Attributes:
+        task: The experiment's.
+        settings: Chosen by the data's size, as of the first ε.
+        alone: What public examples alone make, by seed.
+    """
+
+    task: Any
+    settings: Settings | None
+    alone: dict[int, PublicOnly | None] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """An experiment that was trained to its end.
@@ -190,11 +206,13 @@ class Trained:
         components: Of it.
         key: As of a simulated run.
         state: After the last round.
+        alone: What public examples alone make, where training began there.
     """
 
     components: Components
     key: Key
     state: Any
+    alone: PublicOnly | None = field(repr=False)
 
     @property
     def task(self) -> Any:
@@ -210,13 +228,36 @@ class Trained:
         """Return the model that a run with `select public` returns."""
         key = self.key.fold("init")
         released = released_models(self.state.save().released)
-        return select(self.components, self.components.begin(key), None, released, key=key).params
+        begun = self.components.begin(key, self.alone)
+        return select(self.components, begun, self.alone, released, key=key).params
 
 
-def train(experiment: Experiment, corpus: Corpus, seed: int) -> Trained:
-    """Return an experiment's training at its end."""
-    components, key = build(experiment, corpus), Key.simulation(seed)
-    state: Any = first_state(components, key)
+def train(
+    experiment: Experiment, corpus: Corpus, seed: int, public: dict[str, PublicPart] | None = None
+) -> Trained:
+    """Return an experiment's training at its end.
+
+    Args:
+        experiment: What is trained.
+        corpus: On what.
+        seed: Of it.
+        public: What earlier calls learnt of public users, by experiment; this one's is added.
+    """
+    public, options = {} if public is None else public, experiment.identity()
+    own = {n: v for n, v in options.items() if n not in ("noise.target_epsilon", "seed")}
+    name = document_sha256({"experiment": experiment.name, "options": own})
+    part = public.get(name)
+    if part is None:
+        components = build(experiment, corpus)
+        part = public[name] = PublicPart(task=components.task, settings=components.settings)
+    else:
+        components = build(experiment, corpus, part.task, part.settings)
+    key = Key.simulation(seed)
+    if seed not in part.alone:
+        from_public = isinstance(experiment.start, FromPublic)
+        part.alone[seed] = public_only(part.task, key.fold("init")) if from_public else None
+    begun = components.begin(key.fold("init"), part.alone[seed])
+    state: Any = components.algorithm.init(begun.params)
     played = rounds(
         components,
         serial(experiment, components),
@@ -227,7 +268,7 @@ def train(experiment: Experiment, corpus: Corpus, seed: int) -> Trained:
     )
     for _, state in played:  # noqa: B007 - the last is measured
         pass
-    return Trained(components=components, key=key, state=state)
+    return Trained(components=components, key=key, state=state, alone=part.alone[seed])
 
 
 def check_options(folds: int, seeds: int, plot: Path | None) -> None:

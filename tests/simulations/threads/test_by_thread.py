@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
+from fedpriv.experiments.load import load_experiment
 from fedpriv.report.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate
 from simulations.evaluation.table import percent
@@ -82,6 +83,21 @@ def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monk
 
 
 @pytest.mark.slow
+def test_runs_that_share_what_public_users_teach_are_the_runs_alone(tiny_corpus):
+    """At two ε and seeds. Red where one is given another's start, or settings of another task."""
+    shared = {}
+    asked = (("public", 4.0, 0), ("public", 8.0, 1), ("public", 8.0, 0), ("last", 8.0, 1))
+    for selected, epsilon, seed in asked:
+        options = {"target-epsilon": epsilon, "seed": seed, "select": selected, "cohort": 10.0}
+        experiment = load_experiment("adadps-tags").with_options(options | {"rounds": 2})
+        found = study.train(experiment, tiny_corpus, seed, shared)
+        alone = study.train(experiment, tiny_corpus, seed)
+        results = [(one.params, one.returned()) for one in (found, alone)]
+        for left, right in zip(*results, strict=True):
+            assert all(left[name].tobytes() == right[name].tobytes() for name in left)
+    assert [list(part.alone) for part in shared.values()] == [[0, 1], [1]]
+
+
 def test_weighted_words_are_measured_as_they_were_trained(small, tiny_corpus, tmp_path, capsys):
     call(tiny_corpus, tmp_path, epsilons=(8.0,), inputs="tf-idf")
     assert "each user alone" not in capsys.readouterr().out
