@@ -11,12 +11,13 @@ order whatever the compiler vectorises.
 from __future__ import annotations
 
 import numpy as np
-from numba import float64, njit
+from numba import float64, njit, types
 
 from fedpriv.kernels.bits import FLOAT32, INT64, MATRIX32
-from fedpriv.kernels.sparse_softmax import scaled_softmax
+from fedpriv.kernels.sparse_softmax import scaled_softmax, softmax_residual
 
 _F = np.float32
+_LOGITS = types.Array(types.float32, 2, "C")
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
@@ -110,6 +111,13 @@ def train(
         for k in range(first, last):
             residual[place[order[k]], labels[order[k]]] -= scale
     return _product(scaled, residual), unsound
+
+
+@njit([(_LOGITS, INT64, float64)], nogil=True, cache=True, error_model="numpy")
+def residuals(logits: np.ndarray, labels: np.ndarray, scale: float) -> None:
+    """Turn rows of logits, float32 `(n, c)`, into `scale * (softmax - onehot(label))`, in place."""
+    for n in range(labels.size):
+        softmax_residual(logits[n], labels[n], _F(scale))
 
 
 @njit([(INT64,)], nogil=True, cache=True)

@@ -433,15 +433,13 @@ def tag_learner(
             examples=examples, inputs=inputs, key=key, measure=measure, word_features=features
         )
 
-    from scipy.special import softmax  # slow to import; `fedpriv --help` does without
+    from fedpriv.kernels.dense_softmax import residuals
 
     def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
-        batch = examples.take(index)
-        rows = features.dense(batch)
-        residual = softmax(rows @ params["kernel"], axis=1)
-        residual[np.arange(len(batch)), batch.labels] -= 1.0
-        residual /= len(batch)
-        return {"kernel": rows.T @ residual}
+        rows = features.dense(examples, index)
+        logits = rows @ params["kernel"]
+        residuals(logits, examples.labels[index].astype(np.int64), 1.0 / len(index))
+        return {"kernel": rows.T @ logits}
 
     shape = features.num_rows, examples.num_tags
     return GradientLearner(

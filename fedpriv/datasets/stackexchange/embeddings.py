@@ -143,13 +143,19 @@ class EncodedTexts:
         of = self.embeddings
         return EncoderInputs(id=of.encoder, sha256=of.sha256, texts=tuple(of.rows), width=of.width)
 
-    def dense(self, examples: TagExamples) -> np.ndarray:
-        """Return examples' inputs scaled to unit norm, float32 `(n, num_rows)`.
+    def dense(self, examples: TagExamples, chosen: np.ndarray | None = None) -> np.ndarray:
+        """Return inputs scaled to unit norm, float32 `(n, num_rows)`.
+
+        Args:
+            examples: Of which only those chosen are read.
+            chosen: int64 `(n,)`; None for all.
 
         Raises:
             ValueError: If the examples say not where their texts are.
         """
-        rows, places = self.distinct(examples, np.arange(len(examples)))
+        rows, places = self.distinct(
+            examples, np.arange(len(examples)) if chosen is None else chosen
+        )
         return rows[places]
 
     def distinct(self, examples: TagExamples, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

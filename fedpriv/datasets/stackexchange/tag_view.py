@@ -181,8 +181,8 @@ class Features(Protocol):
 class DenseFeatures(Features, Protocol):
     """Features of which no row is blank, so that dense products serve them better."""
 
-    def dense(self, examples: TagExamples, /) -> np.ndarray:
-        """Return examples' inputs scaled to unit norm, float32 `(n, num_rows)`."""
+    def dense(self, examples: TagExamples, chosen: np.ndarray | None = None, /) -> np.ndarray:
+        """Return inputs of some examples, or all, scaled to unit norm, float32 `(n, num_rows)`."""
         ...
 
 
