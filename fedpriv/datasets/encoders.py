@@ -22,12 +22,12 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -149,8 +149,9 @@ def add_encoder(
     """Copy an encoder into the cache and return it; one that is there already stays.
 
     Args:
-        path: A folder as of `check_files`; a zip file of one; or a wheel (or other zip file) that
-            has such a zip file in it, of which no code is run.
+        path: A folder as of `check_files`; a zip file of one; or a wheel (or other zip file, or
+            folder) that has one such folder or zip file in it, or the name of the package that is
+            installed of one: no code of it is run.
         name: Of the encoder; None for the file's or folder's own.
         sha256: What the SHA-256 of `model.safetensors` must be; None for any.
         progress: As of `check_files`.
@@ -160,7 +161,7 @@ def add_encoder(
     """
     parent = encoders_dir()
     parent.mkdir(parents=True, exist_ok=True)
-    given = path.name if path.is_dir() else path.stem
+    given = path.stem if path.is_file() else path.name
     if path.suffix == ".whl":
         given = given.partition("-")[0]  # behind it are version and tags
     with _unpacked(path, parent) as folder:
@@ -219,23 +220,32 @@ def _name_of(given: str) -> str:
 
 @contextmanager
 def _unpacked(path: Path, parent: Path) -> Iterator[Path]:
-    """Give the folder of an encoder that lies in a folder, a zip file, or a zip file in one."""
+    """Give the folder of an encoder that lies in a folder, a zip file, or a zip file in either."""
+    if not path.exists():
+        path = _in_package(path)
     if path.is_dir():
-        yield path
-        return
+        if not any((path / file).is_file() for file in _NEEDED):
+            names = [found.relative_to(path).as_posix() for found in path.rglob("*")]
+            path = path / _the_encoder(path, names)
+        if path.is_dir():
+            yield path
+            return
     if not path.is_file() or not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is neither a folder nor a zip file or wheel; give one of these")
+        raise ValueError(
+            f"{path} is neither a folder nor a zip file, wheel or installed package; give one of "
+            "these"
+        )
     with tempfile.TemporaryDirectory(dir=parent, prefix=".unpacked-") as made:
         folder = Path(made)
         try:
             with zipfile.ZipFile(path) as outer:
-                names = outer.namelist()
-                inner = [name for name in names if name.endswith(".zip")]
-                if not any(Path(name).name == WEIGHTS for name in names) and len(inner) == 1:
-                    with outer.open(inner[0]) as file, zipfile.ZipFile(file) as archive:
-                        _extract(archive, folder)
+                found = _the_encoder(path, outer.namelist())
+                if found.endswith(".zip"):
+                    with outer.open(found) as file, zipfile.ZipFile(file) as archive:
+                        inner = [name for name in archive.namelist() if not name.endswith(".zip")]
+                        _extract(archive, _the_encoder(f"{found} of {path}", inner), folder)
                 else:
-                    _extract(outer, folder)
+                    _extract(outer, found, folder)
         except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, zlib.error) as e:
             raise ValueError(
                 f"{path} is a damaged or locked zip file ({e}); get it again"
@@ -243,17 +253,41 @@ def _unpacked(path: Path, parent: Path) -> Iterator[Path]:
         yield folder
 
 
-def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Write the files of an encoder, wherever in the archive they lie together."""
-    roots = [n[: -len(WEIGHTS)] for n in archive.namelist() if n.split("/")[-1] == WEIGHTS]
-    if len(roots) != 1:
+def _in_package(name: Path) -> Path:
+    """Return where the encoder of an installed package is; the name itself where there is none."""
+    try:
+        package = distribution(str(name))
+    except PackageNotFoundError:
+        return name
+    names = [file.as_posix() for file in package.files or ()]
+    return Path(str(package.locate_file(_the_encoder(f"package {name}", names))))
+
+
+def _the_encoder(given: Path | str, names: Collection[str]) -> str:
+    """Return which of the files' names has an encoder.
+
+    Returns:
+        The folder of its weights, "a/b/" or "" say, or else a zip file.
+
+    Raises:
+        ValueError: If not one has.
+    """
+    weights = [name for name in names if name.split("/")[-1] == WEIGHTS]
+    found = weights or [name for name in names if name.endswith(".zip")]
+    if len(found) != 1:
         raise ValueError(
-            f"{archive.filename or 'the zip file'} has {len(roots)} files {WEIGHTS}; give one "
-            "with the files of a single encoder"
+            f"{given} must hold one file {WEIGHTS}, or else one zip file with it, and holds "
+            f"{', '.join(found) or 'neither':.200}; give the folder ({', '.join(_NEEDED)}) or the "
+            "zip file of a single encoder"
         )
+    return found[0].removesuffix(WEIGHTS)
+
+
+def _extract(archive: zipfile.ZipFile, root: str, folder: Path) -> None:
+    """Write the files of an encoder that lie together at a root in the archive."""
     for file in (*_NEEDED, *_OPTIONAL):
-        if roots[0] + file in archive.namelist():
-            entry = archive.getinfo(roots[0] + file)
+        if root + file in archive.namelist():
+            entry = archive.getinfo(root + file)
             if file != WEIGHTS and entry.file_size > _MOST_JSON:
                 raise ValueError(f"{file} in the zip file is of over {_MOST_JSON >> 20} MB")
             if entry.file_size > max(_MOST_JSON, _MOST_COMPRESSED * entry.compress_size):
@@ -262,7 +296,7 @@ def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
                     f"{entry.file_size:,} bytes, as no trained weights do; get the file again"
                 )
             (folder / file).parent.mkdir(exist_ok=True)
-            with archive.open(roots[0] + file) as source, (folder / file).open("xb") as target:
+            with archive.open(root + file) as source, (folder / file).open("xb") as target:
                 shutil.copyfileobj(source, target)
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +34,30 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_tiny_bert(tmp_path_factory.mktemp("encoder") / "tiny")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Install a package that holds encoders under these names; return its folder."""
+
+    def install(held):
+        package = tmp_path / "site/some_model"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("raise SystemExit('run')")
+        for name, encoder in held.items():
+            if name.endswith(".zip"):
+                shutil.make_archive(str(package / name[:-4]), "zip", encoder.parent, encoder.name)
+            else:
+                shutil.copytree(encoder, package / name)
+        facts = tmp_path / "site/some_model_files-1.0.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: some-model-files\n")
+        files = [f.relative_to(package.parent) for f in package.rglob("*") if f.is_file()]
+        (facts / "RECORD").write_text("".join(f"{file.as_posix()},,\n" for file in files))
+        monkeypatch.syspath_prepend(package.parent)
+        return package
+
+    return install
 
 
 BPE = {"type": "BPE", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1, "b": 2}, "merges": []}
@@ -166,6 +191,28 @@ class TestFiles:
         assert other.name == "some-model-v2"  # a version is not cut off, as a wheel's is
         assert found.sha256 == other.sha256 == check_files(folder, "x").sha256
         assert not (tmp_path / "cache" / "outside").exists()
+
+    @pytest.mark.parametrize("kept", ["model.zip", "data/model"])
+    def test_an_installed_package_is_given_by_folder_or_name_and_is_not_run(
+        self, folder, site, kept
+    ):
+        """Red before: its folder has no config.json, and its name was no path."""
+        package = site({kept: folder})
+        found, named = add_encoder(package), add_encoder(Path("some-model-files"))
+        assert (found.name, named.name) == ("some-model", "some-model-files")
+        assert found.sha256 == named.sha256 == check_files(folder, "x").sha256
+
+    @pytest.mark.parametrize("held", [[], ["a.zip", "b.zip"], ["a", "b"]])
+    def test_a_package_without_one_encoder_is_refused_in_a_line(self, folder, site, held):
+        package = site(dict.fromkeys(held, folder))
+        for given in (package, Path("some-model-files")):
+            with pytest.raises(ValueError, match="must hold one file") as error:
+                add_encoder(given)
+            said = str(error.value)
+            assert "\n" not in said and str(given) in said and all(name in said for name in held)
+        assert ("holds neither" in said) == (not held)
+        with pytest.raises(ValueError, match=r"no-such-model is neither .* nor .* package"):
+            add_encoder(Path("no-such-model"))
 
     @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
     def test_a_missing_file_is_named(self, folder, tmp_path, file):
