@@ -35,7 +35,6 @@ from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.user_code import one_line
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.sealed import DOCUMENT
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
@@ -79,7 +78,7 @@ def _main(grid: Grid, context: Context) -> None:
     path, ledger = prepared.folder.path, prepared.ledger
     _LOG.info("%s", describe_beginning(path, ledger, prepared.state.round_num))
     roster = prepared.components.task.roster
-    plan = plan_digest(prepared.components.plan, roster)
+    plan = prepared.components.plan_sha256
     _LOG.info("plan %s", plan)
 
     task = prepared.components.task

@@ -50,7 +50,7 @@ from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, plan_digest
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm
@@ -498,6 +498,11 @@ class Components:
         self.plan.check_roster(self.task.roster)
         self.algorithm.check_plan(self.plan)
         check_measurable(self.task, self.algorithm)
+
+    @property
+    def plan_sha256(self) -> str:
+        """Digest of the plan, its roster and published files, by which a node may allow it."""
+        return plan_digest(self.plan, self.task.roster, self.task.published)
 
     def begin(self, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the params before the first round, and where they came from.

@@ -779,11 +779,13 @@ def read_plan(value: Any) -> AnyPlan:
     return Plan.from_json(value)
 
 
-def plan_digest(plan: AnyPlan, roster: Sequence[str]) -> str:
-    """Return the SHA-256 of a plan and its roster, 64 hex digits, by which a node may allow it.
+def plan_digest(
+    plan: AnyPlan, roster: Sequence[str], published: Mapping[str, str] | None = None
+) -> str:
+    """Return the SHA-256 of a plan, its roster and published files, by which a node may allow it.
 
-    It is of the plan's JSON: two plans have one digest if and only if that and the roster are
-    equal, whatever is learned under them.
+    It is of the plan's JSON: two plans have one digest if and only if that, the roster and the
+    published files are equal, whatever is learned under them.
 
     * δ, relation, unit, number of rounds, target ε, cap on examples and trials are always in it.
     * Of a mechanism of numbers and names (`numbers_of`) everything is: sampling, bound with its
@@ -796,8 +798,14 @@ def plan_digest(plan: AnyPlan, roster: Sequence[str]) -> str:
     Args:
         plan: The plan.
         roster: The frozen ids; their order is part of the digest.
+        published: SHA-256 by name of files such as an encoder's, of which the plan covers nothing:
+            whoever agrees to it agrees to these. None for none.
+
+    Returns:
+        64 hex digits.
     """
-    return document_sha256({"plan": plan.to_json(), "roster": list(roster)})
+    beside = {"published": dict(published)} if published else {}
+    return document_sha256({"plan": plan.to_json(), "roster": list(roster), **beside})
 
 
 def cohort_plan(**fields: Any) -> Plan:

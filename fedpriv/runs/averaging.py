@@ -312,11 +312,13 @@ class RosterTask:
         roster: Ids of users or examples.
         params: Where training starts.
         measures: None, for nothing is measured here.
+        published: None, for of what users train on nothing is known here.
     """
 
     roster: tuple[str, ...]
     params: Params = field(repr=False)
     measures: tuple[Measure, ...] = ()
+    published: None = None
 
     def init_params(self, key: Key) -> Params:
         """Return a copy of the start."""

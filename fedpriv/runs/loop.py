@@ -18,7 +18,7 @@ from fedpriv.backends import Backend
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import figures_of
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.privacy.plan import AnyPlan, plan_digest
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.folder import RunFolder
@@ -108,7 +108,7 @@ def rounds(
         noise = noise_root(root, folder.ledger.extra)
     elif noise is None:
         noise = unkept_noise_root(root, components, state.params)
-    backend = backend.under(plan_digest(plan, components.task.roster))
+    backend = backend.under(components.plan_sha256)
     secret_state = SecretState(None if folder is None else folder.path / "secret", noise)
     loop = _Loop(
         components=components,

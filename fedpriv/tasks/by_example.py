@@ -10,7 +10,7 @@ examples in one place; federated averaging samples users instead (ULS).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -38,6 +38,11 @@ class UsersExamples(CentralTask):
     """
 
     users: Task = field(repr=False)
+
+    @property
+    def published(self) -> Mapping[str, str] | None:
+        """Those of the users' task."""
+        return self.users.published
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return metrics on public users, or on held-out examples of rostered users."""

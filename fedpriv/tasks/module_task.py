@@ -298,7 +298,8 @@ class ModuleTask(Task):
             the same in each process; what torch draws of them is.
         published: SHA-256, by a name, of published files that such parameters are loaded from, or
             that made the inputs. They are then stated in the run folder, and compared when it is
-            resumed, and what is not drawn is not copied into it, nor into exports.
+            resumed, the plan's digest is of them too, and what is not drawn is not copied into
+            the folder, nor into exports.
         loss: From (outputs, targets) to the mean loss of a batch.
         users: Training examples by user id; its keys, sorted, are the roster. Examples are
             `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and

@@ -324,6 +324,12 @@ class TagPrediction(ViewTask[TagView]):
         """Accuracy, recall@5 and, as a diagnostic, the loss."""
         return ACCURACY, RECALL_AT_5, LOSS
 
+    @property
+    def published(self) -> Mapping[str, str] | None:
+        """Digest of the encoder's files by its id; None for words."""
+        of = None if self._encoded is None else self._encoded.description
+        return None if of is None else {of.id: of.sha256}
+
     def init_params(self, key: Key) -> Params:
         """Return zeros: the loss is convex, and zero is made of no user's data.
 

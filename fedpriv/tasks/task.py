@@ -114,6 +114,14 @@ class BaseTask(ABC):
         """Digest of the roster, frozen in the plan."""
         return roster_sha256(self.roster)
 
+    @property
+    def published(self) -> Mapping[str, str] | None:
+        """SHA-256 of published files by name, as described, or of those that made the inputs.
+
+        The digest by which nodes allow a plan is of them too. None for none.
+        """
+        return self.describe().published
+
     @abstractmethod
     def init_params(self, key: Key) -> Params:
         """Return the params before the first round, float32."""

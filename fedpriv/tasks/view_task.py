@@ -67,6 +67,11 @@ class ViewTask(Task, Generic[V]):
             return "counts published with the data, rostered users included"
         return "text that users outside the roster wrote"
 
+    @property
+    def published(self) -> Mapping[str, str] | None:
+        """None: models of words are of no published files."""
+        return None
+
     def _description(self, **more: Any) -> TaskDescription:
         """Return names, counts and provenance of the view, and what more there is to say."""
         view = self._view

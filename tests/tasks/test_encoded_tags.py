@@ -29,6 +29,7 @@ from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.mechanisms import Clip
+from fedpriv.privacy.plan import plan_digest
 from fedpriv.rng import Key
 from fedpriv.tasks.by_example import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
@@ -63,6 +64,22 @@ def drawn(task):
     rng = np.random.default_rng(1)
     start = task.init_params(KEY)
     return {n: rng.normal(size=t.shape).astype(np.float32) for n, t in start.items()}
+
+
+@pytest.mark.slow
+def test_a_plan_on_another_encoders_rows_has_another_digest(tiny_corpus, tmp_path, encoder, task):
+    """Of users and of their examples. Red before: the encoder was in the noise's root alone."""
+    other = Encoder(add_encoder(write_tiny_bert(tmp_path / "tiny", seed=1)))
+    made = make_embeddings(tiny_corpus, other, ("sentence",), processes=1)
+    own = EncodedTexts(embeddings=made)
+    second = TagPrediction(tiny_corpus.view(), inputs="encoder", encoded=own)
+    assert task.published == by_example(task, 3).published
+    assert task.published == {encoder.files.id: encoder.files.sha256}
+    plan = fp.Rounds(users=4, cohort=2, rounds=3, delta=0.01).plan(
+        l2_clip_norm=0.5, noise_multiplier=1.0
+    )
+    found = {plan_digest(plan, "abcd", of.published) for of in (task, second)}
+    assert len(found) == 2
 
 
 @pytest.mark.slow

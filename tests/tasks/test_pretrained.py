@@ -12,6 +12,7 @@ from torch import nn
 
 import fedpriv as fp
 from fedpriv.api.forecast import round_cost
+from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.datasets.encoders import Encoder, check_files
 from fedpriv.experiments.build import build
@@ -20,6 +21,7 @@ from fedpriv.models.text import next_word_loss
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import MODEL, export_run
 from fedpriv.rng import Key
+from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.module_task import ModuleTask
@@ -333,6 +335,22 @@ class TestRuns:
             start_run(experiment(task(classifier(folder))), None, None, out).folder.close()
             digests.add(ledger_state(out).extra[NOISE])
         assert len(digests) == 2
+
+    def test_a_plan_on_other_weights_has_another_digest(self, bert, tmp_path):
+        """Red before: a node that allowed a plan had allowed it on any weights."""
+        named = []
+
+        class Named(SerialBackend):
+            def under(self, plan):
+                named.append(plan)
+                return self
+
+        other = write_tiny_bert(tmp_path / "other", seed=9)
+        for folder in (bert, bert, other):
+            made = build(experiment(task(classifier(folder))))
+            backend = Named(trainer=made.trainer, data=made.task.data)
+            list(rounds(made, backend, KEY))
+        assert named[0] == named[1] != named[2]
 
 
 @pytest.mark.slow

@@ -110,6 +110,10 @@ def test_a_digest_is_of_the_plan_and_of_whom_it_is_for():
     found = plan_digest(plan, ["a", "b", "c", "d"])
     assert found == plan_digest(plan, ("a", "b", "c", "d"))
     assert found != plan_digest(plan, ["a", "b", "c", "e"])
+    assert found == plan_digest(plan, ["a", "b", "c", "d"], {})
+    weights = [{"m": "1" * 64}, {"m": "2" * 64}, {"n": "1" * 64}]
+    digests = {plan_digest(plan, ["a", "b", "c", "d"], published) for published in weights}
+    assert len({found, *digests}) == 4
 
 
 @pytest.mark.parametrize(
