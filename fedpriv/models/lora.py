@@ -113,6 +113,27 @@ def merge_adapters(module: nn.Module) -> nn.Module:
     return module
 
 
+def check_adapters(module: nn.Module) -> None:
+    """Refuse a module with adapters of which none is trained; one without any is no matter of this.
+
+    Raises:
+        ValueError: With the name of the first.
+    """
+    matrices = {
+        f"{name}.{matrix}.weight": layer.get_submodule(matrix).weight
+        for name, layer in module.named_modules()
+        if isinstance(layer, LowRank)
+        for matrix in ("lora_a", "lora_b")
+    }
+    if matrices and not any(weight.requires_grad for weight in matrices.values()):
+        first, *others = matrices
+        raise ValueError(
+            f"all adapters are frozen, {first!r} (and {len(others)} more): a run would train the "
+            "head alone, if anything; train some (requires_grad_(True)), or have none: rank=0 "
+            "trains the head alone, and merge_adapters keeps what they have learnt"
+        )
+
+
 def _linear_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, layer in module.named_modules():
         if name and (isinstance(layer, nn.Linear) or _is_conv1d(layer)):

@@ -18,6 +18,7 @@ from fedpriv.experiments.averaging import (
     FederatedExperiment,
 )
 from fedpriv.measures import LOSS
+from fedpriv.models.lora import add_adapters
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.dataset_tasks import module_task
@@ -179,6 +180,27 @@ class ForgetsItsHead(Adapted):
 )
 def test_such_a_module_is_refused(tmp_path, kind, make, said):
     refused(kind(make), tmp_path, said)
+
+
+def adapted(frozen):
+    """A head on LoRA of which some matrices were frozen afterwards."""
+    body = add_adapters(nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 6)), 2, ["0", "2"])
+    made = nn.Sequential(body, nn.Linear(6, 2))
+    for name, parameter in made.named_parameters():
+        if any(part in name for part in frozen):
+            parameter.requires_grad_(False)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["user", "example"])
+def test_adapters_that_are_all_frozen_are_not_taken_for_a_head_alone(tmp_path, kind):
+    """Red before: a run under the name of LoRA trained the head, and nothing said so."""
+    with pytest.raises(
+        ValueError, match=r"'0\.0\.lora_a\.weight' \(and 3 more\).*rank=0"
+    ) as caught:
+        start_run(KINDS[kind](lambda: adapted(["lora"])), "own:x", None, tmp_path / "run")
+    assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
+    accepted(KINDS[kind](lambda: adapted(["lora_a", "0.2.lora_b"])), tmp_path)
 
 
 def test_a_gradient_names_what_outputs_depend_on_by_one_pass():

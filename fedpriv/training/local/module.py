@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedpriv.models.lora import check_adapters
 from fedpriv.rng import Key
 from fedpriv.training.local.module_state import (
     OwnState,
@@ -63,7 +64,8 @@ def check_module(module: nn.Module) -> nn.Module:
 
     Raises:
         ValueError: For batch normalisation and for buffers that training would change: their
-            statistics mix the examples of a user outside the bounded update.
+            statistics mix the examples of a user outside the bounded update. Or if it has
+            adapters and trains none.
     """
     for name, child in module.named_modules():
         if isinstance(child, _BATCH_NORM):
@@ -94,6 +96,7 @@ def check_module(module: nn.Module) -> nn.Module:
             raise ValueError(f"parameter {name!r} is {parameter.dtype}; call module.float()")
         if parameter.ndim == 0:
             raise ValueError(f"parameter {name!r} has no axis; give it the shape (1,)")
+    check_adapters(module)
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("the module has no parameter to train; set requires_grad on some")
     return module
