@@ -21,13 +21,15 @@ from typing import Any
 import numpy as np
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
+from fedpriv.datasets.encoders import Encoder, find_encoder
 from fedpriv.datasets.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.embeddings import make_embeddings
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS
 from fedpriv.experiments.experiment import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE, SHORT_NOISE
 from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import Pace
-from simulations.defaults import cross_fitted, shapes, sweep
+from simulations.defaults import cross_fitted, resampled, shapes, sweep
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import Store, publish, render, results_of, table
 
@@ -36,7 +38,8 @@ Run = Mapping[str, Any]
 EPSILONS = (8.0, 2.0)
 SEEDS = 5
 POINT = 0.01
-#: The corpus whose first users on its roster are run on rows of an encoder.
+#: The corpus whose first users on its roster are run on rows of an encoder, and whose public users
+#: are resampled.
 REAL, REAL_SIZES = "onstartups", (100, 300, 1_000, 3_000)
 #: Share of runs that may end below public-only by more than a point.
 NOT_WORSE = 1 / 50
@@ -59,13 +62,20 @@ def cells(
 def run(cell: Mapping[str, Any], corpora: Path) -> dict[str, Any]:
     """Run the default command on a corpus, and return what it returned."""
     options = {"target-epsilon": cell["epsilon"], "seed": cell["seed"], "eval-every": 1000}
-    if cell["kind"] == REAL:  # a seed is a fold
+    kind, name = cell["kind"], "adadps-tags"
+    if kind in (REAL, resampled.KIND):  # a seed is a fold
         corpus, name = resolve_corpus(REAL, allow_synthetic=False), "encoder-tags"
-        options |= {"roster": f"{REAL}-all", "users": cell["users"], "fold": cell["seed"]}
+        options |= {"fold": cell["seed"]}
+        if kind == REAL:
+            options |= {"roster": f"{REAL}-all", "users": cell["users"]}
+        else:
+            corpus = resampled.corpus(corpora, corpus, cell["users"], seed=cell["seed"])
     else:
-        kind, name = shapes.KINDS[cell["kind"]], "adadps-tags"
-        corpus = shapes.corpus(corpora, kind, cell["users"], number=cell["seed"])
+        corpus = shapes.corpus(corpora, shapes.KINDS[kind], cell["users"], number=cell["seed"])
     experiment = load_experiment(name).with_options(options)
+    if kind == resampled.KIND:
+        encoder = Encoder(find_encoder(str(experiment.options()["task.encoder"])))
+        make_embeddings(corpus, encoder, ("title",), processes=1)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -101,6 +111,7 @@ def page(
     crossed: Sequence[Run] = (),
     compared: Sequence[dict[str, Any]] = (),
     encoded: Sequence[Run] = (),
+    copies: Sequence[Run] = (),
 ) -> str:
     """Return the page as Markdown.
 
@@ -109,6 +120,7 @@ def page(
         crossed: Of `cross_fitted`.
         compared: Of `sweep`, on its grid.
         encoded: Of `encoder-tags`, on real text.
+        copies: Of it, on corpora resampled from public users.
     """
     difficult = {one.name for one in shapes.HARD}
     done = [one for one in runs if "refused" not in one]
@@ -118,7 +130,7 @@ def page(
         usual=[one for one in done if one["spec"]["kind"] not in difficult],
         hard=[one for one in done if one["spec"]["kind"] in difficult],
         refused=[one for one in runs if "refused" in one], encoded=encoded,
-        expected=_expected,
+        copies=copies, expected=_expected,
         below=_below, gains_table=_gains_table, power_table=_power_table,
         forecast_table=_forecast_table, compared=compared, grid_table=_grid_table,
         crossed=crossed, crossed_table=cross_fitted.table,
@@ -130,10 +142,14 @@ def page(
 def _below(runs: Sequence[Run]) -> str:
     below = sum(one["gain"] < -POINT for one in runs)
     unselected = sum(unselected_gain(one) < -POINT for one in runs)
+    gains, kept = (
+        f"{100 * mean(values):+.1f}" if values else "–"
+        for values in ([one["gain"] for one in runs], list(map(unselected_gain, runs)))
+    )
     return (
         f"{below} of {len(runs)} returned models were below public examples alone by more than a "
         f"point ({NOT_WORSE:.0%} were allowed), and {unselected} would have been without selection "
-        "(`select=last`)."
+        f"(`select=last`). Their mean gain was {gains} points, without selection {kept}."
     )
 
 
@@ -265,8 +281,8 @@ def reproduce(
         seeds: Corpora of each size and kind.
         results: Next to it runs are kept.
         out: Where the page is written.
-        study: "default", "cross-fitted", "grid" or "encoder".
-        corpora: Folder of synthetic corpora.
+        study: "default", "cross-fitted", "grid", "encoder" or "resampled".
+        corpora: Folder of synthetic and resampled corpora.
         sizes: Users; none for the study's own.
         kinds: Shapes of the default study; none for those of evaluation.
         epsilons: Targets.
@@ -281,8 +297,12 @@ def reproduce(
         said = f"{study} {spec['kind']}, {spec['users']:,} users"
         pace.work(said, partial(_performed, store, study, spec, folder))
     named = {name: [one for one in store.rows.values() if one["spec"]["study"] == name]
-             for name in ("default", "cross-fitted", "grid", "encoder")}  # fmt: skip
+             for name in ("default", "cross-fitted", "grid", "encoder", "resampled")}  # fmt: skip
     publish(page(*named.values()), out)
+
+
+#: Kind and sizes of studies of an encoder's rows.
+_ENCODED = {"encoder": (REAL, REAL_SIZES), "resampled": (resampled.KIND, resampled.SIZES)}
 
 
 def _specs(
@@ -302,10 +322,11 @@ def _specs(
             for kind in shapes.FITTING
             for epsilon in epsilons
         )
-    elif study == "encoder":
+    elif study in _ENCODED:
+        kind, usual = _ENCODED[study]
         found = (
-            {"kind": REAL, "users": size, "epsilon": epsilon, "seed": seed}
-            for size in sizes or REAL_SIZES
+            {"kind": kind, "users": size, "epsilon": epsilon, "seed": seed}
+            for size in sizes or usual
             for seed in range(min(seeds, NUM_FOLDS))
             for epsilon in epsilons
         )
@@ -318,7 +339,7 @@ def _specs(
 def _performed(store: Store, study: str, spec: Mapping[str, Any], folder: Path) -> Run:
     if study == "grid":
         return store.row(spec, partial(sweep.perform, folder))
-    if study in ("default", "encoder"):
+    if study == "default" or study in _ENCODED:
         return store.row(spec, lambda cell: run(cell, folder))
     return store.row(spec, lambda asked: cross_fitted.perform(folder, asked))
 
@@ -345,6 +366,13 @@ REPRODUCTIONS = tuple(
             "defaults-encoder",
             "encoder",
             "an encoder's rows of real text",
+            {"sizes": (100,), "seeds": 1},
+            (60, 1),
+        ),
+        (
+            "defaults-resampled",
+            "resampled",
+            "an encoder's rows of resampled real text",
             {"sizes": (100,), "seeds": 1},
             (60, 1),
         ),

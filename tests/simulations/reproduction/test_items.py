@@ -19,7 +19,7 @@ LISTED = {
     ),
     "adadps": ("figure2", "figure3", "table5", "average-gain"),
     "public-only": ("examples", "tags"),
-    "defaults": ("cross-fitted", "encoder", "grid"),
+    "defaults": ("cross-fitted", "encoder", "grid", "resampled"),
     "dpnsgd": (
         "figure2-mnist", "figure2-cifar10", "figure3-mnist", "figure3-cifar10", "figure4-sst2",
     ),
