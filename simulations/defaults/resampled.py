@@ -30,8 +30,8 @@ def corpus(folder: Path, source: Corpus, num_users: int, *, seed: int = 0) -> Co
     Those who are public again keep their ids and sentences. Each on the roster is a copy of one of
     the other originals, drawn with replacement: of as many of its threads as it has, drawn with
     replacement too, it has all that the original wrote there. Threads keep keys and titles, so what
-    a split holds out is held out of every copy. Who asked a thread is known as its own user, or as a
-    public one; elsewhere it could be any of several copies, or somebody outside the corpus.
+    a split holds out is held out of every copy. Who asked a thread is known where that is the user
+    itself or a public one; else it could be any of several copies, or nobody of the corpus.
 
     Args:
         folder: Where corpora are kept.
@@ -61,7 +61,7 @@ def corpus(folder: Path, source: Corpus, num_users: int, *, seed: int = 0) -> Co
         CorpusDescription(
             name=name,
             synthetic=source.synthetic,
-            source={"kind": KIND, "of": source.content_sha256, "seed": seed},
+            source={"kind": KIND, "of": source.name, "seed": seed},
             **{field: source.manifest[field] for field in copied},
         ),
     ) as writer:
