@@ -291,7 +291,8 @@ def reproduce(
     """
     store, folder = Store.at(results_of("defaults", results)), Path(corpora)
     number, parts = map(int, part.split("/"))
-    todo = list(_specs(study, seeds, sizes, kinds, epsilons))[number::parts]
+    targets = tuple(map(float, epsilons))  # a run of ε 2 is one of 2.0
+    todo = list(_specs(study, seeds, sizes, kinds, targets))[number::parts]
     pace = Pace(0 if kept else len(todo), rows=store.rows)
     for spec in () if kept else todo:
         said = f"{study} {spec['kind']}, {spec['users']:,} users"
