@@ -158,9 +158,11 @@ def _expected(runs: Sequence[Run]) -> str:
     found = [one for one in runs if one.get("expected")]
     returned = [one for one in found if one["selected"] == one["expected"]]
     worse = sum(one["gain"] < -POINT for one in returned)
+    least = f"{100 * min(map(unselected_gain, found)):+.1f}" if found else "–"
     return (
-        f"In {len(found)} of {len(runs)} runs one was; {len(returned)} of them returned the "
-        f"released model, of which {worse} were below public examples alone by more than a point."
+        f"In {len(found)} of {len(runs)} runs a gain was expected; {len(returned)} returned "
+        f"the released model, of which {worse} were below public examples alone by more than a "
+        f"point. Without selection the least gain of those expected was {least} points."
     )
 
 
