@@ -117,8 +117,8 @@ def run(
         raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
     if out is not None and (Path(out) / "experiment.json").exists():
         raise ValueError(
-            f"{out} already holds a run; go on with it by fedpriv.resume({str(out)!r}), or give "
-            "another out"
+            f"{out} already holds a run; go on with it by fedpriv.resume({str(out)!r}), with "
+            "experiment= where the run was given an object, or give another out"
         )
     console = Console(stderr=True)
     temporary = None

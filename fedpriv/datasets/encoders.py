@@ -209,8 +209,8 @@ def find_encoder(given: str) -> EncoderFiles:
         return check_files(Path(given), _name_of(Path(given).name))
     known = ", ".join(e.id for e in added_encoders()) or "none"
     raise ValueError(
-        f"encoder {given!r} is not on this machine; add it with `fedpriv encoder add PATH`, or "
-        f"give a folder (added here: {known})"
+        f"encoder {given!r} is not on this machine; add it with `fedpriv encoder add PATH` (`make "
+        f"encoder` in a checkout fetches all-minilm-l6-v2), or give a folder (added here: {known})"
     )
 
 

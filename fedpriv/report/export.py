@@ -345,7 +345,8 @@ def _figures(run: RunRecord, round_num: int, returned: bool) -> list[tuple[str, 
         released = diagnosed = run.summary
     nouns = run.words
     measured = [
-        (m, f"{nouns.public}s (released)", released.get(m.released_name)) for m in run.figures
+        (m, f"{nouns.public}s ({run.publicity})", released.get(m.released_name))
+        for m in run.figures
     ]
     measured += [
         (m, f"{nouns.tested}s (not covered by ε)", diagnosed.get(m.name)) for m in run.figures

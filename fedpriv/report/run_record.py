@@ -255,6 +255,12 @@ class RunRecord:
         return bool(self.corpus.get("synthetic"))
 
     @property
+    def publicity(self) -> str:
+        """Word for figures on public examples: released, unless some equal rostered users'."""
+        equal = self.corpus.get("public_of_rostered")
+        return "some equal rostered users', not covered by ε" if equal else "released"
+
+    @property
     def simulated(self) -> bool:
         """Whether the noise came from a seed instead of a secure source."""
         return self.description.get("mode") != "secure"

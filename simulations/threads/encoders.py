@@ -1,6 +1,7 @@
-"""Gain of a pretrained encoder under user-level DP: five kinds of inputs on one split.
+"""Gain of a pretrained encoder under user-level DP: kinds of inputs on one split.
 
-`tags-encoders`: softmax regression on plain words, on rows of a frozen encoder, and on two controls
+`tags-encoders`: softmax regression on plain words, on rows of a frozen encoder, on their principal
+components among public titles, and on two controls
 that know nothing of other text: the same encoder with random weights, and word vectors of public
 users' text alone. Each kind has its own public-only, private and non-private rows, and its own gap.
 """
@@ -28,7 +29,12 @@ from fedpriv.datasets.encoders import (
 from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.importers.stackoverflow import split_words
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.embeddings import Embeddings, EncodedTexts, make_embeddings
+from fedpriv.datasets.stackexchange.embeddings import (
+    Embeddings,
+    EncodedTexts,
+    make_embeddings,
+    reduce_encoder,
+)
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -57,6 +63,7 @@ _FEDERATED = Method(
     cohort=0.1,
 )
 DIMENSIONS = 384  # of word vectors: as many as the encoder has
+COMPONENTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +174,13 @@ def add_random_encoder(like: EncoderFiles, seed: int = 0) -> EncoderFiles:
         return add_encoder(folder)
 
 
-def kinds_of_inputs(corpus: Corpus) -> dict[str, Inputs]:
-    """Return the kinds that are compared; the random encoder and its rows are made if missing."""
+def kinds_of_inputs(corpus: Corpus, roster: str | None) -> dict[str, Inputs]:
+    """Return the kinds that are compared; encoders made here, and their rows, if missing."""
     trained = find_encoder(MINILM)
     drawn = add_random_encoder(trained)
-    make_embeddings(corpus, Encoder(drawn), ("title",))
+    reduced = reduce_encoder(corpus, Encoder(trained), COMPONENTS, roster=roster)
+    for one in (drawn, reduced):
+        make_embeddings(corpus, Encoder(one), ("title",))
     vectors = replace(ENCODED, experiment="simulations.threads.encoders:public_vector_tags")
     return {
         "words": Inputs(
@@ -185,6 +194,11 @@ def kinds_of_inputs(corpus: Corpus) -> dict[str, Inputs]:
             features={"encoder": MINILM, "encoder-texts": "title"},
             method=ENCODED,
             federated=_FEDERATED,
+        ),
+        "components": Inputs(
+            label=f"encoder, titles, {COMPONENTS} components",
+            features={"encoder": reduced.id, "encoder-texts": "title"},
+            method=ENCODED,
         ),
         "titles and sentences": Inputs(
             label="encoder, titles and sentences",
@@ -237,7 +251,7 @@ def reproduce(
     """
     check_options(folds, seeds, plot)
     found = resolve_corpus(corpus, allow_synthetic=False)
-    kinds = kinds_of_inputs(found)
+    kinds = kinds_of_inputs(found, roster)
     if unknown := set(only) - set(kinds):
         raise ValueError(f"only {sorted(unknown)[0]!r} is not one of {', '.join(kinds)}")
     kinds = {name: one for name, one in kinds.items() if not only or name in only}
@@ -340,7 +354,9 @@ def _pairs(kinds: Mapping[str, Inputs], epsilons: Sequence[float]) -> list[tuple
         for epsilon in epsilons:
             private = f"{name}: {model_name(PRIVATE, epsilon)}"
             found.append((private, f"{name}: {PUBLIC}"))
-            if name in ("titles", "public vectors") and "words" in kinds:
+            if name == "components" and "titles" in kinds:
+                found.append((private, f"titles: {model_name(PRIVATE, epsilon)}"))
+            if name in ("titles", "components", "public vectors") and "words" in kinds:
                 found.append((private, f"words: {model_name(PRIVATE, epsilon)}"))
                 found.append((private, f"words: {CENTRAL}"))
     return found
@@ -404,7 +420,7 @@ def readme_table(found: Mapping[str, Any]) -> str:
     return table(["model on", "public data alone", *levels, "without privacy"], rows) + "\n"
 
 
-_COLOURS = ("s4", "s1", "s5", "s6", "s7")
+_COLOURS = ("s4", "s1", "s2", "s5", "s6", "s7")
 
 
 def _chart(

@@ -309,7 +309,7 @@ class TestRuns:
         again = {n: p.detach().numpy() for n, p in module.named_parameters() if p.requires_grad}
         assert made.evaluate(again, public=True) == made.evaluate(run.params, public=True)
         sha256 = model.files.sha256
-        assert f"tiny (SHA-256 {sha256})." in " ".join(str(run.statement).split())
+        assert f"tiny (digest {sha256})." in " ".join(str(run.statement).split())
         assert sha256 in (tmp_path / "model" / "README.md").read_text("utf-8")
         assert verify_run(tmp_path / "run").ok
 

@@ -37,7 +37,7 @@ class TestRostered:
         [line] = noticed(tmp_path / "run", public=public)
         assert line.startswith(said) and "examples of rostered users" in line
         document = read_document(tmp_path / "run")
-        equal = f"figures on public examples, {said[0]} of which equal rostered users'"
+        equal = "figures on public examples, some of which equal rostered users'"
         assert coverage_of(document).not_covered == (equal,)
 
     @pytest.mark.slow

@@ -324,10 +324,10 @@ def coverage(
     found = private_knowledge(plan.unit, corpus, side_information)
     if as_object(as_object(corpus).get("provenance")).get("roster_looks_at_data"):
         found += ("who is on the roster, a choice that looked at their records",)
-    if equal := as_object(corpus).get("public_of_rostered"):
-        found += (f"figures on public examples, {equal} of which equal rostered users'",)
-    if equal := as_object(corpus).get("public_train_of_rostered"):
-        found += (f"a start from public examples, {equal} of which equal rostered users'",)
+    if as_object(corpus).get("public_of_rostered"):
+        found += ("figures on public examples, some of which equal rostered users'",)
+    if as_object(corpus).get("public_train_of_rostered"):
+        found += ("a start from public examples, some of which equal rostered users'",)
     found += private_start(options)
     found += file_start(plan, start, options, secure=secure)
     return Coverage(not_covered=(*found, FLOATS) if in_floats else found)

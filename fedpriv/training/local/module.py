@@ -112,7 +112,16 @@ def module_params(module: nn.Module) -> Params:
 
 
 def load_params(module: nn.Module, params: Mapping[str, np.ndarray]) -> nn.Module:
-    """Write params into the module's own tensors and return the module."""
+    """Write params into the module's own tensors and return the module.
+
+    Raises:
+        TypeError: If it is no module, but a function that makes one, say.
+        ValueError: If a tensor has another shape.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"{type(module).__name__} is no torch module; if it makes one, call it first"
+        )
     with torch.no_grad():
         own = dict(module.named_parameters())
         for name, array in params.items():

@@ -180,7 +180,7 @@ def test_public_examples_to_learn_from_that_are_somebodys(tmp_path):
     prepared.folder.close()
     covered = coverage_of(prepared.folder.document)
     assert covered.not_covered == (
-        "a start from public examples, 6 of which equal rostered users'",
+        "a start from public examples, some of which equal rostered users'",
     )
     prepared = start_run(of_users(**own), None, None, tmp_path / "fresh")  # nothing is taken over
     prepared.folder.close()
