@@ -46,6 +46,10 @@ def add(
     """Check an encoder's files, copy them into the cache, and print its id."""
     with progress_bar("checking the weights", quiet=as_json) as tell:
         found = encoders.add_encoder(path, name, sha256=sha256, progress=tell)
+    return _print_encoder(found, as_json)
+
+
+def _print_encoder(found: encoders.EncoderFiles, as_json: bool) -> None:
     encoder = encoders.Encoder(found)
     facts = {
         "id": found.id,
@@ -77,12 +81,16 @@ def list_added(as_json: Json = False) -> None:
     return None
 
 
+Given = Annotated[str, typer.Argument(help="An id of `fedpriv encoder list`, or a folder.")]
+OfCorpus = Annotated[
+    str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
+]
+
+
 @app.command()
 def embed(
-    encoder: Annotated[str, typer.Argument(help="An id of `fedpriv encoder list`, or a folder.")],
-    corpus: Annotated[
-        str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
-    ] = None,
+    encoder: Given,
+    corpus: OfCorpus = None,
     texts: Annotated[str, typer.Option(help="What is embedded: both, sentence or title.")] = "both",
     processes: Annotated[
         int | None, typer.Option(help="How many, each on one thread; none for one a core.", min=1)
@@ -103,3 +111,31 @@ def embed(
             made = make_embeddings(opened, found, (kind,), processes=processes, progress=tell)
         rows = made.rows[kind]
         print_line(f"{opened.name}: {len(rows):,} {kind}s, {rows.shape[1]} numbers each")
+
+
+@app.command()
+def reduce(
+    encoder: Given,
+    dimensions: Annotated[int, typer.Option(help="Numbers of a row of the new encoder.")],
+    corpus: OfCorpus = None,
+    roster: Annotated[
+        str | None, typer.Option(help="Whose public users; none for the corpus's default roster.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What to call it; none for the encoder's and the number.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Add an encoder of fewer dimensions: principal components of public users' titles."""
+    from fedpriv.datasets.stackexchange.embeddings import reduce_encoder
+
+    with progress_bar("preparing the corpus", quiet=as_json) as tell:
+        found = reduce_encoder(
+            locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell),
+            encoders.Encoder(encoders.find_encoder(encoder)),
+            dimensions,
+            roster=roster,
+            name=name,
+            progress=tell,
+        )
+    _print_encoder(found, as_json)

@@ -22,14 +22,14 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, distribution, version
 from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 _NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
 _OPTIONAL = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
+# Folder of a Dense module, as sentence-transformers names it.
+_DENSE = re.compile(r"[0-9]{1,3}_Dense")
 #: Tokens that lengths are rounded up to a multiple of, and texts of a batch.
 _STEP, _TEXTS = 8, 8
 _CHUNK = 64 * _TEXTS
@@ -90,12 +92,12 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
 
     Args:
         folder: With `config.json`, `model.safetensors` and `tokenizer.json`; the files of
-            sentence-transformers for pooling and length are read where they are.
+            sentence-transformers for modules, pooling and length are read where they are.
         name: Letters, digits, dots, dashes and underscores.
         progress: Called with the bytes hashed so far, and with all.
 
     Raises:
-        ValueError: If a file is missing, or the name cannot be one.
+        ValueError: If a file is missing, a module is not read here, or the name cannot be one.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
@@ -104,21 +106,28 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
         )
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give one with {', '.join(_NEEDED)}")
-    missing = [file for file in _NEEDED if not (folder / file).is_file()]
+    files = tuple(_files(folder))
+    missing = [file for file in files if file not in _OPTIONAL and not (folder / file).is_file()]
     if missing:
-        pickled = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pkl"))
+        beside = [
+            p
+            for file in missing
+            if file.endswith(WEIGHTS)
+            for p in (folder / file).parent.glob("*")
+        ]
+        pickled = sorted(p.name for p in beside if p.suffix in (".bin", ".pt", ".pkl"))
         hint = (
             f"; its weights ({pickled[0]}) are pickled, can run code when they are opened and are "
             "not read: save the model again as safetensors"
-            if WEIGHTS in missing and pickled
+            if pickled
             else ""
         )
         raise ValueError(f"{folder} has no {' and no '.join(missing)}{hint}")
     weights = remembered_sha256(folder / WEIGHTS, cache_dir(), progress)
     digests = {WEIGHTS: weights} | {
         file: remembered_sha256(folder / file, cache_dir())
-        for file in (CONFIG, TOKENIZER, *_OPTIONAL)
-        if (folder / file).is_file()
+        for file in files
+        if file != WEIGHTS and (folder / file).is_file()
     }
     return EncoderFiles(
         name=name, folder=folder, sha256=document_sha256(digests), weights_sha256=weights
@@ -183,11 +192,58 @@ def add_encoder(
         target = parent / found.id
         if not target.is_dir():
             with new_folder(target, complete=WEIGHTS) as unready:
-                for file in (*_NEEDED, *_OPTIONAL):
+                for file in _files(folder):
                     if (folder / file).is_file():
                         (unready / file).parent.mkdir(exist_ok=True)
                         shutil.copyfile(folder / file, unready / file)
     return check_files(target, found.name)
+
+
+def add_reduced(
+    encoder: Encoder, matrix: np.ndarray, made_from: Mapping[str, Any], name: str | None = None
+) -> EncoderFiles:
+    """Add the encoder whose rows are another's times a matrix: a Dense module behind its own.
+
+    Args:
+        encoder: The other one.
+        matrix: float32 `(k, width)`; an entry of a row is the product with one of its rows.
+        made_from: What it was made of, JSON values; kept in `modules.json`, and so in the digest.
+        name: Of the new encoder; None for the other's with k behind it.
+
+    Raises:
+        ValueError: As of `add_encoder`.
+    """
+    from safetensors.numpy import save_file
+
+    source, (dimensions, width) = encoder.files.folder, matrix.shape
+    modules = _json(source / "modules.json", []) or [_module("Transformer", "")]
+    if "Pooling" not in encoder.modules:
+        modules.insert(1, _module("Pooling", "1_Pooling"))
+    places = itertools.count(len(modules))
+    own = next(f"{n}_Dense" for n in places if f"{n}_Dense" not in encoder.modules)
+    modules.append(_module("Dense", own) | {"made_from": dict(made_from)})
+    settings = {
+        "in_features": width,
+        "out_features": dimensions,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    encoders_dir().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=encoders_dir(), prefix=".reduced-") as made:
+        folder = Path(made)
+        for file in _files(source):
+            if file != "modules.json" and (source / file).is_file():
+                (folder / file).parent.mkdir(exist_ok=True)
+                (folder / file).symlink_to((source / file).resolve())
+        (folder / own).mkdir()
+        (folder / "modules.json").write_text(json.dumps(modules, indent=2), "utf-8")
+        (folder / own / CONFIG).write_text(json.dumps(settings, indent=2), "utf-8")
+        save_file({"linear.weight": np.ascontiguousarray(matrix)}, folder / own / WEIGHTS)
+        return add_encoder(folder, name or f"{encoder.files.name[:42]}-{dimensions}")
+
+
+def _module(kind: str, path: str) -> dict[str, Any]:
+    return {"name": path or "0", "path": path, "type": f"sentence_transformers.models.{kind}"}
 
 
 def find_encoder(given: str) -> EncoderFiles:
@@ -272,7 +328,11 @@ def _the_encoder(given: Path | str, names: Collection[str]) -> str:
     Raises:
         ValueError: If not one has.
     """
-    weights = [name for name in names if name.split("/")[-1] == WEIGHTS]
+    weights = [
+        name
+        for name in names
+        if (path := PurePosixPath(name)).name == WEIGHTS and not _DENSE.fullmatch(path.parent.name)
+    ]
     found = weights or [name for name in names if name.endswith(".zip")]
     if len(found) != 1:
         raise ValueError(
@@ -285,7 +345,7 @@ def _the_encoder(given: Path | str, names: Collection[str]) -> str:
 
 def _extract(archive: zipfile.ZipFile, root: str, folder: Path) -> None:
     """Write the files of an encoder that lie together at a root in the archive."""
-    for file in (*_NEEDED, *_OPTIONAL):
+    for file in _files(folder):
         if root + file in archive.namelist():
             entry = archive.getinfo(root + file)
             if file != WEIGHTS and entry.file_size > _MOST_JSON:
@@ -298,6 +358,39 @@ def _extract(archive: zipfile.ZipFile, root: str, folder: Path) -> None:
             (folder / file).parent.mkdir(exist_ok=True)
             with archive.open(root + file) as source, (folder / file).open("xb") as target:
                 shutil.copyfileobj(source, target)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Yield names of an encoder's files; those of Dense modules when `modules.json` was written."""
+    yield from (*_NEEDED, *_OPTIONAL)
+    for module in _modules(folder):
+        if _DENSE.fullmatch(module):
+            yield from (f"{module}/{CONFIG}", f"{module}/{WEIGHTS}")
+
+
+def _modules(folder: Path) -> tuple[str, ...]:
+    """Return the kinds of a folder's modules in order, a Dense one's folder in its place.
+
+    Raises:
+        ValueError: If `modules.json` lists a module that is not read here.
+    """
+    path = folder / "modules.json"
+    listed = [one if isinstance(one, dict) else {"type": one} for one in _json(path, [])]
+    kinds = [str(one.get("type")).rpartition(".")[2] for one in listed]
+    if not _ORDER.fullmatch(" ".join(kinds)):
+        raise ValueError(
+            f"{path}: modules {', '.join(kinds):.80} are not read here; Transformer and Pooling, "
+            "and behind them Normalize and Dense, are, in that order"
+        )
+    for one, kind in zip(listed, kinds, strict=True):
+        if kind == "Dense" and not _DENSE.fullmatch(str(one.get("path"))):
+            raise ValueError(
+                f"{path}: the path {one.get('path')!r:.80} of a Dense module is not read here; "
+                "name its folder by its place, such as 2_Dense"
+            )
+    return tuple(
+        one["path"] if kind == "Dense" else kind for one, kind in zip(listed, kinds, strict=True)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,8 +407,9 @@ class Encoder:
 
     @property
     def width(self) -> int:
-        """Width of a row."""
-        return int(self.config.hidden_size)
+        """Width of a row: of the last Dense module, or else of the model."""
+        dense = [len(step.weight) for step in self._steps if isinstance(step, _Dense)]
+        return [int(self.config.hidden_size), *dense][-1]
 
     @cached_property
     def max_tokens(self) -> int:
@@ -365,22 +459,32 @@ class Encoder:
         return modes[on[0]]
 
     @cached_property
-    def normalised(self) -> bool:
-        """Whether rows are scaled to unit norm, as `modules.json` says.
+    def modules(self) -> tuple[str, ...]:
+        """Modules of `modules.json` in order, a Dense one by its folder; none without the file.
 
         Raises:
             ValueError: If it lists a module that is not read here.
         """
-        path = self.files.folder / "modules.json"
-        modules = _json(path, [])
-        kinds = [m.get("type") if isinstance(m, dict) else m for m in modules]
-        names = [str(kind).rpartition(".")[2] for kind in kinds]
-        if names not in ([], *(_MODULES[:n] for n in (1, 2, 3)), ["Transformer", "Normalize"]):
-            raise ValueError(
-                f"{path}: modules {', '.join(names):.80} are not read here; Transformer, Pooling "
-                "and Normalize are, in that order"
-            )
-        return "Normalize" in names
+        return _modules(self.files.folder)
+
+    @property
+    def normalised(self) -> bool:
+        """Whether rows are scaled to unit norm at last, as `modules.json` says."""
+        return self.modules[-1:] == ("Normalize",)
+
+    @cached_property
+    def _steps(self) -> tuple[Callable[[Any], Any], ...]:
+        """What becomes of pooled rows `(b, width)`, one after the other."""
+        from torch.nn import functional
+
+        steps, width = [], int(self.config.hidden_size)
+        for module in self.modules:
+            if module == "Normalize":
+                steps.append(partial(functional.normalize, dim=1))
+            elif _DENSE.fullmatch(module):
+                steps.append(_read_dense(self.files.folder / module, width))
+                width = len(steps[-1].weight)
+        return tuple(steps)
 
     @cached_property
     def _model(self) -> Any:
@@ -456,19 +560,14 @@ class Encoder:
         rows = np.empty((len(tokens), self.width), np.float32)
         lengths = np.array([max(len(ids), 1) for ids in tokens], np.int64)
         classes = np.minimum(-(-lengths // _STEP) * _STEP, self.max_tokens)
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with torch.inference_mode():
-                for length in np.unique(classes).tolist():
-                    places = np.flatnonzero(classes == length)
-                    size = _TEXTS if self._batches_alike(length) else 1
-                    for first in range(0, len(places), size):
-                        batch = places[first : first + size]
-                        found = self._rows([tokens[place] for place in batch], length, size)
-                        rows[batch] = found[: len(batch)].numpy()
-        finally:
-            torch.set_num_threads(before)
+        with one_thread(), torch.inference_mode():
+            for length in np.unique(classes).tolist():
+                places = np.flatnonzero(classes == length)
+                size = _TEXTS if self._batches_alike(length) else 1
+                for first in range(0, len(places), size):
+                    batch = places[first : first + size]
+                    found = self._rows([tokens[place] for place in batch], length, size)
+                    rows[batch] = found[: len(batch)].numpy()
         if not np.isfinite(rows).all():
             raise ValueError(f"encoder {self.files.id} gave a row that is not finite")
         return rows
@@ -486,7 +585,10 @@ class Encoder:
             ids[place, : len(own)] = torch.tensor(own, dtype=torch.int64)
             real[place, : len(own)] = 1
         states = self._model(input_ids=ids, attention_mask=real).last_hidden_state
-        return pool_states(states, real, self.pooling, self.normalised)
+        rows = pool_states(states, real, self.pooling, normalised=False)
+        for step in self._steps:
+            rows = step(rows)
+        return rows
 
     def _batches_alike(self, length: int) -> bool:
         """Return whether a row is the same in every place of a batch, whatever else is in it."""
@@ -515,6 +617,81 @@ class Encoder:
                 for turn in turns
             )
         return self._invariant[length]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Dense:
+    """A Dense module of sentence-transformers.
+
+    Attributes:
+        weight: float32 `(to, from)`.
+        bias: float32 `(to,)`; None for none.
+        activation: Of each number.
+    """
+
+    weight: Any
+    bias: Any
+    activation: Callable[[Any], Any]
+
+    def __call__(self, rows: Any) -> Any:
+        """Return `(b, to)` of rows `(b, from)`, one by one: none is computed by its place."""
+        import torch
+        from torch.nn.functional import linear
+
+        return torch.stack([self.activation(linear(r, self.weight, self.bias)) for r in rows])
+
+
+def _read_dense(folder: Path, width: int) -> _Dense:
+    """Return the Dense module of a folder, for rows of a width.
+
+    Raises:
+        ValueError: If its files say something else, or cannot be read.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    path = folder / CONFIG
+    # What sentence-transformers takes for what a file does not say.
+    said = {"in_features": None, "out_features": None, "bias": True} | _json(path, {})
+    said.setdefault("activation_function", "torch.nn.modules.activation.Tanh")
+    known: dict[str, tuple[Any, ...]] = {
+        "in_features": (width,),
+        "bias": (True, False),
+        "activation_function": (
+            "torch.nn.modules.linear.Identity",
+            "torch.nn.modules.activation.Tanh",
+        ),
+        "module_input_name": ("sentence_embedding",),
+        "module_output_name": ("sentence_embedding", None),
+        "use_residual": (False,),
+    }
+    to = said.pop("out_features")
+    if type(to) is not int or to < 1:
+        raise ValueError(f"{path}: out_features {to!r:.40} must be a whole number of at least 1")
+    for key, value in said.items():
+        if value not in known.get(key, ()):
+            raise ValueError(
+                f"{path}: {key} {value!r:.80} is not read here; "
+                f"{' or '.join(map(str, known.get(key, ('no such key',))))} is"
+            )
+    path = folder / WEIGHTS
+    try:
+        found = load_file(path)
+    except Exception as error:  # compiled code raises no class of its own
+        raise ValueError(f"{path} cannot be read ({_line(error)})") from None
+    wanted = {"linear.weight": (to, width)} | ({"linear.bias": (to,)} if said["bias"] else {})
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    if shapes != wanted:
+        raise ValueError(f"{path} has {shapes!s:.200}, and its {CONFIG} says {wanted}")
+    arrays = {name: tensor.float() for name, tensor in found.items()}
+    if not all(bool(array.isfinite().all()) for array in arrays.values()):
+        raise ValueError(f"{path} has a number that is not finite")
+    tanh = said["activation_function"].endswith(".Tanh")
+    return _Dense(
+        arrays["linear.weight"],
+        arrays.get("linear.bias"),
+        torch.tanh if tanh else torch.nn.Identity(),
+    )
 
 
 def encode_texts(
@@ -562,6 +739,19 @@ def chunks(number: int) -> int:
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread of PyTorch: how work is divided among threads shows in last bits."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def _rows_of(
     encoder: Encoder, batches: Iterator[list[str]], processes: int
 ) -> Iterator[Iterator[np.ndarray]]:
@@ -576,7 +766,7 @@ def _rows_of(
         yield (rows for group in groups for rows in pool.map(_encode_here, group))
 
 
-_MODULES = ["Transformer", "Pooling", "Normalize"]
+_ORDER = re.compile(r"(Transformer( Normalize)?|Transformer Pooling( Normalize| Dense)*)?")
 # Models whose positions are counted from behind the padding's id.
 _BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 _HERE: list[Encoder] = []

@@ -95,10 +95,16 @@ class PretrainedClassifier(_Pretrained):
         """Return the module; adapters and head are drawn by torch.
 
         Raises:
-            ValueError: If the extra `pretrained` is missing, the files are of no encoder, or a
-                matrix or the rank does not fit.
+            ValueError: If the extra `pretrained` is missing, the files are of no encoder or of one
+                with Dense modules, or a matrix or the rank does not fit.
         """
         encoder = _encoder(self.files)
+        dense = set(encoder.modules) - {"Transformer", "Pooling", "Normalize"}
+        if dense:
+            raise ValueError(
+                f"encoder {self.files.id} has {', '.join(sorted(dense))}, which classifiers with "
+                "adapters have not; give an encoder without Dense modules"
+            )
         return TextClassifier(
             self._adapted("AutoModel"),
             self.num_classes,

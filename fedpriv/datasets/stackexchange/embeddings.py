@@ -23,7 +23,15 @@ import numpy as np
 
 from fedpriv.checkpoints.vocabulary import EncoderInputs
 from fedpriv.datasets.cache import cache_dir, locked, write_atomically
-from fedpriv.datasets.encoders import Encoder, chunks, encode_texts, library_versions
+from fedpriv.datasets.encoders import (
+    Encoder,
+    EncoderFiles,
+    add_reduced,
+    chunks,
+    encode_texts,
+    library_versions,
+    one_thread,
+)
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
@@ -201,6 +209,70 @@ class EncodedTexts:
         number, width = rows.shape
         places = np.tile(np.arange(width, dtype=np.int32), number)
         return np.arange(number + 1) * width, places, rows.reshape(-1)
+
+
+def reduce_encoder(
+    corpus: Corpus,
+    encoder: Encoder,
+    dimensions: int,
+    *,
+    roster: str | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> EncoderFiles:
+    """Add an encoder whose rows are the first principal components of another's.
+
+    These are eigenvectors of the second moments, not centred, of the rows, scaled to unit norm, of
+    titles that public users gave to threads that they asked and wrote in, whatever part of a split
+    these are for. So the encoder's files are a function of the other's and of public users' text
+    alone, and the same on one machine each time: what rostered users wrote, and whether they did,
+    changes no byte of them.
+
+    Args:
+        corpus: With its titles embedded by the encoder.
+        encoder: The other one.
+        dimensions: How many components, k.
+        roster: Whose public users; None for the corpus's default.
+        name: Of the new encoder; None for the other's with k behind it.
+        progress: Called with (sentences done, sentences) while the roster's view is made.
+
+    Raises:
+        ValueError: If the corpus keeps no titles or they are not embedded, or k is not between 1
+            and the smaller of the rows' width and the number of titles.
+    """
+    titles = corpus.texts("title")
+    if titles is None:
+        raise ValueError(
+            f"corpus {corpus.name!r} keeps no titles, of whose rows components are made; import it "
+            "without --own-text-only"
+        )
+    encoded = EncodedTexts(embeddings=open_embeddings(corpus, encoder, ("title",)))
+    view = corpus.view(roster, progress=progress)
+    public = view.public_rows("all")
+    rows, _ = encoded.distinct(view.columns, public)
+    if not 1 <= dimensions <= min(rows.shape):
+        raise ValueError(
+            f"dimensions {dimensions}: rows of {encoder.files.id} have {encoded.num_rows} numbers "
+            f"and public users gave {len(rows)} titles; give 1 to the smaller of the two"
+        )
+    import torch
+
+    with one_thread():
+        wide = torch.from_numpy(rows).double()
+        found = torch.linalg.eigh(wide.T @ wide).eigenvectors.T.flip(0)[:dimensions].numpy()
+    # An eigenvector's sign is the library's whim.
+    largest = np.take_along_axis(found, np.abs(found).argmax(axis=1)[:, None], axis=1)
+    own = np.unique(np.asarray(view.columns.texts)[public, TEXTS.index("title")])
+    made_from = {
+        "encoder": encoder.files.id,
+        "corpus": corpus.name,
+        "roster": view.roster_name,
+        "roster_sha256": view.roster_sha256,
+        # No digest of the corpus, which is of rostered users' text.
+        "titles": len(rows),
+        "titles_sha256": document_sha256(sorted(str(titles[int(n)]) for n in own)),
+    }
+    return add_reduced(encoder, (found * np.sign(largest)).astype(np.float32), made_from, name)
 
 
 # Below this length squares lose digits in float32.
