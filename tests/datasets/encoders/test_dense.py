@@ -1,0 +1,297 @@
+"""Dense modules behind an encoder's pooling, and encoders reduced to fewer dimensions by one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from importlib.util import find_spec
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedpriv.datasets import encoders
+from fedpriv.datasets.encoders import Encoder, add_encoder, check_files, find_encoder
+from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
+from fedpriv.datasets.stackexchange.embeddings import make_embeddings, reduce_encoder, unit_rows
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.tasks.pretrained import PretrainedClassifier
+from tests.command_line import fedpriv
+from tests.tiny_bert import write_tiny_bert
+
+if find_spec("transformers") is None:
+    pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
+
+TEXTS = ["", "tax", "how to start a company", "pay the tax " * 3, "law " * 40, "zq xv"]
+IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+KIND = "sentence_transformers.models."
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+
+
+def write_dense(folder, order, activation=IDENTITY, *, bias=False, width=16, to=5):
+    """Write a tiny BERT with modules in this order; return its folder and the Dense tensors."""
+    write_tiny_bert(folder)
+    paths = [f"{place}_{kind}" if place else "" for place, kind in enumerate(order)]
+    modules = [{"path": p, "type": KIND + k} for p, k in zip(paths, order, strict=True)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    own = folder / next(path for path in paths if path.endswith("Dense"))
+    own.mkdir()
+    draw = np.random.default_rng(3)
+    tensors = {"linear.weight": torch.from_numpy(draw.normal(size=(to, width)).astype("f4"))}
+    if bias:
+        tensors["linear.bias"] = torch.from_numpy(draw.normal(size=to).astype("f4"))
+    save_file(tensors, own / "model.safetensors")
+    settings = {"in_features": width, "out_features": to, "bias": bias}
+    (own / "config.json").write_text(json.dumps(settings | {"activation_function": activation}))
+    return folder, {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+NORMALISED_FIRST = ("Transformer", "Pooling", "Normalize", "Dense")
+NORMALISED_LAST = ("Transformer", "Pooling", "Dense", "Normalize")
+
+
+@pytest.mark.parametrize(
+    "order", [NORMALISED_FIRST, NORMALISED_LAST, NORMALISED_FIRST[:2] + NORMALISED_FIRST[3:]]
+)
+@pytest.mark.parametrize(("activation", "bias"), [(IDENTITY, False), (TANH, True)])
+def test_rows_are_those_of_the_definition(tmp_path, order, activation, bias):
+    """In a zip file too. Red of modules in another order, and of the model's width."""
+    folder, tensors = write_dense(tmp_path / "tiny", order, activation, bias=bias)
+    plain = write_tiny_bert(tmp_path / "plain", normalised=False)
+    rows = Encoder(check_files(plain, "plain")).encode(TEXTS)
+    for module in order[2:]:
+        if module == "Normalize":
+            rows = unit_rows(rows)
+        else:
+            rows = rows @ tensors["linear.weight"].T + tensors.get("linear.bias", 0)
+            rows = np.tanh(rows) if activation == TANH else rows
+    encoder = Encoder(add_encoder(folder))
+    assert encoder.width == 5 and encoder.normalised == (order[-1] == "Normalize")
+    np.testing.assert_allclose(encoder.encode(TEXTS), rows, atol=2e-6)
+    archive = shutil.make_archive(str(tmp_path / "zipped"), "zip", tmp_path, "tiny")
+    found = add_encoder(tmp_path / archive, "tiny")
+    assert found == encoder.files and find_encoder(found.id) == found
+
+
+def test_a_row_depends_on_its_text_alone():
+    """Red of one product of a whole batch, whose rows have other bits than each has alone."""
+    draw = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(64, 384, generator=draw), torch.randn(64, generator=draw)
+    dense = encoders._Dense(weight, bias, torch.tanh)
+    rows = torch.randn(8, 384, generator=draw)
+    alone = torch.cat([dense(row[None]) for row in rows])
+    for order in (range(8), range(7, -1, -1), [3, 1, 5], [6] * 8):
+        assert torch.equal(dense(rows[[*order]]), alone[[*order]])
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_the_digest_is_of_the_files_of_dense_modules(tmp_path, file):
+    folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
+    found = add_encoder(folder)
+    path = found.folder / "3_Dense" / file
+    if file == "config.json":
+        path.write_text(path.read_text().replace(IDENTITY, TANH))
+    else:
+        save_file({n: 2 * t for n, t in load_file(path).items()}, path)
+    with pytest.raises(ValueError, match="have changed"):
+        find_encoder(found.id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "ReLU' is not read here"),
+        ({"activation_function": None}, "None is not read here; .*Identity or .*Tanh is"),
+        ({"in_features": 8}, "in_features 8 is not read here; 16 is"),
+        ({"out_features": 0}, "out_features 0 must be a whole number"),
+        ({"out_features": "5"}, "out_features '5' must"),
+        ({"out_features": 6}, r"has .*\(5, 16\).* says .*\(6, 16\)"),
+        ({"bias": True}, r"3_Dense/model.safetensors has .* says .*linear.bias"),
+        ({"bias": "no"}, "bias 'no' is not read here"),
+        ({"use_residual": True}, "use_residual True is not read here"),
+        ({"module_input_name": "token_embeddings"}, "'token_embeddings' is not read here"),
+        ({"scale": 2.0}, "scale 2.0 is not read here; no such key is"),
+    ],
+)
+def test_other_settings_are_refused_in_a_line(tmp_path, changes, said):
+    folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
+    path = folder / "3_Dense/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ValueError, match=said) as error:
+        add_encoder(folder)
+    assert "\n" not in str(error.value) and "3_Dense" in str(error.value)
+    assert encoders.added_encoders() == ()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("cut", "cannot be read"),
+        ("not-finite", "not finite"),
+        ("other-name", "has .*weight.* says .*linear.weight"),
+        ("missing", "has no 3_Dense/model.safetensors$"),
+        ("pickled", "pytorch_model.bin. are pickled, can run code"),
+    ],
+)
+def test_damaged_weights_are_refused(tmp_path, damage, said):
+    folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
+    path = folder / "3_Dense/model.safetensors"
+    tensors = load_file(path)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-8])
+    elif damage == "missing":
+        path.unlink()
+    elif damage == "pickled":
+        path.rename(path.with_name("pytorch_model.bin"))
+    else:
+        name = "weight" if damage == "other-name" else "linear.weight"
+        number = float("nan") if damage == "not-finite" else 1.0
+        save_file({name: number * tensors["linear.weight"]}, path)
+    with pytest.raises(ValueError, match=said):
+        add_encoder(folder)
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        [("Transformer", ""), ("Dense", "3_Dense")],
+        [("Transformer", ""), ("Dense", "3_Dense"), ("Pooling", "1_Pooling")],
+        [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "../3_Dense")],
+        [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", None)],
+        [("Transformer", ""), ("Pooling", "1_Pooling"), ("LayerNorm", "3_Dense")],
+    ],
+)
+def test_modules_elsewhere_or_in_another_order_are_refused(tmp_path, modules):
+    folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
+    listed = [{"path": path, "type": KIND + kind} for kind, path in modules]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(ValueError, match=r"modules.json: .* not read here"):
+        add_encoder(folder)
+
+
+def test_adapters_refuse_an_encoder_with_dense_modules(tmp_path):
+    """A classifier's rows would be the model's without them."""
+    folder, _ = write_dense(tmp_path / "tiny", NORMALISED_LAST)
+    with pytest.raises(ValueError, match="has 2_Dense, which classifiers"):
+        PretrainedClassifier(files=check_files(folder, "tiny"), num_classes=2)()
+
+
+WORDS = ("company", "start", "fund", "tax", "law", "pay")
+TITLES = [f"how to {a} the {b}" for a, b in product(WORDS, WORDS) if a != b]
+
+
+def write_corpus(folder, rostered="start a company", *, users=6, public=TITLES, **description):
+    """Write a corpus of 12 public users, who ask and answer rostered users' questions."""
+    facts = {"name": "c", "synthetic": True, "source": {}, "licence": "CC0-1.0", "credit": "nobody"}
+    with CorpusWriter(folder, CorpusDescription(**facts | description)) as writer:
+        for number, title in enumerate(public):
+            say = partial(Sentence, user_id=f"p{number % 12:02d}", tokens=["law", "pays"])
+            writer.add(
+                say(title_tokens=title.split(), tags=[f"t{number % 3}"], thread=f"p{number}")
+            )
+        for number in range(users):
+            title = f"{rostered} {WORDS[number]}".split()
+            for user in (f"u{number}", f"p{number:02d}"):
+                own = user.startswith("u")
+                writer.add(
+                    Sentence(
+                        user_id=user, tokens=["tax"], title_tokens=title, tags=["t0"],
+                        own_title=own, title_user_id=None if own else f"u{number}",
+                        thread=f"u{number}",
+                    )
+                )  # fmt: skip
+        roster = RosterSpec(name="all", rule="declared", ids=[f"u{n}" for n in range(6)])
+        return writer.finish([roster], default_roster="all")
+
+
+def reduced(corpus, folder, dimensions=4, **settings):
+    encoder = Encoder(add_encoder(folder))
+    make_embeddings(corpus, encoder, ("title",), processes=1)
+    return encoder, reduce_encoder(corpus, encoder, dimensions, **settings)
+
+
+def contents(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_rows_are_first_principal_components_of_public_titles(tmp_path, normalised):
+    """Red of centred rows, of the last components, and of rows that are not scaled."""
+    corpus = write_corpus(tmp_path / "c")
+    tiny = write_tiny_bert(tmp_path / "tiny", normalised=normalised)
+    encoder, found = reduced(corpus, tiny)
+    _, _, wanted = np.linalg.svd(unit_rows(encoder.encode(TITLES)).astype(float))
+    wanted = wanted[:4] * np.sign(wanted[np.arange(4), np.abs(wanted[:4]).argmax(1)])[:, None]
+    made = Encoder(found)
+    np.testing.assert_allclose(made._steps[-1].weight, wanted, atol=1e-4)
+    assert made.width == 4 and found.name == "tiny-4"
+    np.testing.assert_allclose(made.encode(TEXTS), encoder.encode(TEXTS) @ wanted.T, atol=1e-4)
+    make_embeddings(corpus, made, ("title",), processes=1)
+    again = reduce_encoder(corpus, made, 2, name="again")
+    assert Encoder(again).modules[-2:] == (made.modules[-1], f"{len(made.modules)}_Dense")
+
+
+def test_what_rostered_users_wrote_changes_no_byte(tmp_path):
+    """Their titles, under which public users answered, sentences, and whether there are any.
+
+    Red of all titles, and of a digest of the corpus. A public user's title is of the file.
+    """
+    tiny, made = write_tiny_bert(tmp_path / "tiny"), []
+    others = {"b": {"rostered": "fund the law"}, "c": {"users": 0}, "d": {"public": TITLES[1:]}}
+    for name, changes in {"a": {}, **others}.items():
+        _, found = reduced(write_corpus(tmp_path / name, **changes), tiny)
+        made.append((found.id, contents(found.folder)))
+        shutil.rmtree(found.folder)
+    assert made[0] == made[1] == made[2]
+    assert made[0][0] != made[3][0]
+    about = json.loads(made[0][1]["modules.json"])[-1]["made_from"]
+    assert (about["titles"], about["corpus"], about["roster"]) == (len(TITLES), "c", "all")
+    assert about["encoder"] == add_encoder(tiny).id
+
+
+def test_a_reduced_encoder_is_added_from_its_folder_elsewhere(tmp_path, monkeypatch):
+    _, found = reduced(write_corpus(tmp_path / "c"), write_tiny_bert(tmp_path / "tiny"))
+    archive = shutil.make_archive(str(tmp_path / "node"), "zip", found.folder)
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "other"))
+    there = add_encoder(tmp_path / archive, found.name)
+    assert there.id == found.id and there.folder != found.folder
+    np.testing.assert_array_equal(Encoder(there).encode(TEXTS), Encoder(found).encode(TEXTS))
+
+
+def test_the_command_adds_an_encoder_that_embeds(tmp_path):
+    corpus, encoder = write_corpus(tmp_path / "c"), add_encoder(write_tiny_bert(tmp_path / "tiny"))
+    command = ("encoder", "reduce", encoder.id, "--dimensions", "3", "--corpus", corpus.directory)
+    missing = fedpriv(*map(str, command))
+    assert missing.exit_code and f"run `fedpriv encoder embed {encoder.id}`" in missing.stderr
+    make_embeddings(corpus, Encoder(encoder), ("title",), processes=1)
+    done = fedpriv(*map(str, command), "--roster", "all", "--name", "few", "--json")
+    facts = json.loads(done.stdout)
+    assert facts["width"] == 3 and facts["id"].startswith("few-")
+    found = Encoder(find_encoder(facts["id"]))
+    rows = make_embeddings(corpus, found, ("title",), processes=1).rows["title"]
+    assert rows.shape[1] == 3
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "public"), [(0, TITLES), (17, TITLES), (-1, TITLES), (8, TITLES[:7])]
+)
+def test_dimensions_that_there_are_not_are_refused(tmp_path, dimensions, public):
+    corpus, tiny = write_corpus(tmp_path / "c", public=public), write_tiny_bert(tmp_path / "tiny")
+    said = f"dimensions {dimensions}: .* 16 numbers and public users gave {len(public)} titles"
+    with pytest.raises(ValueError, match=said):
+        reduced(corpus, tiny, dimensions)
+
+
+def test_a_corpus_without_titles_is_refused(tmp_path):
+    corpus = write_corpus(tmp_path / "c", own_text_only=True)
+    encoder = Encoder(add_encoder(write_tiny_bert(tmp_path / "tiny")))
+    with pytest.raises(ValueError, match="keeps no titles"):
+        reduce_encoder(corpus, encoder, 2)
