@@ -17,7 +17,7 @@ rate and factor of the start were chosen for the head alone, by experiments on i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from fedpriv.datasets.encoders import Encoder, find_encoder
 from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.embeddings import EncodedTexts, open_embeddings
+from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -72,32 +73,53 @@ from simulations.threads.study import (
 _HEAD = "head."
 
 
-class TagTexts:
-    """Examples of a view as token ids `(n, length)` of their titles, and tags `(n,)`."""
+class Texts:
+    """Examples of a view as one of their texts each, tokenised.
 
-    def __init__(self, corpus: Corpus, view: TagView, model: PretrainedClassifier) -> None:
-        titles = corpus.texts("title")
-        if titles is None:
-            raise ValueError(f"corpus {corpus.name!r} does not keep titles")
-        self._titles, self._view, self._model = titles, view, model
+    Args:
+        corpus: Keeps the texts.
+        view: Of the corpus.
+        kind: Of text.
+        made: From texts and labels `(n,)` to examples, padded as far as the longest of them.
+
+    Raises:
+        ValueError: If the corpus does not keep such texts.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        view: TagView,
+        kind: Text,
+        made: Callable[[Sequence[str], np.ndarray], ArrayExamples],
+    ) -> None:
+        texts = corpus.texts(kind)
+        if texts is None:
+            raise ValueError(f"corpus {corpus.name!r} does not keep {kind}s")
+        self._texts, self._view, self._column, self._made = texts, view, TEXTS.index(kind), made
 
     def of(self, examples: TagExamples) -> ArrayExamples:
-        """Return examples of the view; padded as far as the longest of them."""
+        """Return examples of the view."""
         if examples.texts is None:
             raise ValueError("the part of a corpus is of an earlier version; cut it again")
-        titles = [self._titles[int(thread)] for thread in examples.texts[:, 1]]
-        return ArrayExamples(self._model.inputs(titles), examples.labels.astype(np.int64))
+        places = examples.texts[:, self._column]
+        return self._made([self._texts[int(place)] for place in places], examples.labels)
 
     def at(self, rows: np.ndarray) -> ArrayExamples:
         """Return the examples at row numbers, the shortest first."""
         found = self.of(self._view.columns.take(rows))
         return found.take(np.argsort((found.x >= 0).sum(axis=1), kind="stable"))
 
+    def some(self, rows: np.ndarray, number: int) -> ArrayExamples | None:
+        """Return at most so many of the examples at row numbers, evenly spread; None of no rows."""
+        # A server's part of a corpus has no rostered user's examples, a node's no public ones.
+        return self.at(rows[:: -(-len(rows) // number)]) if len(rows) else None
 
-class TagUsers(Mapping[str, ArrayExamples]):
+
+class TextUsers(Mapping[str, ArrayExamples]):
     """Rostered users' training examples, made when they are asked for."""
 
-    def __init__(self, view: TagView, texts: TagTexts) -> None:
+    def __init__(self, view: TagView, texts: Texts) -> None:
         self._view, self._texts, self._known = view, texts, frozenset(view.roster)
 
     def __getitem__(self, user_id: str) -> ArrayExamples:
@@ -113,33 +135,43 @@ class TagUsers(Mapping[str, ArrayExamples]):
         return len(self._view.roster)
 
 
+def described(found: TaskDescription, view: TagView) -> TaskDescription:
+    """Return a description with the names and the provenance of a view."""
+    return replace(
+        found,
+        roster=view.roster_name,
+        num_public_users=len(view.public_users),
+        licence=view.licence,
+        credit=view.credit,
+        provenance=view.provenance,
+    )
+
+
 class AdaptedTags(ModuleTask):
     """Tag prediction by adapters and a head, started from a head on the frozen encoder's rows."""
 
     def __init__(
         self, corpus: Corpus, view: TagView, model: PretrainedClassifier, measured: int
     ) -> None:
-        texts = TagTexts(corpus, view, model)
+        def tagged(titles: Sequence[str], labels: np.ndarray) -> ArrayExamples:
+            return ArrayExamples(model.inputs(titles), labels.astype(np.int64))
+
+        texts = Texts(corpus, view, "title", tagged)
         self._view, self._texts, self._norm = view, texts, model.row_norm
         self._rows = EncodedTexts(
             embeddings=open_embeddings(corpus, Encoder(model.files), ("title",))
         )
         self.data_sha256 = lambda: {"prepared": corpus.content_sha256}
         subset = view.split.measured_on
-
-        def some(rows: np.ndarray) -> ArrayExamples | None:
-            # A server's part of a corpus has no rostered user's examples, a node's no public ones.
-            return texts.at(rows[:: -(-len(rows) // measured)]) if len(rows) else None
-
         super().__init__(
             name=view.name,
             module=model,
             published=model.published,
             loss=nn.functional.cross_entropy,
-            users=TagUsers(view, texts),
+            users=TextUsers(view, texts),
             measures=CLASSIFICATION,
-            test=some(view.all_rows(view.roster, subset)),
-            public=some(view.public_rows(subset)),
+            test=texts.some(view.all_rows(view.roster, subset), measured),
+            public=texts.some(view.public_rows(subset), measured),
             synthetic=view.synthetic,
         )
 
@@ -160,15 +192,7 @@ class AdaptedTags(ModuleTask):
 
     def describe(self) -> TaskDescription:
         """Return names and provenance of the view, and the weights' digest."""
-        view = self._view
-        return replace(
-            super().describe(),
-            roster=view.roster_name,
-            num_public_users=len(view.public_users),
-            licence=view.licence,
-            credit=view.credit,
-            provenance=view.provenance,
-        )
+        return described(super().describe(), self._view)
 
     def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
         """Return what learns the head on rows of public threads; adapters stay as drawn."""
