@@ -105,15 +105,18 @@ class Texts:
         places = examples.texts[:, self._column]
         return self._made([self._texts[int(place)] for place in places], examples.labels)
 
-    def at(self, rows: np.ndarray) -> ArrayExamples:
-        """Return the examples at row numbers, the shortest first."""
-        found = self.of(self._view.columns.take(rows))
-        return found.take(np.argsort((found.x >= 0).sum(axis=1), kind="stable"))
-
     def some(self, rows: np.ndarray, number: int) -> ArrayExamples | None:
-        """Return at most so many of the examples at row numbers, evenly spread; None of no rows."""
-        # A server's part of a corpus has no rostered user's examples, a node's no public ones.
-        return self.at(rows[:: -(-len(rows) // number)]) if len(rows) else None
+        """Return at most so many of the examples at row numbers, evenly spread; None of no rows.
+
+        By length, but first comes one that is as long as most: memory is counted of the first
+        (`ModuleTask.model_memory`).
+        """
+        if not len(rows):  # a server's part has no rostered user's examples, a node's no public
+            return None
+        found = self.of(self._view.columns.take(rows[:: -(-len(rows) // number)]))
+        order = np.argsort((found.x >= 0).sum(axis=1), kind="stable")
+        middle = len(order) // 2
+        return found.take(np.concatenate([order[middle : middle + 1], np.delete(order, middle)]))
 
 
 class TextUsers(Mapping[str, ArrayExamples]):

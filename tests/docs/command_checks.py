@@ -114,7 +114,7 @@ def _check_fedpriv(words: list[str]) -> None:
 
 def _check_experiment(given: dict[str, Any]) -> None:
     """Check the experiment and its options; a module of the reader's own is not here."""
-    if ":" in given["experiment"]:
+    if ":" in given["experiment"] and not given["experiment"].startswith("simulations."):
         return
     experiment = load_experiment(given["experiment"])
     pairs = [pair.partition("=") for pair in given.get("option") or ()]

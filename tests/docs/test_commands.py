@@ -48,6 +48,7 @@ RULES = (
     ("", r"^make test$", "the tests themselves"),
     ("", r"^make encoder$", "fetches 83 MB from the network"),
     ("", r"cuda:|--gpus-per-worker", "needs a GPU"),
+    ("pretrained", r"^python -m", "tests/simulations/threads/test_next_tokens.py"),
     ("", r"reproduce recycling-cifar", "takes hours"),
     ("", r"^flwr (ls|stop|.*/resume\.toml)", "tests/backends/flower/real/test_operating.py"),
     ("deployment", r"operator ls|RUN_ID|:/resume", "needs Docker and a run to stop or resume"),
@@ -235,6 +236,7 @@ class Place:
         if ENCODER in text:
             bert = write_tiny_bert(folder / "all-MiniLM-L6-v2")
             shutil.make_archive(str(bert), "zip", bert)
+            write_tiny_bert(folder / "bge-base-en-v1.5", seed=1)
 
     def type(self, command: Command) -> None:
         """Type a command of fedpriv, after those that its page's reader has typed.
@@ -352,6 +354,7 @@ WRONG = {
     "fedpriv run adadps-tags --no-such 1": "No such option",
     "fedpriv run adadps-tag": "did you mean 'adadps-tags'",
     "fedpriv run adadps-tags -s bnd=clip": "did you mean 'bound'",
+    "fedpriv run simulations.threads.adapters:adapter_tags -s rnk=4": "did you mean 'rank'",
     "fedpriv run adadps-tags --rounds many": "many",
     "fedpriv run adadps-tags --rounds 0": "at least 1",
     "fedpriv list adadps-tag": "adadps-tags",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedpriv as fp
 from fedpriv import cli
@@ -19,6 +20,7 @@ from fedpriv.datasets.stackexchange.embeddings import make_embeddings
 from fedpriv.datasets.stackexchange.sentence_store import TEXTS
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
+from fedpriv.models.lora import add_adapters
 from tests.command_line import CliRunner
 from tests.tiny_bert import write_tiny_bert
 
@@ -128,3 +130,22 @@ def test_the_pages_csv_becomes_a_private_classifier(encoder, tmp_path, monkeypat
     assert 70 < len(names["users"]) < 95 and len(names["public"][1]) > 50
     assert run.summary["accuracy_public"] > 0.6
     assert capsys.readouterr().out.split()[-1] in said
+
+
+def test_the_pages_sizes_are_those_of_the_models():
+    """Of BERT-base's, as bge-base-en-v1.5 has them, and a head of 360 tags; and of GPT-2."""
+    from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
+
+    with torch.device("meta"):
+        models = {
+            16: (BertModel(BertConfig()), 360 * (768 + 1)),
+            4: (GPT2LMHeadModel(GPT2Config()), 0),
+        }
+        rows = [line.split("|") for line in PAGE.read_text("utf-8").splitlines() if "| " in line]
+        for column, (rank, (model, head)) in enumerate(models.items(), start=2):
+            add_adapters(model, rank)
+            trained = sum(p.numel() for p in model.parameters() if p.requires_grad) + head
+            still = sum(p.nbytes for p in model.parameters() if not p.requires_grad) / 2**20
+            said = {row[1].partition(",")[0].strip(): row[column].strip() for row in rows}
+            assert said["params that are trained and sent"] == f"{trained:,}"
+            assert said["weights that are not trained"] == f"{still:.0f} MB"

@@ -10,9 +10,11 @@ import torch
 import fedpriv as fp
 from fedpriv.experiments.build import build
 from fedpriv.rng import Key
+from fedpriv.tasks.pretrained import PretrainedClassifier
+from fedpriv.training.local.module import ArrayExamples
 from simulations.evaluation.held_out import held_rows
 from simulations.threads import adapters
-from simulations.threads.adapters import adapter_tags
+from simulations.threads.adapters import Texts, adapter_tags
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
@@ -57,10 +59,28 @@ def test_adapters_begin_as_the_head_on_the_frozen_encoders_rows(tiny_corpus, enc
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_the_public_head_and_trains_both(tiny_corpus, encoder, tmp_path):
+def test_memory_is_counted_of_a_title_as_long_as_most(tiny_corpus, encoder):
+    """Red if the shortest title, of which the least is kept, comes first."""
+    view, model = tiny_corpus.view(), PretrainedClassifier(files=encoder, num_classes=10, rank=2)
+
+    def lengthened(titles, labels):  # every fifth is longer
+        said = [title * (5 if n % 5 == 0 else 2) for n, title in enumerate(titles)]
+        return ArrayExamples(model.inputs(said), labels.astype(np.int64))
+
+    texts = Texts(tiny_corpus, view, "title", lengthened)
+    found = texts.some(view.public_rows("test"), 20)
+    lengths = (found.x >= 0).sum(axis=1)
+    assert lengths[0] == np.sort(lengths)[len(lengths) // 2] > 0
+    assert (np.diff(lengths[1:]) >= 0).all() and texts.some(np.arange(0), 20) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_run_starts_from_the_public_head_and_trains_both(tiny_corpus, encoder, tmp_path, device):
     run = fp.run(
-        made(encoder, tiny_corpus).experiment, corpus=tiny_corpus.directory, out=tmp_path / "run"
-    )
+        made(encoder, tiny_corpus).experiment, corpus=tiny_corpus.directory, device=device,
+        out=tmp_path / "run",
+    )  # fmt: skip
     found = made(encoder, tiny_corpus).begin(Key.simulation(run.options["seed"])).params
     assert any(t.any() for n, t in run.params.items() if "lora_b" in n)
     assert not any(t.any() for n, t in found.items() if "lora_b" in n)
