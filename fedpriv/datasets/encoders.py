@@ -488,7 +488,7 @@ class Encoder:
 
     @cached_property
     def _model(self) -> Any:
-        return load_transformer(self.files, "AutoModel", attention="sdpa").eval()
+        return load_transformer(self.files, "AutoModel", attention=None).eval()
 
     @cached_property
     def config(self) -> Any:
@@ -837,7 +837,7 @@ def load_transformer(
     files: EncoderFiles,
     kind: AutoClass,
     *,
-    attention: str = "eager",
+    attention: str | None = "eager",
     may_lack: Sequence[str] = ("pooler.",),
     **settings: Any,
 ) -> Any:
@@ -846,7 +846,7 @@ def load_transformer(
     Args:
         files: Of the folder.
         kind: The class of transformers that loads it.
-        attention: Its implementation of attention.
+        attention: Its implementation of attention; None for the quickest that the model has.
         may_lack: Beginnings of names of tensors that the file may lack, which are then random; a
             pooler's are, of which no row is made.
         settings: Of the configuration, instead of the file's.

@@ -14,7 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedpriv.datasets import encoders
-from fedpriv.datasets.encoders import Encoder, add_encoder, check_files, encode_texts, find_encoder
+from fedpriv.datasets.encoders import (
+    Encoder,
+    add_encoder,
+    check_files,
+    encode_texts,
+    find_encoder,
+    read_config,
+)
 from tests.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
@@ -142,6 +149,21 @@ def test_rows_are_those_of_the_definition(tmp_path, pooling, normalised):
 
 
 @pytest.mark.slow
+def test_a_model_without_fused_attention_is_read(folder, tmp_path):
+    """Such as MPNet."""
+    from transformers import MPNetConfig, MPNetModel
+
+    shutil.copytree(folder, tmp_path / "other")
+    sizes = read_config(check_files(folder, "tiny")).to_dict()
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    config = MPNetConfig(**{name: sizes[name] for name in names}, max_position_embeddings=64)
+    MPNetModel(config).save_pretrained(tmp_path / "other")
+    encoder = Encoder(check_files(tmp_path / "other", "other"))
+    together = encoder.encode(["start a company", "pay the tax"])
+    assert encoder.encode(["pay the tax"]).tobytes() == together[1:].tobytes()
+    assert not np.array_equal(*together)
+
+
 def test_many_texts_go_on_after_a_stop_and_are_the_same_in_processes(folder, monkeypatch):
     monkeypatch.setattr(encoders, "_CHUNK", 8)
     encoder, texts = opened(folder), [f"{t} {n}" for n, t in enumerate(TEXTS * 3)]
