@@ -164,6 +164,7 @@ def test_a_model_without_fused_attention_is_read(folder, tmp_path):
     assert not np.array_equal(*together)
 
 
+@pytest.mark.slow
 def test_many_texts_go_on_after_a_stop_and_are_the_same_in_processes(folder, monkeypatch):
     monkeypatch.setattr(encoders, "_CHUNK", 8)
     encoder, texts = opened(folder), [f"{t} {n}" for n, t in enumerate(TEXTS * 3)]
