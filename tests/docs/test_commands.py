@@ -167,7 +167,8 @@ def test_every_command_could_be_typed(subtests, monkeypatch):
 SMALL = {"rounds": 2, "cohort": 6, "iterations": 10, "steps": 3, "passes": 1, "min-separation": 2,
          "aggregate-start": 1, "users": 20, "seeds": 1}  # fmt: skip
 SIZE = re.compile(rf"(?<![\w.-])({'|'.join(SMALL)})( ?= ?)[\d.]+")
-ADDED = {"audit": ("--trials", "200"), "tune": ("--mean", "2")}
+ADDED = {"audit": ("--trials", "200"), "tune": ("--mean", "2"),
+         "encoder reduce": ("--dimensions", "4")}  # fmt: skip
 ENCODER = "all-minilm-l6-v2-10f28a0f1270785b"
 #: What a page's reader has typed before, by a word of a command that takes what comes of it.
 BEFORE = {
@@ -255,7 +256,7 @@ class Place:
 
     def named(self, words: list[str]) -> list[str]:
         """Return words with names of this place, and what a shell would expand."""
-        for path in self.folder.glob("cache/encoders/*"):
+        for path in self.folder.glob(f"cache/encoders/{ENCODER[:-16]}{16 * '?'}"):
             self.names[ENCODER] = path.name
         for name, here in self.names.items():
             words = [word.replace(name, here) for word in words]
@@ -264,7 +265,7 @@ class Place:
     def small(self, words: list[str]) -> list[str]:
         """Return the words of a command of fedpriv in a small size."""
         if words[0] not in ("run", "plan") or "--resume" in words:
-            return [*words, *ADDED.get(words[0], ())]
+            return [*words, *ADDED.get(words[0], ()), *ADDED.get(" ".join(words[:2]), ())]
         for flag in {"--cohort", "--users"}.intersection(words):
             words[words.index(flag) + 1] = str(SMALL[flag[2:]])
         words = [small(word) for word in words]
