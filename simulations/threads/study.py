@@ -85,7 +85,8 @@ class Study:
         return tuple(
             (model_name(name, epsilon), method, epsilon)
             for name, method in self.methods.items()
-            for epsilon in (self.epsilons if method.is_private else (None,))
+            # A run at an ε of 2 is kept as one of 2.0.
+            for epsilon in (map(float, self.epsilons) if method.is_private else (None,))
         )
 
     @property
