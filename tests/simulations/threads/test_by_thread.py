@@ -13,7 +13,7 @@ from fedpriv.report.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate
 from simulations.evaluation.table import percent
 from simulations.threads import command, study
-from simulations.threads.methods import ABLATION, BY_METHOD, METHODS
+from simulations.threads.methods import ABLATION, BY_METHOD, BY_SIZE, METHODS
 from simulations.threads.page import differences_table
 from tests.laws.test_raw_deletion import LITTLE, community, imported
 
@@ -96,6 +96,16 @@ def test_runs_that_share_what_public_users_teach_are_the_runs_alone(tiny_corpus)
         for left, right in zip(*results, strict=True):
             assert all(left[name].tobytes() == right[name].tobytes() for name in left)
     assert [list(part.alone) for part in shared.values()] == [[0, 1], [1]]
+
+
+def test_a_whole_epsilon_is_not_another_run(tiny_corpus, tmp_path):
+    """Options of the command line may be whole numbers, and runs are found by their options."""
+    asked = study.Study(
+        corpus=tiny_corpus, roster=None, splits=(), seeds=1, epsilons=(8,),
+        methods={"private": BY_SIZE["adadps-tags"]}, kept=tmp_path,
+    )  # fmt: skip
+    ((_, _, epsilon),) = asked.trained
+    assert isinstance(epsilon, float)
 
 
 def test_weighted_words_are_measured_as_they_were_trained(small, tiny_corpus, tmp_path, capsys):
