@@ -213,7 +213,7 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     assert encoder.files.sha256 in named and "may include text of these users" in named
     assert f'"encoder_rows_made_by": "{made.made_by}"' in named
     stated = " ".join(str(result.statement).split())
-    assert f"of an example's sentence (SHA-256 {encoder.files.sha256})." in stated
+    assert f"of an example's sentence (digest {encoder.files.sha256})." in stated
     kept = read_vocabulary(result.record.directory / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
     with pytest.raises(ValueError, match="rows of encoder"):

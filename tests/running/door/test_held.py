@@ -49,6 +49,7 @@ def play(sampler, algorithm, *, num_rounds=4, relation="add-remove"):
     components = SimpleNamespace(
         dropout_rate=0.0,
         task=SimpleNamespace(roster=ROSTER, measures=()),
+        plan_sha256="",
         init_params=lambda key: {"w": np.zeros(3, np.float32)},
         plan=Plan(
             mechanism=Mechanism(sampler=sampler, bound=Clip(l2_clip_norm=8.0), privatizer=NOISE),

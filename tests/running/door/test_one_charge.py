@@ -63,6 +63,7 @@ def play(step, *, num_rounds):
     made = SimpleNamespace(
         dropout_rate=0.0,
         task=SimpleNamespace(roster=ROSTER, measures=()),
+        plan_sha256="",
         init_params=lambda key: {"w": np.zeros(3, np.float32)},
         plan=plan,
         algorithm=Does(step),

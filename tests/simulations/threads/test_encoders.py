@@ -40,6 +40,7 @@ def small(tiny_corpus, tmp_path, monkeypatch):
     make_embeddings(tiny_corpus, Encoder(added), processes=1)
     monkeypatch.setattr(encoders, "MINILM", added.id)
     monkeypatch.setattr(encoders, "DIMENSIONS", 5)
+    monkeypatch.setattr(encoders, "COMPONENTS", 4)
     for name in ("ENCODED", "WORDS"):
         method = getattr(encoders, name)
         options = method.options.items()
@@ -59,7 +60,8 @@ def test_all_kinds_of_inputs_are_measured_by_one_command(small, tiny_corpus, tmp
     assert text.strip() in capsys.readouterr().out and "Synthetic data" in text
     assert "SYNTHETIC" in plot.read_text("utf-8")
     found = json.loads(page.with_suffix(".json").read_text("utf-8"))
-    assert set(found) == {"words", "titles", "titles and sentences", "random", "public vectors"}
+    kinds = {"words", "titles", "components", "titles and sentences", "random", "public vectors"}
+    assert set(found) == kinds
     for kind in found.values():
         assert {"private, ε = 1", "private, ε = 2"} <= set(kind["models"])
         assert set(kind["returned"]) == {"returned, ε = 1", "returned, ε = 2"}
