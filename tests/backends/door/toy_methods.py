@@ -248,6 +248,7 @@ def components(method):
         task=toys.TASK,
         init_params=toys.TASK.init_params,
         plan=made.plan,
+        plan_sha256="",
         algorithm=made,
         trainer=toys.WORKS,
     )

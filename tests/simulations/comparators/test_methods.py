@@ -47,6 +47,7 @@ def run(method, seed=0, number=NUMBER):
         dropout_rate=0.0,
         task=SimpleNamespace(roster=example_ids(number), measures=()),
         plan=method.plan,
+        plan_sha256="",
         algorithm=method.algorithm,
         trainer=trainer,
         init_params=lambda key: {

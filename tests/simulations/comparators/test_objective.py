@@ -208,6 +208,7 @@ class TestThroughTheDoor:
             dropout_rate=0.0,
             task=SimpleNamespace(roster=example_ids(200), measures=()),
             plan=method.plan,
+            plan_sha256="",
             algorithm=method.algorithm,
             trainer=trainer,
             init_params=lambda key: {

@@ -245,6 +245,7 @@ def components(made, planned, kind=LogisticGradients, seed=0, number=300):
         dropout_rate=0.0,
         task=SimpleNamespace(roster=example_ids(number), measures=()),
         plan=planned,
+        plan_sha256="",
         algorithm=made,
         trainer={
             "train": CentralSum(gradients=gradients, num_examples=number),

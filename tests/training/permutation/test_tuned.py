@@ -104,6 +104,7 @@ def play(algorithm, root=KEY, folder=None, plan=None):
         task=SimpleNamespace(roster=example_ids(algorithm.num_examples), measures=()),
         init_params=lambda key: START,
         plan=plan,
+        plan_sha256="",
         algorithm=algorithm,
         trainer=algorithm.works(),
     )
