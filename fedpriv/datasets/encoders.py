@@ -388,9 +388,12 @@ def _modules(folder: Path) -> tuple[str, ...]:
                 f"{path}: the path {one.get('path')!r:.80} of a Dense module is not read here; "
                 "name its folder by its place, such as 2_Dense"
             )
-    return tuple(
+    found = tuple(
         one["path"] if kind == "Dense" else kind for one, kind in zip(listed, kinds, strict=True)
     )
+    if twice := {one for one in found if _DENSE.fullmatch(one) and found.count(one) > 1}:
+        raise ValueError(f"{path}: Dense module {min(twice)} is listed more than once")
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -466,6 +469,13 @@ class Encoder:
             ValueError: If it lists a module that is not read here.
         """
         return _modules(self.files.folder)
+
+    @property
+    def made_from(self) -> Mapping[str, Any] | None:
+        """What components are of, as `add_reduced` noted; None of an encoder without."""
+        listed = _json(self.files.folder / "modules.json", [])
+        noted = [one["made_from"] for one in listed if isinstance(one, dict) and "made_from" in one]
+        return noted[-1] if noted and isinstance(noted[-1], dict) else None
 
     @property
     def normalised(self) -> bool:

@@ -160,8 +160,8 @@ class EncodedTagPredictionTask(TagPredictionTask):
         """Return the rows that were made, and the digest of the encoder's files.
 
         Raises:
-            ValueError: If no encoder is named, it is not here, rows are missing, or words are to be
-                weighted or paired.
+            ValueError: If no encoder is named, it is not here, rows are missing, words are to be
+                weighted or paired, or its components are of another roster's public users.
         """
         from fedpriv.datasets.encoders import Encoder, find_encoder
         from fedpriv.datasets.stackexchange.embeddings import EncodedTexts, open_embeddings
@@ -183,8 +183,18 @@ class EncodedTagPredictionTask(TagPredictionTask):
                 f"encoder {self.encoder!r} is a folder, of which each machine may have another; on "
                 f"parts of a corpus give its id, {files.id} here, which is of its contents"
             )
+        encoder = Encoder(files)
+        own = self.roster or corpus.default_roster
+        made_from = encoder.made_from or {}
+        other = made_from.get("roster", own)
+        if other != own and (made_from.get("corpus") == corpus.name or other in corpus.rosters):
+            raise ValueError(
+                f"encoder {files.id} has components of titles by users outside roster {other!r}, "
+                f"of whom some may be on roster {own!r}; make one for it by `fedpriv encoder "
+                f"reduce --roster {own}`"
+            )
         texts = TEXTS if self.encoder_texts == "both" else (self.encoder_texts,)
-        rows = open_embeddings(corpus, Encoder(files), texts)
+        rows = open_embeddings(corpus, encoder, texts)
         return EncodedTexts(embeddings=rows), {"encoder": files.sha256}
 
 

@@ -74,7 +74,7 @@ def train(
         The kernel's change, float32, and a number that is not 0 if any logit was not finite.
 
     Raises:
-        ValueError: If a place or a label is outside the arrays, or arrays do not fit together.
+        ValueError: If a place, label or step is outside the arrays, or these do not fit together.
     """
     (number, width), num_classes = x.shape, kernel.shape[1]
     if width != kernel.shape[0] or place.size != labels.size:
@@ -86,6 +86,12 @@ def train(
             raise ValueError("an example lies outside the rows")
         if labels[k] < 0 or labels[k] >= num_classes:
             raise ValueError("a label lies outside the classes")
+    for k in range(order.size):
+        if order[k] < 0 or order[k] >= place.size:
+            raise ValueError("a step has an example outside the user")
+    for step in range(starts.size - 1):
+        if starts[step] < 0 or starts[step + 1] <= starts[step] or starts[step + 1] > order.size:
+            raise ValueError("a step has no examples, or lies outside their order")
     scaled = np.empty((width, number), np.float32)
     for m in range(number):
         for d in range(width):
@@ -115,8 +121,16 @@ def train(
 
 @njit([(_LOGITS, INT64, float64)], nogil=True, cache=True, error_model="numpy")
 def residuals(logits: np.ndarray, labels: np.ndarray, scale: float) -> None:
-    """Turn rows of logits, float32 `(n, c)`, into `scale * (softmax - onehot(label))`, in place."""
+    """Turn rows of logits, float32 `(n, c)`, into `scale * (softmax - onehot(label))`, in place.
+
+    Raises:
+        ValueError: If there is not one label for each row, or one lies outside the classes.
+    """
+    if labels.size != logits.shape[0]:
+        raise ValueError("there is not one label for each row")
     for n in range(labels.size):
+        if labels[n] < 0 or labels[n] >= logits.shape[1]:
+            raise ValueError("a label lies outside the classes")
         softmax_residual(logits[n], labels[n], _F(scale))
 
 

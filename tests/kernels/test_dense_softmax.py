@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpriv.kernels.dense_softmax import distinct, train
+from fedpriv.kernels.dense_softmax import distinct, residuals, train
 
 NONE = np.empty(0, np.float32)
 
@@ -57,6 +57,9 @@ def test_steps_are_those_of_products(number, width):
         ({"place": np.array([0, 1, 1])}, "differ in length"),
         ({"kernel": np.zeros((6, 3), np.float32)}, "differ in length"),
         ({"multiplier": np.ones(3, np.float32)}, "multiplier"),
+        ({"order": np.array([0, 1, 2, 4])}, "outside the user"),
+        ({"starts": np.array([0, 2, 5])}, "outside their order"),
+        ({"starts": np.array([0, 2, 2])}, "no examples"),
     ],
 )
 def test_what_lies_outside_the_arrays_is_refused(changes, message):
@@ -74,3 +77,9 @@ def test_distinct_keeps_the_order_of_the_first():
     first, place = distinct(np.array([7, 3, 7, -1, 3, 9]))
     assert first.tolist() == [0, 1, 3, 5] and place.tolist() == [0, 1, 0, 2, 1, 3]
     assert [part.size for part in distinct(np.empty(0, np.int64))] == [0, 0]
+
+
+@pytest.mark.parametrize("labels", [[0, 3], [-1, 0], [0]])
+def test_residuals_of_other_labels_are_refused(labels):
+    with pytest.raises(ValueError, match="label"):
+        residuals(np.zeros((2, 3), np.float32), np.array(labels), 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -18,6 +19,8 @@ from fedpriv.datasets.encoders import Encoder, add_encoder, check_files, find_en
 from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings, reduce_encoder, unit_rows
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.experiments.load import load_experiment
+from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.tasks.pretrained import PretrainedClassifier
 from tests.command_line import fedpriv
 from tests.tiny_bert import write_tiny_bert
@@ -207,8 +210,11 @@ def write_corpus(folder, rostered="start a company", *, users=6, public=TITLES, 
                         thread=f"u{number}",
                     )
                 )  # fmt: skip
-        roster = RosterSpec(name="all", rule="declared", ids=[f"u{n}" for n in range(6)])
-        return writer.finish([roster], default_roster="all")
+        rosters = [
+            RosterSpec(name=name, rule="declared", ids=[f"u{n}" for n in range(number)])
+            for name, number in (("all", 6), ("few", 2))
+        ]
+        return writer.finish(rosters, default_roster="all")
 
 
 def reduced(corpus, folder, dimensions=4, **settings):
@@ -264,6 +270,19 @@ def test_a_reduced_encoder_is_added_from_its_folder_elsewhere(tmp_path, monkeypa
     there = add_encoder(tmp_path / archive, found.name)
     assert there.id == found.id and there.folder != found.folder
     np.testing.assert_array_equal(Encoder(there).encode(TEXTS), Encoder(found).encode(TEXTS))
+
+
+@pytest.mark.parametrize("other", [None, "all"])
+def test_components_of_users_on_the_roster_are_refused(tmp_path, other):
+    """Who is public for the smaller roster may be on the larger one."""
+    corpus = write_corpus(tmp_path / "c")
+    _, found = reduced(corpus, write_tiny_bert(tmp_path / "tiny"), roster="few")
+    make_embeddings(corpus, Encoder(found), ("title",), processes=1)
+    experiment = load_experiment("encoder-tags")
+    task = EncodedTagPredictionTask(encoder=found.id, roster="few")
+    assert len(task(experiment, corpus).roster) == 2
+    with pytest.raises(ValueError, match="outside roster 'few', of whom some may be on roster"):
+        replace(task, roster=other)(experiment, corpus)
 
 
 def test_the_command_adds_an_encoder_that_embeds(tmp_path):
