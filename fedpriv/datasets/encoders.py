@@ -36,7 +36,7 @@ import numpy as np
 
 from fedpriv.datasets.cache import cache_dir, new_folder, remembered_sha256
 from fedpriv.hashes import Progress, document_sha256
-from fedpriv.libraries import need
+from fedpriv.libraries import need, one_thread
 
 if TYPE_CHECKING:
     from fedpriv.models.pretrained import Pooling
@@ -746,19 +746,6 @@ def library_versions() -> dict[str, str]:
 def chunks(number: int) -> int:
     """Return how many chunks `encode_texts` divides a number of texts into."""
     return -(-number // _CHUNK)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread of PyTorch: how work is divided among threads shows in last bits."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

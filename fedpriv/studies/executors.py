@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from fedpriv.backends.ray.cluster import Cluster, Request
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.experiments.start import PublicOnly
 from fedpriv.experiments.user_code import one_line
+from fedpriv.libraries import one_thread
 from fedpriv.privacy.epsilon import rounded_up_to, target_label
 from fedpriv.runs.backends import open_corpus, serial, serial_on
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
@@ -83,25 +84,12 @@ class Here:
         """Run it."""
         assert self._trial is not None
         trial, self._trial, self.num_free = self._trial, None, 1
-        with _one_thread(self._device):
+        # As workers do: bits then do not depend on how many there are.
+        with one_thread() if self._device in (None, "cpu") else nullcontext():
             kind, value = _performed(
                 trial, self._out, self._device, lambda news: self._news(trial.key, news)
             )
         return [_answer(_job(trial), kind, value)]
-
-
-@contextmanager
-def _one_thread(device: str | None) -> Iterator[None]:
-    """Compute on one thread meanwhile, as workers do: bits then do not depend on their number."""
-    import torch
-
-    before = torch.get_num_threads()
-    if device is None or device == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Processes:

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from fedpriv.datasets.stackexchange.word_view import WordSequences, WordView
+from fedpriv.libraries import one_thread
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import SideInformation
 from fedpriv.models.text import IGNORED, Tokens, WordLSTM, next_word_loss
@@ -44,7 +45,7 @@ from fedpriv.training.evaluate import (
 from fedpriv.training.local.module import ModuleTrainer, module_params
 from fedpriv.training.local.module_state import made_from
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.sgd import as_tensor, one_thread
+from fedpriv.training.local.sgd import as_tensor
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
 from fedpriv.training.periodic_shift import Shift

@@ -30,12 +30,12 @@ from fedpriv.datasets.encoders import (
     chunks,
     encode_texts,
     library_versions,
-    one_thread,
 )
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.hashes import Progress, document_sha256
+from fedpriv.libraries import one_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

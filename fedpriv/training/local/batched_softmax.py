@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples
+from fedpriv.libraries import one_thread
 from fedpriv.rng import Key
 from fedpriv.training.device_sum import Stacked, StackedRows
 from fedpriv.training.local.batched import (
@@ -28,7 +29,6 @@ from fedpriv.training.local.batched import (
     power_of_two,
 )
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.sgd import one_thread
 from fedpriv.training.work import UserTransform
 from fedpriv.tree import Params, RowSparse, Tree
 

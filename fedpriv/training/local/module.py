@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedpriv.libraries import one_thread
 from fedpriv.models.lora import check_adapters
 from fedpriv.rng import Key
 from fedpriv.training.local.module_state import (
@@ -28,7 +29,6 @@ from fedpriv.training.local.sgd import (
     TorchOptimizer,
     as_tensor,
     multiplier_tensor,
-    one_thread,
     train_locally,
 )
 from fedpriv.tree import Params, Tree

@@ -7,9 +7,7 @@ and `CompiledSoftmaxTrainer` is compiled (`fedpriv.kernels.sparse_softmax`).
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -264,27 +262,3 @@ def multiplier_tensor(
 def as_tensor(array: np.ndarray) -> torch.Tensor:
     """Return a tensor over the array's memory, or over a copy where it is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-_LOCK = threading.Lock()
-_WITHIN: list[int] = []
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, in each of the threads that are within at the same time.
-
-    How an operation is split among threads shows in its last bits. PyTorch's number of threads is
-    partly the process's, so whoever leaves last puts it back.
-    """
-    with _LOCK:
-        _WITHIN.append(torch.get_num_threads())
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            before = max(_WITHIN)
-            _WITHIN.pop()
-            if not _WITHIN:
-                torch.set_num_threads(before)

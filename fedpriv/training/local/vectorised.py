@@ -31,6 +31,7 @@ from torch.func import functional_call, grad, vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedpriv.libraries import one_thread
 from fedpriv.rng import Key
 from fedpriv.training.device_sum import Stacked
 from fedpriv.training.local.batched import (
@@ -42,7 +43,7 @@ from fedpriv.training.local.batched import (
 )
 from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs, model_targets
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.sgd import SGD, one_thread, optimizer_name
+from fedpriv.training.local.sgd import SGD, optimizer_name
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import UserTransform
 from fedpriv.tree import Params

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from fedpriv.libraries import one_thread
 from fedpriv.models.text import IGNORED, lstm_states
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
@@ -24,7 +25,6 @@ from fedpriv.training.local.sgd import (
     Gradient,
     as_tensor,
     multiplier_tensor,
-    one_thread,
     train_locally,
 )
 from fedpriv.tree import Params, Tree
