@@ -472,7 +472,7 @@ class Encoder:
 
     @property
     def made_from(self) -> Mapping[str, Any] | None:
-        """What components are of, as `add_reduced` noted; None of an encoder without."""
+        """Source of the components, as `add_reduced` noted it; None of an encoder without."""
         listed = _json(self.files.folder / "modules.json", [])
         noted = [one["made_from"] for one in listed if isinstance(one, dict) and "made_from" in one]
         return noted[-1] if noted and isinstance(noted[-1], dict) else None
@@ -484,7 +484,7 @@ class Encoder:
 
     @cached_property
     def _steps(self) -> tuple[Callable[[Any], Any], ...]:
-        """What becomes of pooled rows `(b, width)`, one after the other."""
+        """Modules behind pooling, each a function of rows `(b, width)`."""
         from torch.nn import functional
 
         steps, width = [], int(self.config.hidden_size)
@@ -595,7 +595,7 @@ class Encoder:
             ids[place, : len(own)] = torch.tensor(own, dtype=torch.int64)
             real[place, : len(own)] = 1
         states = self._model(input_ids=ids, attention_mask=real).last_hidden_state
-        rows = pool_states(states, real, self.pooling, normalised=False)
+        rows = pool_states(states, real, self.pooling)
         for step in self._steps:
             rows = step(rows)
         return rows

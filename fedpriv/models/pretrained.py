@@ -22,23 +22,20 @@ _HEAD_STDDEV = 0.02
 _AT_ONCE = 64
 
 
-def pool_states(states: Tensor, real: Tensor, pooling: Pooling, normalised: bool) -> Tensor:
+def pool_states(states: Tensor, real: Tensor, pooling: Pooling) -> Tensor:
     """Return one row for each text, `(b, width)`, of its tokens' states `(b, length, width)`.
 
     Args:
         states: Of the last layer.
         real: `(b, length)`, 0 or False at padding.
         pooling: Mean or maximum over tokens, or the first token's.
-        normalised: Whether rows are scaled to unit norm.
     """
     weight = real.unsqueeze(2).to(states.dtype)
     if pooling == "cls":
-        rows = states[:, 0]
-    elif pooling == "max":
-        rows = states.masked_fill(weight == 0, -torch.inf).amax(dim=1)
-    else:
-        rows = (states * weight).sum(dim=1) / weight.sum(dim=1)
-    return functional.normalize(rows, dim=1) if normalised else rows
+        return states[:, 0]
+    if pooling == "max":
+        return states.masked_fill(weight == 0, -torch.inf).amax(dim=1)
+    return (states * weight).sum(dim=1) / weight.sum(dim=1)
 
 
 class TextClassifier(nn.Module):
@@ -51,7 +48,7 @@ class TextClassifier(nn.Module):
         body: An encoder of transformers.
         num_classes: Of the head.
         pooling: As of `pool_states`.
-        normalised: Likewise.
+        normalised: Whether rows are scaled to unit norm.
         row_norm: L2 norm of a text's row: with a larger one the same step moves the head's
             logits more, by its square, and those that adapters move as before.
         padding: The body's id of padding.
@@ -89,7 +86,8 @@ class TextClassifier(nn.Module):
         states = self.body(
             input_ids=tokens.masked_fill(~real, self.padding), attention_mask=attention_mask(real)
         ).last_hidden_state
-        return pool_states(states, real, self.pooling, self.normalised)
+        rows = pool_states(states, real, self.pooling)
+        return functional.normalize(rows, dim=1) if self.normalised else rows
 
 
 class CausalModel(nn.Module):

@@ -227,17 +227,33 @@ class AdaptedTags(ModuleTask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptedTagsTask:
+class AdaptedTask:
+    """Base of tasks on a corpus's texts by low-rank adapters: options that they share."""
+
+    freeze_a: bool = option(False, "Whether the second matrix alone is trained (FFA-LoRA).")
+    max_tokens: int = option(64, "Tokens of a text that are read.", Range.AT_LEAST_ONE)
+    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
+    users: int | None = option(None, "Only so many users of it.", Range.AT_LEAST_ONE)
+    fold: int = option(0, "Which fifth of the threads is for testing.", Range.AT_LEAST_ZERO)
+
+    def view(self, corpus: Corpus | None) -> tuple[Corpus, TagView]:
+        """Return the corpus and its view.
+
+        Raises:
+            ValueError: If there is no corpus.
+        """
+        if corpus is None:
+            raise ValueError("adapters need a corpus; name one by --corpus")
+        return corpus, corpus.view(self.roster, users=self.users, split=Split(fold=self.fold))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptedTagsTask(AdaptedTask):
     """Tag prediction on titles by low-rank adapters on an encoder."""
 
     encoder: str = option(MINILM, "Its id, of `fedpriv encoder add`, or a folder with its files.")
     rank: int = option(4, "Of the adapters; 0 for the head alone.", Range.AT_LEAST_ZERO)
-    freeze_a: bool = option(False, "Whether the second matrix alone is trained (FFA-LoRA).")
-    max_tokens: int = option(64, "Tokens of a text that are read.", Range.AT_LEAST_ONE)
     row_norm: float = option(10.0, "Norm of an example's row below the head.", Range.ABOVE_ZERO)
-    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
-    users: int | None = option(None, "Only so many users of it.", Range.AT_LEAST_ONE)
-    fold: int = option(0, "Which fifth of the threads is for testing.", Range.AT_LEAST_ZERO)
     measured: int = option(5_000, "Held-out examples measured at most.", Range.AT_LEAST_ONE)
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> AdaptedTags:
@@ -246,9 +262,7 @@ class AdaptedTagsTask:
         Raises:
             ValueError: If there is no corpus, encoder or embeddings of it.
         """
-        if corpus is None:
-            raise ValueError("adapters need a corpus; name one by --corpus")
-        view = corpus.view(roster=self.roster, users=self.users, split=Split(fold=self.fold))
+        corpus, view = self.view(corpus)
         model = PretrainedClassifier(
             files=find_encoder(self.encoder),
             num_classes=len(view.tags),

@@ -22,7 +22,6 @@ import numpy as np
 import fedpriv as fp
 from fedpriv.datasets.encoders import find_encoder
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.bounds import AdaptableClip
@@ -43,7 +42,7 @@ from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module_measures import next_token
 from fedpriv.tree import Params
 from simulations.reproduction.study import table
-from simulations.threads.adapters import Texts, TextUsers, described
+from simulations.threads.adapters import AdaptedTask, Texts, TextUsers, described
 
 
 class AdaptedTokens(ModuleTask):
@@ -87,16 +86,11 @@ class AdaptedTokens(ModuleTask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptedTokensTask:
+class AdaptedTokensTask(AdaptedTask):
     """Next tokens of sentences by low-rank adapters on a causal model."""
 
     encoder: str = option("gpt2", "Folder with the model's files, or an added one's id.")
     rank: int = option(4, "Of the adapters.", Range.AT_LEAST_ONE)
-    freeze_a: bool = option(False, "Whether the second matrix alone is trained (FFA-LoRA).")
-    max_tokens: int = option(64, "Tokens of a text that are read.", Range.AT_LEAST_ONE)
-    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
-    users: int | None = option(None, "Only so many users of it.", Range.AT_LEAST_ONE)
-    fold: int = option(0, "Which fifth of the threads is for testing.", Range.AT_LEAST_ZERO)
     measured: int = option(1_000, "Held-out sentences measured at most.", Range.AT_LEAST_ONE)
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> AdaptedTokens:
@@ -105,15 +99,13 @@ class AdaptedTokensTask:
         Raises:
             ValueError: If there is no corpus, or no such model.
         """
-        if corpus is None:
-            raise ValueError("next tokens need a corpus; name one by --corpus")
+        corpus, view = self.view(corpus)
         model = PretrainedCausal(
             files=find_encoder(self.encoder),
             rank=self.rank,
             freeze_a=self.freeze_a,
             max_tokens=self.max_tokens,
         )
-        view = corpus.view(roster=self.roster, users=self.users, split=Split(fold=self.fold))
         return AdaptedTokens(corpus, view, model, self.measured)
 
 

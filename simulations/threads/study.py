@@ -186,7 +186,7 @@ class Study:
 
 @dataclass(slots=True, kw_only=True)
 class PublicPart:
-    """What an experiment learns of public users, which no ε and, but for a start, no seed changes.
+    """Public part of an experiment: of every ε alike, and but for the start of every seed.
 
     Attributes:
         task: The experiment's.

@@ -79,6 +79,18 @@ def test_distinct_keeps_the_order_of_the_first():
     assert [part.size for part in distinct(np.empty(0, np.int64))] == [0, 0]
 
 
+@pytest.mark.parametrize("spread", [3, 50, 10**6, 2**62])
+@pytest.mark.parametrize("step", [1, 2**20, 2**40])
+def test_distinct_is_numpys_in_another_order(spread, step):
+    """Ids far apart, and such as share their low bits; negative ones too."""
+    drawn = np.random.default_rng(0).integers(-spread, spread, 3000)
+    ids = drawn // step * step
+    first, place = distinct(ids)
+    _, found = np.unique(ids, return_index=True)
+    np.testing.assert_array_equal(first, np.sort(found))
+    np.testing.assert_array_equal(ids[first][place], ids)
+
+
 @pytest.mark.parametrize("labels", [[0, 3], [-1, 0], [0]])
 def test_residuals_of_other_labels_are_refused(labels):
     with pytest.raises(ValueError, match="label"):

@@ -15,7 +15,6 @@ from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
 from fedpriv.datasets import encoders
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.encoders import Encoder, add_encoder
-from fedpriv.datasets.stackexchange import embeddings
 from fedpriv.datasets.stackexchange.embeddings import (
     EncodedTexts,
     make_embeddings,
@@ -159,16 +158,6 @@ def test_an_update_is_the_same_bits_whatever_the_corpus_calls_a_thread(task):
         expected = other.train(params, replace(examples, texts=texts), KEY)
         assert all(found[n].tobytes() == expected[n].tobytes() for n in found)
     assert seen > 2  # of one or two threads the order hardly shows
-
-
-def test_many_examples_have_the_same_distinct_rows(task, monkeypatch):
-    """They are found by sorting. Red where rows are in the order of their ids."""
-    columns, chosen = task.view.columns, np.arange(len(task.view.columns))[::-1]
-    few = task._encoded.distinct(columns, chosen)
-    assert len(few[0]) > 2
-    monkeypatch.setattr(embeddings, "_FEW", 0)
-    for one, other in zip(few, task._encoded.distinct(columns, chosen), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.slow

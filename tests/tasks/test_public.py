@@ -5,7 +5,9 @@ from collections import UserDict
 import pytest
 import torch
 
+import fedpriv as fp
 from fedpriv.privacy.statement.coverage import coverage_of
+from fedpriv.report.export import export_run
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import head_lines
@@ -39,6 +41,17 @@ class TestRostered:
         document = read_document(tmp_path / "run")
         equal = "figures on public examples, some of which equal rostered users'"
         assert coverage_of(document).not_covered == (equal,)
+
+    def test_values_on_them_are_not_called_released(self, tmp_path):
+        """By the run's description and its exported card. Red where every public example is."""
+        label = "some equal rostered users', not covered by ε"
+        for name, public, said in (("a", person(3), label), ("b", person(99), "released")):
+            run = fp.run(experiment(task(public=public)), rounds=1, out=tmp_path / name)
+            export_run(tmp_path / name, tmp_path / f"{name}-model")
+            card = (tmp_path / f"{name}-model" / "README.md").read_text("utf-8")
+            (line,) = [line for line in str(run).splitlines() if "public" in line and "%" in line]
+            assert said in line and (label in line) == (name == "a")
+            assert f"({said})" in card and (label in card) == (name == "a")
 
     @pytest.mark.slow
     def test_others(self, tmp_path):

@@ -197,13 +197,7 @@ class EncodedTexts:
         # in the examples' order, whatever their numbers are, so that a part has the same sums.
         kinds = self.embeddings.rows
         finest = TEXTS.index("sentence" if "sentence" in kinds else "title")
-        ids = np.ascontiguousarray(texts[:, finest], np.int64)
-        if len(ids) <= _FEW:
-            first, place = distinct(ids)
-        else:  # by sorting: each id is compared with all distinct ones before it otherwise
-            _, found, inverse = np.unique(ids, return_index=True, return_inverse=True)
-            order = np.argsort(found)
-            first, place = found[order], np.argsort(order)[inverse]
+        first, place = distinct(np.ascontiguousarray(texts[:, finest], np.int64))
         texts = texts[first]
         found = [table[texts[:, TEXTS.index(kind)]] for kind, table in kinds.items()]
         rows = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
@@ -281,7 +275,6 @@ def reduce_encoder(
     return add_reduced(encoder, (found * np.sign(largest)).astype(np.float32), made_from, name)
 
 
-_FEW = 1024  # ids
 # Below this length squares lose digits in float32.
 _SMALL = np.float32(1e-16)
 

@@ -161,6 +161,14 @@ def test_damaged_weights_are_refused(tmp_path, damage, said):
         add_encoder(folder)
 
 
+def test_a_module_listed_twice_is_refused(tmp_path):
+    folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
+    listed = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([*listed, listed[-1]]))
+    with pytest.raises(ValueError, match="is listed more than once"):
+        add_encoder(folder)
+
+
 @pytest.mark.parametrize(
     "modules",
     [

@@ -376,3 +376,8 @@ class TestKept:
             fp.FederatedExperiment(name="own", description="Own.", task=lambda _: task, rounds=2),
             cohort=3, noise_multiplier=1.0, progress=False, out=tmp_path / "run",
         )  # fmt: skip
+
+
+def test_params_are_loaded_into_a_module_and_not_into_its_maker():
+    with pytest.raises(TypeError, match="function is no torch module; if it makes one, call it"):
+        load_params(lambda: nn.Linear(2, 2), {})
