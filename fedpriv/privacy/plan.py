@@ -78,7 +78,8 @@ class UnitWords:
         total: One of them, where it is said how many there are.
         rostered: One of them.
         tested: One of those of whom figures are diagnostics.
-        public: One of those whom no plan protects, of whom figures are released.
+        public: One of those whom no plan protects.
+        publicity: Word for values that are measured of these.
     """
 
     protected: str
@@ -91,6 +92,7 @@ class UnitWords:
     rostered: str
     tested: str
     public: str
+    publicity: str = "released"
 
     @property
     def diagnosed(self) -> str:
@@ -99,8 +101,8 @@ class UnitWords:
 
     @property
     def released(self) -> str:
-        """Legend of released values."""
-        return f"{self.public}s: released"
+        """Legend of values that are measured of public ones."""
+        return f"{self.public}s: {self.publicity}"
 
 
 _USERS = UnitWords(

@@ -345,7 +345,7 @@ def _figures(run: RunRecord, round_num: int, returned: bool) -> list[tuple[str, 
         released = diagnosed = run.summary
     nouns = run.words
     measured = [
-        (m, f"{nouns.public}s ({run.publicity})", released.get(m.released_name))
+        (m, f"{nouns.public}s ({nouns.publicity})", released.get(m.released_name))
         for m in run.figures
     ]
     measured += [

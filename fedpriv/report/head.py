@@ -110,7 +110,7 @@ def key_figures(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> list[Fi
             continue
         where = f"{nouns.tested}s; not covered by ε"
         if rostered is None:
-            where = f"{nouns.public}s; {run.publicity}"
+            where = f"{nouns.public}s; {nouns.publicity}"
         remarks = [*_interval_remark(found, measure), where, *_of_which(run), *_direction(measure)]
         figures.append((measure.title, figure(measure, found.mean), remarks))
     return figures
@@ -208,7 +208,7 @@ def _headline_figures(
         whom = "public examples" if of_users else "the test set"
         if of_users and public:  # a task may have examples, and not know of how many
             whom = counted(public, nouns.public)
-        remarks = [f"measured on {whom}", run.publicity, *_of_which(run), *_direction(measure)]
+        remarks = [f"measured on {whom}", nouns.publicity, *_of_which(run), *_direction(measure)]
         title = f"{measure.title}, {nouns.public}s" if rostered else measure.title
         text = figure(measure, released.mean)
         figures.append((title, text, _interval_remark(released, measure) + remarks))

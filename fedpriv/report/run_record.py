@@ -255,12 +255,6 @@ class RunRecord:
         return bool(self.corpus.get("synthetic"))
 
     @property
-    def publicity(self) -> str:
-        """Word for figures on public examples: released, unless some equal rostered users'."""
-        equal = self.corpus.get("public_of_rostered")
-        return "some equal rostered users', not covered by ε" if equal else "released"
-
-    @property
     def simulated(self) -> bool:
         """Whether the noise came from a seed instead of a secure source."""
         return self.description.get("mode") != "secure"
@@ -295,6 +289,8 @@ class RunRecord:
     def words(self) -> UnitWords:
         """Words for those whom the plan is for, and whom figures are of."""
         words = unit_words(self.unit)
+        if self.corpus.get("public_of_rostered"):
+            words = replace(words, publicity="some equal rostered users', not covered by ε")
         return words if self.num_test_examples is None else replace(words, tested="test example")
 
     @property

@@ -126,6 +126,8 @@ def words_of_all(given: Iterable[UnitWords]) -> UnitWords:
     >>> users, examples = unit_words("user"), unit_words("example")
     >>> words_of_all([examples, examples]).public, words_of_all([users, examples]).public
     ('test example', 'public users or test example')
+    >>> words_of_all([users, replace(users, publicity="private")]).released
+    'public users: released or private'
     """
     kinds = list(dict.fromkeys(given))
     if len(kinds) == 1:
@@ -133,6 +135,7 @@ def words_of_all(given: Iterable[UnitWords]) -> UnitWords:
     names = ("contributor", "total", "rostered", "tested", "public")
     nouns = {name: dict.fromkeys(getattr(kind, name) for kind in kinds) for name in names}
     both = {name: "s or ".join(found) for name, found in nouns.items()}
+    both["publicity"] = " or ".join(dict.fromkeys(kind.publicity for kind in kinds))
     return replace(unit_words("user"), **both)
 
 

@@ -1,6 +1,8 @@
 """What is said of examples before a run: public ones that are not, or none, or no arrays."""
 
 from collections import UserDict
+from html import escape
+from pathlib import Path
 
 import pytest
 import torch
@@ -52,6 +54,10 @@ class TestRostered:
             (line,) = [line for line in str(run).splitlines() if "public" in line and "%" in line]
             assert said in line and (label in line) == (name == "a")
             assert f"({said})" in card and (label in card) == (name == "a")
+            page = Path(run.report()).read_text("utf-8")
+            assert f"public users: {escape(said)}" in page and (escape(label) in page) == (
+                name == "a"
+            )
 
     @pytest.mark.slow
     def test_others(self, tmp_path):
