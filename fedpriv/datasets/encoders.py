@@ -361,7 +361,10 @@ def _extract(archive: zipfile.ZipFile, root: str, folder: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield names of an encoder's files; those of Dense modules when `modules.json` was written."""
+    """Yield names of an encoder's files; those of Dense modules by its `modules.json`, read last.
+
+    So whoever copies each file as it is named has `modules.json` by then.
+    """
     yield from (*_NEEDED, *_OPTIONAL)
     for module in _modules(folder):
         if _DENSE.fullmatch(module):
