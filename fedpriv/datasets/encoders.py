@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 _NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
-_OPTIONAL = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
+_LENGTHS, _TOKENIZERS_SETTINGS = "sentence_bert_config.json", "tokenizer_config.json"
+_OPTIONAL = ("modules.json", _LENGTHS, "1_Pooling/config.json", _TOKENIZERS_SETTINGS)
+# What a model of tokens' states is for, as sentence-transformers names it.
+_TASK = "feature-extraction"
 # Folder of a Dense module, as sentence-transformers names it.
 _DENSE = re.compile(r"[0-9]{1,3}_Dense")
 #: Tokens that lengths are rounded up to a multiple of, and texts of a batch.
@@ -361,14 +364,21 @@ def _extract(archive: zipfile.ZipFile, root: str, folder: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield names of an encoder's files; those of Dense modules by its `modules.json`, read last.
+    """Yield names of an encoder's files; those that other files decide on come behind them.
 
-    So whoever copies each file as it is named has `modules.json` by then.
+    So whoever copies each file as it is named has the files that decide by then.
     """
-    yield from (*_NEEDED, *_OPTIONAL)
+    yield from (*_NEEDED, *_OPTIONAL[:-1])
+    if _stated_length(folder) is None:
+        yield _TOKENIZERS_SETTINGS
     for module in _modules(folder):
         if _DENSE.fullmatch(module):
             yield from (f"{module}/{CONFIG}", f"{module}/{WEIGHTS}")
+
+
+def _stated_length(folder: Path) -> Any:
+    """Return the length of texts of sentence-transformers' own file; from version 6 it has none."""
+    return _json(folder / _LENGTHS, {}).get("max_seq_length")
 
 
 def _modules(folder: Path) -> tuple[str, ...]:
@@ -421,22 +431,32 @@ class Encoder:
     def max_tokens(self) -> int:
         """Largest number of tokens of a text that are read, special ones included.
 
-        As `sentence_bert_config.json` says; without it, as many as the model has positions for.
+        As `sentence_bert_config.json` says, or else `tokenizer_config.json`; without either, and
+        at most, as many as the model has positions for.
 
         Raises:
-            ValueError: If the file says no such number, or that texts are changed beforehand.
+            ValueError: If a file says no such number, that texts are changed beforehand, or that
+                the model is used for something else than its tokens' states.
         """
-        config, path = self.config, self.files.folder / "sentence_bert_config.json"
+        config, path = self.config, self.files.folder / _LENGTHS
         positions = int(getattr(config, "max_position_embeddings", 512))
         if config.model_type in _BEHIND_PADDING:
             positions -= int(config.pad_token_id) + 1
-        settings = _json(path, {})
-        stated = settings.get("max_seq_length", positions)
-        if type(stated) is not int or stated < _LEAST or settings.get("do_lower_case"):
+        settings, stated = _json(path, {}), _stated_length(self.files.folder)
+        if settings.get("do_lower_case"):
             raise ValueError(
-                f"{path}: max_seq_length {stated!r:.40} must be a whole number of at least "
-                f"{_LEAST}, and do_lower_case false: the tokeniser's own file says what becomes of "
-                "capitals"
+                f"{path}: do_lower_case must be false: the tokeniser's own file says what becomes "
+                "of capitals"
+            )
+        if (task := settings.get("transformer_task", _TASK)) != _TASK:
+            raise ValueError(f"{path}: transformer_task {task!r:.40} is not read here; {_TASK} is")
+        if stated is None:
+            path = self.files.folder / _TOKENIZERS_SETTINGS
+            stated = _json(path, {}).get("model_max_length", positions)
+        if type(stated) is not int or stated < _LEAST:
+            raise ValueError(
+                f"{path}: {stated!r:.40} tokens of a text must be a whole number of at least "
+                f"{_LEAST}"
             )
         return min(positions, stated)
 
@@ -456,13 +476,17 @@ class Encoder:
         }
         if not said:
             return "mean"
+        # Until version 5 of sentence-transformers a key for each, and since then its name.
         on = [key for key, value in said.items() if key.startswith("pooling_mode_") and value]
-        if len(on) != 1 or on[0] not in modes:
+        found = modes.get(on[0]) if len(on) == 1 else None
+        if not on and (named := said.get("pooling_mode")) in modes.values():
+            found = named
+        if found is None:
             raise ValueError(
-                f"{self.files.folder}: pooling {', '.join(on) or 'none'} is not known; one of "
-                f"{', '.join(modes)} is"
+                f"{self.files.folder}: pooling {', '.join(on) or said.get('pooling_mode')!s:.80} "
+                f"is not known; one of {', '.join(modes.values())} is"
             )
-        return modes[on[0]]
+        return found
 
     @cached_property
     def modules(self) -> tuple[str, ...]:

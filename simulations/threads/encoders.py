@@ -1,9 +1,9 @@
 """Gain of a pretrained encoder under user-level DP: kinds of inputs on one split.
 
 `tags-encoders`: softmax regression on plain words, on rows of a frozen encoder, on their principal
-components among public titles, and on two controls
-that know nothing of other text: the same encoder with random weights, and word vectors of public
-users' text alone. Each kind has its own public-only, private and non-private rows, and its own gap.
+components among public titles, and on two controls that know nothing of other text: the same
+encoder with random weights, and word vectors of public users' text alone. Each kind has its own
+public-only, private and non-private rows, and its own gap.
 """
 
 from __future__ import annotations
@@ -49,19 +49,13 @@ from simulations.evaluation.held_out import MAJORITY, Fold
 from simulations.evaluation.table import percent
 from simulations.reproduction import items
 from simulations.reproduction.study import publish, render, table, write
-from simulations.threads.methods import BY_SIZE, METHODS, PLAIN_WORDS, Method
+from simulations.threads.methods import BY_SIZE, PLAIN_WORDS, Method
 from simulations.threads.page import epsilon_words, point
 from simulations.threads.study import CENTRAL, PUBLIC, Study, check_options, model_name
 
 MINILM = "all-minilm-l6-v2-10f28a0f1270785b"
-PRIVATE, RETURNED, FEDERATED = "private", "returned", "federated"
+PRIVATE, RETURNED = "private", "returned"
 WORDS, ENCODED = BY_SIZE["adadps-tags"], BY_SIZE["encoder-tags"]
-_FEDERATED = Method(
-    label="federated, not private",
-    experiment="encoder-tags",
-    options={None: {"noise": "none", "bound": "none", "rounds": 100, "start-factor": 0.25}},
-    cohort=0.1,
-)
 DIMENSIONS = 384  # of word vectors: as many as the encoder has
 COMPONENTS = 64
 
@@ -74,23 +68,18 @@ class Inputs:
         label: In tables.
         features: Options of every method.
         method: Private training on them.
-        federated: The same without bound and noise; None where it is not trained.
+        control: Whether it is there to explain the others, and what a run returns is not measured.
     """
 
     label: str
     features: Mapping[str, Option]
     method: Method
-    federated: Method | None = None
+    control: bool = False
 
     @property
     def returned(self) -> Method:
         """The private method, of which the model that a run returns is measured."""
         return replace(self.method, returned=True)
-
-    @property
-    def without_privacy(self) -> dict[str, Method]:
-        """The federated method by name, if any."""
-        return {} if self.federated is None else {FEDERATED: self.federated}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,13 +176,11 @@ def kinds_of_inputs(corpus: Corpus, roster: str | None) -> dict[str, Inputs]:
             label="words (bag of words)",
             features=PLAIN_WORDS,
             method=WORDS,
-            federated=METHODS[FEDERATED],
         ),
         "titles": Inputs(
             label="encoder, titles",
             features={"encoder": MINILM, "encoder-texts": "title"},
             method=ENCODED,
-            federated=_FEDERATED,
         ),
         "components": Inputs(
             label=f"encoder, titles, {COMPONENTS} components",
@@ -209,11 +196,13 @@ def kinds_of_inputs(corpus: Corpus, roster: str | None) -> dict[str, Inputs]:
             label="the same encoder with random weights, titles",
             features={"encoder": drawn.id, "encoder-texts": "title"},
             method=ENCODED,
+            control=True,
         ),
         "public vectors": Inputs(
             label="word vectors of public text, titles",
             features={"dimensions": DIMENSIONS},
             method=vectors,
+            control=True,
         ),
     }
 
@@ -242,7 +231,8 @@ def reproduce(
         roster: Of the corpus; None for its own.
         folds: How many are pooled.
         epsilons: Targets.
-        returned: Targets at which the model that a run returns is measured too; none to leave it.
+        returned: Targets at which the model that a run returns is measured too, but for controls;
+            none to leave it.
         only: Kinds of inputs; none for all.
 
     Raises:
@@ -279,8 +269,7 @@ def reproduce(
         )
 
     studies = {
-        name: study(name, kind, {PRIVATE: kind.method} | kind.without_privacy, epsilons)
-        for name, kind in kinds.items()
+        name: study(name, kind, {PRIVATE: kind.method}, epsilons) for name, kind in kinds.items()
     }
     measured = {name: one.folds() for name, one in studies.items()}
     first = next(iter(studies.values()))
@@ -288,7 +277,7 @@ def reproduce(
     selected = {
         name: pooled(study(name, kind, {RETURNED: kind.returned}, returned).folds())
         for name, kind in kinds.items()
-        if returned
+        if returned and not kind.control
     }
     compared = differences(
         _together(measured),
@@ -301,8 +290,8 @@ def reproduce(
         "threads/encoders.md.jinja",
         dense_is_easier=_dense_is_easier(evaluated),
         evaluation=data, data=data.data, folds=folds, guarantee=words, seeds=seeds,
-        chart=None if plot is None else plot.name, controls="random" in kinds,
-        federated=any(kind.federated for kind in kinds.values()),
+        chart=None if plot is None else plot.name,
+        controls=any(kind.control for kind in kinds.values()),
         only=",".join(kinds), epsilons=",".join(f"{one:g}" for one in epsilons),
         accuracy=_accuracies(evaluated, kinds, epsilons),
         shares=_shares(evaluated, kinds, epsilons),
@@ -366,9 +355,6 @@ def _accuracies(
     evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
 ) -> str:
     columns = [PUBLIC, *(model_name(PRIVATE, epsilon) for epsilon in epsilons), CENTRAL]
-    federated = any(kind.federated is not None for kind in kinds.values())
-    if federated:
-        columns.append(FEDERATED)
     rows = []
     for name, own in evaluated.items():
         models = {model: figures.values["accuracy"] for model, figures in own.models.items()}
@@ -376,7 +362,6 @@ def _accuracies(
     majority = next(iter(evaluated.values())).models[MAJORITY].values["accuracy"]
     rows.insert(0, ["majority class", *(percent(majority) for _ in columns)])
     headings = ["inputs", "public-only", *(f"ε = {e:g}" for e in epsilons), "central, not private"]
-    headings += ["federated, not private"] if federated else []
     return table(headings, rows)
 
 

@@ -44,6 +44,7 @@ def own(tmp_path, monkeypatch):
     return "tiny.py:experiment"
 
 
+@pytest.mark.slow
 def test_calibrate_says_the_noise_for_other_cohorts_and_rounds(tmp_path):
     shown = call(*BASE, *GRID, "--out", tmp_path / "noise.svg")
     assert shown.exit_code == 0, shown.output

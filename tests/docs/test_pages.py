@@ -58,8 +58,11 @@ def test_python_is_run_by_a_test():
 
 @pytest.mark.parametrize(
     "page",
-    # A convolution for forty users a round takes its time.
-    [pytest.param(p, marks=pytest.mark.slow if p.stem == "own-model" else ()) for p in NOTEBOOKS],
+    # The others train, which takes its time.
+    [
+        pytest.param(p, marks=() if p.stem == "privacy-statement" else pytest.mark.slow)
+        for p in NOTEBOOKS
+    ],
     ids=name_of,
 )
 def test_a_notebook_runs(page, tmp_path, monkeypatch):

@@ -99,7 +99,14 @@ def options(request, tiny_corpus, tmp_path, monkeypatch):
 
 
 class TestEveryTask:
-    @pytest.mark.parametrize("name", OF_USERS)
+    @pytest.mark.parametrize(
+        "name",
+        # Next-word models take seconds each: of them one in the quick tests.
+        [
+            pytest.param(n, marks=pytest.mark.slow if n.endswith("fedavg-words") else ())
+            for n in OF_USERS
+        ],
+    )
     def test_a_round_before_rounding(self, tiny_corpus, name, options):
         experiment, task = made(name, tiny_corpus, **options)
         params = trained_params(task)

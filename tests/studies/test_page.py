@@ -339,6 +339,7 @@ class TestIntervals:
         assert as_latex(groups).count(rf"18.0 \% \ensuremath{{\pm}} {half}") == 1  # the row
         assert rf"18.0 \%* \ensuremath{{\pm}} {half}" in as_latex(groups)  # of the method
 
+    @pytest.mark.slow
     def test_one_kind_is_over_users_of_the_headline_alone(self, study, page):
         """Red before: another measure of the same table had a t-interval over two seeds."""
         kind = "95 % interval of a bootstrap over users and seeds"

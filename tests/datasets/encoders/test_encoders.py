@@ -305,7 +305,10 @@ class TestFiles:
             ("modules.json", [{"type": "a.Transformer"}, {"type": "a.Dense"}]),
             ("modules.json", ["x", 3]),
             ("1_Pooling/config.json", []),
+            ("sentence_bert_config.json", {"max_seq_length": 32, "transformer_task": "fill-mask"}),
             ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}),
+            ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}),
+            ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}),
             ("config.json", []),
             ("config.json", {"auto_map": {"AutoModel": "evil.Model"}}),
             ("config.json", {"_attn_implementation": "somebody/kernel"}),
@@ -328,6 +331,27 @@ class TestFiles:
         with pytest.raises(ValueError, match="odd"):
             add_encoder(tmp_path / "odd")
         assert encoders.added_encoders() == ()
+
+    @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+    def test_a_folder_as_version_6_of_sentence_transformers_saves_it(self, tmp_path, pooling):
+        """The length is in the tokeniser's settings, and pooling is named."""
+        old = write_tiny_bert(tmp_path / "old", pooling=pooling, max_tokens=16)
+        new = shutil.copytree(old, tmp_path / "new")
+        length = new / "tokenizer_config.json"
+        (new / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": pooling}))
+        said = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
+        (new / "sentence_bert_config.json").write_text(json.dumps(said))
+        length.write_text(json.dumps({"model_max_length": 16}))
+        found = Encoder(add_encoder(new))
+        texts = ["how to fund a company", "pays " * 40]
+        assert np.array_equal(found.encode(texts), Encoder(check_files(old, "old")).encode(texts))
+        assert found.max_tokens == 16
+        length.write_text(json.dumps({"model_max_length": int(1e30)}))
+        assert check_files(new, "new").sha256 != found.files.sha256
+        assert Encoder(check_files(new, "new")).max_tokens == 64
+        length.write_text(json.dumps({"model_max_length": "many"}))
+        with pytest.raises(ValueError, match="'many' tokens"):
+            add_encoder(new)
 
     def test_other_weights_than_those_hashed_are_not_loaded(self, folder, tmp_path):
         """transformers takes the file that config.json names, whose digest nobody asked for."""

@@ -79,7 +79,9 @@ def original(user):
     return user.rpartition("-")[2]
 
 
-@pytest.mark.parametrize("fold", range(NUM_FOLDS))
+@pytest.mark.parametrize(
+    "fold", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, NUM_FOLDS))]
+)
 @pytest.mark.parametrize("measured_on", ["test", "validation"])
 def test_nothing_held_out_is_trained_on_in_any_copy(corpus, fold, measured_on):
     """Red if copies have threads of their own."""
@@ -108,6 +110,7 @@ def test_public_users_and_originals_share_nobody_and_nobody_is_of_the_source_s_r
     assert originals | set(view.public_users) <= set(PUBLIC)
 
 
+@pytest.mark.slow
 def test_a_copy_has_whole_threads_of_its_original_as_often_as_they_were_drawn(source, corpus):
     """Red if repeats are left out, or sentences of a thread are drawn one by one."""
     whole, view = source.view(), corpus.view()

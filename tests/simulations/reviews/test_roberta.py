@@ -133,6 +133,7 @@ def test_layers_have_rules(folder):
     assert made.backend == "ghost" and not made.is_random
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_transformers(folder):
     """And so of sentences with accents, signs and spaces of their own."""
     sentences = [*SENTENCES, " plainaa  goodb ", "café -- it 's 10/10 ... \u2019", ""]

@@ -135,6 +135,7 @@ def test_any_bytes_are_read_or_refused(data):
         return
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.text(max_size=5),
