@@ -24,6 +24,7 @@ from fedpriv.privacy.statement.statement import (
     NO_EPSILON_COVERS,
     Statement,
     describe_returned_model,
+    published_weights,
     run_statement,
 )
 from fedpriv.report import theme
@@ -265,7 +266,7 @@ def _as_text(run: RunRecord, statement: Statement) -> str:
     said, _ = describe_returned_model(run.summary)
     if said:
         lines.append(_line("returned", said))
-    lines += [_line("data", _data(run))]
+    lines += [_line(label, text) for label, text in _inputs(run)]
     for name, value, remarks in key_figures(run):
         if name != "ε":
             lines.append(_line(name.lower(), f"{value} ({'; '.join(remarks)})"))
@@ -285,7 +286,7 @@ def _as_html(run: RunRecord, statement: Statement) -> str:
         turns=_turns(run),
         badges=badges(run, statement),
         returned=describe_returned_model(run.summary)[0],
-        figures=[("data", _data(run), []), *key_figures(run)],
+        figures=[*((label, text, []) for label, text in _inputs(run)), *key_figures(run)],
         headline=statement.headline,
         sections=statement.sections,
     )
@@ -294,6 +295,13 @@ def _as_html(run: RunRecord, statement: Statement) -> str:
 def _turns(run: RunRecord) -> str:
     planned = "" if run.rounds_planned is None else f" of {run.rounds_planned:,}"
     return f"{run.rounds_done:,}{planned} {run.words.turn}s"
+
+
+def _inputs(run: RunRecord) -> list[tuple[str, str]]:
+    """Return what a run trained on and, where there are any, the published weights of its model."""
+    weights = ", ".join(plain(name) for name, _ in published_weights(run.corpus))
+    used = f"{weights} (published; ε does not cover what they were trained on)"
+    return [("data", _data(run)), *([("weights", used)] if weights else [])]
 
 
 def _data(run: RunRecord) -> str:

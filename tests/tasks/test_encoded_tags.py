@@ -214,6 +214,8 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     assert f'"encoder_rows_made_by": "{made.made_by}"' in named
     stated = " ".join(str(result.statement).split())
     assert f"of an example's sentence (digest {encoder.files.sha256})." in stated
+    assert f"weights     {encoder.files.id}" in repr(result)
+    assert encoder.files.id in result._repr_html_().partition("<details")[0]
     kept = read_vocabulary(result.record.directory / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
     with pytest.raises(ValueError, match="rows of encoder"):

@@ -310,6 +310,7 @@ class TestRuns:
         assert made.evaluate(again, public=True) == made.evaluate(run.params, public=True)
         sha256 = model.files.sha256
         assert f"tiny (digest {sha256})." in " ".join(str(run.statement).split())
+        assert "weights     tiny (published;" in repr(run)
         assert sha256 in (tmp_path / "model" / "README.md").read_text("utf-8")
         assert verify_run(tmp_path / "run").ok
 

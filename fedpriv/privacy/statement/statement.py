@@ -277,9 +277,6 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
     if share is None:
         foreign_titles = provenance.get("own_text_only") is False
     described = vocabulary.get("source") == "public" or (descriptions and not private_counts)
-    published = dict(as_object(corpus.get("published")))
-    if "encoder_sha256" in provenance:  # of an encoder that made the inputs
-        published[str(provenance["encoder"])] = provenance["encoder_sha256"]
     all_posts = "threads for training" not in str(provenance.get("tag_users", ""))
     return {
         "corpus": _Facts(corpus),
@@ -292,8 +289,21 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
         "foreign_titles": foreign_titles,
         "answers_tags": all_posts and described and provenance.get("tags") and foreign_titles,
         "frozen": sorted(as_object(corpus.get("frozen"))),
-        "published": sorted(published.items()),
+        "published": published_weights(corpus),
     }
+
+
+def published_weights(corpus: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return name and SHA-256 of the published weights that a model, or its inputs, are made by.
+
+    Args:
+        corpus: As a run folder describes it.
+    """
+    provenance = as_object(corpus.get("provenance"))
+    found = dict(as_object(corpus.get("published")))
+    if "encoder_sha256" in provenance:  # of an encoder that made the inputs
+        found[str(provenance["encoder"])] = provenance["encoder_sha256"]
+    return sorted(found.items())
 
 
 def describe_data(corpus: Mapping[str, Any]) -> str:
