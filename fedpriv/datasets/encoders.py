@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 _NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
-_LENGTHS, _TOKENIZERS_SETTINGS = "sentence_bert_config.json", "tokenizer_config.json"
-_OPTIONAL = ("modules.json", _LENGTHS, "1_Pooling/config.json", _TOKENIZERS_SETTINGS)
-# What a model of tokens' states is for, as sentence-transformers names it.
-_TASK = "feature-extraction"
+_LENGTHS, _POOLING = "sentence_bert_config.json", "1_Pooling/config.json"
+_OPTIONAL = ("modules.json", _LENGTHS, _POOLING)
+# Read for the length of texts alone, where no other file states it.
+_TOKENIZER_SETTINGS = "tokenizer_config.json"
+# Read when an encoder is added, to refuse settings under which the library gives other rows.
+_LIBRARY_SETTINGS = "config_sentence_transformers.json"
 # Folder of a Dense module, as sentence-transformers names it.
 _DENSE = re.compile(r"[0-9]{1,3}_Dense")
 #: Tokens that lengths are rounded up to a multiple of, and texts of a batch.
@@ -95,12 +97,15 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
 
     Args:
         folder: With `config.json`, `model.safetensors` and `tokenizer.json`; the files of
-            sentence-transformers for modules, pooling and length are read where they are.
+            sentence-transformers for modules, pooling and length (`modules.json`,
+            `sentence_bert_config.json`, `1_Pooling/config.json`, folders of Dense modules, and
+            `tokenizer_config.json` where no other file states the length) are read where they are.
         name: Letters, digits, dots, dashes and underscores.
         progress: Called with the bytes hashed so far, and with all.
 
     Raises:
-        ValueError: If a file is missing, a module is not read here, or the name cannot be one.
+        ValueError: If a file is missing, a module or a setting that changes rows is not read here,
+            or the name cannot be one.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
@@ -110,7 +115,8 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give one with {', '.join(_NEEDED)}")
     files = tuple(_files(folder))
-    missing = [file for file in files if file not in _OPTIONAL and not (folder / file).is_file()]
+    optional = (*_OPTIONAL, _TOKENIZER_SETTINGS)
+    missing = [file for file in files if file not in optional and not (folder / file).is_file()]
     if missing:
         beside = [
             p
@@ -126,6 +132,7 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
             else ""
         )
         raise ValueError(f"{folder} has no {' and no '.join(missing)}{hint}")
+    _check_settings(folder)
     weights = remembered_sha256(folder / WEIGHTS, cache_dir(), progress)
     digests = {WEIGHTS: weights} | {
         file: remembered_sha256(folder / file, cache_dir())
@@ -220,6 +227,7 @@ def add_reduced(
 
     source, (dimensions, width) = encoder.files.folder, matrix.shape
     modules = _json(source / "modules.json", []) or [_module("Transformer", "")]
+    pooled = "Pooling" in encoder.modules or (source / _POOLING).is_file()
     if "Pooling" not in encoder.modules:
         modules.insert(1, _module("Pooling", "1_Pooling"))
     places = itertools.count(len(modules))
@@ -238,6 +246,10 @@ def add_reduced(
             if file != "modules.json" and (source / file).is_file():
                 (folder / file).parent.mkdir(exist_ok=True)
                 (folder / file).symlink_to((source / file).resolve())
+        if not pooled:
+            (folder / _POOLING).parent.mkdir()
+            modes = {"word_embedding_dimension": width, "pooling_mode": encoder.pooling}
+            (folder / _POOLING).write_text(json.dumps(modes, indent=2), "utf-8")
         (folder / own).mkdir()
         (folder / "modules.json").write_text(json.dumps(modules, indent=2), "utf-8")
         (folder / own / CONFIG).write_text(json.dumps(settings, indent=2), "utf-8")
@@ -343,13 +355,21 @@ def _the_encoder(given: Path | str, names: Collection[str]) -> str:
             f"{', '.join(found) or 'neither':.200}; give the folder ({', '.join(_NEEDED)}) or the "
             "zip file of a single encoder"
         )
-    return found[0].removesuffix(WEIGHTS)
+    root = found[0].removesuffix(WEIGHTS)
+    above = (PurePosixPath(root).parent / "modules.json").as_posix()
+    if weights and root and above in names:
+        raise ValueError(
+            f"{given}: {above} lists modules beside the folder {root}, which are not read there; "
+            "save the model again by sentence-transformers, with its weights beside modules.json"
+        )
+    return root
 
 
 def _extract(archive: zipfile.ZipFile, root: str, folder: Path) -> None:
     """Write the files of an encoder that lie together at a root in the archive."""
-    for file in _files(folder):
-        if root + file in archive.namelist():
+    # Those that are checked alone are among them; what is added is of the others.
+    for file in itertools.chain((_LIBRARY_SETTINGS, _TOKENIZER_SETTINGS), _files(folder)):
+        if root + file in archive.namelist() and not (folder / file).exists():
             entry = archive.getinfo(root + file)
             if file != WEIGHTS and entry.file_size > _MOST_JSON:
                 raise ValueError(f"{file} in the zip file is of over {_MOST_JSON >> 20} MB")
@@ -364,21 +384,67 @@ def _extract(archive: zipfile.ZipFile, root: str, folder: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield names of an encoder's files; those that other files decide on come behind them.
+    """Yield names of the files that decide rows.
 
-    So whoever copies each file as it is named has the files that decide by then.
+    A file that is needed only if another one says so comes after it, so that a caller who copies
+    them one by one has the other one by then.
     """
-    yield from (*_NEEDED, *_OPTIONAL[:-1])
+    yield from (*_NEEDED, *_OPTIONAL)
     if _stated_length(folder) is None:
-        yield _TOKENIZERS_SETTINGS
+        yield _TOKENIZER_SETTINGS
     for module in _modules(folder):
         if _DENSE.fullmatch(module):
             yield from (f"{module}/{CONFIG}", f"{module}/{WEIGHTS}")
 
 
 def _stated_length(folder: Path) -> Any:
-    """Return the length of texts of sentence-transformers' own file; from version 6 it has none."""
+    """Return the length in sentence-transformers' own file; from version 5.4 on there is none."""
     return _json(folder / _LENGTHS, {}).get("max_seq_length")
+
+
+def _check_settings(folder: Path) -> None:
+    """Refuse settings under which sentence-transformers would give other rows than are made here.
+
+    Raises:
+        ValueError: With the file, the setting and what is read.
+    """
+    lengths = _json(folder / _LENGTHS, {})
+    tokens, whole = _json(folder / _TOKENIZER_SETTINGS, {}), _json(folder / _LIBRARY_SETTINGS, {})
+    prompts, prompt = whole.get("prompts"), whole.get("default_prompt_name")
+    if isinstance(prompts, dict) and isinstance(prompt, str):
+        prompt = prompts.get(prompt)
+    states = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    known: dict[str, tuple[Any, ...]] = {
+        "do_lower_case": (False, None),
+        "transformer_task": ("feature-extraction",),
+        "module_output_name": ("token_embeddings",),
+        "modality_config": (states,),
+    }
+    read_elsewhere = ("max_seq_length", "unpad_inputs", "query_length", "document_length")
+    found: list[tuple[str, str, Any, tuple[Any, ...]]] = [
+        (_LENGTHS, key, value, known.get(key, (None, {}, [])))
+        for key, value in lengths.items()
+        if key not in read_elsewhere
+    ]
+    found.append((_LIBRARY_SETTINGS, "truncate_dim", whole.get("truncate_dim"), (None,)))
+    found.append((_LIBRARY_SETTINGS, "default_prompt_name", prompt, (None, "")))
+    side = tokens.get("truncation_side", "right")
+    found.append((_TOKENIZER_SETTINGS, "truncation_side", side, ("right",)))
+    alike = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+    if tokens.keys() & alike.keys():
+        normalizer = _json(folder / TOKENIZER, {}).get("normalizer")
+        if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+            found += [
+                (_TOKENIZER_SETTINGS, key, tokens[key], (normalizer.get(own),))
+                for key, own in alike.items()
+                if key in tokens
+            ]
+    for file, key, value, allowed in found:
+        if value not in allowed:
+            raise ValueError(
+                f"{folder / file}: {key} {value!r:.80} is not read here; "
+                f"{' or '.join(repr(one) for one in allowed)} is"
+            )
 
 
 def _modules(folder: Path) -> tuple[str, ...]:
@@ -396,6 +462,13 @@ def _modules(folder: Path) -> tuple[str, ...]:
             "and behind them Normalize and Dense, are, in that order"
         )
     for one, kind in zip(listed, kinds, strict=True):
+        place = {"Transformer": "", "Pooling": "1_Pooling"}.get(kind)
+        if place is not None and one.get("path", place) != place:
+            raise ValueError(
+                f"{path}: the path {one.get('path')!r:.80} of {kind} is not read here; {place!r} is"
+            )
+        if kind == "Pooling" and "path" in one and not (folder / _POOLING).is_file():
+            raise ValueError(f"{folder} has no {_POOLING}, which its modules.json names")
         if kind == "Dense" and not _DENSE.fullmatch(str(one.get("path"))):
             raise ValueError(
                 f"{path}: the path {one.get('path')!r:.80} of a Dense module is not read here; "
@@ -435,28 +508,23 @@ class Encoder:
         at most, as many as the model has positions for.
 
         Raises:
-            ValueError: If a file says no such number, that texts are changed beforehand, or that
-                the model is used for something else than its tokens' states.
+            ValueError: If a file says no such number.
         """
         config, path = self.config, self.files.folder / _LENGTHS
         positions = int(getattr(config, "max_position_embeddings", 512))
         if config.model_type in _BEHIND_PADDING:
             positions -= int(config.pad_token_id) + 1
-        settings, stated = _json(path, {}), _stated_length(self.files.folder)
-        if settings.get("do_lower_case"):
-            raise ValueError(
-                f"{path}: do_lower_case must be false: the tokeniser's own file says what becomes "
-                "of capitals"
-            )
-        if (task := settings.get("transformer_task", _TASK)) != _TASK:
-            raise ValueError(f"{path}: transformer_task {task!r:.40} is not read here; {_TASK} is")
+        stated, key = _stated_length(self.files.folder), "max_seq_length"
         if stated is None:
-            path = self.files.folder / _TOKENIZERS_SETTINGS
-            stated = _json(path, {}).get("model_max_length", positions)
+            path = self.files.folder / _TOKENIZER_SETTINGS
+            settings = _json(path, {})
+            key = "max_len" if "max_len" in settings else "model_max_length"
+            stated = settings.get(key)
+        if stated is None:
+            return positions
         if type(stated) is not int or stated < _LEAST:
             raise ValueError(
-                f"{path}: {stated!r:.40} tokens of a text must be a whole number of at least "
-                f"{_LEAST}"
+                f"{path}: {key} {stated!r:.40} must be a whole number of at least {_LEAST}"
             )
         return min(positions, stated)
 
@@ -468,7 +536,7 @@ class Encoder:
     @cached_property
     def pooling(self) -> Pooling:
         """Pooling of tokens' states to a text's row: of `1_Pooling/config.json`, or the mean."""
-        said = _json(self.files.folder / "1_Pooling/config.json", {})
+        said = _json(self.files.folder / _POOLING, {})
         modes: dict[str, Pooling] = {
             "pooling_mode_mean_tokens": "mean",
             "pooling_mode_cls_token": "cls",
@@ -476,17 +544,20 @@ class Encoder:
         }
         if not said:
             return "mean"
-        # Until version 5 of sentence-transformers a key for each, and since then its name.
-        on = [key for key, value in said.items() if key.startswith("pooling_mode_") and value]
-        found = modes.get(on[0]) if len(on) == 1 else None
-        if not on and (named := said.get("pooling_mode")) in modes.values():
-            found = named
-        if found is None:
+        # Since version 5.4 sentence-transformers names it; before that each had a key of its own.
+        on: list[Any] = [
+            modes.get(key, key)
+            for key, value in said.items()
+            if key.startswith("pooling_mode_") and value
+        ]
+        if "pooling_mode" in said:
+            on = [said["pooling_mode"]]
+        if len(on) != 1 or on[0] not in modes.values():
             raise ValueError(
-                f"{self.files.folder}: pooling {', '.join(on) or said.get('pooling_mode')!s:.80} "
-                f"is not known; one of {', '.join(modes.values())} is"
+                f"{self.files.folder}: pooling {', '.join(map(str, on)) or 'none':.80} is not "
+                f"known; one of {', '.join(modes.values())} is"
             )
-        return found
+        return on[0]
 
     @cached_property
     def modules(self) -> tuple[str, ...]:

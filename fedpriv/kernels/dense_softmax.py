@@ -137,14 +137,16 @@ def residuals(logits: np.ndarray, labels: np.ndarray, scale: float) -> None:
 @njit([(INT64,)], nogil=True, cache=True)
 def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return where each distinct id comes first, in that order, and every id's place among them."""
-    size = 4
+    size, bits = 4, 2
     while size < 2 * ids.size:
-        size *= 2
+        size, bits = 2 * size, bits + 1
     slots = np.full(size, -1, np.int64)  # of a hash table: places of distinct ids
     first, place = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
     number = 0
     for k in range(ids.size):
-        slot = (ids[k] * np.int64(0x9E3779B97F4A7C1) >> np.int64(20)) & np.int64(size - 1)
+        # The product's highest bits are of all bits of an id.
+        product = np.uint64(ids[k]) * np.uint64(0x9E3779B97F4A7C15)
+        slot = np.int64(product >> np.uint64(64 - bits))
         while slots[slot] >= 0 and ids[first[slots[slot]]] != ids[k]:
             slot = (slot + 1) & np.int64(size - 1)
         if slots[slot] < 0:

@@ -48,7 +48,6 @@ class TextClassifier(nn.Module):
         body: An encoder of transformers.
         num_classes: Of the head.
         pooling: As of `pool_states`.
-        normalised: Whether rows are scaled to unit norm.
         row_norm: L2 norm of a text's row: with a larger one the same step moves the head's
             logits more, by its square, and those that adapters move as before.
         padding: The body's id of padding.
@@ -60,7 +59,6 @@ class TextClassifier(nn.Module):
         num_classes: int,
         *,
         pooling: Pooling = "mean",
-        normalised: bool = True,
         row_norm: float = 1.0,
         padding: int = 0,
     ) -> None:
@@ -68,7 +66,7 @@ class TextClassifier(nn.Module):
         replace_other_tables(body)
         self.body = body
         self.pooling: Pooling = pooling
-        self.normalised, self.row_norm, self.padding = normalised, row_norm, padding
+        self.row_norm, self.padding = row_norm, padding
         self.head = nn.Linear(body.config.hidden_size, num_classes)
         nn.init.normal_(self.head.weight, std=_HEAD_STDDEV)
         nn.init.zeros_(self.head.bias)
@@ -86,8 +84,7 @@ class TextClassifier(nn.Module):
         states = self.body(
             input_ids=tokens.masked_fill(~real, self.padding), attention_mask=attention_mask(real)
         ).last_hidden_state
-        rows = pool_states(states, real, self.pooling)
-        return functional.normalize(rows, dim=1) if self.normalised else rows
+        return pool_states(states, real, self.pooling)
 
 
 class CausalModel(nn.Module):

@@ -79,7 +79,7 @@ class UnitWords:
         rostered: One of them.
         tested: One of those of whom figures are diagnostics.
         public: One of those whom no plan protects.
-        publicity: Word for values that are measured of these.
+        publicity: How legends describe values that are measured on them.
     """
 
     protected: str

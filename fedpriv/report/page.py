@@ -324,7 +324,7 @@ def with_interval(line: Line, *, turn: str, share: bool) -> tuple[Line, str] | N
         )
     note = (
         f"Shaded: mean ± t · standard deviation (95 %, one draw) of the {LAST} {turn}s that were "
-        f"evaluated last, from released values alone. It shows how the noise, the draws and the "
+        f"evaluated last, from these values alone. It shows how the noise, the draws and the "
         "progress of training move the value. It does not cover sampling error: who took part, "
         f"and which examples it is measured on.{correlated}"
     )

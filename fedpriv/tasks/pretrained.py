@@ -109,7 +109,6 @@ class PretrainedClassifier(_Pretrained):
             self._adapted("AutoModel"),
             self.num_classes,
             pooling=encoder.pooling,
-            normalised=encoder.normalised,
             row_norm=self.row_norm,
             padding=encoder.padding,
         )

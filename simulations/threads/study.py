@@ -186,7 +186,7 @@ class Study:
 
 @dataclass(slots=True, kw_only=True)
 class PublicPart:
-    """Public part of an experiment: of every ε alike, and but for the start of every seed.
+    """What is computed from public users: the same for every ε and, the start aside, every seed.
 
     Attributes:
         task: The experiment's.

@@ -58,7 +58,7 @@ def test_python_is_run_by_a_test():
 
 @pytest.mark.parametrize(
     "page",
-    # The others train, which takes its time.
+    # All but privacy-statement train, which takes its time.
     [
         pytest.param(p, marks=() if p.stem == "privacy-statement" else pytest.mark.slow)
         for p in NOTEBOOKS

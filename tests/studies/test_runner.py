@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedpriv import json_lines
 from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import released_params
 from fedpriv.report.run_record import read_run
+from fedpriv.studies import executors
 from fedpriv.studies.page import page_of
 from fedpriv.studies.record import read_study
 from fedpriv.studies.runner import run_study
@@ -144,6 +146,22 @@ class TestTrials:
         again = run_study(study(), out, workers=1)  # the first version again: now the other is it
         assert {trial.key for trial in again.trials} == before
         assert len(again.earlier) == 4 and "rounds" in str(again.earlier[0].run.options)
+
+    def test_a_trial_in_this_process_has_one_thread(self, tmp_path, monkeypatch):
+        """As in a worker, so that bits do not depend on how many there are."""
+        threads, before = [], torch.get_num_threads()
+        torch.set_num_threads(3)
+        try:
+            monkeypatch.setattr(
+                executors,
+                "_performed",
+                lambda *_: threads.append(torch.get_num_threads()) or ("failed", "said so"),
+            )
+            made = Study(name="s", methods={"good": small()}, epsilons=[None], seeds=1)
+            run_study(made, tmp_path / "out", workers=1)
+            assert threads == [1] and torch.get_num_threads() == 3
+        finally:
+            torch.set_num_threads(before)
 
     @pytest.mark.slow
     def test_bits_do_not_depend_on_workers(self, done, tmp_path):

@@ -74,6 +74,22 @@ def opened(folder):
     return Encoder(check_files(folder, "tiny"))
 
 
+def saved_since_5_4(old, new, pooling):
+    """Copy a tiny encoder of 16 tokens in the files that sentence-transformers writes today."""
+    shutil.copytree(old, new)
+    read = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    lengths = {"transformer_task": "feature-extraction", "modality_config": read}
+    files = {
+        "1_Pooling/config.json": {"embedding_dimension": 16, "pooling_mode": pooling},
+        "sentence_bert_config.json": lengths | {"module_output_name": "token_embeddings"},
+        "tokenizer_config.json": {"model_max_length": 16, "do_lower_case": True},
+        "config_sentence_transformers.json": {"prompts": {"query": ""}, "truncate_dim": None},
+    }
+    for file, settings in files.items():
+        (new / file).write_text(json.dumps(settings))
+    return new
+
+
 @pytest.mark.slow
 def test_a_row_depends_on_its_text_alone(folder):
     """To the bit: alone, in any order, beside any others. Red of batches as long as the longest."""
@@ -309,6 +325,26 @@ class TestFiles:
             ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}),
             ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}),
             ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}),
+            ("1_Pooling/config.json", {"pooling_mode": "cls_token"}),
+            ("modules.json", [{"type": "a.Transformer", "path": "0_Transformer"}]),
+            (
+                "modules.json",
+                [{"type": "a.Transformer"}, {"type": "a.Pooling", "path": "5_Pooling"}],
+            ),
+            ("config_sentence_transformers.json", {"truncate_dim": 8}),
+            (
+                "config_sentence_transformers.json",
+                {"default_prompt_name": "query", "prompts": {"query": "find: "}},
+            ),
+            ("tokenizer_config.json", {"truncation_side": "left"}),
+            ("tokenizer_config.json", {"do_lower_case": False}),
+            ("tokenizer_config.json", {"strip_accents": False}),
+            ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 16}}}),
+            ("sentence_bert_config.json", {"module_output_name": "sentence_embedding"}),
+            (
+                "sentence_bert_config.json",
+                {"modality_config": {"text": {"method_output_name": "pooler_output"}}},
+            ),
             ("config.json", []),
             ("config.json", {"auto_map": {"AutoModel": "evil.Model"}}),
             ("config.json", {"_attn_implementation": "somebody/kernel"}),
@@ -330,28 +366,60 @@ class TestFiles:
         path.write_text(json.dumps(value))
         with pytest.raises(ValueError, match="odd"):
             add_encoder(tmp_path / "odd")
+        with pytest.raises(ValueError):
+            add_encoder(
+                Path(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "odd"))
+            )
         assert encoders.added_encoders() == ()
 
     @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
-    def test_a_folder_as_version_6_of_sentence_transformers_saves_it(self, tmp_path, pooling):
+    def test_folders_as_sentence_transformers_saves_them_since_version_5_4(self, tmp_path, pooling):
         """The length is in the tokeniser's settings, and pooling is named."""
         old = write_tiny_bert(tmp_path / "old", pooling=pooling, max_tokens=16)
-        new = shutil.copytree(old, tmp_path / "new")
-        length = new / "tokenizer_config.json"
-        (new / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": pooling}))
-        said = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
-        (new / "sentence_bert_config.json").write_text(json.dumps(said))
-        length.write_text(json.dumps({"model_max_length": 16}))
+        new = saved_since_5_4(old, tmp_path / "new", pooling)
+        texts, rows = ["how to fund a company", "pays " * 40], opened(old).encode
         found = Encoder(add_encoder(new))
-        texts = ["how to fund a company", "pays " * 40]
-        assert np.array_equal(found.encode(texts), Encoder(check_files(old, "old")).encode(texts))
-        assert found.max_tokens == 16
-        length.write_text(json.dumps({"model_max_length": int(1e30)}))
-        assert check_files(new, "new").sha256 != found.files.sha256
-        assert Encoder(check_files(new, "new")).max_tokens == 64
-        length.write_text(json.dumps({"model_max_length": "many"}))
-        with pytest.raises(ValueError, match="'many' tokens"):
+        assert np.array_equal(found.encode(texts), rows(texts)) and found.max_tokens == 16
+        packed = shutil.make_archive(str(tmp_path / "packed"), "zip", new)
+        zipped = Encoder(add_encoder(Path(packed), "new"))
+        assert zipped.files.id == found.files.id and zipped.max_tokens == 16
+        matrix = np.eye(3, found.width, dtype=np.float32)
+        reduced = Encoder(encoders.add_reduced(found, matrix, {"source": "a test"}))
+        assert reduced.max_tokens == 16
+        np.testing.assert_allclose(reduced.encode(texts), rows(texts)[:, :3], atol=1e-7)
+        settings = new / "tokenizer_config.json"
+        for said, length in (({"model_max_length": int(1e30)}, 64), ({"max_len": 8}, 8), ({}, 64)):
+            settings.write_text(json.dumps(said))
+            assert check_files(new, "new").sha256 != found.files.sha256
+            assert opened(new).max_tokens == length
+        settings.write_text(json.dumps({"model_max_length": "many"}))
+        with pytest.raises(ValueError, match="model_max_length 'many'"):
             add_encoder(new)
+
+    def test_a_length_that_is_stated_is_the_length(self, tmp_path):
+        """Red where the tokeniser's settings win, or are in the digest all the same."""
+        old = write_tiny_bert(tmp_path / "old", max_tokens=16)
+        before = check_files(old, "old").sha256
+        (old / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 8}))
+        assert opened(old).max_tokens == 16 and check_files(old, "old").sha256 == before
+        (old / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": None}))
+        assert opened(old).max_tokens == 8 and check_files(old, "old").sha256 != before
+
+    def test_of_both_ways_to_say_the_pooling_the_newer_one_counts(self, folder, tmp_path):
+        both = shutil.copytree(folder, tmp_path / "both")
+        said = {"pooling_mode": "cls", "pooling_mode_mean_tokens": True}
+        (both / "1_Pooling/config.json").write_text(json.dumps(said))
+        assert opened(both).pooling == "cls"
+
+    def test_modules_above_the_weights_are_not_passed_over(self, folder, tmp_path):
+        """Published folders once had the model in a folder of its own. Red before: other rows."""
+        outer = tmp_path / "outer"
+        shutil.copytree(folder, outer / "0_Transformer")
+        shutil.move(outer / "0_Transformer/modules.json", outer / "modules.json")
+        packed = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", outer))
+        for given in (outer, packed):
+            with pytest.raises(ValueError, match="lists modules beside"):
+                add_encoder(given)
 
     def test_other_weights_than_those_hashed_are_not_loaded(self, folder, tmp_path):
         """transformers takes the file that config.json names, whose digest nobody asked for."""
