@@ -68,18 +68,14 @@ class Inputs:
         label: In tables.
         features: Options of every method.
         method: Private training on them.
-        control: Whether it is there to explain the others, and what a run returns is not measured.
+        control: Whether it is there to explain the others: one seed of it is trained, and what a
+            run returns is not measured.
     """
 
     label: str
     features: Mapping[str, Option]
     method: Method
     control: bool = False
-
-    @property
-    def returned(self) -> Method:
-        """The private method, of which the model that a run returns is measured."""
-        return replace(self.method, returned=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +220,7 @@ def reproduce(
 
     Args:
         corpus: A prepared corpus, a dump or a name.
-        seeds: How many, of every kind.
+        seeds: How many; of controls, and of what a run returns, there is one.
         results: Next to it, in a folder, what is done is kept.
         out: Where the page is written, with what it is of as JSON.
         plot: Accuracy against ε, an SVG.
@@ -246,16 +242,14 @@ def reproduce(
         raise ValueError(f"only {sorted(unknown)[0]!r} is not one of {', '.join(kinds)}")
     kinds = {name: one for name, one in kinds.items() if not only or name in only}
 
-    def study(
-        name: str, kind: Inputs, methods: Mapping[str, Method], targets: Sequence[float]
-    ) -> Study:
+    def study(name: str, kind: Inputs, method: str, targets: Sequence[float], seeds: int) -> Study:
         return Study(
             corpus=found,
             roster=roster,
             splits=tuple(Split(kind="by-thread", fold=number) for number in range(folds)),
             seeds=seeds,
             epsilons=targets,
-            methods=methods,
+            methods={method: replace(kind.method, returned=method == RETURNED)},
             kept=results.with_suffix("") / "outcomes" / name.replace(" ", "-"),
             features=kind.features,
         )
@@ -269,13 +263,14 @@ def reproduce(
         )
 
     studies = {
-        name: study(name, kind, {PRIVATE: kind.method}, epsilons) for name, kind in kinds.items()
+        name: study(name, kind, PRIVATE, epsilons, 1 if kind.control else seeds)
+        for name, kind in kinds.items()
     }
     measured = {name: one.folds() for name, one in studies.items()}
     first = next(iter(studies.values()))
     evaluated = {name: pooled(own) for name, own in measured.items()}
     selected = {
-        name: pooled(study(name, kind, {RETURNED: kind.returned}, returned).folds())
+        name: pooled(study(name, kind, RETURNED, returned, 1).folds())
         for name, kind in kinds.items()
         if returned and not kind.control
     }
