@@ -24,7 +24,7 @@ from fedpriv.privacy.statement.statement import (
     NO_EPSILON_COVERS,
     Statement,
     describe_returned_model,
-    published_weights,
+    describe_weights,
     run_statement,
 )
 from fedpriv.report import theme
@@ -299,9 +299,8 @@ def _turns(run: RunRecord) -> str:
 
 def _inputs(run: RunRecord) -> list[tuple[str, str]]:
     """Return what a run trained on and, where there are any, the published weights of its model."""
-    weights = ", ".join(plain(name) for name, _ in published_weights(run.corpus))
-    used = f"{weights} (published; ε does not cover what they were trained on)"
-    return [("data", _data(run)), *([("weights", used)] if weights else [])]
+    used = describe_weights(run.corpus)
+    return [("data", _data(run)), *([("weights", used)] if used else [])]
 
 
 def _data(run: RunRecord) -> str:

@@ -28,12 +28,12 @@ from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plan import unit_name, unit_words
-from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
-from fedpriv.privacy.statement.statement import describe_returned_model
+from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES
+from fedpriv.privacy.statement.statement import describe_returned_model, describe_weights
 from fedpriv.report.estimate import Estimate
 from fedpriv.report.head import gain_estimate
 from fedpriv.report.page import write_report
-from fedpriv.report.run_record import read_run
+from fedpriv.report.run_record import RunRecord, read_run
 from fedpriv.report.wording import difference
 from fedpriv.runs.backends import backends_of, named_backends, place_of, recorded_place
 from fedpriv.runs.progress import describe_early_end, describe_failures, follow
@@ -288,8 +288,7 @@ def run_command(
     if as_json:
         print_json(summary)
     else:
-        gain = gain_estimate([read_run(prepared.folder.path)])
-        print_summary(summary, coverage_of(prepared.folder.document), report, gain)
+        print_summary(summary, read_run(prepared.folder.path), report)
 
 
 def _own_files(data: Path | None, key: Path | None, corpus: str | None) -> NodeData | None:
@@ -465,13 +464,11 @@ def _default_folder(name: str) -> Path:
     return folder
 
 
-def print_summary(
-    summary: dict[str, Any], covers: Coverage, report: Path, gain: Estimate | None = None
-) -> None:
-    """Print the figures of a finished run, one a line; its gain with the interval that it has."""
+def print_summary(summary: dict[str, Any], run: RunRecord, report: Path) -> None:
+    """Print the values of a finished run, one a line; its gain with the interval that it has."""
     epsilon = summary["epsilon"]
-    said = covers.qualified(
-        f"no privacy (ε = ∞): {covers.reason}"
+    said = run.coverage.qualified(
+        f"no privacy (ε = ∞): {run.coverage.reason}"
         if epsilon is None
         else privacy_line(
             value=epsilon,
@@ -492,12 +489,14 @@ def print_summary(
     rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
     if summary.get("split"):
         rows["split"] = str(summary["split"])
-    where = "not covered by ε", "on the test set" if central else "on users outside the roster"
+    if used := describe_weights(run.corpus):
+        rows["weights"] = used
     measured = _measured(summary)
     if measured is not None:
         label, text, diagnosed = measured
-        rows[label] = f"{text} ({where[0]})" if diagnosed else f"{text} {where[1]}"
-    if gained := _gained(summary, gain):
+        on = f"on {'the test set' if central else 'public examples'} ({run.words.publicity})"
+        rows[label] = f"{text} {'(not covered by ε)' if diagnosed else on}"
+    if gained := _gained(summary, gain_estimate([run])):
         rows["public-only"] = gained
     rows["privacy"] = said
     turn = unit_words(summary["unit"]).turn

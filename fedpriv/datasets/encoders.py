@@ -410,9 +410,6 @@ def _check_settings(folder: Path) -> None:
     """
     lengths = _json(folder / _LENGTHS, {})
     tokens, whole = _json(folder / _TOKENIZER_SETTINGS, {}), _json(folder / _LIBRARY_SETTINGS, {})
-    prompts, prompt = whole.get("prompts"), whole.get("default_prompt_name")
-    if isinstance(prompts, dict) and isinstance(prompt, str):
-        prompt = prompts.get(prompt)
     states = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
     known: dict[str, tuple[Any, ...]] = {
         "do_lower_case": (False, None),
@@ -421,13 +418,11 @@ def _check_settings(folder: Path) -> None:
         "modality_config": (states,),
     }
     read_elsewhere = ("max_seq_length", "unpad_inputs", "query_length", "document_length")
-    found: list[tuple[str, str, Any, tuple[Any, ...]]] = [
+    found = [
         (_LENGTHS, key, value, known.get(key, (None, {}, [])))
         for key, value in lengths.items()
         if key not in read_elsewhere
     ]
-    found.append((_LIBRARY_SETTINGS, "truncate_dim", whole.get("truncate_dim"), (None,)))
-    found.append((_LIBRARY_SETTINGS, "default_prompt_name", prompt, (None, "")))
     side = tokens.get("truncation_side", "right")
     found.append((_TOKENIZER_SETTINGS, "truncation_side", side, ("right",)))
     alike = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
@@ -439,12 +434,24 @@ def _check_settings(folder: Path) -> None:
                 for key, own in alike.items()
                 if key in tokens
             ]
-    for file, key, value, allowed in found:
-        if value not in allowed:
-            raise ValueError(
-                f"{folder / file}: {key} {value!r:.80} is not read here; "
-                f"{' or '.join(repr(one) for one in allowed)} is"
-            )
+    odd = [
+        (file, f"{key} {value!r:.80}", f"{' or '.join(map(repr, allowed))} is read")
+        for file, key, value, allowed in found
+        if value not in allowed
+    ]
+    prompts, name = whole.get("prompts"), whole.get("default_prompt_name")
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else name
+    if prompt:
+        said = f"default_prompt_name {name!r:.80} puts {prompt!r:.80} before every text, which"
+        odd.append((_LIBRARY_SETTINGS, said, "set it to null and write the prompt in your texts"))
+    if (dimensions := whole.get("truncate_dim")) is not None:
+        said = f"truncate_dim {dimensions!r:.80}"
+        odd.append((_LIBRARY_SETTINGS, said, "set it to null; `fedpriv encoder reduce` cuts rows"))
+    for file, said, remedy in odd:
+        raise ValueError(
+            f"{folder / file}: {said} is not done here, and rows would differ from those of "
+            f"sentence-transformers; {remedy}"
+        )
 
 
 def _modules(folder: Path) -> tuple[str, ...]:

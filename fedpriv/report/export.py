@@ -47,7 +47,10 @@ from fedpriv.report.wording import (
 )
 
 MODEL = "model.safetensors"
-NO_WORDS = "only a tag model knows which words its inputs are, and can read a text"
+NO_WORDS = (
+    "only a tag model knows which words its inputs are, and can read a text (fedpriv.load_params "
+    "puts the params of any other into its module)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

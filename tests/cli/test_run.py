@@ -222,7 +222,7 @@ class TestRun:
             "--out",
             tmp_path / "run",
         )
-        assert "secure" in result.stdout and "outside the roster" in result.stdout
+        assert "secure" in result.stdout and "on public examples (released)" in result.stdout
         assert not (tmp_path / "run" / "diagnostics.jsonl").exists()
 
     @pytest.mark.slow

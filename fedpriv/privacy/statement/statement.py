@@ -57,6 +57,7 @@ from fedpriv.privacy.statement.sealed import (
     read_object,
     read_sealed,
 )
+from fedpriv.untrusted_text import plain
 
 NO_EPSILON_COVERS = "What no ε covers"
 """Title of what goes with every ε; what is missing of one run's alone is in `not_covered`."""
@@ -304,6 +305,12 @@ def published_weights(corpus: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "encoder_sha256" in provenance:  # of an encoder that made the inputs
         found[str(provenance["encoder"])] = provenance["encoder_sha256"]
     return sorted(found.items())
+
+
+def describe_weights(corpus: Mapping[str, Any]) -> str:
+    """Return the names of the published weights in a line; "" where there are none."""
+    names = ", ".join(plain(name) for name, _ in published_weights(corpus))
+    return f"{names} (published; ε does not cover what they were trained on)" if names else ""
 
 
 def describe_data(corpus: Mapping[str, Any]) -> str:
