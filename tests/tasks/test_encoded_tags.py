@@ -12,6 +12,7 @@ from scipy.special import softmax
 
 import fedpriv as fp
 from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
+from fedpriv.cli.run import print_summary
 from fedpriv.datasets import encoders
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.encoders import Encoder, add_encoder
@@ -201,7 +202,7 @@ def experiment_of(**options):
 
 
 @pytest.mark.slow
-def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder, tmp_path):
+def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder, tmp_path, capsys):
     experiment = experiment_of(encoder=encoder.files.id, encoder_texts="sentence")
     with pytest.raises(ValueError, match=f"fedpriv encoder embed {encoder.files.id}"):
         build(experiment, tiny_corpus)
@@ -216,6 +217,8 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     assert f"of an example's sentence (digest {encoder.files.sha256})." in stated
     assert f"weights     {encoder.files.id}" in repr(result)
     assert encoder.files.id in result._repr_html_().partition("<details")[0]
+    print_summary(dict(result.summary), result.record, tmp_path / "report.html")
+    assert f"weights     {encoder.files.id} (published;" in capsys.readouterr().out
     kept = read_vocabulary(result.record.directory / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
     with pytest.raises(ValueError, match="rows of encoder"):
