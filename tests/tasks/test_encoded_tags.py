@@ -219,7 +219,7 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     assert encoder.files.id in result._repr_html_().partition("<details")[0]
     print_summary(dict(result.summary), result.record, tmp_path / "report.html")
     printed = " ".join(capsys.readouterr().out.split())
-    assert f"weights {encoder.files.id} (published;" in printed
+    assert f"weights {encoder.files.id}, of an example's sentence (published;" in printed
     kept = read_vocabulary(result.record.directory / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
     with pytest.raises(ValueError, match="rows of encoder"):
