@@ -30,7 +30,7 @@ from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, distribution, version
 from multiprocessing import get_context
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
@@ -248,8 +248,8 @@ def add_reduced(
                 (folder / file).symlink_to((source / file).resolve())
         if not pooled:
             (folder / _POOLING).parent.mkdir()
-            modes = {"word_embedding_dimension": width, "pooling_mode": encoder.pooling}
-            (folder / _POOLING).write_text(json.dumps(modes, indent=2), "utf-8")
+            pooling = {"embedding_dimension": width, "pooling_mode": encoder.pooling}
+            (folder / _POOLING).write_text(json.dumps(pooling, indent=2), "utf-8")
         (folder / own).mkdir()
         (folder / "modules.json").write_text(json.dumps(modules, indent=2), "utf-8")
         (folder / own / CONFIG).write_text(json.dumps(settings, indent=2), "utf-8")
@@ -406,52 +406,50 @@ def _check_settings(folder: Path) -> None:
     """Refuse settings under which sentence-transformers would give other rows than are made here.
 
     Raises:
-        ValueError: With the file, the setting and what is read.
+        ValueError: With the file, the setting and what to do.
     """
-    lengths = _json(folder / _LENGTHS, {})
-    tokens, whole = _json(folder / _TOKENIZER_SETTINGS, {}), _json(folder / _LIBRARY_SETTINGS, {})
+
+    def refuse(file: str, setting: str, remedy: str) -> NoReturn:
+        raise ValueError(
+            f"{folder / file}: {setting} is not done here, and rows would differ from those of "
+            f"sentence-transformers; {remedy}"
+        )
+
     states = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-    known: dict[str, tuple[Any, ...]] = {
+    read: dict[str, tuple[Any, ...]] = {
         "do_lower_case": (False, None),
         "transformer_task": ("feature-extraction",),
         "module_output_name": ("token_embeddings",),
         "modality_config": (states,),
     }
-    read_elsewhere = ("max_seq_length", "unpad_inputs", "query_length", "document_length")
-    found = [
-        (_LENGTHS, key, value, known.get(key, (None, {}, [])))
-        for key, value in lengths.items()
-        if key not in read_elsewhere
-    ]
-    side = tokens.get("truncation_side", "right")
-    found.append((_TOKENIZER_SETTINGS, "truncation_side", side, ("right",)))
+    for key, value in _json(folder / _LENGTHS, {}).items():
+        # The first is read elsewhere; the others change no row.
+        if key in ("max_seq_length", "unpad_inputs", "query_length", "document_length"):
+            continue
+        allowed = read.get(key, (None, {}, []))
+        if value not in allowed:
+            remedy = f"{' or '.join(map(repr, allowed))} is read"
+            refuse(_LENGTHS, f"{key} {value!r:.80}", remedy)
+    tokens = _json(folder / _TOKENIZER_SETTINGS, {})
+    if (side := tokens.get("truncation_side", "right")) != "right":
+        refuse(_TOKENIZER_SETTINGS, f"truncation_side {side!r:.80}", "'right' is read")
     alike = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
-    if tokens.keys() & alike.keys():
-        normalizer = _json(folder / TOKENIZER, {}).get("normalizer")
-        if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
-            found += [
-                (_TOKENIZER_SETTINGS, key, tokens[key], (normalizer.get(own),))
-                for key, own in alike.items()
-                if key in tokens
-            ]
-    odd = [
-        (file, f"{key} {value!r:.80}", f"{' or '.join(map(repr, allowed))} is read")
-        for file, key, value, allowed in found
-        if value not in allowed
-    ]
+    stated = {key: tokens[key] for key in alike if key in tokens}
+    normalizer = _json(folder / TOKENIZER, {}).get("normalizer") if stated else None
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        for key, value in stated.items():
+            if value != (other := normalizer.get(alike[key])):
+                remedy = f"{TOKENIZER}, which decides, says {other!r:.80}; save both alike"
+                refuse(_TOKENIZER_SETTINGS, f"{key} {value!r:.80}", remedy)
+    whole = _json(folder / _LIBRARY_SETTINGS, {})
     prompts, name = whole.get("prompts"), whole.get("default_prompt_name")
     prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else name
     if prompt:
-        said = f"default_prompt_name {name!r:.80} puts {prompt!r:.80} before every text, which"
-        odd.append((_LIBRARY_SETTINGS, said, "set it to null and write the prompt in your texts"))
+        setting = f"default_prompt_name {name!r:.80} puts {prompt!r:.80} before every text, which"
+        refuse(_LIBRARY_SETTINGS, setting, "set it to null and write the prompt in your texts")
     if (dimensions := whole.get("truncate_dim")) is not None:
-        said = f"truncate_dim {dimensions!r:.80}"
-        odd.append((_LIBRARY_SETTINGS, said, "set it to null; `fedpriv encoder reduce` cuts rows"))
-    for file, said, remedy in odd:
-        raise ValueError(
-            f"{folder / file}: {said} is not done here, and rows would differ from those of "
-            f"sentence-transformers; {remedy}"
-        )
+        remedy = "set it to null; `fedpriv encoder reduce` makes shorter rows"
+        refuse(_LIBRARY_SETTINGS, f"truncate_dim {dimensions!r:.80}", remedy)
 
 
 def _modules(folder: Path) -> tuple[str, ...]:

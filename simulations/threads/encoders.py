@@ -242,12 +242,12 @@ def reproduce(
         raise ValueError(f"only {sorted(unknown)[0]!r} is not one of {', '.join(kinds)}")
     kinds = {name: one for name, one in kinds.items() if not only or name in only}
 
-    def study(name: str, kind: Inputs, method: str, targets: Sequence[float], seeds: int) -> Study:
+    def study(name: str, kind: Inputs, method: str, targets: Sequence[float], times: int) -> Study:
         return Study(
             corpus=found,
             roster=roster,
             splits=tuple(Split(kind="by-thread", fold=number) for number in range(folds)),
-            seeds=seeds,
+            seeds=times,
             epsilons=targets,
             methods={method: replace(kind.method, returned=method == RETURNED)},
             kept=results.with_suffix("") / "outcomes" / name.replace(" ", "-"),

@@ -271,6 +271,21 @@ def test_what_rostered_users_wrote_changes_no_byte(tmp_path):
     assert about["encoder"] == add_encoder(tiny).id
 
 
+def test_an_encoder_of_three_files_is_reduced(tmp_path):
+    """It has neither modules nor pooling; the reduced one lists both, for whoever else reads it."""
+    bare = write_tiny_bert(tmp_path / "bare")
+    shutil.rmtree(bare / "1_Pooling")
+    (bare / "modules.json").unlink()
+    encoder = Encoder(add_encoder(bare))
+    matrix = np.eye(3, encoder.width, k=1, dtype=np.float32)
+    reduced = Encoder(encoders.add_reduced(encoder, matrix, {"source": "a test"}))
+    assert reduced.modules == ("Transformer", "Pooling", "2_Dense") and reduced.pooling == "mean"
+    texts = ["how to fund a company", "pay the tax"]
+    np.testing.assert_allclose(
+        reduced.encode(texts), encoder.encode(texts)[:, 1:4], rtol=0, atol=1e-6
+    )
+
+
 def test_a_reduced_encoder_is_added_from_its_folder_elsewhere(tmp_path, monkeypatch):
     _, found = reduced(write_corpus(tmp_path / "c"), write_tiny_bert(tmp_path / "tiny"))
     archive = shutil.make_archive(str(tmp_path / "node"), "zip", found.folder)

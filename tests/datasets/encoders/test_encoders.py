@@ -411,6 +411,14 @@ class TestFiles:
         (both / "1_Pooling/config.json").write_text(json.dumps(said))
         assert opened(both).pooling == "cls"
 
+    def test_a_refused_setting_is_named_with_what_to_do(self, folder, tmp_path):
+        odd = shutil.copytree(folder, tmp_path / "odd")
+        said = {"default_prompt_name": "query", "prompts": {"query": "find: "}}
+        (odd / "config_sentence_transformers.json").write_text(json.dumps(said))
+        with pytest.raises(ValueError, match="'query' puts 'find: ' before every text") as error:
+            add_encoder(odd)
+        assert str(error.value).endswith("set it to null and write the prompt in your texts")
+
     def test_modules_above_the_weights_are_not_passed_over(self, folder, tmp_path):
         """Published folders once had the model in a folder of its own. Red before: other rows."""
         outer = tmp_path / "outer"
