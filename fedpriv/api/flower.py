@@ -203,12 +203,12 @@ class UserLevelStrategy(Strategy):
                 "covered by no ε; leave it out, or give the strategy diagnostics=True in simulation"
             )
         show_log()
-        params, told = _params(initial_arrays), _as_json(train_config)
+        params, as_sent = _params(initial_arrays), _as_json(train_config)
         loop = averaging(
             self.plan,
             roster=self.roster,
             params=params,
-            stated={"train_config": told},
+            stated={"train_config": as_sent},
             on_round=lambda round_num, released: measure(round_num, _record(released)),
             tell=lambda line: _LOG.info("%s", line),
             **self._kept,
@@ -237,7 +237,7 @@ class UserLevelStrategy(Strategy):
 
         if out is None or not (out / "ledger.jsonl").exists():
             measure(0, initial_arrays)
-        trained = loop(replace(backend, config=ConfigRecord(told) if told else None))
+        trained = loop(replace(backend, config=ConfigRecord(as_sent) if as_sent else None))
         result.arrays, result.trained = _record(trained.params), trained
         return result
 
@@ -315,8 +315,8 @@ def _as_json(config: ConfigRecord | None) -> dict[str, Any]:
     Raises:
         ValueError: If it holds bytes.
     """
-    told = {} if config is None else dict(config)
-    for name, value in told.items():
+    as_sent = {} if config is None else dict(config)
+    for name, value in as_sent.items():
         if isinstance(value, bytes) or (
             isinstance(value, list) and any(isinstance(item, bytes) for item in value)
         ):
@@ -324,7 +324,7 @@ def _as_json(config: ConfigRecord | None) -> dict[str, Any]:
                 f"train_config has bytes under {name!r}, which the ledger's first line cannot "
                 "hold; give numbers, words or truth values"
             )
-    return told
+    return as_sent
 
 
 def _diagnostics(
@@ -335,8 +335,8 @@ def _diagnostics(
     settings: GridSettings,
 ) -> MetricRecord:
     """Return the mean of the nodes' metrics, weighted by `num-examples`; covered by no ε."""
-    told = ConfigRecord({**(config or {}), "server-round": round_num})
-    content = RecordDict({"arrays": arrays, "config": told})
+    as_sent = ConfigRecord({**(config or {}), "server-round": round_num})
+    content = RecordDict({"arrays": arrays, "config": as_sent})
     requests = (
         Message(content, node, MessageType.EVALUATE, ttl=settings.round_deadline + 60.0)
         for node in sorted(set(backend.registry.node_of.values()))

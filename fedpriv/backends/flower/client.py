@@ -67,7 +67,7 @@ class Host:
         guard: What a user may take; None computes users in this process, however long they take.
         plans: Digests of the only plans that users are trained under here; None trains under any.
             A server may name a plan and follow another: this stops mistakes.
-        told: Makes the works of a request's train config; None for works that read none.
+        works_of: Makes the works of a request's train config; None for works that read none.
     """
 
     works: Mapping[str, Work] = field(repr=False)
@@ -76,7 +76,9 @@ class Host:
     bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=lambda: BOUNDS, repr=False)
     guard: Guard | None = None
     plans: frozenset[str] | None = None
-    told: Callable[[Mapping[str, Any]], Mapping[str, Work]] | None = field(default=None, repr=False)
+    works_of: Callable[[Mapping[str, Any]], Mapping[str, Work]] | None = field(
+        default=None, repr=False
+    )
 
     @classmethod
     def of(
@@ -129,7 +131,7 @@ class Host:
         request = read_request(message.content, self.bounds)
         check_plan(request.plan, self.plans)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
-        works = self.works if self.told is None else self.told(request.config)
+        works = self.works if self.works_of is None else self.works_of(request.config)
         asked = works, self.data, hosted
         with only_places_of_errors():
             if self.guard is None:
@@ -407,7 +409,7 @@ def bounded(
         named = inspect.signature(train).parameters
 
         def host(context: Context) -> Host:
-            def told(config: Mapping[str, Any]) -> Mapping[str, Work]:
+            def works_of(config: Mapping[str, Any]) -> Mapping[str, Work]:
                 given = {"context": context, "config": config}
                 chosen = {name: value for name, value in given.items() if name in named}
                 return as_works(_FunctionTrainer(function=partial(train, **chosen)))
@@ -415,12 +417,12 @@ def bounded(
             found = users(context)
             check_ids(found, "this node")
             return Host(
-                works=told({}),
+                works=works_of({}),
                 data=_GivenUsers(users=found),
                 user_ids=frozenset(found),
                 guard=guard,
                 plans=allowed_plans(context.node_config),
-                told=told,
+                works_of=works_of,
             )
 
         serve(app, host)
@@ -556,7 +558,7 @@ class UserLevelClientApp(ClientApp):
                     "without noise; diagnostics=True answers evaluation, in a simulation"
                 )
 
-            def told(config: Mapping[str, Any]) -> Mapping[str, Work]:
+            def works_of(config: Mapping[str, Any]) -> Mapping[str, Work]:
                 return as_works(
                     _AppTrainer(
                         answer=answer,
@@ -567,7 +569,7 @@ class UserLevelClientApp(ClientApp):
                     )
                 )
 
-            return replace(self._host(context), told=told)
+            return replace(self._host(context), works_of=works_of)
 
         return _answered(host, message, context, True, lambda here: here.train(message))
 

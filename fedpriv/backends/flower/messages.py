@@ -312,8 +312,8 @@ class SharedRecords:
         work = ConfigRecord({**self.work, "user-ids": list(user_ids)})
         if seconds is not None:
             work[_SECONDS] = float(seconds)
-        told = {} if self.config is None else {_CONFIG: self.config}
-        return RecordDict({**self.arrays, _WORK: work, **told})
+        config = {} if self.config is None else {_CONFIG: self.config}
+        return RecordDict({**self.arrays, _WORK: work, **config})
 
 
 def read_request(
