@@ -40,7 +40,12 @@ def box_muller(bits: np.ndarray, stddev: float, out: np.ndarray) -> None:
         stddev: Their standard deviation, float32.
         out: float32 `(n,)`, overwritten. Magnitudes reach 6.76 stddev, beyond which a Gaussian
             lies with probability 1.4e-11; none is zero.
+
+    Raises:
+        ValueError: If n is odd, or there are not as many Gaussians as bits.
     """
+    if bits.size % 2 != 0 or out.size != bits.size:
+        raise ValueError("bits come in pairs, and make one Gaussian each")
     half = bits.size // 2
     for i in range(half):
         # u = (bits + 1/2) / 2^32, and its logarithm. Near 1 it is taken from 1 - u, which is the
@@ -109,7 +114,12 @@ def philox(key: np.ndarray, counter: np.ndarray, out: np.ndarray) -> None:
         counter: uint32 `(4,)`, the first one; its first word counts up, without carrying.
         out: uint32 `(4 n,)`, overwritten: the first words of all n counters, then the second
             words, and so on.
+
+    Raises:
+        ValueError: If an array has another length.
     """
+    if key.size != 2 or counter.size != 4 or out.size % 4 != 0:
+        raise ValueError("Philox has a key of 2 words, a counter of 4, and makes 4 at a time")
     num = out.size // 4
     for i in range(num):
         a, b, c, d = _U(counter[0] + _U(i)), counter[1], counter[2], counter[3]

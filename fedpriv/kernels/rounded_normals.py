@@ -72,7 +72,12 @@ def rounded_normals(bits: np.ndarray, scale: float, out: np.ndarray) -> None:
         bits: uint64 `(n,)`, uniform; n even.
         scale: Their standard deviation s, at most 2^40.
         out: int64 `(n,)`, overwritten.
+
+    Raises:
+        ValueError: If n is odd, or there are not as many numbers as bits.
     """
+    if bits.size % 2 != 0 or out.size != bits.size:
+        raise ValueError("bits come in pairs, and make one number each")
     half = bits.size // 2
     for i in range(half):
         below = bits[i]

@@ -7,6 +7,9 @@ Rows are those of a canonical CSR matrix (no index twice in a row), chosen by `c
 `multiplier` is float32: `(0, 0)` for none, `(num_rows, 1)` for one number a row, or
 `(num_rows, num_classes)`. Everything is added in float64 and in the order written, with no
 reassociation: a multiplier of ones, of either shape, changes no bit.
+
+Arrays that do not fit together, or rows and columns outside them, are refused with a `ValueError`
+before anything is written.
 """
 
 # Types within compiled code are the compiler's: those of the signatures above each function.
@@ -23,6 +26,44 @@ _FLOAT64 = types.Array(float64, 1, "C", readonly=True)
 _MATRIX64 = types.Array(float64, 2, "C", readonly=True)
 _TOTAL = types.Array(float64, 2, "C")
 _F = np.float64
+
+
+@njit(nogil=True, cache=True)
+def _check_rows(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    chosen: np.ndarray,
+    num_rows: int,
+) -> None:
+    """Refuse rows of `x` outside it, and columns outside `num_rows`."""
+    if values.size != indices.size:
+        raise ValueError("indices and values differ in length")
+    for i in range(chosen.size):
+        if chosen[i] < 0 or chosen[i] >= indptr.size - 1:
+            raise ValueError("a chosen row lies outside the matrix")
+        first, last = indptr[chosen[i]], indptr[chosen[i] + 1]
+        if first < 0 or last < first or last > indices.size:
+            raise ValueError("a row lies outside its columns")
+        for j in range(first, last):
+            if indices[j] < 0 or indices[j] >= num_rows:
+                raise ValueError("a column lies outside the kernel")
+
+
+@njit(nogil=True, cache=True)
+def _check_factors(multiplier: np.ndarray, num_rows: int, num_classes: int) -> None:
+    """Refuse a multiplier of another shape than the kernel's, its rows' or none's."""
+    rows, columns = multiplier.shape
+    if multiplier.size != 0 and (rows != num_rows or (columns != 1 and columns != num_classes)):
+        raise ValueError("the multiplier has not the shape of the kernel, or of its rows")
+
+
+@njit(nogil=True, cache=True)
+def _check_groups(starts: np.ndarray, chosen: int) -> None:
+    """Refuse groups outside the chosen rows."""
+    for group in range(starts.size - 1):
+        if starts[group] < 0 or starts[group + 1] < starts[group] or starts[group + 1] > chosen:
+            raise ValueError("a group lies outside the chosen rows")
 
 
 @njit(
@@ -49,6 +90,9 @@ def logits(
         bias: float32 `(num_classes,)`.
     """
     num_classes = kernel.shape[1]
+    if bias.size != num_classes:
+        raise ValueError("kernel and bias do not belong together")
+    _check_rows(indptr, indices, values, chosen, kernel.shape[0])
     out = np.empty((chosen.size, num_classes))
     for i in range(chosen.size):
         row = out[i]
@@ -91,6 +135,11 @@ def squared_norms(
         multiplier: See the module.
     """
     num_classes = residuals.shape[1]
+    if residuals.shape[0] != chosen.size:
+        raise ValueError("there is not one residual for each chosen row")
+    num_rows = multiplier.shape[0] if multiplier.size else 2**31
+    _check_rows(indptr, indices, values, chosen, num_rows)
+    _check_factors(multiplier, num_rows, num_classes)
     out = np.empty(chosen.size)
     squares = np.empty(num_classes)
     for i in range(chosen.size):
@@ -144,6 +193,10 @@ def add_outer(
         total: float64 `(num_rows, num_classes)`.
     """
     num_classes = coefficients.shape[1]
+    if coefficients.shape[0] != chosen.size or num_classes != total.shape[1]:
+        raise ValueError("coefficients fit neither the chosen rows nor the sum")
+    _check_rows(indptr, indices, values, chosen, total.shape[0])
+    _check_factors(multiplier, total.shape[0], num_classes)
     for i in range(chosen.size):
         coefficient = coefficients[i]
         for j in range(indptr[chosen[i]], indptr[chosen[i] + 1]):
@@ -238,6 +291,17 @@ def group_squared_norms(
         that its inputs touch, and the offset's own sum of squares over the same rows.
     """
     num_groups, num_classes = starts.size - 1, coefficients.shape[1]
+    if coefficients.shape[0] != chosen.size:
+        raise ValueError("there is not one row of coefficients for each chosen row")
+    if offset.size != 0 and offset.shape[1] != num_classes:
+        raise ValueError("offset and coefficients differ in classes")
+    most = np.int64(2**31)
+    for array in (offset, multiplier):
+        if array.size:
+            most = min(most, array.shape[0])
+    _check_rows(indptr, indices, values, chosen, most)
+    _check_groups(starts, chosen.size)
+    _check_factors(multiplier, most, num_classes)
     num_rows = 0
     for i in range(chosen.size):
         for j in range(indptr[chosen[i]], indptr[chosen[i] + 1]):
@@ -315,6 +379,14 @@ def add_groups(
         multiplier: See the module.
         total: float64 `(num_rows, num_classes)`.
     """
+    num_classes = coefficients.shape[1]
+    if coefficients.shape[0] != chosen.size or num_classes != total.shape[1]:
+        raise ValueError("coefficients fit neither the chosen rows nor the sum")
+    if factors.size != starts.size - 1:
+        raise ValueError("there is not one factor for each group")
+    _check_rows(indptr, indices, values, chosen, total.shape[0])
+    _check_groups(starts, chosen.size)
+    _check_factors(multiplier, total.shape[0], num_classes)
     widest = _widest(indptr, chosen, starts, total.shape[0])
     place = np.full(total.shape[0], -1, np.int32)
     rows = np.empty(widest, np.int64)
@@ -351,6 +423,7 @@ def squared_product(offset: np.ndarray, multiplier: np.ndarray) -> float:
         offset: float32 `(num_rows, num_classes)`.
         multiplier: See the module.
     """
+    _check_factors(multiplier, offset.shape[0], offset.shape[1])
     total = 0.0
     for row in range(offset.shape[0]):
         values = offset[row]
@@ -379,6 +452,9 @@ def add_product(
         weight: Any number.
         total: float64 `(num_rows, num_classes)`.
     """
+    if total.shape != offset.shape:
+        raise ValueError("offset and sum differ in shape")
+    _check_factors(multiplier, offset.shape[0], offset.shape[1])
     for row in range(offset.shape[0]):
         values, out = offset[row], total[row]
         if multiplier.shape[1] > 1:

@@ -84,11 +84,37 @@ def softmax_residual(logits: np.ndarray, label: int, scale: float) -> float:
     return sound
 
 
+@njit(nogil=True, cache=True)
+def check_examples(indptr: np.ndarray, size: int, order: np.ndarray) -> None:
+    """Refuse examples outside their columns, beyond which compiled loops would read.
+
+    Args:
+        indptr: int64 `(n + 1,)`, where each example starts in its columns.
+        size: Length of the columns.
+        order: int64, which examples.
+
+    Raises:
+        ValueError: If there is no such example, or it lies outside the columns.
+    """
+    for k in range(order.size):
+        example = order[k]
+        if example < 0 or example >= indptr.size - 1:
+            raise ValueError("an example lies outside the user")
+        first, last = indptr[example], indptr[example + 1]
+        if first < 0 or last < first or last > size:
+            raise ValueError("an example lies outside the columns")
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def row_scales(
     indptr: np.ndarray, counts: np.ndarray, order: np.ndarray, unit_norm: bool
 ) -> np.ndarray:
-    """Return what word counts are multiplied by to be inputs, float32, one for each of `order`."""
+    """Return what word counts are multiplied by to be inputs, float32, one for each of `order`.
+
+    Raises:
+        ValueError: As `check_examples`.
+    """
+    check_examples(indptr, counts.size, order)
     scales = np.zeros(order.size, np.float32)
     for k in range(order.size):
         total = 0.0
@@ -107,15 +133,14 @@ def own_rows(
     """Return the sorted distinct rows of some examples, int64, and every row's place among them.
 
     Raises:
-        ValueError: If a word is beyond the kernel: compiled loops would write beyond it.
+        ValueError: If a word is beyond the kernel, or as `check_examples`.
     """
+    check_examples(indptr, indices.size, order)
     position = np.full(num_rows, -1, np.int32)
     for k in range(order.size):
         for j in range(indptr[order[k]], indptr[order[k] + 1]):
-            if j < 0 or j >= indices.size or indices[j] < 0 or indices[j] >= num_rows:
-                raise ValueError(
-                    "a word lies outside the vocabulary or an example outside the user"
-                )
+            if indices[j] < 0 or indices[j] >= num_rows:
+                raise ValueError("a word lies outside the vocabulary")
             position[indices[j]] = 0
     number = 0
     for row in range(num_rows):
@@ -177,6 +202,9 @@ def train(
     num_classes = kernel.shape[1]
     if counts.size != indices.size or indptr.size != labels.size + 1 or bias.size != num_classes:
         raise ValueError("arrays of one user, or of the params, differ in length")
+    for step in range(starts.size - 1):
+        if starts[step] < 0 or starts[step + 1] < starts[step] or starts[step + 1] > order.size:
+            raise ValueError("a step lies outside the order of the examples")
     if multiplier.size != 0 and multiplier.size != kernel.shape[0]:
         raise ValueError("the multiplier has not one number for each word")
     rows, position = own_rows(indptr, indices, order, kernel.shape[0])
@@ -263,9 +291,14 @@ def adagrad_pass(
         The sum of `0 * logit`: not zero, but NaN, if any logit was not finite.
 
     Raises:
-        ValueError: If an input or a label is outside the kernel.
+        ValueError: If an input or a label is outside the kernel, or arrays do not fit together.
     """
     num_classes = kernel.shape[1]
+    if values.size != indices.size or indptr.size != labels.size + 1 or bias.size != num_classes:
+        raise ValueError("arrays of the examples, or of the params, differ in length")
+    if kernel_squares.shape != kernel.shape or bias_squares.size != num_classes:
+        raise ValueError("params and their sums of squares differ in shape")
+    check_examples(indptr, indices.size, order)
     rate = _F(learning_rate)
     residual = np.empty(num_classes, np.float32)
     unsound = _F(0.0)

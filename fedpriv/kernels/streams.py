@@ -21,6 +21,18 @@ _RING_INT, _INT = types.Array(int64, 2, "C"), types.Array(int64, 1, "C")
 _BLOCK = 4096
 
 
+@njit(nogil=True, cache=True)
+def _check_ring(length: int, past: int, first: int, count: int) -> None:
+    if first < 1 or count < 0 or past + count > length:
+        raise ValueError("the ring has no room for the fresh rows and those before them")
+
+
+@njit(nogil=True, cache=True)
+def _check_buffers(size: int, buffers: np.ndarray, outputs: int, decays: int) -> None:
+    if buffers.shape != (outputs, size) or decays != outputs:
+        raise ValueError("row, buffers, outputs and decays do not fit together")
+
+
 @njit([(_RING32, _F64, int64, int64)], nogil=True, cache=True, fastmath={"contract"})
 def band_rows(ring: np.ndarray, coefficients: np.ndarray, first: int, count: int) -> None:
     """Turn fresh rows into rows of a banded strategy, in place.
@@ -34,8 +46,12 @@ def band_rows(ring: np.ndarray, coefficients: np.ndarray, first: int, count: int
         coefficients: float64 `(bands - 1,)`: c_1, c_2, ...
         first: Number of the first fresh row.
         count: How many fresh rows there are, at most `ahead`.
+
+    Raises:
+        ValueError: If the ring has no room for them and the rows before.
     """
     length = ring.shape[0]
+    _check_ring(length, coefficients.size, first, count)
     for start in range(0, ring.shape[1], _BLOCK):
         stop = min(start + _BLOCK, ring.shape[1])
         for t in range(first, first + count):
@@ -61,8 +77,12 @@ def band_rows_whole(
         count: As of `band_rows`.
         bits: By how much fresh rows are finer than the grid.
         scale: Of the coefficients, at least `bits`.
+
+    Raises:
+        ValueError: As `band_rows`.
     """
     length = ring.shape[0]
+    _check_ring(length, coefficients.size, first, count)
     sums = np.empty(_BLOCK, np.int64)
     down, half = scale - bits, (1 << bits) >> 1
     half_down = (1 << down) >> 1
@@ -91,7 +111,11 @@ def buffer_row(
         buffers: float32 `(d, n)`; buffer_i becomes decays_i buffer_i + e_t.
         outputs: float64 `(d,)`.
         decays: float64 `(d,)`.
+
+    Raises:
+        ValueError: If the arrays do not fit together.
     """
+    _check_buffers(fresh.size, buffers, outputs.size, decays.size)
     for i in range(fresh.size):
         row = fresh[i]
         for k in range(outputs.size):
@@ -113,7 +137,11 @@ def buffer_row_whole(
         outputs: float64 `(d,)`.
         decays: float64 `(d,)`.
         bits: By how much the fresh row is finer than the grid.
+
+    Raises:
+        ValueError: As `buffer_row`.
     """
+    _check_buffers(fresh.size, buffers, outputs.size, decays.size)
     finer, half = np.float64(1 << bits), (1 << bits) >> 1
     for i in range(fresh.size):
         offset = 0.0
@@ -134,7 +162,12 @@ def merge_whole(own: np.ndarray, children: np.ndarray, weight: int, scale: int) 
         children: int64 `(n,)`.
         weight: w times 2^scale.
         scale: How fine weights are.
+
+    Raises:
+        ValueError: If they differ in length.
     """
+    if children.size != own.size:
+        raise ValueError("a node and its children differ in length")
     rest, half = (1 << scale) - weight, (1 << scale) >> 1
     for i in range(own.size):
         own[i] = (weight * own[i] + rest * children[i] + half) >> scale

@@ -3,6 +3,9 @@
 Rows of a row-sparse tensor arrive as their numbers and a matrix of values; a dense tensor is a
 matrix of one row. `factor * value` is taken in float64 and rounded to the nearest whole number
 (ties to even) where the sum is of whole numbers.
+
+Arrays that do not fit together, or rows outside the sum, are refused with a `ValueError` before
+anything is written.
 """
 
 from __future__ import annotations
@@ -26,6 +29,15 @@ _KINDS = (int32, int64, float64)
 _MOST = 2.0**24  # of `fedpriv.sums.BITS`
 
 
+@njit(nogil=True, cache=True)
+def _check_rows(total: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    if rows.size != len(values) or values.shape[1] != total.shape[1]:
+        raise ValueError("the rows do not fit the sum: their number or width differs")
+    for i in range(rows.size):
+        if rows[i] < 0 or rows[i] >= len(total):
+            raise ValueError("a row lies outside the sum")
+
+
 @njit(
     [float64(_matrix(int32), INT64, v, float64) for v in _VALUES],
     nogil=True,
@@ -41,6 +53,7 @@ def add_whole(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: f
         The sum of squares of the whole numbers, infinite if one was beyond 2^24. It is exact below
         2^53, and not smaller than that where the true one is not: each square is a whole number.
     """
+    _check_rows(total, rows, values)
     squared, beyond = 0.0, 0
     for i in range(rows.size):
         out, row = total[rows[i]], values[i]
@@ -57,6 +70,7 @@ def add_whole(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: f
 @njit([(_matrix(float64), INT64, v, float64) for v in _VALUES], nogil=True, cache=True)
 def add_real(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: float) -> None:
     """Add `factor * values` to some rows of a float64 matrix, in place."""
+    _check_rows(total, rows, values)
     for i in range(rows.size):
         out, row = total[rows[i]], values[i]
         for c in range(row.size):
@@ -71,6 +85,7 @@ def add_real(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: fl
 )
 def add_rows(total: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
     """Add values to some rows of a matrix of the same kind (or int32 to int64), in place."""
+    _check_rows(total, rows, values)
     for i in range(rows.size):
         out, row = total[rows[i]], values[i]
         for c in range(row.size):
@@ -107,6 +122,8 @@ def release_whole(total: np.ndarray, noise: np.ndarray, granularity: float, shar
         granularity: The grid's spacing.
         share: One over the expected cohort size.
     """
+    if noise.size != total.size:
+        raise ValueError("noise and sum differ in length")
     squared = 0.0
     for i in range(total.size):
         whole = np.float64(total[i]) + np.rint(np.float64(noise[i]) / granularity)
@@ -134,6 +151,8 @@ def release_on_grid(total: np.ndarray, noise: np.ndarray, step: float, out: np.n
         step: What one of them stands for in the mean.
         out: float32 `(n,)`, overwritten.
     """
+    if noise.size != total.size or out.size != total.size:
+        raise ValueError("noise, sum and mean differ in length")
     squared = 0.0
     for i in range(total.size):
         mean = np.float32(np.float64(np.int64(total[i]) + noise[i]) * step)
@@ -150,6 +169,8 @@ def release_on_grid(total: np.ndarray, noise: np.ndarray, step: float, out: np.n
 )
 def release_real(total: np.ndarray, noise: np.ndarray, share: float) -> float:
     """Turn noise into `(total + noise) * share`, in place; return its sum of squares."""
+    if noise.size != total.size:
+        raise ValueError("noise and sum differ in length")
     squared = 0.0
     for i in range(total.size):
         mean = np.float32((total[i] + np.float64(noise[i])) * share)

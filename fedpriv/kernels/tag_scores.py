@@ -14,7 +14,7 @@ import numpy as np
 from numba import boolean, njit
 
 from fedpriv.kernels.bits import FLOAT32, INT32, INT64, MATRIX32, UINT8, UINT16
-from fedpriv.kernels.sparse_softmax import row_scales, softmax_residual
+from fedpriv.kernels.sparse_softmax import check_examples, row_scales, softmax_residual
 
 _F = np.float32
 TOP = 5
@@ -25,7 +25,7 @@ _MEASURED = [
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def checked_scales(
+def _checked_scales(
     indptr: np.ndarray,
     indices: np.ndarray,
     counts: np.ndarray,
@@ -45,26 +45,16 @@ def checked_scales(
     """
     if kernel.shape[1] != bias.size:
         raise ValueError("kernel and bias do not belong together")
-    if indptr.size != labels.size + 1:
-        raise ValueError("offsets and labels do not belong together")
-    if tag_indptr.size != indptr.size or counts.size != indices.size:
-        raise ValueError("the columns do not belong together")
-    for k in range(chosen.size):
-        example = chosen[k]
-        if (
-            example < 0
-            or example >= labels.size
-            or indptr[example] < 0
-            or indptr[example + 1] > indices.size
-            or tag_indptr[example] < 0
-            or tag_indptr[example + 1] > tag_indices.size
-        ):
-            raise ValueError("an example lies outside the columns")
+    if indptr.size != labels.size + 1 or tag_indptr.size != indptr.size:
+        raise ValueError("offsets, labels and tags do not belong together")
+    if counts.size != indices.size:
+        raise ValueError("words and counts do not belong together")
+    check_examples(tag_indptr, tag_indices.size, chosen)
     return row_scales(indptr, counts, chosen, unit_norm)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
-def row_logits(
+def _row_logits(
     logits: np.ndarray,
     indptr: np.ndarray,
     indices: np.ndarray,
@@ -90,7 +80,7 @@ def row_logits(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def classes_ahead(logits: np.ndarray, tag: int) -> int:
+def _classes_ahead(logits: np.ndarray, tag: int) -> int:
     """Return how many classes score higher than a tag; ties go to the lower number.
 
     Raises:
@@ -139,9 +129,9 @@ def measure(
         float64. Ties go to the lower number.
 
     Raises:
-        ValueError: If a word, a tag or a label is outside the kernel, or as `checked_scales`.
+        ValueError: If a word, a tag or a label is outside the kernel, or as `_checked_scales`.
     """
-    scales = checked_scales(
+    scales = _checked_scales(
         indptr, indices, counts, labels, tag_indptr, tag_indices, chosen, unit_norm, kernel, bias
     )
     num_classes = bias.size
@@ -151,7 +141,7 @@ def measure(
     gains, losses = np.zeros(chosen.size), np.empty(chosen.size)
     for k in range(chosen.size):
         example = chosen[k]
-        row_logits(logits, indptr, indices, counts, example, scales[k], kernel, bias)
+        _row_logits(logits, indptr, indices, counts, example, scales[k], kernel, bias)
         label = labels[example]
         if label < 0 or label >= num_classes:
             raise ValueError("a label lies outside the classes")
@@ -166,7 +156,7 @@ def measure(
             place = t - tag_indptr[example]
             if place < TOP:
                 highest += 1.0 / math.log2(2.0 + place)
-            ahead = classes_ahead(logits, tag_indices[t])
+            ahead = _classes_ahead(logits, tag_indices[t])
             if ahead < TOP:
                 found[k] += 1
                 reached += 1.0 / math.log2(2.0 + ahead)

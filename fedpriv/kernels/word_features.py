@@ -66,8 +66,10 @@ def word_features(
         one row are one entry, their sum.
 
     Raises:
-        ValueError: If a word or an example is outside the arrays.
+        ValueError: If a word or an example is outside the arrays, or not every word has a weight.
     """
+    if weights.size != 0 and weights.size != num_words:
+        raise ValueError("there is not one weight for each word")
     most = np.int64(0)
     for k in range(indptr.size - 1):
         first, last = indptr[k], indptr[k + 1]

@@ -1,0 +1,188 @@
+"""Arrays that disagree are refused by every kernel, before anything is written."""
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+from numba.core.registry import CPUDispatcher
+
+from fedpriv import kernels
+from fedpriv.kernels import (
+    dense_softmax,
+    normals,
+    rounded_normals,
+    sparse_rows,
+    sparse_softmax,
+    streams,
+    sums,
+    tag_scores,
+    word_features,
+)
+
+I32, I64, F32, F64, U8, U32, U64 = (
+    np.int32, np.int64, np.float32, np.float64, np.uint8, np.uint32, np.uint64,
+)  # fmt: skip
+FREE = {"squares", "touched", "distinct", "pair_row", "scaled_softmax", "softmax_residual"}
+"""Kernels with one array, of any length; the last two only ever get a row that a kernel made."""
+
+
+def some(dtype, *shape):
+    """An array of ones."""
+    return np.ones(shape, dtype)
+
+
+# Three examples of two words each; a kernel of 5 words or inputs and 4 classes.
+BAG = {"indptr": np.array([0, 2, 4, 6]), "indices": np.array([0, 1, 1, 2, 3, 4], I32)}
+LABELS = np.array([0, 1, 3], I32)
+ORDER = np.arange(3)
+MATRIX = {**BAG, "values": some(F32, 6), "chosen": ORDER}
+MEASURED = {
+    **BAG, "counts": some(U8, 6), "labels": LABELS, "tag_indptr": np.arange(4),
+    "tag_indices": LABELS, "chosen": ORDER, "unit_norm": True, "kernel": some(F32, 5, 4),
+    "bias": some(F32, 4),
+}  # fmt: skip
+BANDS = {"first": 1, "count": 2}
+NODES = {"outputs": some(F64, 2), "decays": some(F64, 2)}
+
+CALLS = {
+    sums.add_whole: {"total": some(I32, 3, 4), "rows": np.array([0, 2]), "values": some(F32, 2, 4),
+                     "factor": 1.0},
+    sums.add_real: {"total": some(F64, 3, 4), "rows": np.array([0, 2]), "values": some(F32, 2, 4),
+                    "factor": 1.0},
+    sums.add_rows: {"total": some(I64, 3, 4), "rows": np.array([0, 2]), "values": some(I64, 2, 4)},
+    sums.release_whole: {"total": some(I32, 5), "noise": some(F32, 5), "granularity": 0.5,
+                         "share": 1.0},
+    sums.release_on_grid: {"total": some(I64, 5), "noise": some(I64, 5), "step": 1.0,
+                           "out": some(F32, 5)},
+    sums.release_real: {"total": some(F64, 5), "noise": some(F32, 5), "share": 1.0},
+    normals.box_muller: {"bits": some(U32, 6), "stddev": F32(1.0), "out": some(F32, 6)},
+    normals.philox: {"key": some(U32, 2), "counter": some(U32, 4), "out": some(U32, 8)},
+    rounded_normals.rounded_normals: {"bits": some(U64, 6), "scale": 8.0, "out": some(I64, 6)},
+    streams.band_rows: {"ring": some(F32, 4, 3), "coefficients": some(F64, 2), **BANDS},
+    streams.band_rows_whole: {"ring": some(I64, 4, 3), "coefficients": some(I64, 2), **BANDS,
+                              "bits": 2, "scale": 3},
+    streams.buffer_row: {"fresh": some(F32, 3), "buffers": some(F32, 2, 3), **NODES},
+    streams.buffer_row_whole: {"fresh": some(I64, 3), "buffers": some(F64, 2, 3), **NODES,
+                               "bits": 2},
+    streams.merge_whole: {"own": some(I64, 3), "children": some(I64, 3), "weight": 1, "scale": 1},
+    dense_softmax.train: {
+        "x": some(F32, 2, 5), "place": np.array([0, 1, 1]), "labels": LABELS.astype(I64),
+        "order": ORDER, "starts": np.array([0, 2, 3]), "kernel": some(F32, 5, 4),
+        "multiplier": some(F32, 5), "learning_rate": 0.1, "pull": 0.0,
+    },
+    dense_softmax.residuals: {"logits": some(F32, 3, 4), "labels": LABELS.astype(I64),
+                              "scale": 1.0},
+    sparse_softmax.check_examples: {"indptr": BAG["indptr"], "size": 6, "order": ORDER},
+    sparse_softmax.row_scales: {"indptr": BAG["indptr"], "counts": some(F32, 6), "order": ORDER,
+                                "unit_norm": True},
+    sparse_softmax.own_rows: {**BAG, "order": ORDER, "num_rows": 5},
+    sparse_softmax.train: {
+        **BAG, "counts": some(F32, 6), "labels": LABELS, "order": ORDER, "unit_norm": True,
+        "starts": np.array([0, 2, 3]), "kernel": some(F32, 5, 4), "bias": some(F32, 4),
+        "multiplier": some(F32, 5), "learning_rate": 0.1,
+    },
+    sparse_softmax.adagrad_pass: {
+        **BAG, "values": some(F32, 6), "labels": LABELS, "order": ORDER,
+        "kernel": some(F32, 5, 4), "bias": some(F32, 4), "kernel_squares": some(F32, 5, 4),
+        "bias_squares": some(F32, 4), "learning_rate": 0.1,
+    },
+    tag_scores.measure: MEASURED,
+    word_features.word_features: {
+        **BAG, "counts": some(F32, 6), "weights": some(F32, 5), "num_words": 5, "num_pairs": 3,
+        "most_paired": 2, "pair_weight": 1.0,
+    },
+    sparse_rows.logits: {**MATRIX, "kernel": some(F32, 5, 4), "bias": some(F32, 4)},
+    sparse_rows.squared_norms: {**MATRIX, "residuals": some(F64, 3, 4),
+                                "multiplier": some(F32, 5, 4)},
+    sparse_rows.add_outer: {**MATRIX, "coefficients": some(F64, 3, 4),
+                            "multiplier": some(F32, 5, 4), "total": some(F64, 5, 4)},
+    sparse_rows.group_squared_norms: {
+        **MATRIX, "starts": np.array([0, 2, 3]), "coefficients": some(F64, 3, 4),
+        "offset": some(F32, 5, 4), "multiplier": some(F32, 5, 4),
+    },
+    sparse_rows.add_groups: {
+        **MATRIX, "starts": np.array([0, 2, 3]), "coefficients": some(F64, 3, 4),
+        "factors": some(F64, 2), "multiplier": some(F32, 5, 4), "total": some(F64, 5, 4),
+    },
+    sparse_rows.squared_product: {"offset": some(F32, 5, 4), "multiplier": some(F32, 5, 4)},
+    sparse_rows.add_product: {"offset": some(F32, 5, 4), "multiplier": some(F32, 5, 4),
+                              "weight": 1.0, "total": some(F64, 5, 4)},
+}  # fmt: skip
+# Of these, one place less is a smaller task, and no contradiction.
+SMALLER = {
+    "dense_softmax.train-starts-0", "sparse_softmax.train-starts-0",
+    "sparse_softmax.adagrad_pass-order-0", "sparse_rows.group_squared_norms-starts-0",
+    "sparse_softmax.check_examples-order-0", "sparse_softmax.row_scales-order-0",
+    "sparse_softmax.own_rows-order-0", "streams.band_rows-ring-1", "streams.band_rows_whole-ring-1",
+    "streams.band_rows-coefficients-0", "streams.band_rows_whole-coefficients-0",
+    "tag_scores.measure-chosen-0", "sparse_rows.logits-chosen-0",
+    "word_features.word_features-indptr-0",
+}  # fmt: skip
+
+
+def name_of(kernel):
+    return f"{kernel.py_func.__module__.rpartition('.')[2]}.{kernel.py_func.__name__}"
+
+
+def arrays_of(call):
+    return {name: value for name, value in call.items() if isinstance(value, np.ndarray)}
+
+
+SHORTER = {
+    f"{name_of(kernel)}-{name}-{axis}": (kernel, name, axis)
+    for kernel, call in CALLS.items()
+    for name, array in arrays_of(call).items()
+    for axis in range(array.ndim)
+}
+
+
+def copied(call):
+    return {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for name, value in call.items()
+    }
+
+
+def test_every_kernel_is_in_the_table():
+    known = {name_of(kernel) for kernel in CALLS}
+    for module in pkgutil.iter_modules(kernels.__path__, "fedpriv.kernels."):
+        for name, found in vars(importlib.import_module(module.name)).items():
+            if isinstance(found, CPUDispatcher) and not name.startswith("_") and name not in FREE:
+                assert name_of(found) in known
+
+
+@pytest.mark.parametrize("kernel", CALLS, ids=name_of)
+def test_arrays_that_fit_are_taken(kernel):
+    kernel(*copied(CALLS[kernel]).values())
+
+
+@pytest.mark.parametrize("case", sorted(SHORTER.keys() - SMALLER))
+def test_a_shorter_array_is_refused(case):
+    kernel, name, axis = SHORTER[case]
+    call = copied(CALLS[kernel])
+    shorter = np.delete(call[name], -1, axis)
+    with pytest.raises(ValueError):
+        kernel(*{**call, name: shorter}.values())
+    for other, array in arrays_of(call).items():  # nothing was written before
+        np.testing.assert_array_equal(array, CALLS[kernel][other])
+
+
+INDICES = {"rows", "indices", "chosen", "order", "place", "labels", "tag_indices", "starts"}
+
+
+@pytest.mark.parametrize("value", [-1, 7])
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        pytest.param(kernel, name, id=f"{name_of(kernel)}-{name}")
+        for kernel, call in CALLS.items()
+        for name in call
+        if name in INDICES
+    ],
+)
+def test_a_number_outside_is_refused(kernel, name, value):
+    call = copied(CALLS[kernel])
+    call[name][-1] = value
+    with pytest.raises(ValueError):
+        kernel(*call.values())
