@@ -55,6 +55,8 @@ class PartialSum:
         first_error: What the first of them raised: a line, then the traceback where the users'
             data are in this process; None of a secure run, or where it is not known.
         granularity: The grid's spacing; None for a sum of floats.
+        l2_bound: By how much one contribution moves it at most, in l2, as whoever bounded them
+            says; infinite where no one does.
     """
 
     total: Mapping[str, Tensor] = field(repr=False)
@@ -62,6 +64,7 @@ class PartialSum:
     num_failed: int = 0
     granularity: float | None = None
     first_error: str | None = field(default=None, repr=False)
+    l2_bound: float = math.inf
 
     def compact(self) -> PartialSum:
         """Return the same sum with every tensor in the smaller of its two forms."""
@@ -155,8 +158,10 @@ class RunningSum:
         Raises:
             BeyondBound: If it is longer than the bound that the grid was made for, or not finite;
                 nothing is added then.
-            ValueError: If the integers cannot hold one user more; nothing is added then.
+            ValueError: If names or shapes are others, or the integers cannot hold one user more;
+                nothing is added then.
         """
+        _check_shapes(self._total, update)
         if self._granularity is None:
             self._add_real(update, factor)
         else:
@@ -207,6 +212,16 @@ class RunningSum:
         return self._carried
 
 
+def _check_shapes(expected: Tree, found: Tree) -> None:
+    """Refuse tensors of other names or shapes, which broadcasting might take."""
+    if expected.keys() != found.keys():
+        raise ValueError(f"tensors {sorted(found)} do not add to a sum of {sorted(expected)}")
+    for name, tensor in found.items():
+        if tensor.shape != expected[name].shape:
+            shape = expected[name].shape
+            raise ValueError(f"tensor {name!r} of shape {tensor.shape} does not add to {shape}")
+
+
 def check_users_fit(num_users: int) -> None:
     """Refuse an exact sum over more users than int64 holds, at `2**BITS` granularities a user.
 
@@ -235,9 +250,14 @@ def _float32_or_64(values: np.ndarray) -> np.ndarray:
 
 
 def add_sum(total: Mapping[str, np.ndarray], part: Mapping[str, Tensor]) -> None:
-    """Add a partial sum's tensors into a dense sum of the same kind (or wider), in place."""
+    """Add a partial sum's tensors into a dense sum of the same kind (or wider), in place.
+
+    Raises:
+        ValueError: If names or shapes are others.
+    """
     from fedpriv.kernels.sums import add_rows
 
+    _check_shapes(total, part)
     for name, tensor in part.items():
         out = total[name]
         if not isinstance(tensor, RowSparse):
@@ -264,8 +284,11 @@ def merged(template: Tree, parts: Sequence[PartialSum], *, reuse: bool = False) 
         reuse: Whether the parts are given up, so that one of them may become the sum in place.
 
     Raises:
-        ValueError: If their grids differ, or the integers cannot hold so many users.
+        ValueError: If their grids, names or shapes differ, or the integers cannot hold so many
+            users.
     """
+    for part in parts:
+        _check_shapes(template, part.total)
     grids = {part.granularity for part in parts}
     if len(grids) > 1:
         raise ValueError(f"partial sums on different grids {sorted(map(str, grids))} do not add up")
@@ -286,13 +309,14 @@ def merged(template: Tree, parts: Sequence[PartialSum], *, reuse: bool = False) 
         else:
             total[name] = _copied(tensors[0], kind)
         for tensor in tensors[1:]:
-            add_sum(total, {name: tensor})
+            add_sum({name: total[name]}, {name: tensor})
     return PartialSum(
         total=total,
         num_users=num_users,
         num_failed=sum(part.num_failed for part in parts),
         granularity=granularity,
         first_error=next(filter(None, (part.first_error for part in parts)), None),
+        l2_bound=max((part.l2_bound for part in parts), default=math.inf),
     )
 
 

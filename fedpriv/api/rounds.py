@@ -11,6 +11,7 @@ True
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -27,8 +28,8 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler, sampler_of
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.privacy.trials import Trials
-from fedpriv.sums import BeyondBound, PartialSum, RunningSum
-from fedpriv.tree import Params, Tree
+from fedpriv.sums import PartialSum, RunningSum
+from fedpriv.tree import Params
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.
 _ANY_BOUND = 1.0
@@ -285,37 +286,57 @@ def _notes(spent: Epsilon, users: int, devices: int, trials: Trials | None) -> t
     return tuple(notes)
 
 
-def bounded_sum(updates: Iterable[Tree], bound: Bound, *, like: Params) -> PartialSum:
+def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> PartialSum:
     """Return the unweighted sum of updates, each bounded: what `Mechanism.release` takes.
 
     Args:
-        updates: One a user: float arrays by name. Each is looked at once and not kept.
+        updates: One a user: floating arrays or torch tensors by name. Each is looked at once and
+            not kept.
         bound: The plan's, `plan.live_mechanism.bound`.
         like: Names and shapes that every update must have, such as the params.
 
     Guarantees:
-        * Each update moves the sum by at most `bound.l2_bound` (l2); one that is not finite
-          contributes zero and is counted in `num_failed`.
+        * Each update moves the sum by at most `bound.l2_bound` (l2). One that is not finite, or has
+          other names, shapes or dtypes, contributes zero, alone, and is counted in `num_failed`.
         * The sum is private: give it to `release` at once, and let go of it.
 
-    Raises:
-        ValueError: If an update has other names, shapes or dtypes: the loop that makes them is
-            wrong for everybody.
+    Warns:
+        RuntimeWarning: If there were updates, and all of them contributed zero: the loop that makes
+            them is probably wrong.
     """
     running = RunningSum(like, bound.granularity)
     count = failed = 0
     for update in updates:
         count += 1
-        checked = tree.check_like(like, update)
         try:
-            bounded, factor = bound.scaled(checked)
-        except ValueError:  # not finite
+            running.add(*bound.scaled(tree.check_like(like, _as_arrays(update))))
+        except Exception:  # whatever a user sends concerns no one else
             failed += 1
-            continue
-        try:
-            running.add(bounded, factor)
-        except BeyondBound:
-            failed += 1
+    if count and failed == count:
+        warnings.warn(
+            "every update of this sum contributed zero; compare names, shapes and dtypes of one "
+            "with those of `like`, by fedpriv.tree.check_like, and see that it is finite",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return PartialSum(
-        total=running.result(), num_users=count, num_failed=failed, granularity=bound.granularity
+        total=running.result(),
+        num_users=count,
+        num_failed=failed,
+        granularity=bound.granularity,
+        l2_bound=bound.l2_bound,
     )
+
+
+def _as_arrays(update: Any) -> Any:
+    """Return an update with its torch tensors as NumPy arrays; bfloat16 as float32."""
+    if not hasattr(update, "items"):
+        return update
+    return {name: _as_array(tensor) for name, tensor in update.items()}
+
+
+def _as_array(tensor: Any) -> Any:
+    if not hasattr(tensor, "detach"):
+        return tensor
+    own = tensor.detach().cpu()
+    return (own.float() if own.is_floating_point() and own.element_size() < 4 else own).numpy()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -143,6 +143,64 @@ class NoisedMean:
     squared_norm: float
 
 
+class DrawUsedError(RuntimeError):
+    """A draw was to be added to a second sum."""
+
+
+class Draw:
+    """What was drawn for one sum. It is used up by it, prints as nothing, and does not copy.
+
+    Args:
+        drawn: What a privatizer's `draw` returned.
+        owner: The mechanism that it was drawn for.
+    """
+
+    __slots__ = ("_held", "_owner")
+
+    def __init__(self, drawn: Any, owner: object) -> None:
+        self._held, self._owner = [drawn], owner
+
+    def take(self, total: PartialSum, owner: object) -> Any:
+        """Return what was drawn, for this sum and for no other.
+
+        Args:
+            total: The sum.
+            owner: The mechanism that releases it.
+
+        Raises:
+            DrawUsedError: From the second time on.
+            ValueError: If another mechanism drew it, or noise has other names or shapes than the
+                sum.
+        """
+        if owner is not self._owner:
+            raise ValueError("this noise was drawn by another mechanism; draw it by this one")
+        try:
+            drawn = self._held.pop()  # atomic: of two threads one gets it
+        except IndexError:
+            raise DrawUsedError(
+                "this noise was added to a sum already: the difference of two sums under one "
+                "noise has none; draw once for each sum"
+            ) from None
+        if isinstance(drawn, GridNoise) or hasattr(drawn, "items"):  # arrays by name
+            _check_fits(total, drawn)
+        return drawn
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hidden)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a draw neither copies nor travels: it is added to one sum")
+
+
+def _check_fits(total: PartialSum, noise: Params | GridNoise) -> None:
+    """Refuse noise of other names or shapes: what it does not reach would go out bare."""
+    numbers = noise.numbers if isinstance(noise, GridNoise) else noise
+    found = {name: tuple(array.shape) for name, array in numbers.items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in total.total.items()}
+    if found != expected:
+        raise ValueError(f"noise drawn for {found} does not fit a sum of {expected}")
+
+
 def noised_mean(total: PartialSum, noise: Params | GridNoise, share: float) -> NoisedMean:
     """Return (total + noise) * share, of float32 noise in the noise's own memory.
 
@@ -157,8 +215,10 @@ def noised_mean(total: PartialSum, noise: Params | GridNoise, share: float) -> N
         share: One over the denominator.
 
     Raises:
-        ValueError: If the noise was drawn for another grid than the sum's.
+        ValueError: If the noise was drawn for another grid than the sum's, or has other names or
+            shapes.
     """
+    _check_fits(total, noise)
     if isinstance(noise, GridNoise):
         return _mean_on_grid(total, noise, share)
     squared = 0.0

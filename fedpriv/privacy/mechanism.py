@@ -37,7 +37,7 @@ from fedpriv.mechanisms.bounds import (
     Unbounded,
 )
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
-from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Draw, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
 from fedpriv.ranges import Range, finite_float, json_object, positive_float, positive_int
@@ -173,7 +173,7 @@ class Mechanism:
             )
         return bound
 
-    def draw(self, template: Params, key: Key) -> Any:
+    def draw(self, template: Params, key: Key, *, once: bool = True) -> Draw:
         """Return the noise of a memoryless privatizer for one sum; draw it after the charge.
 
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
@@ -181,9 +181,12 @@ class Mechanism:
         Args:
             template: Names and shapes of the sum.
             key: Folded by round *and* attempt, and used here only.
+            once: Whether a secure key that was drawn from in this process is refused, as one loop's
+                rounds may share it by mistake. False for a run, whose ledger numbers its draws.
 
         Raises:
-            ValueError: If its noise has a memory: rows of that are drawn by a run.
+            ValueError: If its noise has a memory: rows of that are drawn by a run. If a secure key
+                was drawn from before: it would give the very same noise.
             TypeError: If the key is a generator or a seed.
         """
         check_key(key)
@@ -193,9 +196,16 @@ class Mechanism:
                 f"{self.privatizer.name} noise has a memory, which a run keeps; a single attempt "
                 "cannot draw it"
             )
+        if once and key.mode == "secure":
+            if key in _DRAWN:
+                raise ValueError(
+                    "noise was drawn from this key before, and would be the same again; fold round "
+                    "and attempt into it"
+                )
+            _DRAWN.add(key)
         return self.draw_row(memory, template, key)[0]
 
-    def draw_row(self, memory: Memory, template: Params, key: Key) -> tuple[Any, Memory]:
+    def draw_row(self, memory: Memory, template: Params, key: Key) -> tuple[Draw, Memory]:
         """Return the noise of one sum, and the memory after it.
 
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
@@ -208,21 +218,36 @@ class Mechanism:
         privatizer, granularity = self.privatizer, self.bound.granularity
         given: dict[str, Any] = {"template": template, "sensitivity": self.sensitivity, "key": key}
         if key.mode == "secure" and granularity is not None and privatizer.on_grid:
-            return privatizer.draw_on_grid(memory, granularity=granularity, **given)
-        return privatizer.draw(memory, **given)
+            drawn, memory = privatizer.draw_on_grid(memory, granularity=granularity, **given)
+        else:
+            drawn, memory = privatizer.draw(memory, **given)
+        return Draw(drawn, self), memory
 
-    def release(self, total: PartialSum, drawn: Any) -> Any:
+    def release(self, total: PartialSum, draw: Draw) -> Any:
         """Return the noised, divided sum; the raw sum and the noise must not be used again.
 
         A sum is divided by the public denominator: neither dropouts nor an empty cohort change
         it, and the sum over an empty cohort is noised like any other.
 
         Args:
-            total: The raw sum over the cohort.
-            drawn: From `draw`, with a key of this round and attempt.
-        """
-        return self.privatizer.release(total, drawn, 1.0 / self.denominator)
+            total: The raw sum over the cohort, whose `l2_bound` is at most the mechanism's.
+            draw: From `draw`, with a key of this round and attempt. It is used up.
 
+        Raises:
+            DrawUsedError: If the draw was added to a sum before.
+            ValueError: If the draw is another mechanism's, or for other names or shapes; if the
+                sum's contributions are not known to be within this mechanism's bound.
+        """
+        if self.is_private and not total.l2_bound <= self.l2_bound * (1.0 + 1e-12):
+            raise ValueError(
+                f"the sum's contributions are bounded to {total.l2_bound!r}, and the noise is for "
+                f"{self.l2_bound!r}; sum what this mechanism's own bound has bounded"
+            )
+        return self.privatizer.release(total, draw.take(total, self), 1.0 / self.denominator)
+
+
+_DRAWN: set[Key] = set()
+"""Secure keys of this process that independent noise was drawn from; none is drawn from twice."""
 
 _CHARGED = ("name", "whole_run", "after_crash")
 _NUMBERS = ("description", "num_users", "expected_cohort_size", "micro_batch")

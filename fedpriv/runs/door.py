@@ -9,6 +9,7 @@ nor travel; what may be done with one goes back to the door.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -222,6 +223,8 @@ class RunDoor:
             raw.close()
         self._check_not_all_failed()
         self._check_replayed_sum(query.name, mechanism, draw, total)
+        if math.isinf(total.l2_bound):  # a result, and none of the program's raw sums
+            total = replace(total, l2_bound=mechanism.l2_bound)
         return mechanism.release(total, drawing.result())
 
     def _charge(self, name: str, mechanism: Mechanism) -> _Draw:
@@ -345,7 +348,8 @@ class RunDoor:
         if draw.row is not None:
             return self._noise_thread.submit(self._row, mechanism, template, draw.row)
         key = draw.key("noise", query.name, self._noise)
-        return self._noise_thread.submit(mechanism.draw, template, key)
+        # Once a charge: a release that is replayed is drawn again, on a sum checked to be the same.
+        return self._noise_thread.submit(mechanism.draw, template, key, once=False)
 
     def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
         key = self._secret_state.key(STREAM)
@@ -371,11 +375,11 @@ class RunDoor:
             self._open_answer()
             cohort = self._cohort(query, mechanism, draw)
         key = draw.key("users", query.name)
+        if bound is None:
+            bound = mechanism.within(query.context.bound(mechanism.bound))
         total = self._backend.partial_sum(
             params=query.params,
-            bound=mechanism.within(query.context.bound(mechanism.bound))
-            if bound is None
-            else bound,
+            bound=bound,
             cohort=self._present(cohort, key),
             key=key,
             round_num=draw.round_num,
@@ -385,7 +389,7 @@ class RunDoor:
         )
         if self._participation is not None:
             self._participation.note(len(cohort), total)
-        return total
+        return replace(total, l2_bound=bound.l2_bound)
 
     def _present(self, cohort: tuple[str, ...], key: Key) -> tuple[str, ...]:
         """Return the users who do not drop out; by independent Bernoulli draws.

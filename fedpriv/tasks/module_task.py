@@ -552,9 +552,13 @@ class ModuleTask(Task):
     def example_gradients(self, slots: np.ndarray) -> ModuleGradients:
         """Return the module on single examples of rostered users.
 
+        Args:
+            slots: Which examples of each user, int64 (users, most); `EMPTY` for none. Those of a
+                user whose examples have another shape or dtype than the public or synthetic ones
+                are emptied here: that user contributes zero, alone.
+
         Raises:
-            ValueError: If no user has an example, or users' differ in shape; if there are personal
-                layers.
+            ValueError: If no user has an example, or there are personal layers.
         """
         self._refuse_personal("single examples")
         self._check_loss()
@@ -565,17 +569,15 @@ class ModuleTask(Task):
         ]
         if not filled:
             raise ValueError("no user has an example; give some")
-        first = filled[0][1]
+        declared = self._batch()[0] or filled[0][1]
         x, y = (
             np.zeros((*slots.shape, *found.shape[1:]), found.dtype)
-            for found in (model_inputs(first.x[:1]), model_targets(first.y[:1]))
+            for found in (model_inputs(declared.x[:1]), model_targets(declared.y[:1]))
         )
         for place, own, kept in filled:
-            if not same_format(own, first):
-                raise ValueError(
-                    f"examples of user {self._roster[place]!r} have another shape or dtype than "
-                    "others'; give all of one"
-                )
+            if not same_format(own, declared):
+                slots[place] = EMPTY
+                continue
             x[place, : len(kept)] = model_inputs(own.x[kept])
             y[place, : len(kept)] = model_targets(own.y[kept])
         flat = (array.reshape(slots.size, *array.shape[2:]) for array in (x, y))

@@ -139,8 +139,9 @@ class Work(ABC):
         )
 
     def partial_sum(self, **request: Any) -> PartialSum:
-        """Return the answer to a `SumRequest` of these arguments."""
-        return self.answer(SumRequest(**request))
+        """Return the answer to a `SumRequest` of these arguments, which says how it is bounded."""
+        asked = SumRequest(**request)
+        return replace(self.answer(asked), l2_bound=asked.bound.l2_bound)
 
 
 def checking_kept_state(work: Work, key: Key) -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
@@ -156,6 +157,30 @@ class TestBoundedSum:
         np.testing.assert_allclose(done.real()["w"], [0.1, 0.0, 0.0], atol=1e-6)
         assert (done.num_users, done.num_failed) == (2, 1)
 
-    def test_a_wrong_shape_is_an_error_of_the_loop(self):
-        with pytest.raises(ValueError, match="has shape"):
-            self.summed([1.0])
+    @pytest.mark.parametrize(
+        "odd",
+        [
+            {"w": np.ones(3, np.int64)}, {"w": np.ones(4)}, {"w": np.ones((1, 3))}, {}, None, 7.0,
+            {"w": np.ones(3), "b": np.ones(1)}, {"v": np.ones(3)}, {"w": [1.0, 1.0, 1.0]},
+            {"w": np.array(["a", "b", "c"])}, {"w": np.ones(3) * 1j}, {"w": torch.ones(4)},
+            {"w": torch.ones(3, dtype=torch.int32)},
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_an_update_that_does_not_fit_contributes_zero_alone(self, odd):
+        others = [{"w": np.array([0.1 * n, 0.0, 0.3], np.float32)} for n in range(5)]
+        without = fp.bounded_sum(others, self.bound, like=self.like)
+        done = fp.bounded_sum([*others[:2], odd, *others[2:]], self.bound, like=self.like)
+        np.testing.assert_array_equal(done.total["w"], without.total["w"])
+        assert (done.num_users, done.num_failed, done.l2_bound) == (6, 1, 0.5)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.half])
+    def test_torch_tensors_are_taken(self, dtype):
+        values = torch.tensor([0.25, 0.0, -0.125], dtype=dtype, requires_grad=True)
+        done = fp.bounded_sum([{"w": values}], self.bound, like=self.like)
+        np.testing.assert_allclose(done.real()["w"], [0.25, 0.0, -0.125], atol=1e-6)
+
+    def test_a_sum_of_nothing_but_failures_is_warned_of(self):
+        with pytest.warns(RuntimeWarning, match="check_like"):
+            assert self.summed([1.0], [2.0]).num_failed == 2
+        assert fp.bounded_sum([], self.bound, like=self.like).num_users == 0

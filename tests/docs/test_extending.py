@@ -324,16 +324,21 @@ def test_discrete_noise_is_of_integers_and_promises_no_more_than_it_can(page):
     mechanism = build(experiment, None).plan.live_mechanism
     assert mechanism.event.kind == "zcdp" and mechanism.event.rho == 0.02
     template, grid = {"w": np.zeros((2, 3), np.float32)}, mechanism.bound.granularity
-    drawn = mechanism.draw(template, Key.simulation(1))
+    bound = mechanism.l2_bound
+    total = PartialSum(
+        total={"w": np.full((2, 3), 7, np.int32)}, num_users=1, granularity=grid, l2_bound=bound
+    )
+    drawn = mechanism.draw(template, Key.simulation(1)).take(total, mechanism)
     assert drawn["w"].dtype == np.int64 and drawn["w"].shape == (2, 3)
     spread = np.abs(drawn["w"]).mean() * grid  # of six draws: 4 for stddev 5, give or take 1.2
     assert 0.5 < spread < 12
-    total = PartialSum(total={"w": np.full((2, 3), 7, np.int32)}, num_users=1, granularity=grid)
-    answer = mechanism.release(total, drawn).update["w"]
+    answer = mechanism.release(total, mechanism.draw(template, Key.simulation(1))).update["w"]
     steps = answer.astype(np.float64) * mechanism.denominator / grid
     np.testing.assert_allclose(steps, drawn["w"] + 7, rtol=1e-6)
     with pytest.raises(ValueError, match="grid is None"):
-        mechanism.release(replace(total, granularity=None), drawn)
+        mechanism.release(
+            replace(total, granularity=None), mechanism.draw(template, Key.simulation(1))
+        )
     for change, message in (
         ({"cohort": 20}, "no accountant"),
         ({"exact-sum": False}, "leave exact-sum"),

@@ -111,7 +111,7 @@ class TestScale:
         params = {n: np.zeros(s, np.float32) for n, s in SPLITS["matrix"].items()}
         server = FederatedAveraging(optimizer=sgd(1.0), aggregate=identity())
         mechanism = plan.live_mechanism
-        nothing = PartialSum(total=tree.zeros(params), num_users=0)
+        nothing = PartialSum(total=tree.zeros(params), num_users=0, l2_bound=c)
         state = server.init(params)
         answer = mechanism.release(nothing, mechanism.draw(params, key()))
         sample = flat(server.next(state, answer).params)

@@ -205,6 +205,7 @@ class TestPrivatizer:
             total={"losses": np.array([9, 7, 0, 5], np.int64) * unit},
             num_users=5,
             granularity=self.bound.granularity,
+            l2_bound=self.bound.l2_bound,
         )
         template = {"losses": np.zeros(4, np.float32)}
         for mode in (KEY, Key.secure()):
@@ -232,7 +233,10 @@ class TestPrivatizer:
             for losses in users:
                 running.add(*bound.scaled({"losses": np.array(losses)}))
             total = PartialSum(
-                total=running.result(), num_users=len(users), granularity=bound.granularity
+                total=running.result(),
+                num_users=len(users),
+                granularity=bound.granularity,
+                l2_bound=bound.l2_bound,
             )
             keys = (key.fold(number) for number in range(4000))
             return sum(made.release(total, made.draw(template, own)) == 0 for own in keys)

@@ -111,13 +111,18 @@ class TestDerived:
         # Noise that is added for comparison only buys nothing.
         shown = mechanism(privatizer=Unprotected(stddev=7.0))
         assert (shown.event, shown.noise_multiplier, shown.stddev) == (NONPRIVATE, 0.0, 0.0)
-        assert shown.draw(PARAMS, KEY)["w"].std() == pytest.approx(7.0, rel=0.15)  # of 600 normals
+        assert drawn(shown)["w"].std() == pytest.approx(7.0, rel=0.15)  # of 600 normals
+
+
+def drawn(mechanism, key=KEY):
+    """What is drawn for a sum of the params' shapes."""
+    return mechanism.draw(PARAMS, key).take(PartialSum(total=PARAMS, num_users=0), mechanism)
 
 
 class TestAnswers:
     def test_what_is_drawn_is_noise_of_its_stddev_and_nothing_else(self):
         made = mechanism(micro_batch=4)
-        found, expected = made.draw(PARAMS, KEY), gaussian(KEY, PARAMS, 2.0)
+        found, expected = drawn(made), gaussian(KEY, PARAMS, 2.0)
         for name in PARAMS:
             np.testing.assert_array_equal(found[name], expected[name])
 
@@ -127,7 +132,7 @@ class TestAnswers:
         noise = gaussian(KEY, PARAMS, 2.0)
         for num_users in (0, 20, 10**6):  # neither the users drawn nor those that failed count
             answer = made.release(
-                PartialSum(total=total, num_users=num_users, num_failed=num_users),
+                PartialSum(total=total, num_users=num_users, num_failed=num_users, l2_bound=0.5),
                 made.draw(PARAMS, KEY),
             )
             for name in PARAMS:
@@ -142,9 +147,9 @@ class TestAnswers:
 
     def test_the_privatizer_has_the_last_word(self):
         made = mechanism(sampler=Everybody(num_users=2), privatizer=Costing("pure", 0.5))
-        assert made.draw(PARAMS, KEY) == 0.5  # the sensitivity it was given
-        total = PartialSum(total={"w": np.full((2, 2), 3.0)}, num_users=2)
-        assert made.release(total, 0.5) == 6.0
+        assert drawn(made) == 0.5  # the sensitivity it was given
+        total = PartialSum(total={"w": np.full((2, 2), 3.0)}, num_users=2, l2_bound=0.5)
+        assert made.release(total, made.draw(PARAMS, KEY)) == 6.0
 
 
 class TestRefusals:
@@ -237,15 +242,15 @@ class OnGrid(Costing):
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_secure_noise_is_drawn_on_the_grid_wherever_there_is_one(mode, whole):
-    key = KEY if mode == "simulation" else Key.from_bytes(KEY.to_bytes(), "secure")
+    key = KEY if mode == "simulation" else Key.secure()
     bound = Clip(l2_clip_norm=0.5)
     bound = Rounded(bound=bound) if whole else bound
     made = mechanism(bound=bound, privatizer=OnGrid("gaussian", 2.0))
-    drawn = made.draw(PARAMS, key)
+    found = drawn(made, key)
     if whole and mode == "secure":
-        assert drawn == ("grid", {}, PARAMS, made.sensitivity, made.bound.granularity, key)
+        assert found == ("grid", {}, PARAMS, made.sensitivity, made.bound.granularity, key)
     else:
-        assert drawn == ("floats", (PARAMS, key), {}, PARAMS, made.sensitivity, key)
+        assert found == ("floats", (PARAMS, key), {}, PARAMS, made.sensitivity, key)
 
 
 def test_a_round_may_not_let_through_more_than_noise_is_for():

@@ -1,5 +1,7 @@
 """The released mean has a public denominator."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -67,7 +69,8 @@ class TestDenominator:
 
     def test_the_empty_cohort_releases_pure_noise(self):
         plan = make_plan()
-        found = release(plan, PartialSum(total=tree.zeros(PARAMS), num_users=0), self.key)
+        nothing = PartialSum(total=tree.zeros(PARAMS), num_users=0, l2_bound=0.5)
+        found = release(plan, nothing, self.key)
         noise = gaussian(self.key, PARAMS, 1.5 * 0.5)
         for name in PARAMS:
             np.testing.assert_allclose(found[name], noise[name] / 7, rtol=1e-6)
@@ -76,7 +79,7 @@ class TestDenominator:
     def test_it_is_the_plans_expected_cohort_size_and_no_count_of_users(self):
         total, _ = summed(Clip(l2_clip_norm=0.5), self.users)
         one = release(make_plan(), total, self.key)
-        claimed = PartialSum(total=total.total, num_users=10**6, num_failed=10**6)
+        claimed = replace(total, num_users=10**6, num_failed=10**6)
         other = release(make_plan(), claimed, self.key)
         doubled = release(make_plan(expected_cohort_size=14), total, self.key)
         for name in PARAMS:

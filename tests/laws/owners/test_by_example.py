@@ -14,7 +14,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.tasks.by_example import by_example, kept_examples
+from fedpriv.tasks.by_example import kept_examples
 from fedpriv.tasks.central import OwnedExamples
 from tests.tasks.people import USERS, person, task
 from tests.tasks.sixty import sixty
@@ -166,10 +166,11 @@ def test_a_task_of_the_other_kind_is_refused():
         build(experiment(sixty()))
 
 
-def test_examples_of_two_shapes_are_refused():
+@pytest.mark.parametrize("user", ["u00", "u05"])
+def test_a_user_whose_examples_have_another_shape_contributes_zero_alone(user):
     x, y = person(0)
-    with pytest.raises(ValueError, match="user 'u05' have another shape"):
-        by_example(task(users=USERS | {"u05": (x[:, :3], y)}), 2)
+    changed, far = moved(SOME | {user: (x[:, :3], y)}, SOME | {user: NOBODY})
+    assert changed == [] and far == 0.0
 
 
 @pytest.mark.parametrize("inputs", ["tff", "unit-norm", "tf-idf"])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from fedpriv.mechanisms import Unbounded
 from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.training.bolt_on import Mistakes, TrainedOnPart, Tuned
@@ -106,7 +107,7 @@ class TestNotFinite:
         sgd = made(FORMS[form](x), y)
         tuned = Tuned(choices=(sgd, replace(sgd, passes=replace(PASSES, passes=1))),
                       choice=PrivateChoice(epsilon=1.0))  # fmt: skip
-        asked = {"bound": None, "user_ids": ["3", "0", "1", "2"], "key": KEY}
+        asked = {"bound": Unbounded(), "user_ids": ["3", "0", "1", "2"], "key": KEY}
         found = TrainedOnPart(sgd=sgd).partial_sum(params=zeros(3), **asked).total
         assert all(np.isfinite(array).all() for array in found.values())
         assert tuned.part_size == 3

@@ -76,7 +76,7 @@ def divided_by_survivors(mechanism):
 
     def wrong(self, total, drawn):
         came = max(1, total.num_users - total.num_failed)
-        return self.privatizer.release(total, drawn, 1.0 / came)
+        return self.privatizer.release(total, drawn.take(total, self), 1.0 / came)
 
     mechanism.Mechanism.release = wrong
 

@@ -12,6 +12,7 @@ import pytest
 from scipy import sparse
 
 from fedpriv.experiments.build import build
+from fedpriv.sums import PartialSum
 from fedpriv.training.per_example.example_sum import (
     public_gradient,
 )
@@ -71,8 +72,10 @@ class TestIdeal:
         twin, ideal = planned.live_mechanism, plan.live_mechanism
         assert ideal.privatizer.stddev == twin.stddev == 0.15 * min(micro_batch, 2)
         params = {"weight": np.zeros((500, 200), np.float32)}
-        found = ideal.draw(params, KEY)["weight"]
-        np.testing.assert_array_equal(found, twin.draw(params, KEY)["weight"])
+        nothing = PartialSum(total=params, num_users=0)
+        found, expected = (one.draw(params, KEY).take(nothing, one) for one in (ideal, twin))
+        found = found["weight"]
+        np.testing.assert_array_equal(found, expected["weight"])
         # 1e5 normals: their deviation is within 1.5 % in all but 2e-11 of keys.
         assert found.std() == pytest.approx(0.15 * min(micro_batch, 2), rel=0.015)
 
