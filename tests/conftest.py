@@ -38,6 +38,13 @@ settings.register_profile(
 settings.load_profile("fedpriv")
 
 
+@pytest.fixture
+def one_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs of different experiments draw alike, by the seed alone, so that they compare."""
+    for name in ("noise_root", "unkept_noise_root"):
+        monkeypatch.setattr(f"fedpriv.runs.loop.{name}", lambda root, *given: root)
+
+
 _RAY = pytest.StashKey["Cluster"]()
 
 

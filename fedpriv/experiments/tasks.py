@@ -9,6 +9,7 @@ from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.datasets.stackexchange.splits import Kind, Measured, Owners, PublicText, Split
 from fedpriv.experiments.options import option
 from fedpriv.ranges import Range
+from fedpriv.tasks.task import PART
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +130,7 @@ class TagPredictionTask:
             encoded=encoded,
             choosing=None if split.shares_threads else choosing,
             public_text=self.public_text,
-            data_sha256=lambda: {"prepared": corpus.content_sha256, **weights},
+            data_sha256=lambda: {**_known(corpus), **weights},
         )
 
     def encoded(
@@ -282,5 +283,10 @@ class NextWordsTask:
             shift=None
             if self.shift == "none"
             else Shift(kind=self.shift, period=self.shift_period),
-            data_sha256=lambda: {"prepared": corpus.content_sha256},
+            data_sha256=lambda: _known(corpus),
         )
+
+
+def _known(corpus: Corpus) -> dict[str, str]:
+    """Return the digest of a corpus; that of a part does not tell what nodes have."""
+    return {PART if corpus.is_part else "prepared": corpus.content_sha256}

@@ -54,12 +54,11 @@ class _Draw:
     attempt: int
     row: int | None
     keys: Key
-    replays: bool = False  # everything is drawn from the secret state's key
     again: bool = False  # a release that a crash cut off
 
-    def key(self, stream: str, name: str, keys: Key | None = None) -> Key:
-        """Return the key of a stream; of other root keys, where the release is not replayed."""
-        key = (self.keys if keys is None or self.replays else keys).fold(stream)
+    def key(self, stream: str, name: str) -> Key:
+        """Return the key of a stream."""
+        key = self.keys.fold(stream)
         if name != UPDATE:
             key = key.fold(name)
         return key.fold(self.round_num).fold(self.attempt)
@@ -82,8 +81,8 @@ class RunDoor:
         backend: Brings work to the users.
         works: Works by name, for the shapes of their sums.
         roster: The frozen ids.
-        root: The run's root key.
-        noise: The root key of what is added to sums (`fedpriv.runs.noise_root`).
+        root: The run's root key, of public choices.
+        noise: The root key of all private draws (`fedpriv.runs.noise_root`).
         exact: Whether the run's ε is stated as that of real arithmetic
             (`fedpriv.training.algorithm.is_exact`); with a secure key answers that have noise or
             sums in floating point are then refused.
@@ -239,14 +238,14 @@ class RunDoor:
             ledger, round_num = self._ledger, self._round_num
             attempt = ledger.attempts(round_num, name) + 1
             ledger.charge(round_num, attempt, mechanism.event, query=name)
-            return _Draw(round_num=round_num, attempt=attempt, row=None, keys=self._root)
+            return _Draw(round_num=round_num, attempt=attempt, row=None, keys=self._noise)
 
     def _charge_whole_run(self, name: str, mechanism: Mechanism) -> _Draw:
         ledger, round_num = self._ledger, self._round_num
         if ledger.charges == 0:
             ledger.charge(round_num, 1, mechanism.event, query=name)
         row = next_noise_row(ledger, self._secret_state, round_num)
-        return _Draw(round_num=round_num, attempt=row, row=row, keys=self._root)
+        return _Draw(round_num=round_num, attempt=row, row=row, keys=self._noise)
 
     def _charge_or_replay(self, name: str, mechanism: Mechanism) -> _Draw:
         ledger, round_num = self._ledger, self._round_num
@@ -267,9 +266,7 @@ class RunDoor:
         # The same secret keys as before the crash: what is released again is the same.
         keys = self._secret_state.key(REPLAY)
         again = bool(open_)
-        return _Draw(
-            round_num=round_num, attempt=attempt, row=None, keys=keys, replays=True, again=again
-        )
+        return _Draw(round_num=round_num, attempt=attempt, row=None, keys=keys, again=again)
 
     def _admit(self, name: str, mechanism: Mechanism) -> None:
         """Refuse a question for which another one has paid.
@@ -347,7 +344,7 @@ class RunDoor:
         template = find_work(self._works, query.work).template(query.params)
         if draw.row is not None:
             return self._noise_thread.submit(self._row, mechanism, template, draw.row)
-        key = draw.key("noise", query.name, self._noise)
+        key = draw.key("noise", query.name)
         # Once a charge: a release that is replayed is drawn again, on a sum checked to be the same.
         return self._noise_thread.submit(mechanism.draw, template, key, once=False)
 

@@ -63,7 +63,7 @@ def rounds(
     Args:
         components: Of the run.
         backend: Brings the private work to the users.
-        root: The root key; cohort, noise, users and initial params are folded from it.
+        root: The root key; initial params and public choices are folded from it.
         folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
         state: The last released state of a resumed run; None starts at the beginning.
         eval_every: Rounds between evaluations; the last is always evaluated.

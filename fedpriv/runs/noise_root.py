@@ -1,10 +1,11 @@
-"""The root key of a simulation's noise: the seed, and a digest of what is trained.
+"""The root key of a simulation's private draws: cohorts, users' training, and noise.
 
-Were noise made of the seed alone, two runs at the default seed would add the same, and the
-difference of their models would have no noise on it: of two mechanisms, or of two training sets
-that differ in one user. So a digest is folded into the key. It stands in the ledger's first line,
-and a run without one is refused. Cohorts, users and initial params are of the seed alone, so that
-methods are compared on the same users.
+Were they made of the seed alone, two runs at the default seed would add the same noise, and the
+difference of their models would have none on it: of two mechanisms, or of two training sets that
+differ in one user. With the same cohorts the cost of both together would be more than what adding
+up their events says: amplification is earned once a draw. So a digest is folded into the key. It
+stands in the ledger's first line, and a run without one is refused. Initial params are of the seed
+alone.
 
 The digest is of
 
@@ -12,8 +13,10 @@ The digest is of
   kind of the parts that are chosen, defaults included: were they left out, a default that changes
   would give two mechanisms one noise. Left out are options at the value at which they do nothing,
   which may not change (`Experiment.identity`). Automatic ones enter by the values that were chosen;
-* the digest of the data, or what the task says of them where it knows none; the digests of a start
-  from a file and of what the model keeps frozen;
+* the digest of all users' data. Where it is not known (the users are on nodes, or the task has no
+  digest of them) 16 bytes of fresh entropy stand in its place: such a run is resumed from its
+  ledger, and is not drawn again by its seed;
+* the digests of a start from a file and of what the model keeps frozen;
 * the experiment's name where it runs user-defined code (a custom task, a derived class with parts
   of its own, `refine`, `statistics`, `bounds`). Code cannot be hashed: the name and the data stand
   for it, so give two experiments with different code two names, or two seeds.
@@ -27,6 +30,7 @@ noise on it: publish one of them, or give the other a seed of its own.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,46 +39,54 @@ from fedpriv.hashes import document_sha256
 from fedpriv.privacy.mechanism import DETAILS
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
+from fedpriv.tasks.task import PART
 from fedpriv.tree import Params
 
 NOISE = "noise_sha256"
 """Name of the digest among the further facts of a ledger's first line."""
 NOT_TRAINED = frozenset({"eval_every", "start.file"})
 """Options that change nothing that is trained; a start file's digest is in, wherever it lies."""
-_VERSION = 1
-_DESCRIBED = ("name", "roster_sha256", "num_users", "num_public_users")
+_VERSION = 2
 
 
 def noise_digest(experiment: Experiment, document: Mapping[str, Any]) -> str:
-    """Return the digest that distinguishes an experiment's noise, 64 hex digits.
+    """Return the digest that distinguishes an experiment's draws, 64 hex digits.
 
     Args:
         experiment: Its automatic options chosen.
-        document: Of its experiment.json.
+        document: Of its experiment.json. Without a digest of all users' data another one is
+            returned each time.
     """
     corpus, start = document["corpus"], document["start"]
     return _digest(
         plan=document["plan"],
         **_trained(experiment),
-        data=corpus.get("data_sha256") or {name: corpus.get(name) for name in _DESCRIBED},
+        data=_data(corpus.get("data_sha256")),
         frozen={**(corpus.get("frozen") or {}), **(corpus.get("published") or {})} or None,
         start=start["sha256"] if start["kind"] == "file" else None,
     )
 
 
 def training_digest(
-    plan: AnyPlan, roster: Sequence[str], start: Params, described: Any = None
+    plan: AnyPlan,
+    roster: Sequence[str],
+    start: Params,
+    described: Any = None,
+    data: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the digest that distinguishes the noise of a training that no experiment describes.
+    """Return the digest that distinguishes the draws of a training that no experiment describes.
 
     Args:
         plan: The plan.
-        roster: The frozen ids; the users' data are not known here.
+        roster: The frozen ids.
         start: Params before the first round.
         described: JSON value of what else is known of it.
+        data: Digests of the users' data by part; None where they are not known, and another digest
+            is returned each time.
     """
     return _digest(
         plan=plan.to_json(),
+        data=_data(data),
         roster=list(roster),
         shapes={name: list(array.shape) for name, array in start.items()},
         described=described,
@@ -82,10 +94,10 @@ def training_digest(
 
 
 def noise_root(root: Key, facts: Mapping[str, Any]) -> Key:
-    """Return the key of which a run's noise is drawn.
+    """Return the root key of a run's private draws.
 
     Args:
-        root: The run's root key. A secure one is fresh entropy, and is the noise's root too.
+        root: The run's root key. A secure one is fresh entropy, and is returned as it is.
         facts: Of the ledger's first line.
 
     Raises:
@@ -102,20 +114,29 @@ def noise_root(root: Key, facts: Mapping[str, Any]) -> Key:
 
 
 def unkept_noise_root(root: Key, components: Any, start: Params) -> Key:
-    """Return the key of which the noise of a run in memory is drawn.
-
-    Of its data no more is known than the roster.
+    """Return the root key of the private draws of a run in memory.
 
     Args:
         root: The root key.
         components: Of the run.
         start: Params before the first round, or of a later one.
     """
-    experiment = getattr(components, "experiment", None)
+    if root.mode == "secure":
+        return root
+    task, experiment = components.task, getattr(components, "experiment", None)
     described = None if experiment is None else _trained(experiment)
-    return noise_root(
-        root, {NOISE: training_digest(components.plan, components.task.roster, start, described)}
+    known = getattr(task, "data_sha256", None)
+    digest = training_digest(
+        components.plan, task.roster, start, described, None if known is None else known()
     )
+    return noise_root(root, {NOISE: digest})
+
+
+def _data(digests: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return digests of all users' data, or entropy where they are not known."""
+    if digests and PART not in digests:
+        return digests
+    return {**(digests or {}), "entropy": secrets.token_hex(16)}
 
 
 def _trained(experiment: Experiment) -> dict[str, Any]:

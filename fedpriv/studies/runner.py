@@ -27,6 +27,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.report.head import counted
 from fedpriv.report.run_record import RunRecord, read_run
 from fedpriv.runs.document import library_versions, write_json
+from fedpriv.runs.noise_root import NOISE
 from fedpriv.studies.executors import Executor, Here, Processes, RayTasks
 from fedpriv.studies.grid import released_measure
 from fedpriv.studies.pool import Answer
@@ -456,10 +457,12 @@ def _composed(runs: Sequence[RunRecord]) -> str:
 def composed(runs: Sequence[RunRecord]) -> Epsilon:
     """Return the ε of all charges of several runs on the same roster together.
 
-    δ is the smallest of theirs.
+    δ is the smallest of theirs. Lost attempts count.
 
     Raises:
-        ValueError: If they are of several rosters or relations, or no accountant composes them.
+        ValueError: If they are of several rosters or relations, if two of them draw the same
+            cohorts, so that what they cost is more than what both events say, or if no accountant
+            composes them.
     """
     plans = [run.sealed.state.plan for run in runs]
     fixed = [plan for plan in plans if isinstance(plan, Plan)]
@@ -468,6 +471,13 @@ def composed(runs: Sequence[RunRecord]) -> Epsilon:
     about = {(plan.relation, plan.roster_sha256, plan.unit) for plan in fixed}
     if len(about) > 1:
         raise ValueError("they are of several rosters, relations or units")
+    draws = [
+        (run.options.get("seed"), run.sealed.state.extra[NOISE])
+        for run in runs
+        if NOISE in run.sealed.state.extra
+    ]
+    if len(set(draws)) < len(draws):
+        raise ValueError("two of them draw the same cohorts; give one another seed")
     charges: dict[Event, int] = {}
     for run in runs:
         for charge in run.sealed.state.charges:

@@ -16,7 +16,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
-from fedpriv.datasets.local_data import NodeUsers
+from fedpriv.datasets.digests import fingerprint
+from fedpriv.datasets.local_data import NodeUsers, RemoteUsers
 from fedpriv.datasets.partitions import UserRows
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
@@ -171,6 +172,24 @@ class ArrayUsers:
                 equal += sum(left.pop(content, 0) for content in _contents(own))
         return equal
 
+    def sha256(self) -> str | None:
+        """Return a digest of all users' examples, each read once; None if they are elsewhere.
+
+        Private, as the examples are.
+        """
+        if isinstance(self._users, RemoteUsers):
+            return None
+        found = sha256()
+        for user_id in sorted(self._users):
+            try:
+                own = self.examples(user_id)
+                content = fingerprint(own.x, own.y)
+            except Exception as error:  # it contributes zero, and is no reason to end the run
+                end_if_interrupted(error)
+                content = "unreadable"
+            found.update(f"{len(user_id.encode())} {user_id} {content}\n".encode())
+        return found.hexdigest()
+
     def synthetic(self, module: nn.Module, number: int) -> ArrayExamples | None:
         """Return synthetic examples in the shape and dtype of most users'.
 
@@ -324,7 +343,8 @@ class ModuleTask(Task):
         synthetic_batch: Synthetic examples to try the task on before a run starts; give some where
             the model cannot take those that `synthetic_batch()` makes.
         data_sha256: Returns SHA-256 by name of what the examples were made of, such as "private"
-            and "public", which a run is resumed on only; None where it is not known.
+            and "public": a run is resumed on the same only, and a simulation's noise is made of it
+            too. None hashes all examples, each read once when a run starts or is resumed.
         users_at_once: How many users a trainer trains together; None for the rule of
             `fedpriv.training.local.vectorised` (on the CPU one by one), 1 for one by one.
         compiled: Whether steps of many users at once are compiled by `torch.compile`, which takes
@@ -396,7 +416,8 @@ class ModuleTask(Task):
         self._users_at_once = users_at_once
         self._client_optimizer = as_client_optimizer(client_optimizer)
         self._compiled, self._said_apart = compiled, False
-        self.data_sha256 = data_sha256
+        remote = isinstance(users, RemoteUsers)  # whose examples no one here can hash
+        self.data_sha256 = data_sha256 or (None if remote else self._hash_examples)
         self._files = dict(files or {})
         if FROZEN in self._files:
             raise ValueError(
@@ -411,6 +432,13 @@ class ModuleTask(Task):
         self._checked = False
         #: What a user may have written of it: a study's trials are other ones when it changes.
         self.user_code = (type(self), type(users), module, loss, measures, client_optimizer)
+
+    def _hash_examples(self) -> dict[str, str]:
+        """Return digests of users' examples and of those that belong to no rostered user."""
+        others = {"test": self._sets[False], "public": self._sets[True],
+                  "public_train": self._public_train}  # fmt: skip
+        found = {n: fingerprint(own.x, own.y) for n, own in others.items() if own is not None}
+        return {"private": self._data.sha256() or "", **found}
 
     @property
     def measures(self) -> tuple[Measure, ...]:

@@ -351,6 +351,10 @@ def has_public_folds(task: BaseTask) -> bool:
     return type(task).public_folds is not BaseTask.public_folds
 
 
+PART = "part"
+"""Name of the digest of data that lack some users' examples, which are on nodes."""
+
+
 def data_digests(task: BaseTask, secret: bytes | None = None) -> dict[str, str] | None:
     """Return digests of a task's data by part, keyed where there is a secret.
 

@@ -149,7 +149,7 @@ class ByExample(CentralExperiment):
 
 
 @pytest.fixture(params=["user", "example"])
-def last(request):
+def last(request, one_root):
     """Run an experiment of the unit with options; return its components and last params."""
 
     def call(**options):

@@ -234,6 +234,20 @@ def test_the_best_is_released_and_no_loser(tmp_path, unsynced):
         }
 
 
+def test_times_of_files_do_not_tell_when_the_best_was_run(tmp_path, unsynced):
+    """As many trials are made as the law drew: the best one's age would be one of them."""
+
+    class Old(Trial):
+        def run(self, settings, folder, key):
+            super().run(settings, folder, key)
+            for path in (*folder.rglob("*"), folder):
+                os.utime(path, (1e9, 1e9))
+
+    found = go(tmp_path / "study", Old())
+    times = {path.stat().st_mtime for path in (found, *found.rglob("*"))}
+    assert min(times) > 1.7e9
+
+
 @pytest.mark.slow
 def test_equal_scores_do_not_favour_the_first(tmp_path, unsynced):
     """Of 200 studies of several trials that score alike, the first wins half the time or less.

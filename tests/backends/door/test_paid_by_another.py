@@ -125,7 +125,7 @@ def shot(work, scale):
 
     def ask(door, params):
         def program(raw):
-            total = raw.sum(params, bound=methods.CLIP)
+            total = raw.sum(params, bound=methods.OneShot.bound)
             return replace(total, total={"w": scale * total.real()["w"]}, granularity=None)
 
         return door.run(Query(params=params), program)
@@ -149,7 +149,7 @@ def test_a_replay_is_of_what_was_charged(tmp_path):
         cost = Cost(kind="pure", value=1000.0)
 
     loud = replace(plan.live_mechanism, privatizer=Loud())
-    program = lambda raw: raw.sum(toys.LIKE, bound=methods.CLIP)  # noqa: E731
+    program = lambda raw: raw.sum(toys.LIKE)  # noqa: E731
     ask = lambda door, p: door.run(Query(params=p, mechanism=loud), program)  # noqa: E731
     with pytest.raises(ValueError, match="what is replayed is the same"):
         play([ask], plan, tmp_path)
@@ -196,7 +196,7 @@ def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
             query = Query(params={"w": params["w"] + np.float32(distance)}, name=name)
             if by == "ask":
                 return door.ask(query)
-            return door.run(query, lambda raw: raw.sum(query.params, bound=methods.CLIP))
+            return door.run(query, lambda raw: raw.sum(query.params))
 
         return ask
 

@@ -69,7 +69,7 @@ class Fails:
 
 @contextmanager
 def opened(folder, mode, keys):
-    """A door, its backend, and the root key of its noise."""
+    """A door, its backend, and the root key of its private draws."""
     root, noise = KEYS[mode], KEYS[mode].fold("noise's own")
     mechanism = Mechanism(
         sampler=Noted(num_users=2, keys=keys),
@@ -107,14 +107,14 @@ def test_no_two_attempts_share_a_key(mode, tmp_path):
     An attempt whose sum failed was charged, its noise drawn and its users asked. Drawn again under
     the same key, the difference of two sums would have no noise on it.
     """
-    keys, expected, root = [], [], KEYS[mode]
+    keys, expected, root = [], [], KEYS[mode]  # of public choices alone
     with opened(tmp_path, mode, keys) as (door, backend, noise):
         for round_num in (1, 2):
             for name in (UPDATE, "losses", "below"):
                 for attempt, backend.failing in enumerate((True, True, False), 1):
                     door.begin(round_num)
-                    for stream, of in (("cohort", root), ("noise", noise), ("users", root)):
-                        key = of.fold(stream)
+                    for stream in ("cohort", "noise", "users"):
+                        key = noise.fold(stream)
                         key = key if name == UPDATE else key.fold(name)
                         expected.append((stream, key.fold(round_num).fold(attempt).to_bytes()))
                     if name == UPDATE:  # a public choice is that of the coming attempt
@@ -138,7 +138,7 @@ def test_each_pass_of_a_program_is_of_what_it_asks(tmp_path):
     """Params, work, bound and users are the program's own; round, attempt and keys the query's."""
     keys, seen = [], []
     other, moved = Clip(l2_clip_norm=7.0), {"w": np.ones(3, np.float32)}
-    with opened(tmp_path, "secure", keys) as (door, backend, _):
+    with opened(tmp_path, "secure", keys) as (door, backend, noise):
         door.begin(4)
 
         def program(raw):
@@ -157,7 +157,7 @@ def test_each_pass_of_a_program_is_of_what_it_asks(tmp_path):
         for asked in backend.asked:
             assert asked["params"] is moved
             assert (asked["round_num"], asked["attempt"]) == (4, 1)
-        key = KEYS["secure"].fold("program").fold("steps").fold(4).fold(1)
+        key = noise.fold("program").fold("steps").fold(4).fold(1)
         assert seen[1:] == [2, key.fold("order")]
         with pytest.raises(ValueError, match="the program has ended"):
             seen[0].sum(PARAMS)

@@ -61,7 +61,9 @@ def play(sampler, algorithm, *, num_rounds=4, relation="add-remove"):
         trainer=users,
     )
     backend = SerialBackend(trainer=users, data=users)
-    return [record for record, _ in rounds(components, backend, Key.simulation(1), eval_every=1)]
+    key = Key.simulation(1)
+    played = rounds(components, backend, key, eval_every=1, noise=key)
+    return [record for record, _ in played]
 
 
 @pytest.mark.slow

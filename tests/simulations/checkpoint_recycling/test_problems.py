@@ -46,9 +46,7 @@ def folder(tmp_path_factory):
         ("UPA 3", {"aggregate": "upa", "aggregate-k": 3}),
     ],
 )
-def test_models_are_those_that_a_run_makes_itself(conversions, own, more, monkeypatch):
-    # Noise of the seed alone, where it would be of all options too.
-    monkeypatch.setattr("fedpriv.runs.loop.unkept_noise_root", lambda root, *given: root)
+def test_models_are_those_that_a_run_makes_itself(conversions, own, more, one_root):
     options = {**conversions.options, "target-epsilon": 6.0}
     plain = conversions.make().with_options(options)
     models = averages(checkpoints(plain, build(plain, None), 0), WHICH).models()

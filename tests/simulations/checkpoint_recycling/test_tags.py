@@ -63,12 +63,6 @@ def site(tiny_corpus):
     return Site(tiny_corpus, None, Store())
 
 
-@pytest.fixture
-def one_noise(monkeypatch):
-    """Noise of the seed alone, where it would be of all options too."""
-    monkeypatch.setattr("fedpriv.runs.loop.unkept_noise_root", lambda root, *given: root)
-
-
 def given(site, name, **more):
     return {**options(site, FAMILIES[name], TINY, 8.0, 1.0), **more}
 
@@ -131,7 +125,7 @@ class TestAggregates:
             ("UPA 3", {"aggregate": "upa", "aggregate-k": 3}),
         ],
     )
-    def test_of_params(self, site, name, own, more, one_noise):
+    def test_of_params(self, site, name, own, more, one_root):
         plain = site.experiment(FAMILIES[name].experiment, given(site, name), seed=1)
         past = list(checkpoints(plain, site.components(plain), 1))
         made_after = averages(past, WHICH).models()[own]
