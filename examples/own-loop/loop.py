@@ -26,6 +26,7 @@ def train(folder, key):
         n = state.round_num + 1
         attempt = folder.ledger.attempts(n) + 1
         folder.ledger.charge(n, attempt)  # on disk, before anything private is drawn
+        # Independent draws, as the plan says: random.sample would cost several times its ε.
         cohort, _ = mechanism.sampler.next({}, key.fold("cohort").fold(n).fold(attempt), roster)
         updates = (my_update(state.params, data[user]) for user in cohort)
         total = fp.bounded_sum(updates, mechanism.bound, like=state.params)
