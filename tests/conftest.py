@@ -41,8 +41,8 @@ settings.load_profile("fedpriv")
 @pytest.fixture
 def one_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs of different experiments draw alike, by the seed alone, so that they compare."""
-    for name in ("noise_root", "unkept_noise_root"):
-        monkeypatch.setattr(f"fedpriv.runs.loop.{name}", lambda root, *given: root)
+    for name in ("loop.noise_root", "loop.unkept_noise_root", "averaging.noise_root"):
+        monkeypatch.setattr(f"fedpriv.runs.{name}", lambda root, *given: root)
 
 
 _RAY = pytest.StashKey["Cluster"]()

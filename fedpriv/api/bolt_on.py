@@ -168,7 +168,8 @@ def bolt_on(
         out: The run folder: one that holds this run is continued after a crash, or read if it has
             released. Without it the same ledger is kept in memory.
         secure: Entropy from the operating system instead of a seed; needs `out`.
-        seed: Of the simulation.
+        seed: Of the simulation. What `train` reads is not known here: the noise is another one each
+            time, whatever it is.
         anchor: As of `fedpriv.averaging`.
         anchor_command: Likewise.
 

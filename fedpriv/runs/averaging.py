@@ -93,7 +93,8 @@ def averaging(
         out: The run folder. One that holds a run of this plan is continued after a crash.
             Without it the same ledger is kept in memory and gone with the process.
         secure: Entropy from the operating system instead of a seed; needs `out`.
-        seed: Of the simulation.
+        seed: Of the simulation. The users' data are not known here: without a folder that is
+            continued, cohorts and noise are other ones each time, whatever it is.
         optimizer: What the server makes of a released mean; None adds it to the params.
         aggregate: Made of the released params, such as `fedpriv.checkpoints.aggregates.upa(10)`
             or `of_last(10, your_function)`; None leaves the last.

@@ -100,7 +100,8 @@ class BaseTask(ABC):
             set in `__init__`.
         measures: Those of `evaluate`, the headline first; empty where nothing is measured.
         data_sha256: From nothing to digests in hex by part, by which a resumed run recognises its
-            data; None where they are not known.
+            data, and of which a simulation's draws are made; None where they are not known, and
+            each run draws anew.
     """
 
     __slots__ = ()

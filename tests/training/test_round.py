@@ -80,7 +80,7 @@ class TestFedAvg:
         assert np.abs(expected["kernel"]).max() > 0.05
         assert_close(found, expected)
 
-    def test_a_bound_that_never_binds_changes_nothing(self, tiny_corpus):
+    def test_a_bound_that_never_binds_changes_nothing(self, tiny_corpus, one_root):
         plain = final_params(experiment(cohort=60), tiny_corpus)
         bounded = final_params(experiment(cohort=60, bound="clip", l2_clip_norm=1e6), tiny_corpus)
         for name in plain:

@@ -55,7 +55,7 @@ def release(train=None, constants=LOGISTIC, passes=2, schedule=0.5, **options):
 
 
 @pytest.fixture
-def ends(monkeypatch):
+def ends(monkeypatch, one_root):
     """Where trainings end, before any noise."""
     found, real = [], Wrapped.answer
 

@@ -33,7 +33,7 @@ GOOD = {
 
 
 @pytest.fixture
-def ends(monkeypatch):
+def ends(monkeypatch, one_root):
     """Where trainings end, before any noise."""
     found, real = [], Wrapped.answer
 

@@ -43,6 +43,7 @@ def task(split, *, synthetic=True, source="public"):
                 description="counts",
             )
         },
+        data_sha256=lambda: {"private": "sixty"},
         synthetic=synthetic,
     )
 
