@@ -648,7 +648,7 @@ class Encoder:
         if at_most is not None and at_most < _LEAST:
             raise ValueError(f"{at_most} tokens of a text are too few; give at least {_LEAST}")
         # Half of a character that takes two has no bytes.
-        sound = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        sound = [t.encode("utf-8", "replace").decode("utf-8") for t in _checked(texts)]
         tokenizer = self._tokenizer(min(at_most or self.max_tokens, self.max_tokens))
         try:
             return [found.ids for found in tokenizer.encode_batch(sound)]
@@ -665,7 +665,8 @@ class Encoder:
         Each row is a function of its text alone, to the bit.
 
         Raises:
-            ValueError: If the extra is missing, or the files are no usable encoder.
+            ValueError: If the extra is missing, the files are no usable encoder, or `texts` is one
+                text and no list of them.
         """
         import torch
 
@@ -827,6 +828,8 @@ def encode_texts(
         processes: How many; None for one a core.
         progress: Called with (texts done, texts).
     """
+    if isinstance(texts, str):  # whose chunks would be lists of letters
+        _checked(texts)
     marks = np.zeros(chunks(len(texts)), np.uint8) if done is None else done
     todo = np.flatnonzero(marks == 0).tolist()
     batches = ([*texts[c * _CHUNK : (c + 1) * _CHUNK]] for c in todo)
@@ -839,6 +842,21 @@ def encode_texts(
             marks[chunk] = 1
             if progress is not None:
                 progress(min(int(np.count_nonzero(marks)) * _CHUNK, len(texts)), len(texts))
+
+
+def _checked(texts: Sequence[str]) -> list[str]:
+    """Return texts as a list.
+
+    Raises:
+        ValueError: If they are one text, or one is none, such as a table's missing value.
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"{texts!r:.40} is one text; give a list of texts: [text]")
+    found = list(texts)
+    for place, text in enumerate(found):
+        if not isinstance(text, str):
+            raise ValueError(f"text {place:,} is a {type(text).__name__}, not a str; leave it out")
+    return found
 
 
 def library_versions() -> dict[str, str]:

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
 from fedpriv.datasets.local_data import NodeUsers
 from fedpriv.datasets.partitions import UserRows
+from fedpriv.datasets.user_ids import check_distinct
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.task import EMPTY, Task, TaskDescription
@@ -134,6 +135,7 @@ class ArrayUsers:
             )
         if not users:
             raise ValueError("there are no users; give examples for at least one")
+        check_distinct(users)
         self._users: Mapping[str, ArrayLike] = users
         self._in_memory = isinstance(users, dict | UserRows)
         if isinstance(users, dict):

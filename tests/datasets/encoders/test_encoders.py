@@ -535,6 +535,17 @@ def test_the_longest_text_fits_the_positions(tmp_path, positions):
     np.testing.assert_array_equal(rows[0], rows[1])
 
 
+@pytest.mark.parametrize("given", ["a text", ["pay", float("nan")], ["pay", None]], ids=str)
+def test_what_is_no_list_of_texts_is_refused(folder, given):
+    """One text would be a row for each of its letters."""
+    encoder, rows = opened(folder), np.zeros((len(given), 16), np.float32)
+    calls = [encoder.encode, encoder.tokens, lambda texts: encode_texts(encoder, texts, rows)]
+    for call in calls:
+        with pytest.raises(ValueError, match="text"):
+            call(given)
+    assert not rows.any()
+
+
 def test_a_lone_half_of_a_character_is_text(folder):
     assert np.isfinite(opened(folder).encode(["tax \ud800 law"])).all()
 
