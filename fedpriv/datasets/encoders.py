@@ -574,11 +574,11 @@ class Encoder:
         return _modules(self.files.folder)
 
     @property
-    def made_from(self) -> Mapping[str, Any] | None:
-        """Source of the components, as `add_reduced` noted it; None of an encoder without."""
+    def made_from(self) -> tuple[Mapping[str, Any], ...]:
+        """Source of each module of components, as `add_reduced` noted it; {} where it cannot be."""
         listed = _json(self.files.folder / "modules.json", [])
         noted = [one["made_from"] for one in listed if isinstance(one, dict) and "made_from" in one]
-        return noted[-1] if noted and isinstance(noted[-1], dict) else None
+        return tuple(note if isinstance(note, dict) else {} for note in noted)
 
     @property
     def normalised(self) -> bool:

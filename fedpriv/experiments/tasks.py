@@ -185,14 +185,14 @@ class EncodedTagPredictionTask(TagPredictionTask):
             )
         encoder = Encoder(files)
         own = self.roster or corpus.default_roster
-        made_from = encoder.made_from or {}
-        other = made_from.get("roster", own)
-        if other != own and (made_from.get("corpus") == corpus.name or other in corpus.rosters):
-            raise ValueError(
-                f"encoder {files.id} has components of titles by users outside roster {other!r}, "
-                f"of whom some may be on roster {own!r}; make one for it by `fedpriv encoder "
-                f"reduce --roster {own}`"
-            )
+        for note in encoder.made_from:
+            if note.get("roster_sha256") != corpus.whole_roster_sha256(own):
+                raise ValueError(
+                    f"encoder {files.id} has components of titles by users outside roster "
+                    f"{note.get('roster')!r:.80} of corpus {note.get('corpus')!r:.80}, of whom "
+                    f"some may be on roster {own!r} here; make one for it by `fedpriv encoder "
+                    f"reduce --roster {own}`"
+                )
         texts = TEXTS if self.encoder_texts == "both" else (self.encoder_texts,)
         rows = open_embeddings(corpus, encoder, texts)
         return EncodedTexts(embeddings=rows), {"encoder": files.sha256}

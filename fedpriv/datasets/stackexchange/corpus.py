@@ -374,6 +374,11 @@ class Corpus:
         """
         return _read_roster_ids(self.directory / "rosters" / self.default_roster)
 
+    def whole_roster_sha256(self, name: str) -> str:
+        """Return the hash of a roster's ids; on a part of a corpus that of the whole's roster."""
+        entry = self.manifest["rosters"][name]
+        return entry.get("whole_sha256", entry["sha256"])
+
     def texts(self, kind: Text) -> Sequence[str] | None:
         """Return what views' examples have as texts, by `TagExamples.texts`; None if not kept.
 

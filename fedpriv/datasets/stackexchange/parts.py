@@ -236,6 +236,7 @@ def _write(
                 **facts,
                 "num_users": len(listed),
                 "sha256": roster_sha256(listed),
+                "whole_sha256": whole["rosters"][name]["sha256"],
             }
         },
         "files": manifests.describe_files(part, part),
