@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from fedpriv.datasets import encoders
 from fedpriv.datasets.encoders import (
+    CONFIG,
     Encoder,
     add_encoder,
     check_files,
@@ -370,6 +373,48 @@ class TestFiles:
             add_encoder(
                 Path(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "odd"))
             )
+        assert encoders.added_encoders() == ()
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"num_hidden_layers": 3_000_000},
+            {"num_hidden_layers": 900},
+            {"model_type": "albert", "num_hidden_groups": 10**6, "embedding_size": 16},
+            {"max_position_embeddings": 10**8},
+            {"vocab_size": 9 * 10**6},
+            {"intermediate_size": 9 * 10**6},
+        ],
+        ids=str,
+    )
+    def test_numbers_beyond_the_weights_are_refused_before_they_are_built(
+        self, folder, tmp_path, value
+    ):
+        """A model of few weights is small, whatever its configuration asks for."""
+
+        class TooLargeError(BaseException):
+            pass
+
+        built = []
+
+        def count(_module, _name, given):
+            built.append(given.numel() if isinstance(given, torch.Tensor) else 0)
+            if len(built) > 5000 or sum(built) > 10**9:
+                raise TooLargeError
+
+        shutil.copytree(folder, tmp_path / "odd")
+        (tmp_path / "odd/sentence_bert_config.json").unlink()
+        path = tmp_path / "odd" / CONFIG
+        path.write_text(json.dumps(json.loads(path.read_text()) | value))
+        modules = nn.modules.module
+        with ExitStack() as stack:
+            for register in (
+                modules.register_module_module_registration_hook,
+                modules.register_module_parameter_registration_hook,
+            ):
+                stack.callback(register(count).remove)
+            with pytest.raises(ValueError, match=CONFIG):
+                add_encoder(tmp_path / "odd")
         assert encoders.added_encoders() == ()
 
     @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
