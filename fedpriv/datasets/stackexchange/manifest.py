@@ -1,6 +1,6 @@
 """Manifest of a prepared corpus: its description, its source, and a checksum of each file.
 
-`manifest.json`, format "fedpriv-corpus", version 2. It is written last and replaced atomically, so
+`manifest.json`, format "fedpriv-corpus", version 3. It is written last and replaced atomically, so
 a directory with a valid manifest is complete. A view has a small one, `view.json`: views
 are made when they are first asked for.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from fedpriv.hashes import document_sha256, file_sha256
 
 FORMAT = "fedpriv-corpus"
-VERSION = 2
+VERSION = 3
 FILE_NAME = "manifest.json"
 VIEW_FILE = "view.json"
 PART = "part"
