@@ -35,6 +35,18 @@ def read(directory: Path) -> dict:
     Raises:
         ValueError: no corpus, an unknown format or version, or damage; says which.
     """
+    manifest = read_entries(directory)
+    for name, entry in manifest["files"].items():
+        _check(directory / name, entry, deep=entry["bytes"] <= _CHECKED_ON_OPEN)
+    return manifest
+
+
+def read_entries(directory: Path) -> dict:
+    """Return the manifest of a corpus directory, whatever has become of the files it lists.
+
+    Raises:
+        ValueError: no corpus, an unknown format or version, or the manifest is damaged.
+    """
     path = directory / FILE_NAME
     if not path.is_file():
         raise ValueError(
@@ -54,8 +66,6 @@ def read(directory: Path) -> dict:
         )
     if manifest.get(_DIGEST) != _digest(manifest):
         raise ValueError(f"{path} was edited or damaged; import the corpus again")
-    for name, entry in manifest["files"].items():
-        _check(directory / name, entry, deep=entry["bytes"] <= _CHECKED_ON_OPEN)
     return manifest
 
 
