@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.datasets.stackexchange.splits import Kind, Measured, Owners, PublicText, Split
@@ -29,6 +29,9 @@ class MissingCorpusError(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagPredictionTask:
     """Makes the tag-prediction task of a corpus, seen through a roster."""
+
+    #: Whether threads may share the trainer of the task that is made.
+    thread_safe: ClassVar[bool] = True
 
     roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
     users: int | None = option(
@@ -201,6 +204,8 @@ class EncodedTagPredictionTask(TagPredictionTask):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextWordsTask:
     """Next-word prediction on a corpus, seen through a roster."""
+
+    thread_safe: ClassVar[bool] = True
 
     roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
     users: int | None = option(
