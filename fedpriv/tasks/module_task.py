@@ -317,6 +317,9 @@ class ModuleTask(Task):
         public_train: More of these, to learn from before and during private training (start
             "public", and what public examples alone reach); never measured on. Let no one have
             examples in both.
+        equal_by_chance: Declares that public examples that equal rostered users' are no copies of
+            these but values that many people share, such as one film liked. It is not checked, and
+            a simulation's statement has it with their number; without it they mark the run.
         synthetic: Whether a generator made the data.
         provenance: Where they came from, as of a `fedpriv.datasets.dataset.Dataset`: its "note",
             such as that they are a lossy sample, and its "source" are in every statement, under
@@ -354,6 +357,7 @@ class ModuleTask(Task):
         test: ArrayLike | Mapping[str, ArrayLike] | None = None,
         public: ArrayLike | None = None,
         public_train: ArrayLike | None = None,
+        equal_by_chance: bool = False,
         synthetic: bool = False,
         provenance: Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
@@ -372,6 +376,7 @@ class ModuleTask(Task):
                 "such as lambda: nn.Linear(4, 2)"
             )
         self._name, self._synthetic = name, synthetic
+        self.equal_by_chance = equal_by_chance
         self._published = dict(published) if published else None
         self._provenance = dict(provenance or {})
         self._make, self._loss = SameFrozen(module, published=bool(published)), loss

@@ -101,6 +101,8 @@ class BaseTask(ABC):
         measures: Those of `evaluate`, the headline first; empty where nothing is measured.
         data_sha256: From nothing to digests in hex by part, by which a resumed run recognises its
             data; None where they are not known.
+        equal_by_chance: Whether public examples that equal rostered users' are declared to be no
+            copies of them (`public_of_rostered`).
     """
 
     __slots__ = ()
@@ -108,6 +110,7 @@ class BaseTask(ABC):
     roster: tuple[str, ...]
     measures: Sequence[Measure] = ()
     data_sha256: Callable[[], Mapping[str, str]] | None = None
+    equal_by_chance: bool = False
 
     @property
     def roster_sha256(self) -> str:
