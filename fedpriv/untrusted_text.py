@@ -47,8 +47,10 @@ def check_ids(ids: Iterable[Any], of: str) -> None:
         of: Whose they are, as the beginning of the sentence.
 
     Raises:
-        ValueError: If one is no string of 1 to 256 characters.
+        ValueError: If one is no string of 1 to 256 characters, or they are one text, not several.
     """
+    if isinstance(ids, str):
+        raise ValueError(f"{of} is one text; give a list of ids")
     for item in ids:
         if not isinstance(item, str) or not 0 < len(item) <= MOST_ID_CHARS:
             raise ValueError(

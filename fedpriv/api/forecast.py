@@ -568,9 +568,8 @@ def forecast(
     reason = _no_grid(plan)
     grid = None
     if private and not reason:
-        target = plan.target_epsilon or rounded_up(private.total().value, 4)
         grid = noise_grid(
-            private, target, cohorts=grid_cohorts, rounds=grid_rounds, progress=progress
+            private, _target(private), cohorts=grid_cohorts, rounds=grid_rounds, progress=progress
         )
     compared, unknown = None, ""
     if samplers or user_examples is not None or grid_examples is not None:
@@ -616,6 +615,8 @@ def _compared(
         )
     if plan.relation is not Relation.ADD_REMOVE or plan.trials is not None:
         return None, "not known: a mixture of Gaussians is accounted for add-remove, and of one run"
+    if not _target(plan):
+        return None, _NO_TARGET
     counts = task.public_example_counts() if stated is None else stated
     if not counts or not any(counts):
         return None, (
@@ -631,7 +632,7 @@ def _compared(
         num_users=plan.num_protected,
         examples_a_round=sampler.sampling_prob * plan.num_protected * mean,
         rounds=plan.num_rounds,
-        target_epsilon=plan.target_epsilon or rounded_up(plan.total().value, 4),
+        target_epsilon=_target(plan),
         delta=plan.delta or 0.0,
         most_examples=most if by_users else None,
         correlation=task.public_gradient_correlation(start),
@@ -645,6 +646,17 @@ def _compared(
     return compared, ""
 
 
+_NO_TARGET = (
+    "not known: the plan's ε is 0 at its δ, which no noise is calibrated to; give a target ε, or a "
+    "smaller δ"
+)
+
+
+def _target(plan: Plan) -> float:
+    """Return the ε that other plans are compared at: the plan's target, or else its own."""
+    return plan.target_epsilon or rounded_up(plan.total().value, 4)
+
+
 def _no_grid(plan: AnyPlan) -> str:
     """Return why other cohorts cannot be calibrated to a plan's ε, or ""."""
     if not isinstance(plan, Plan):
@@ -656,7 +668,7 @@ def _no_grid(plan: AnyPlan) -> str:
         return f"not known: the grid is of independent Gaussian noise, not {mechanism.event.kind}"
     if not isinstance(mechanism.sampler, PoissonSampler | FixedSizeSampler | Everybody):
         return f"not known for cohorts drawn by {type(mechanism.sampler).__name__}"
-    return ""
+    return "" if _target(plan) else _NO_TARGET
 
 
 def _planned(plan: Plan) -> NoisePoint | None:

@@ -99,7 +99,8 @@ def run(
             name. It changes nothing that is trained, drawn or guaranteed.
         callbacks: Called with each round's released values: trackers (`fedpriv.trackers`), or
             classes of your own that derive from `fedpriv.Callback`. They change nothing.
-        **options: Options of the experiment to change, such as `rounds=10`.
+        **options: Options of the experiment to change, such as `rounds=10`; `start` may be the path
+            of a safetensors file.
 
     Guarantees:
         * Every answer is charged, and the charge synced, before anything private is drawn for it.

@@ -166,6 +166,10 @@ def loaded() -> TyperGroup:
     return group
 
 
+#: Options of texts, which may be empty.
+MAY_BE_EMPTY = ("--checkout", "--node-config", "--table", "--text", "--title")
+
+
 def _refuse_empty(arguments: Sequence[str]) -> None:
     """Refuse an option without a value, whose path would be the current folder.
 
@@ -174,7 +178,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
     """
     pairs = [*pairwise(arguments), *(text.split("=", 1) for text in arguments if "=" in text)]
     for option, value in pairs:
-        if option.startswith("--") and not value.strip():
+        if option.startswith("--") and option not in MAY_BE_EMPTY and not value.strip():
             raise ValueError(f"{option} is given an empty value; name one, or leave {option} out")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.output import errors, fail, print_json, print_line
-from fedpriv.datasets.local_data import NodeData, Table, open_source
+from fedpriv.datasets.local_data import MissingColumnError, NodeData, Table, open_source
 from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
 from fedpriv.deploy.checks import local_users_of
 from fedpriv.output_paths import writing_to
@@ -48,13 +48,24 @@ def ids(
         str, typer.Option(help="The column of people's names, where no experiment says it.")
     ] = "user",
     table: Annotated[str, typer.Option(help="An SQLite file's table, likewise.")] = "",
+    line_breaks: Annotated[
+        bool,
+        typer.Option("--line-breaks", help="Quoted values of CSV have line breaks, likewise."),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="A file for the ids.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the ids of a node's own people, sorted, one a line: its part of a roster."""
     problems: Iterable[str]
     if experiment is None:
-        source, secret = open_source(data, Table(columns={}, user=user, name=table)), read_key(key)
+        rows, secret = (
+            Table(columns={}, user=user, name=table, line_breaks=line_breaks),
+            read_key(key),
+        )
+        try:
+            source = open_source(data, rows)
+        except MissingColumnError as error:
+            raise ValueError(error.listing()) from None
         found = sorted({user_id(secret, name) for name in source.rows})
         problems = source.problems
     else:

@@ -16,7 +16,6 @@ from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.listing import (
     complete_experiments,
     complete_settings,
-    option_named,
     show_options,
     with_flags,
 )
@@ -234,7 +233,7 @@ def run_command(
         tell=lambda line: print_line(line, errors),
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
-    options = given_once(_with_start_file(flags), settings_of(option or ()))
+    options = given_once(flags, settings_of(option or ()))
     given = out or corpus or data or data_key or secure or options or label or quick
     if resume is not None and given:
         raise ValueError(
@@ -347,23 +346,6 @@ def shortened(experiment: Experiment, given: Mapping[str, Option]) -> Experiment
             planned = experiment.num_steps(make_task(experiment, None).num_train)
     assert isinstance(planned, int)
     return experiment.with_options({name: min(planned, most)})
-
-
-def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:
-    """Return flags in which a start that is a file is called so.
-
-    Raises:
-        ValueError: If it is neither a choice nor a file.
-    """
-    given, choices = flags.get("start"), option_named("start").choices
-    if given is None or given in choices:
-        return flags
-    if not Path(str(given)).is_file():
-        raise ValueError(
-            f"--start {given!r} is neither {' nor '.join(choices)} nor a file that there is; "
-            "give a safetensors file of the model, or one of these words"
-        )
-    return flags | {"start": "file", "start-file": str(given)}
 
 
 @contextmanager

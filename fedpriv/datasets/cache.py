@@ -131,6 +131,7 @@ def open_or_make(
     *,
     read: Callable[[Path], T],
     make: Callable[[Path], object],
+    adopt: Callable[[T, Path], object] | None = None,
 ) -> T:
     """Return an entry of the cache, made on first use.
 
@@ -143,22 +144,45 @@ def open_or_make(
         facts: Everything it depends on: checksums of the sources, options; JSON values.
         read: Opens it; raises `ValueError` where it is damaged.
         make: Makes it in a folder that does not exist yet, and leaves nothing when it fails.
+        adopt: Takes into an entry that was made again what was added to the damaged one, whose
+            folder goes afterwards; where it raises `ValueError`, the folder stays. None where
+            nothing is added to entries.
+
+    Raises:
+        ValueError: If what was added to a damaged entry cannot be taken over; says where it is.
     """
     cache = cache_dir()
     target = cache / kind / f"{name}-{document_sha256(facts)[:16]}"
-    if target.exists():  # a cache that cannot be written to, as an image brings one, is read
-        with suppress(ValueError):
+    damaged = target.with_name(f".damaged-{target.name}")  # until all is taken over
+    if target.exists() and not damaged.exists():
+        with suppress(ValueError):  # a cache that cannot be written to, as an image brings one
             return read(target)
     with locked(target.name, cache):
         if target.exists():
             try:
-                return read(target)
-            except ValueError:
-                shutil.rmtree(target)  # damaged, and ours to make again from its source
+                found = read(target)
+                if not damaged.exists():
+                    return found
+            except ValueError:  # ours to make again from its source
+                if adopt is None or damaged.exists():
+                    shutil.rmtree(target)
+                else:
+                    target.rename(damaged)
         for half in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
             shutil.rmtree(half, ignore_errors=True)
-        make(target)
-        return read(target)
+        if not target.exists():
+            make(target)
+        found = read(target)
+        if adopt is not None and damaged.exists():
+            try:
+                adopt(found, damaged)
+            except ValueError as error:
+                raise ValueError(
+                    f"{target} was damaged and made again, and what had been added to it cannot be "
+                    f"taken over ({error}); remove {damaged} when nothing in it is missed"
+                ) from error
+            shutil.rmtree(damaged)
+        return found
 
 
 def cached_arrays(

@@ -24,12 +24,14 @@ import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, distribution, version
+from math import prod
 from multiprocessing import get_context
 from pathlib import Path, PurePosixPath
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
@@ -59,6 +61,12 @@ _LEAST = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}-[0-9a-f]{16}")
 _MOST_JSON = 100 << 20  # bytes of an archive's file other than the weights'
+# In config.json: more than any vocabulary or number of positions; and of layers, which may share
+# their weights.
+_MOST_NUMBER, _MOST_LAYERS = 10**7, 1000
+_MOST_TRIED = 512  # tokens of the text that is tried when an encoder is added
+_MOST_MODULES = 10  # of a model, times its tensors
+_MOST_BUFFERS = 1 << 30  # bytes that a model makes beside its weights
 _MOST_COMPRESSED = 20  # times that a file of an archive may be as large as what is stored of it
 # Settings of config.json that choose code, change numbers or name another file of weights.
 _REFUSED = (
@@ -192,7 +200,8 @@ def add_encoder(
             )
         encoder = Encoder(found)
         try:
-            encoder.encode(["", "a " * 2 * encoder.max_tokens])  # else it is not added
+            tried = min(encoder.max_tokens, _MOST_TRIED)
+            encoder.encode(["", "a " * 2 * tried])  # else it is not added
         except ValueError:
             raise
         except Exception as error:  # of whatever numbers and names its files hold
@@ -574,11 +583,11 @@ class Encoder:
         return _modules(self.files.folder)
 
     @property
-    def made_from(self) -> Mapping[str, Any] | None:
-        """Source of the components, as `add_reduced` noted it; None of an encoder without."""
+    def made_from(self) -> tuple[Mapping[str, Any], ...]:
+        """Source of each module of components, as `add_reduced` noted it; {} where it cannot be."""
         listed = _json(self.files.folder / "modules.json", [])
         noted = [one["made_from"] for one in listed if isinstance(one, dict) and "made_from" in one]
-        return noted[-1] if noted and isinstance(noted[-1], dict) else None
+        return tuple(note if isinstance(note, dict) else {} for note in noted)
 
     @property
     def normalised(self) -> bool:
@@ -648,7 +657,7 @@ class Encoder:
         if at_most is not None and at_most < _LEAST:
             raise ValueError(f"{at_most} tokens of a text are too few; give at least {_LEAST}")
         # Half of a character that takes two has no bytes.
-        sound = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        sound = [t.encode("utf-8", "replace").decode("utf-8") for t in _checked(texts)]
         tokenizer = self._tokenizer(min(at_most or self.max_tokens, self.max_tokens))
         try:
             return [found.ids for found in tokenizer.encode_batch(sound)]
@@ -665,7 +674,8 @@ class Encoder:
         Each row is a function of its text alone, to the bit.
 
         Raises:
-            ValueError: If the extra is missing, or the files are no usable encoder.
+            ValueError: If the extra is missing, the files are no usable encoder, or `texts` is one
+                text and no list of them.
         """
         import torch
 
@@ -827,6 +837,8 @@ def encode_texts(
         processes: How many; None for one a core.
         progress: Called with (texts done, texts).
     """
+    if isinstance(texts, str):  # whose chunks would be lists of letters
+        _checked(texts)
     marks = np.zeros(chunks(len(texts)), np.uint8) if done is None else done
     todo = np.flatnonzero(marks == 0).tolist()
     batches = ([*texts[c * _CHUNK : (c + 1) * _CHUNK]] for c in todo)
@@ -839,6 +851,21 @@ def encode_texts(
             marks[chunk] = 1
             if progress is not None:
                 progress(min(int(np.count_nonzero(marks)) * _CHUNK, len(texts)), len(texts))
+
+
+def _checked(texts: Sequence[str]) -> list[str]:
+    """Return texts as a list.
+
+    Raises:
+        ValueError: If they are one text, or one is none, such as a table's missing value.
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"{texts!r:.40} is one text; give a list of texts: [text]")
+    found = list(texts)
+    for place, text in enumerate(found):
+        if not isinstance(text, str):
+            raise ValueError(f"text {place:,} is a {type(text).__name__}, not a str; leave it out")
+    return found
 
 
 def library_versions() -> dict[str, str]:
@@ -915,9 +942,11 @@ def read_config(files: EncoderFiles) -> Any:
     """Return the configuration of a folder's model, as transformers reads it.
 
     Raises:
-        ValueError: If the extra is missing, or `config.json` is of no model or chooses code.
+        ValueError: If the extra is missing, or `config.json` is of no model, chooses code or has a
+            number that is beyond any model.
     """
     library, path = transformers_library(), files.folder / CONFIG
+    _check_numbers(_json(path, {}), path)
     refused = [key for key in _REFUSED if _json(path, {}).get(key)]
     if refused:
         raise ValueError(
@@ -931,6 +960,69 @@ def read_config(files: EncoderFiles) -> Any:
             )
     except Exception as error:  # the library's checks raise classes of their own
         raise ValueError(f"{path} describes no model ({error})") from None
+
+
+def _check_numbers(value: Any, path: Path, key: str = "") -> None:
+    """Refuse numbers by which a configuration alone would take all memory.
+
+    Raises:
+        ValueError: Names the key.
+    """
+    items = [*value.items()] if isinstance(value, dict) else []
+    if isinstance(value, list):
+        items = [(key, one) for one in value]
+    for name, one in items:
+        _check_numbers(one, path, name)
+    most = _MOST_LAYERS if "layer" in key else _MOST_NUMBER
+    # An angle's base is no size.
+    if isinstance(value, int | float) and abs(value) > most and "theta" not in key:
+        raise ValueError(f"{path}: {key} {value:.4g} is more than {most:,}")
+
+
+@contextmanager
+def _no_larger_than(weights: Path) -> Iterator[None]:
+    """Refuse, as it is built, a model with more modules and parameters than its weights can be of.
+
+    What it is built of are numbers of a file, and it is built before weights are looked for.
+
+    Raises:
+        ValueError: In the block.
+    """
+    from safetensors import safe_open
+    from torch.nn.modules import module as hooks
+
+    with safe_open(weights, "np") as file:
+        sizes = [prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+    # Some of a model's tensors are not in the file: a pooler's, and one that is used twice.
+    left = {
+        "modules": _MOST_MODULES * len(sizes) + 1000,
+        "parameters": 2 * sum(sizes) + (1 << 24),
+        "bytes of buffers": _MOST_BUFFERS,
+    }
+    here = get_ident()
+
+    def count(what: str, number: int) -> None:
+        left[what] -= number if get_ident() == here else 0
+        if left[what] < 0:
+            raise ValueError(f"{CONFIG} asks for more {what} than {WEIGHTS} can be of")
+
+    def add_module(*_: Any) -> None:
+        count("modules", 1)
+
+    def add_parameter(_module: Any, _name: str, given: Any) -> None:
+        count("parameters", given.numel() if given is not None else 0)
+
+    def add_buffer(_module: Any, _name: str, given: Any) -> None:
+        count("bytes of buffers", given.nbytes if given is not None else 0)
+
+    with ExitStack() as stack:
+        for handle in (
+            hooks.register_module_module_registration_hook(add_module),
+            hooks.register_module_parameter_registration_hook(add_parameter),
+            hooks.register_module_buffer_registration_hook(add_buffer),
+        ):
+            stack.callback(handle.remove)
+        yield
 
 
 def load_transformer(
@@ -961,7 +1053,7 @@ def load_transformer(
     for name, value in settings.items():
         setattr(config, name, value)
     try:
-        with _quiet():
+        with _quiet(), _no_larger_than(files.folder / WEIGHTS):
             model, found = getattr(transformers_library(), kind).from_pretrained(
                 files.folder,
                 config=config,

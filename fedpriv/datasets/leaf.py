@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.raw_files import read_file
+from fedpriv.datasets.user_ids import normalise_name
 from fedpriv.hashes import Progress
 
 UserArrays = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -221,4 +222,4 @@ def _users(file: Path, progress: Progress | None) -> Iterator[tuple[str, Mapping
         x, y = (own.get(name) if isinstance(own, dict) else None for name in "xy")
         if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y) == number):
             raise ValueError(f"{file}, user {user!r}: x and y are not lists of {number!r} examples")
-        yield str(user), {"x": x, "y": y}
+        yield normalise_name(str(user)), {"x": x, "y": y}

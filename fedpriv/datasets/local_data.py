@@ -7,7 +7,6 @@ import math
 import os
 import re
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.user_ids import normalise_name, read_key, read_roster, user_id
+from fedpriv.datasets.user_ids import name_of, no_name, read_key, read_roster, user_id
 
 # Texts as objects: an array of np.str_ takes the longest one's memory for each.
 _DTYPES = {float: np.float64, int: np.int64, str: np.object_}
@@ -30,6 +29,7 @@ _FITS: Mapping[Any, Callable[[Any], bool]] = {
     int: lambda number: -(2**63) <= number < 2**63,
     str: lambda text: bool(text) and _is_utf8(text),
 }
+_MOST_COLUMNS = 8  # that a message lists
 _SURROGATES = re.compile("[\ud800-\udfff]")  # what bytes that are not UTF-8 are read as
 
 
@@ -39,6 +39,23 @@ Row = tuple[str, Sequence[Any]]
 
 class BadRowError(ValueError):
     """Error of a malformed row: names its place and column, and never its value."""
+
+
+class MissingColumnError(BadRowError):
+    """Error of a CSV file that lacks a column.
+
+    Attributes:
+        columns: What its first line has instead. Of a file without a header these are a person's
+            values: they are no part of the message, which a server may get.
+    """
+
+    def __init__(self, message: str, columns: Sequence[str]) -> None:
+        super().__init__(message)
+        self.columns = tuple(columns)
+
+    def listing(self) -> str:
+        """Return the message with the columns, for who has the file."""
+        return f"{self}; it has {', '.join(self.columns[:_MOST_COLUMNS]) or 'none'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +69,16 @@ class Table:
         name: The table of an SQLite file; "" where it has only one.
         allowed: What a column may hold, by its name: a set of values, such as `{0, 1}`, or the
             least and the most of numbers, such as `(0, 130)`. Others are of no row.
+        line_breaks: Whether a quoted value of a CSV file may have line breaks. Without, a row is a
+            line, and no quote of one person's reaches another's row; with them, quotes must be
+            right: what one that is not closed reaches is read as its own value.
     """
 
     columns: Mapping[str, type]
     user: str = "user"
     name: str = ""
     allowed: Mapping[str, Set[Any] | tuple[float, float]] = field(default_factory=dict)
+    line_breaks: bool = False
 
     def __post_init__(self) -> None:
         for column, given in self.allowed.items():
@@ -105,11 +126,6 @@ class Table:
 
 def _is_utf8(text: str) -> bool:
     return _SURROGATES.search(text) is None
-
-
-def _name(given: str) -> str:
-    """Return a person's name; "" where it names no one, or is not UTF-8."""
-    return normalise_name(given) if _is_utf8(given) else ""
 
 
 def _value(
@@ -165,8 +181,9 @@ def open_source(path: Path, table: Table) -> Source:
     opened for reading only, and for each person anew, since processes that are forked off must not
     share a connection; an index on the user column makes that fast.
 
-    A row of CSV is a line, or several where a quoted value has them. A line whose quotes are not
-    closed as CSV has it is a bad row alone, and what follows is read as if it were not there.
+    A row of CSV is a line, or several where a quoted value has them and `table` says that it may.
+    A line whose quotes are not closed as CSV has it is a bad row alone, and what follows is read
+    as if it were not there.
 
     Raises:
         ValueError: If it is neither, or lacks a table or a column, or has a column twice.
@@ -191,7 +208,7 @@ def _open_folder(folder: Path, table: Table) -> Source:
     rows: dict[str, Callable[[], Iterable[Row]]] = {}
     problems = []
     for file in sorted(folder.glob("*.csv")):
-        name = _name(file.stem)
+        name = name_of(file.stem)
         if name in rows:
             raise ValueError(f"two files of {folder} are of one person; put them together")
         if name:
@@ -202,7 +219,7 @@ def _open_folder(folder: Path, table: Table) -> Source:
 
 
 def _rows_of_file(file: Path, table: Table) -> Iterator[Row]:
-    for where, values, problem in _csv_rows(file, list(table.columns)):
+    for where, values, problem in _csv_rows(file, list(table.columns), table.line_breaks):
         if problem:
             raise BadRowError(problem)
         yield where, values
@@ -211,15 +228,18 @@ def _rows_of_file(file: Path, table: Table) -> Iterator[Row]:
 def _open_csv(file: Path, table: Table) -> Source:
     found: dict[str, list[Row]] = {}
     problems = []
-    for where, (user, *values), problem in _csv_rows(file, [table.user, *table.columns]):
-        if name := _name(user):
+    rows = _csv_rows(file, [table.user, *table.columns], table.line_breaks)
+    for where, (user, *values), problem in rows:
+        if name := name_of(user):
             found.setdefault(name, []).append((where, values))
         else:
             problems.append(problem or f"{where}: column {table.user!r} names no one")
     return Source({name: partial(iter, rows) for name, rows in found.items()}, tuple(problems))
 
 
-def _csv_rows(file: Path, wanted: list[str]) -> Iterator[tuple[str, list[str], str]]:
+def _csv_rows(
+    file: Path, wanted: list[str], line_breaks: bool
+) -> Iterator[tuple[str, list[str], str]]:
     """Yield where each row is, its values of the columns wanted, and what is wrong with it.
 
     A bad row, also one of another length than the header, has empty values.
@@ -229,12 +249,13 @@ def _csv_rows(file: Path, wanted: list[str]) -> Iterator[tuple[str, list[str], s
     """
     try:
         with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-            lines = _csv_lines(text)
+            lines = _csv_lines(text, line_breaks)
             _, header, _ = next(lines, (1, [], ""))
             for column in wanted:
-                if header.count(column) != 1:
-                    found = "two columns" if column in header else "no column"
-                    raise BadRowError(f"{file}, line 1: {found} {column!r}")
+                if column not in header:
+                    raise MissingColumnError(f"{file}, line 1: no column {column!r}", header)
+                if header.count(column) > 1:
+                    raise BadRowError(f"{file}, line 1: two columns {column!r}")
             places = [header.index(column) for column in wanted]
             for number, row, problem in lines:
                 where = f"{file}, line {number}"
@@ -246,39 +267,41 @@ def _csv_rows(file: Path, wanted: list[str]) -> Iterator[tuple[str, list[str], s
         raise BadRowError(f"{file}: {error.strerror}") from None
 
 
-def _csv_lines(text: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
+_UNCLOSED = "unexpected end of data"  # as `csv` says it of quotes
+
+
+def _csv_lines(text: Iterator[str], line_breaks: bool) -> Iterator[tuple[int, list[str], str]]:
     """Yield each row's last line, its values, and what is wrong with it: the header, then others.
 
-    Where quotes are wrong, the first line alone is a bad row, and what follows is read again; a row
-    of another length than the header is one bad row, however many lines it has: its text
-    makes no other row.
+    Where quotes are wrong, the first line alone is a bad row, and what follows is read again. With
+    line breaks a row of another length than the header is one bad row, however many lines it has:
+    its text makes no other row.
     """
     csv.field_size_limit(2**31 - 1)  # of the process: the default, 2^17, is less than long texts
-    again: deque[str] = deque()
-    taken: list[str] = []
+    number, length = 0, 0
+    again: list[str] = []
+    while line := again.pop() if again else next(text, ""):
+        taken = [line]
 
-    def lines() -> Iterator[str]:
-        while line := again.popleft() if again else next(text, ""):
-            taken.append(line)
-            yield line
+        def lines(taken: list[str] = taken) -> Iterator[str]:
+            yield taken[0]
+            while line_breaks and (more := again.pop() if again else next(text, "")):
+                taken.append(more)
+                yield more
 
-    number, length, reader = 0, 0, csv.reader(lines(), strict=True)
-    while True:
         row, problem = [], ""
         try:
-            row = next(reader)
-        except StopIteration:
-            return
+            row = next(csv.reader(lines(), strict=True))
         except csv.Error as error:
             problem = str(error)
-            again.extendleft(reversed(taken[1:]))
+            if problem == _UNCLOSED and not line_breaks:
+                problem = "a quote is not closed on its line, and line_breaks are not declared"
+            again.extend(reversed(taken[1:]))
             del taken[1:]
-            reader = csv.reader(lines(), strict=True)
         length = length or len(row)
         if row and len(row) != length:
             problem = f"{len(row)} values under {length} columns"
         number += len(taken)
-        taken.clear()
         yield number, row, problem
 
 
@@ -311,10 +334,10 @@ def _open_sqlite(file: Path, table: Table) -> Source:
         spelt: dict[str, list[str | int]] = {}
         problems: tuple[str, ...] = ()
         for (name,) in db.execute(f"SELECT DISTINCT {user} FROM {quoted} ORDER BY 1"):
-            if isinstance(name, (str, int)) and _name(str(name)):
-                spelt.setdefault(_name(str(name)), []).append(name)
+            if person := name_of(name):
+                spelt.setdefault(person, []).append(name)
             else:
-                problems = (f"{file}: rows whose {table.user!r} names no one",)
+                problems = (f"{file}: rows whose {table.user!r} {no_name(name)}",)
     columns = ", ".join([row_id, *map(_quoted, table.columns)])
     query = f"SELECT {columns} FROM {quoted} WHERE {user} IN"
     return Source(

@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedpriv.datasets.user_ids import check_distinct, name_of, no_name, normalise_name
 from fedpriv.rng import Key
 
 Partition = Mapping[str, np.ndarray]
@@ -221,16 +222,38 @@ def _dealt(sizes: np.ndarray, key: Key) -> dict[str, np.ndarray]:
     return {user: np.sort(rows) for user, rows in zip(_names(len(sizes)), parts, strict=True)}
 
 
-def split_by_ids(ids: Sequence[str] | np.ndarray) -> dict[str, np.ndarray]:
+def split_by_ids(
+    ids: Sequence[Any] | np.ndarray,
+    where: Callable[[int], str] = lambda row: f"the user of example {row + 1:,}",
+) -> dict[str, np.ndarray]:
     """Return the partition by ids that the examples have, such as a writer's or a patient's.
 
-    Args:
-        ids: Each example's user (n,).
+    Ids that `normalise_name` makes one name, such as "ann" and "ann ", are one user's.
 
-    >>> {user: rows.tolist() for user, rows in split_by_ids(["b", "a", "b"]).items()}
+    Args:
+        ids: Each example's user (n,), texts or whole numbers.
+        where: What an error calls the id of a row, counted from 0.
+
+    Returns:
+        By normalised id, sorted, with increasing positions.
+
+    Raises:
+        ValueError: If an id names no one: an empty text, a float, None; says which example's.
+
+    >>> {user: rows.tolist() for user, rows in split_by_ids(["b", "a", "b "]).items()}
     {'a': [1], 'b': [0, 2]}
     """
-    users, numbers = np.unique(np.asarray(ids, np.str_), return_inverse=True)
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "Uiu":
+        distinct, numbers = np.unique(ids, return_inverse=True)
+    else:  # as an array None and nan would be texts
+        distinct, numbers = list(ids), np.arange(len(ids))
+    names = list(map(name_of, distinct))
+    if "" in names:
+        nobody = names.index("")
+        row = int(np.flatnonzero(numbers == nobody)[0])
+        raise ValueError(f"{where(row)} {no_name(distinct[nobody])}")
+    users, merged = np.unique(np.array(names, np.str_), return_inverse=True)
+    numbers = merged[numbers]
     ends = np.cumsum(np.bincount(numbers, minlength=len(users)))[:-1]
     rows = np.split(np.argsort(numbers, kind="stable"), ends)
     return dict(zip(users.tolist(), rows, strict=True)) if len(users) else {}
@@ -276,7 +299,7 @@ class UserRows(Mapping[str, tuple[np.ndarray, np.ndarray]]):
 
 
 def split_users(
-    ids: Sequence[str] | np.ndarray,
+    ids: Sequence[Any] | np.ndarray,
     x: np.ndarray,
     y: np.ndarray,
     *,
@@ -289,14 +312,15 @@ def split_users(
     who joins or leaves, moves another user from one side to the other.
 
     Args:
-        ids: Each example's user (n,), as it stands in the data.
+        ids: Each example's user (n,), as of `split_by_ids`: one person's ids, however they are
+            encoded, are one user's.
         x: Inputs, n rows.
         y: Labels (n,).
         public: The ids; or a share of all, above 0 and below 1, chosen by SHA-256 of each.
 
     Raises:
-        ValueError: If numbers of rows differ, an id is empty, one of `public` is not among them, a
-            share is out of range, or one side has no user.
+        ValueError: If numbers of rows differ, an id names no one, one of `public` is not among
+            them, a share is out of range, or one side has no user.
 
     >>> users, public = split_users(["ann", "bob", "ann"], np.eye(3), np.arange(3), public=["bob"])
     >>> {user: labels.tolist() for user, (_, labels) in users.items()}, public[1].tolist()
@@ -307,8 +331,6 @@ def split_users(
             f"{len(ids):,} ids, {len(x):,} inputs and {len(y):,} labels; give one of each a row"
         )
     partition = split_by_ids(ids)
-    if not all(user.strip() for user in partition):
-        raise ValueError("a row's user is empty, and it is not known whose it is; leave it out")
     chosen = choose_public_users(partition, public)
     rows = np.sort(np.concatenate([partition[user] for user in chosen]))
     rostered = {user: own for user, own in partition.items() if user not in chosen}
@@ -319,22 +341,26 @@ def choose_public_users(users: Collection[str], public: float | Collection[str])
     """Return the ids of the public ones among users.
 
     Args:
-        users: All ids.
+        users: All ids, each one person's.
         public: As of `split_users`.
 
     Raises:
-        ValueError: As there.
+        ValueError: As there, and if two ids are one person's.
     """
+    check_distinct(users)
     if isinstance(public, int | float):
         if not 0.0 < public < 1.0:
             raise ValueError(f"a public share of {public} is not between 0 and 1; give one as 0.1")
-        chosen = {user for user in users if _place(user) < public}
+        chosen = {user for user in users if _place(normalise_name(user)) < public}
     else:
-        chosen = set(public)
-        if missing := sorted(chosen - set(users)):
+        if isinstance(public, str):
+            raise ValueError(f"public {public!r} is one text; give a list of ids, or a share")
+        known = {normalise_name(user): user for user in users}
+        if missing := [user for user in public if name_of(user) not in known]:
             raise ValueError(
                 f"public user {missing[0]!r} has no row; give ids as they stand in the data"
             )
+        chosen = {known[name_of(user)] for user in public}
     if not 0 < len(chosen) < len(users):
         raise ValueError(
             f"{len(chosen):,} of {len(users):,} users are public, and neither side may be "

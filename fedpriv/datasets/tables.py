@@ -23,9 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.local_data import BadRowError, Examples, Table, open_source
+from fedpriv.datasets.local_data import (
+    BadRowError,
+    Examples,
+    MissingColumnError,
+    Table,
+    open_source,
+)
 from fedpriv.datasets.partitions import split_by_ids
-from fedpriv.datasets.user_ids import normalise_name
 from fedpriv.libraries import library, need
 
 _PARQUET = (".parquet", ".pq")
@@ -34,8 +39,9 @@ _PARQUET = (".parquet", ".pq")
 def read_table(path: str | os.PathLike[str], table: Table, examples: Examples) -> dict[str, Any]:
     """Return each user's examples, made of the columns of that user's rows.
 
-    A CSV file has one header line, commas and UTF-8; of a folder of them each is of the person in
-    its name. Parquet (`.parquet`, by the extra `data`) has plain columns. Rows keep their order.
+    A CSV file has one header line, commas and UTF-8, and a row a line unless `table` declares line
+    breaks; of a folder of them each is of the person in its name. Parquet (`.parquet`, by the extra
+    `data`) has plain columns. Rows keep their order.
 
     Args:
         path: A CSV, SQLite or Parquet file, or a folder of CSV files.
@@ -53,7 +59,10 @@ def read_table(path: str | os.PathLike[str], table: Table, examples: Examples) -
     path = Path(path)
     if path.suffix.lower() in _PARQUET:
         return _read_parquet(path, table, examples)
-    source = open_source(path, table)
+    try:
+        source = open_source(path, table)
+    except MissingColumnError as error:
+        raise ValueError(error.listing()) from None
     if source.problems:
         raise BadRowError(source.problems[0])
     if not source.rows:
@@ -85,22 +94,15 @@ def _by_user(
     examples: Examples,
     where: Callable[[int], str],
 ) -> dict[str, Any]:
-    ids = [_id(value) for value in columns[table.user]]
+    ids = columns[table.user]
     if not ids:
         raise ValueError(f"{where(0)}: there is none; give a file with some")
-    if None in ids:
-        raise BadRowError(f"{where(ids.index(None))}: column {table.user!r} names no one")
     found: dict[str, Any] = {}
-    for user, rows in split_by_ids(list(map(str, ids))).items():
+    by_user = split_by_ids(ids, lambda row: f"{where(row)}: column {table.user!r}")
+    for user, rows in by_user.items():
         own = ((where(row), [columns[name][row] for name in table.columns]) for row in rows)
         found[user] = examples(table.parse(own))
     return found
-
-
-def _id(value: Any) -> str | None:
-    """Return a user's id as text; None where a value is none."""
-    usable = isinstance(value, (str, int, np.integer)) and not isinstance(value, bool)
-    return (normalise_name(str(value)) or None) if usable else None
 
 
 class HuggingFaceUsers(Mapping[str, Any]):
@@ -132,13 +134,13 @@ class HuggingFaceUsers(Mapping[str, Any]):
             raise ValueError(
                 f"the data set has no column {user!r}; it has {', '.join(map(str, names[:8]))}"
             )
-        ids = [_id(value) for value in dataset[user]]
-        if not ids or None in ids:
-            row = ids.index(None) + 1 if ids else 1
-            raise ValueError(f"row {row:,} of the data set: column {user!r} names no one")
+        self._rows = split_by_ids(
+            dataset[user], lambda row: f"row {row + 1:,} of the data set: column {user!r}"
+        )
+        if not self._rows:
+            raise ValueError("the data set has no row; give one with some")
         self._dataset, self._examples = dataset, examples
         self._names = [name for name in names if name != user]
-        self._rows = split_by_ids(list(map(str, ids)))
 
     def __getitem__(self, user_id: str) -> Any:
         rows = self._dataset[self._rows[user_id].tolist()]

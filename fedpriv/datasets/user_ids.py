@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import stat
 import unicodedata
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from fedpriv.rng import Key
 
 _DOMAIN = b"fedpriv user id\0"
 _KEY_BYTES = 32
 _ID_HEX = 32  # 128 bits: two of a billion people collide once in 10^20
+# Unicode's Default_Ignorable_Code_Point, but for category Cf: fillers, joiners, variants.
+_IGNORABLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U000e0000-\U000e0fff]"
+)
 
 
 def user_id(key: bytes, name: str) -> str:
@@ -32,13 +41,59 @@ def user_id(key: bytes, name: str) -> str:
 
 
 def normalise_name(name: str) -> str:
-    """Return a name without blanks around it, its letters composed (Unicode NFC).
+    r"""Return the form of a person's name under which all readers of data know that person.
 
-    Characters of format, which are not seen (category Cf: zero-width spaces, soft hyphens, marks of
-    byte order), are no part of it.
+    Letters are composed (Unicode NFC), blanks around it are no part of it, and those within are one
+    space. Characters that are not seen are no part of it either: controls (category Cc, such as
+    NUL), those of format (Cf, such as zero-width spaces) and others that Unicode lets programs
+    ignore. Case and leading zeros of a number stay.
+
+    >>> normalise_name(" Ann\u200b  Lee\0") == normalise_name("Ann Lee")
+    True
     """
-    seen = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
-    return unicodedata.normalize("NFC", seen.strip())
+    if name.isascii() and name.isprintable() and " " not in name:
+        return name
+    seen = "".join(letter for letter in name if letter.isspace() or _is_seen(letter))
+    return unicodedata.normalize("NFC", " ".join(seen.split()))
+
+
+def _is_seen(letter: str) -> bool:
+    return unicodedata.category(letter) not in ("Cc", "Cf") and not _IGNORABLE.match(letter)
+
+
+def name_of(value: object) -> str:
+    """Return the normalised name that a value of a user column is; "" where it names no one.
+
+    Texts in UTF-8 and whole numbers name people. A float names no one: 7 and 7.0 would be two.
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, str | int | np.integer):
+        return ""
+    try:
+        return normalise_name(str(value).encode().decode())
+    except UnicodeEncodeError:  # of surrogates, as which bytes that are not UTF-8 are read
+        return ""
+
+
+def no_name(value: object) -> str:
+    """Return why `name_of` a value is "", as the end of a sentence about a column."""
+    if isinstance(value, float | np.floating) and value == value:
+        return "holds a float, which names no one: give texts or whole numbers"
+    return "names no one"
+
+
+def check_distinct(names: Iterable[str]) -> None:
+    """Refuse ids that are spelt differently and name one person.
+
+    Raises:
+        ValueError: Names both; one person would be two users, each protected alone.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        other = found.setdefault(normalise_name(name), name)
+        if other != name:
+            raise ValueError(
+                f"users {other!r} and {name!r} are one name; put that person's examples together"
+            )
 
 
 def write_key(path: Path) -> None:

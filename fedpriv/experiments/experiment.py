@@ -45,7 +45,7 @@ from fedpriv.experiments.options import (
     place,
     values_of,
 )
-from fedpriv.experiments.start import Fresh, PublicOnly, Start, StartFrom
+from fedpriv.experiments.start import Fresh, PublicOnly, Start, StartFrom, name_start_file
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
@@ -241,12 +241,13 @@ class Experiment(ABC):
 
         Args:
             options: Values by path, or any unambiguous ending of one; of the place of a part, its
-                kind.
+                kind; of `start` also the path of a safetensors file.
 
         Raises:
             ValueError: For an unknown option (with the nearest known one), one whose part is not
                 chosen then (with the part), or an unfit value.
         """
+        options = name_start_file(options)
         methods = [v for n, v in options.items() if normalize(n.removesuffix(".kind")) == "method"]
         made = self._class_of(methods[-1] if methods else self.method)
         names = _names(made, type(self.task))

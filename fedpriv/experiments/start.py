@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedpriv.checkpoints.tensor_files import AGGREGATE, START_FILE, params_sha256
-from fedpriv.experiments.options import Part, option
+from fedpriv.experiments.options import Option, Part, normalize, option
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.statement.coverage import TRAINED, TrainedBefore, trained_before
 from fedpriv.privacy.statement.sealed import LEDGER, read_sealed
@@ -237,3 +237,30 @@ def _which(tensors: Params, which: str, path: Path) -> Params:
 
 
 StartFrom = Fresh | FromPublic | FromFile
+_KINDS = tuple(part.kind for part in (Fresh, FromPublic, FromFile))
+
+
+def name_start_file(options: Mapping[str, Option]) -> dict[str, Option]:
+    """Return options in which a start that is the path of a file is of kind "file".
+
+    >>> name_start_file({"start": "model.safetensors", "rounds": 3})
+    {'start': 'file', 'start.file': 'model.safetensors', 'rounds': 3}
+
+    Raises:
+        ValueError: If a start is neither a kind, nor a file that there is or whose name ends so.
+    """
+    found: dict[str, Option] = {}
+    for name, value in options.items():
+        if normalize(name.removesuffix(".kind")) != "start" or value in (None, *_KINDS):
+            found[name] = value
+            continue
+        path = Path(str(value))
+        if path.suffix != ".safetensors" and not path.is_file():  # a node has not the server's
+            raise ValueError(
+                f"start {str(value)!r} is neither {' nor '.join(_KINDS)} nor a file that there is; "
+                "give a safetensors file of the model, or one of these words"
+            )
+        if twice := [other for other in options if normalize(other) == "start_file"]:
+            raise ValueError(f"start {str(value)!r} and {twice[0]} both name a file; leave one out")
+        found |= {name: FromFile.kind, "start.file": str(value)}
+    return found

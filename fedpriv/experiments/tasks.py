@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.datasets.stackexchange.splits import Kind, Measured, Owners, PublicText, Split
@@ -30,6 +30,9 @@ class MissingCorpusError(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagPredictionTask:
     """Makes the tag-prediction task of a corpus, seen through a roster."""
+
+    #: Whether threads may share the trainer of the task that is made.
+    thread_safe: ClassVar[bool] = True
 
     roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
     users: int | None = option(
@@ -186,14 +189,14 @@ class EncodedTagPredictionTask(TagPredictionTask):
             )
         encoder = Encoder(files)
         own = self.roster or corpus.default_roster
-        made_from = encoder.made_from or {}
-        other = made_from.get("roster", own)
-        if other != own and (made_from.get("corpus") == corpus.name or other in corpus.rosters):
-            raise ValueError(
-                f"encoder {files.id} has components of titles by users outside roster {other!r}, "
-                f"of whom some may be on roster {own!r}; make one for it by `fedpriv encoder "
-                f"reduce --roster {own}`"
-            )
+        for note in encoder.made_from:
+            if note.get("roster_sha256") != corpus.whole_roster_sha256(own):
+                raise ValueError(
+                    f"encoder {files.id} has components of titles by users outside roster "
+                    f"{note.get('roster')!r:.80} of corpus {note.get('corpus')!r:.80}, of whom "
+                    f"some may be on roster {own!r} here; make one for it by `fedpriv encoder "
+                    f"reduce --roster {own}`"
+                )
         texts = TEXTS if self.encoder_texts == "both" else (self.encoder_texts,)
         rows = open_embeddings(corpus, encoder, texts)
         return EncodedTexts(embeddings=rows), {"encoder": files.sha256}
@@ -202,6 +205,8 @@ class EncodedTagPredictionTask(TagPredictionTask):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextWordsTask:
     """Next-word prediction on a corpus, seen through a roster."""
+
+    thread_safe: ClassVar[bool] = True
 
     roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
     users: int | None = option(

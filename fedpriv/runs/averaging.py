@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from fedpriv import optimizers
 from fedpriv.backends.backend import Backend
 from fedpriv.checkpoints.tensor_files import params_sha256
+from fedpriv.datasets.user_ids import check_distinct
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import NoPreconditioner
@@ -116,11 +117,12 @@ def averaging(
         * Nothing but noised means leaves the loop.
 
     Raises:
-        ValueError: If the roster is not of the plan's size, an id is no string, or a secure or
-            anchored run is not kept. From the loop: if the folder's ledger is of another plan, or
-            not as far as its anchors.
+        ValueError: If the roster is not of the plan's size, an id is no string, two ids are one
+            name, or a secure or anchored run is not kept. From the loop: if the folder's ledger is
+            of another plan, or not as far as its anchors.
     """
     check_ids(roster, "the roster")
+    check_distinct(roster)
     keeping = Keeping.of(out, secure, seed, anchor, anchor_command)
     components = Components(
         plan=plan,

@@ -236,8 +236,14 @@ BACKENDS = {
 
 
 def backends_of(experiment: Experiment) -> list[str]:
-    """Return the names of the backends that an experiment runs on."""
-    return [name for name in (*BACKENDS, "flower") if experiment.runs_on(name)]
+    """Return the names of the backends that an experiment runs on.
+
+    Threads are among them where its task says, by `thread_safe`, that they may share its trainer,
+    as its trainer itself says it when it is made of data.
+    """
+    shared = getattr(experiment.task, "thread_safe", False)
+    known = [name for name in BACKENDS if name != "threads" or shared]
+    return [name for name in (*known, "flower") if experiment.runs_on(name)]
 
 
 @contextmanager

@@ -143,7 +143,8 @@ class GridStudy:
     def _measure(self, made: Components) -> Measure:
         equal = 0
         if not self.secure:
-            equal = sum(public_of_rostered(made.task, learnt_from=False).values())
+            found = public_of_rostered(made.task, learnt_from=False)
+            equal = found.get("public_of_rostered", 0)
         return released_measure(made.task.measures, self.measure, equal)
 
     def _trial(self, settings: Mapping[str, Option], folder: Path, key: Key) -> None:

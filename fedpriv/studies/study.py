@@ -486,7 +486,7 @@ class DataFacts:
             digest=digest,
             code=code if any(isinstance(one, list) for one in code["code"]) else {},
             measures=tuple(task.measures),
-            equal=sum(equal.values()),
+            equal=equal.get("public_of_rostered", 0),
         )
 
 

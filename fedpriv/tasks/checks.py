@@ -463,11 +463,14 @@ def find_cautions(task: BaseTask, found: Metrics | None, *, simulated: bool) -> 
             f"nothing is measured on public examples, so no {task.measures[0].label} is released; "
             "give the task public examples, of users outside the roster"
         )
-    if simulated:
+    if simulated and not task.equal_by_chance:
         for learnt, text in _EQUAL_TO_ROSTERED.items():
             equal, number = task.public_of_rostered(learnt=learnt)
             if equal:
-                cautions.append(f"{equal:,} of {number:,} {text}, unless these are equal by chance")
+                cautions.append(
+                    f"{equal:,} of {number:,} {text}; or, where they are values that many people "
+                    "share and no copies, declare it: equal_by_chance=True"
+                )
     return tuple(cautions)
 
 
@@ -479,12 +482,15 @@ def public_of_rostered(task: BaseTask, *, learnt_from: bool) -> dict[str, int]:
         learnt_from: Whether the model starts from what public examples taught it.
 
     Returns:
-        How many are equal, by name: of those that are measured on, and of those learnt from.
-        Nothing where there are none.
+        How many are equal, by name: of those that are measured on, and of those learnt from; or of
+        both together as "equal_by_chance", where the task declares that they are. Nothing where
+        there are none.
     """
     found = {"public_of_rostered": task.public_of_rostered()[0]}
     if learnt_from:
         found["public_train_of_rostered"] = task.public_of_rostered(learnt=True)[0]
+    if task.equal_by_chance:
+        found = {"equal_by_chance": sum(found.values())}
     return {name: equal for name, equal in found.items() if equal}
 
 

@@ -19,6 +19,7 @@ from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
 from fedpriv.datasets.digests import fingerprint
 from fedpriv.datasets.local_data import NodeUsers, RemoteUsers
 from fedpriv.datasets.partitions import UserRows
+from fedpriv.datasets.user_ids import check_distinct
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.task import EMPTY, Task, TaskDescription
@@ -135,6 +136,7 @@ class ArrayUsers:
             )
         if not users:
             raise ValueError("there are no users; give examples for at least one")
+        check_distinct(users)
         self._users: Mapping[str, ArrayLike] = users
         self._in_memory = isinstance(users, dict | UserRows)
         if isinstance(users, dict):
@@ -334,6 +336,9 @@ class ModuleTask(Task):
         public_train: More of these, to learn from before and during private training (start
             "public", and what public examples alone reach); never measured on. Let no one have
             examples in both.
+        equal_by_chance: Declares that public examples that equal rostered users' are no copies of
+            these but values that many people share, such as one film liked. It is not checked, and
+            a simulation's statement has it with their number; without it they mark the run.
         synthetic: Whether a generator made the data.
         provenance: Where they came from, as of a `fedpriv.datasets.dataset.Dataset`: its "note",
             such as that they are a lossy sample, and its "source" are in every statement, under
@@ -372,6 +377,7 @@ class ModuleTask(Task):
         test: ArrayLike | Mapping[str, ArrayLike] | None = None,
         public: ArrayLike | None = None,
         public_train: ArrayLike | None = None,
+        equal_by_chance: bool = False,
         synthetic: bool = False,
         provenance: Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
@@ -390,6 +396,7 @@ class ModuleTask(Task):
                 "such as lambda: nn.Linear(4, 2)"
             )
         self._name, self._synthetic = name, synthetic
+        self.equal_by_chance = equal_by_chance
         self._published = dict(published) if published else None
         self._provenance = dict(provenance or {})
         self._make, self._loss = SameFrozen(module, published=bool(published)), loss

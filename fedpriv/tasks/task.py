@@ -102,6 +102,8 @@ class BaseTask(ABC):
         data_sha256: From nothing to digests in hex by part, by which a resumed run recognises its
             data, and of which a simulation's draws are made; None where they are not known, and
             each run draws anew.
+        equal_by_chance: Whether public examples that equal rostered users' are declared to be no
+            copies of them (`public_of_rostered`).
     """
 
     __slots__ = ()
@@ -109,6 +111,7 @@ class BaseTask(ABC):
     roster: tuple[str, ...]
     measures: Sequence[Measure] = ()
     data_sha256: Callable[[], Mapping[str, str]] | None = None
+    equal_by_chance: bool = False
 
     @property
     def roster_sha256(self) -> str:

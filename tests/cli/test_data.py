@@ -353,6 +353,20 @@ def test_info_without_a_corpus_is_about_what_a_run_would_take(monkeypatch):
     assert run("info", "--json")["synthetic"] is True
 
 
+def test_ids_name_a_quote_that_its_line_does_not_close(tmp_path):
+    """Its own line alone is bad: everybody else is listed, and the command ends with an error."""
+    run("key", str(tmp_path / "key"))
+    people, key = tmp_path / "people.csv", ("--key", str(tmp_path / "key"))
+    people.write_text('user,text\nann,"great\nbob,a\ncy,b\ndave,15"\n', "utf-8")
+    result = CliRunner().invoke(commands.app, ["ids", str(people), *key, "--json"])
+    found, _ = json.JSONDecoder().raw_decode(result.output)
+    assert result.exit_code and len(found["ids"]) == 3
+    assert [line.partition(": ")[0] for line in found["problems"]] == [f"{people}, line 2"]
+    people.write_text('user,text\nann,"great\nbig"\nbob,a\n', "utf-8")
+    assert len(run("ids", str(people), *key, "--line-breaks", "--json")["ids"]) == 2
+    run("ids", str(people), *key, "--user", "who", fails="no column 'who'; it has user, text")
+
+
 @pytest.mark.slow
 def test_every_command_explains_itself():
     for command in ("list", "info", "import", "fetch", "synthesize", "split"):

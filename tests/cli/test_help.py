@@ -47,3 +47,13 @@ def test_importing_the_package_loads_no_library():
     code = "import sys, fedpriv; sys.exit(', '.join(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert not HEAVY & set(done.stderr.strip().split(", "))
+
+
+def test_options_whose_default_is_empty_may_be_given_so():
+    def options(command):
+        for one in getattr(command, "commands", {}).values():
+            yield from options(one)
+        yield from command.params
+
+    found = {name for one in options(cli.loaded()) if one.default == "" for name in one.opts}
+    assert found | {"--text"} == {*cli.MAY_BE_EMPTY} >= {"--title", "--table"}

@@ -110,6 +110,13 @@ class TestErrors:
         assert said in capsys.readouterr().err
         assert not list(tmp_path.iterdir())
 
+    @pytest.mark.parametrize("given", [["--title", ""], ["--title="], ["--title", " "]])
+    def test_a_text_may_be_empty(self, tmp_path, monkeypatch, capsys, given):
+        """The error is of the model that is not there, and not of the text."""
+        gone = tmp_path / "gone"
+        assert main(monkeypatch, "predict", gone, "--text", "", *given) == 2
+        assert str(gone) in capsys.readouterr().err
+
     def test_threads_for_a_model_of_torch(self, tmp_path, monkeypatch, capsys):
         (tmp_path / "dense_model.py").write_text(DENSE, "utf-8")
         monkeypatch.chdir(tmp_path)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+import fedpriv as fp
 from fedpriv import cli
 from fedpriv.checkpoints.tensor_files import write_tensors
 from tests.command_line import CliRunner
@@ -50,9 +52,23 @@ def test_a_file(run, tmp_path):
     assert (options["start"], options["start.file"]) == ("file", "model.safetensors")
 
 
+@pytest.mark.parametrize("as_path", [str, Path], ids=["str", "Path"])
+def test_a_file_is_given_to_the_api_and_by_set_as_to_the_flag(tmp_path, as_path):
+    write_tensors(tmp_path / "m.safetensors", {"weight": np.ones((2, 4), np.float32)}, {})
+    (tmp_path / "m.safetensors").rename(tmp_path / "weights")
+    for name in ("weights", "gone.safetensors"):  # which may be on another machine
+        options = of_users(rounds=1).with_options({"start": as_path(tmp_path / name)}).options()
+        assert (options["start"], options["start.file"]) == ("file", str(tmp_path / name))
+    with pytest.raises(ValueError, match="gone"):
+        fp.run(of_users(rounds=1), tmp_path / "r", start=as_path(tmp_path / "gone.safetensors"))
+    with pytest.raises(ValueError, match=r"'public\.st'"):
+        fp.run(of_users(rounds=1), tmp_path / "r", start="public.st")
+    with pytest.raises(ValueError, match="start-file"):
+        of_users().with_options({"start": as_path(tmp_path / "weights"), "start-file": "other"})
+    assert not (tmp_path / "r").exists()
+
+
 def test_neither(run, tmp_path):
     said = run("--start", "pubic")
-    assert "--start 'pubic' is neither fresh nor public nor file nor a file that there is" in str(
-        said.exception
-    )
+    assert isinstance(said.exception, ValueError) and "'pubic'" in str(said.exception)
     assert not (tmp_path / "r").exists()

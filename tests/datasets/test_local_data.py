@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import tracemalloc
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,7 +82,10 @@ def test_every_form_of_file_gives_the_same_people_and_rows(kind, tmp_path, key):
         ("\udcff,1,3,a", "line 2: column 'who' names no one"),
         ("Ann,1,3,\udcff", "line 2: column 'word' holds no text"),
         ('Ann,1,3,"a"b', "line 2: ',' expected after '\"'"),
-        ('Ann,1,3,"a', "line 2: unexpected end of data"),
+        (
+            'Ann,1,3,"a',
+            "line 2: a quote is not closed on its line, and line_breaks are not declared",
+        ),
     ],
 )
 def test_a_bad_row_is_named_and_stops_nobody_else(bad, said, tmp_path, key):
@@ -113,14 +117,14 @@ def test_bad_rows_of_a_folder_and_of_a_table_are_named(tmp_path, key):
 
 
 def test_a_quote_that_is_not_closed_is_of_its_line_alone(tmp_path, key):
-    """Also where quotes of other people follow; and what is closed may have several lines."""
+    """Where line breaks are declared; what is closed has several lines, others' quotes follow."""
     path = tmp_path / "people.csv"
     lines = [
         "who,x,n,word", 'Ann,1,1,"of two', 'lines, and ""more"""', 'Bob,2,2,"open', "Cleo,3,3,a",
         'Dan,4,4,"so', 'Eve,5,5,"so', '"Fay",6,6,"closed"',
     ]  # fmt: skip
     path.write_text("\n".join([*lines, ""]), "utf-8")
-    users = opened(path, key)
+    users = opened(path, key, replace(TABLE, line_breaks=True))
     found = {name: users.get(user_id(read_key(key), name)) for name in ("Ann", "Bob", "Eve", "Fay")}
     assert found["Ann"]["word"].tolist() == ['of two\nlines, and "more"']
     assert found["Fay"]["word"].tolist() == ["closed"] and found["Bob"] is found["Eve"] is None
@@ -129,11 +133,25 @@ def test_a_quote_that_is_not_closed_is_of_its_line_alone(tmp_path, key):
     assert bad == [4, 6, 7]
 
 
+@pytest.mark.parametrize("quote", ['"great', '"', '"a""', '"\r'])
+def test_no_quote_of_one_person_changes_anothers_rows(quote, tmp_path, key):
+    """A stray quote up to another one, and up to the end: its own line is bad, and is named."""
+    path, others = tmp_path / "people.csv", ["Bob,2,2,b", "Cleo,3,3,c", 'Dan,4,4,5"', 'Eve,5,5,"e"']
+    path.write_text("\n".join(["who,x,n,word", *others, ""]), "utf-8", newline="")
+    before = {user: dict(rows) for user, rows in opened(path, key).items()}
+    bad = f"Ann,1,1,{quote}"
+    path.write_text("\n".join(["who,x,n,word", bad, *others, ""]), "utf-8", newline="")
+    users = opened(path, key)
+    after = {user: dict(rows) for user, rows in users.items()}
+    assert len(before) == 4 and str(after) == str(before)
+    assert "people.csv, line 2: " in next(users.problems())
+
+
 def test_lines_of_a_quoted_text_are_nobody_elses_rows(tmp_path, key):
-    """Red before: of a row that was too long, they were read again as rows."""
+    """Also of a row that is too long; where line breaks are declared."""
     path = tmp_path / "people.csv"
     path.write_text('who,x,n,word\nAnn,1,1,"a\nBob,9,9,spoof\nb",more\nCleo,3,3,a\n', "utf-8")
-    users = opened(path, key)
+    users = opened(path, key, replace(TABLE, line_breaks=True))
     assert set(users) == {user_id(read_key(key), "Cleo")}
     assert [line.partition(": ")[2] for line in users.problems()] == ["5 values under 4 columns"]
 
@@ -291,7 +309,18 @@ def test_ids_are_the_keys_and_are_what_they_were(key):
     assert user_id(secret, "Zoé") == hmac.new(secret, message, hashlib.sha256).hexdigest()[:32]
     assert user_id(secret, "Zoé") != user_id(bytes(32), "Zoé")
     assert user_id(bytes(32), "Ann") == "9d9c295863318393cd0535dbdf63ec26"
-    for unseen in ("\u200b", "\u00ad", "\ufeff", "\u2060"):  # of category Cf
+    # Of categories Cf and Cc, and of others that are not seen.
+    for unseen in (
+        "\u200b",
+        "\u00ad",
+        "\ufeff",
+        "\u2060",
+        "\0",
+        "\x7f",
+        "\x9b",
+        "\u034f",
+        "\ufe0f",
+    ):
         for name in (f"Zo{unseen}é", f" {unseen} Zoé", f"Zoe{unseen}\u0301 {unseen}"):
             assert user_id(secret, name) == user_id(secret, "Zoé")
 

@@ -98,6 +98,33 @@ def test_a_users_rows_are_all_on_one_side(public):
         assert theirs == set(public)
 
 
+@pytest.mark.parametrize("public", [["ann"], ["ann "], [7], 0.1], ids=str)
+def test_one_persons_ids_are_one_user_however_they_are_encoded(public):
+    """No row of a person under another spelling is on the other side, or another user's."""
+    ids = [
+        "ann",
+        "ann ",
+        "Zo\u00e9",
+        " Zoe\u0301",
+        "ann\0",
+        "\u200bann",
+        "bo b",
+        "bo\u00a0 b",
+        7,
+        "7",
+    ]
+    users, (_, theirs) = split_users(ids, np.arange(10), np.arange(10), public=public)
+    people = {"ann": [0, 1, 4, 5], "Zo\u00e9": [2, 3], "bo b": [6, 7], "7": [8, 9]}
+    assert {user: rows.tolist() for user, (_, rows) in users.items()}.items() < people.items()
+    assert sorted(theirs) == sorted(n for u in people.keys() - users.keys() for n in people[u])
+
+
+def test_two_keys_of_a_mapping_that_are_one_name_are_refused():
+    users = {"ann": (np.zeros((1, 2)), np.zeros(1)), "ann\0": (np.ones((1, 2)), np.ones(1))}
+    with pytest.raises(ValueError, match="ann"):
+        hold_out_public_users({**users, "bob": users["ann"]}, public=["bob"])
+
+
 def test_nobody_moves_another_user_to_the_other_side():
     _, (_, before) = split_users(IDS, X, Y, public=0.3)
     kept = [row for row, user in enumerate(IDS) if user != "user-7"]
@@ -114,7 +141,11 @@ def test_nobody_moves_another_user_to_the_other_side():
         ({"public": []}, "neither side may be empty"),
         ({"public": set(IDS)}, "neither side may be empty"),
         ({"public": ["nobody"]}, "'nobody' has no row"),
-        ({"public": 0.3, "ids": [" ", *IDS[1:]]}, "user is empty"),
+        ({"public": 0.3, "ids": [" ", *IDS[1:]]}, "example 1 names no one"),
+        ({"public": 0.3, "ids": [*IDS[1:], None]}, "example 200 names no one"),
+        ({"public": 0.3, "ids": [*IDS[1:], float("nan")]}, "example 200 names no one"),
+        ({"public": 0.3, "ids": [*range(199), 1.0]}, "example 200 holds a float"),
+        ({"public": "user-3"}, "'user-3' is one text"),
         ({"public": 0.3, "y": Y[1:]}, "200 ids, 200 inputs and 199 labels"),
     ],
 )

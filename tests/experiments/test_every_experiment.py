@@ -2,10 +2,13 @@
 
 import pytest
 
+from fedpriv.backends.in_process import check_shareable
 from fedpriv.experiments.build import build, takes_corpus
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.rng import Key
+from fedpriv.runs.backends import backends_of
+from tests.api.dense import experiment
 from tests.experiments.small import all_finite, run_some
 from tests.tiny_bert import embed_tiny
 
@@ -60,6 +63,8 @@ class TestEveryExperiment:
         elif made.method == "bolt-on":  # which releases once
             rounds, fit = [1], {"users-per-update": 20}
         components = build(made.with_options(fit), tiny_corpus)
+        check_shareable(components.trainer)
+        assert "threads" in backends_of(made)
         before = components.task.init_params(Key.simulation(0))
         records = run_some(components, len(rounds))
         assert [record.released.round_num for record, _ in records] == rounds
@@ -71,6 +76,14 @@ class TestEveryExperiment:
         private = made.options().get("noise") != "none"
         assert components.plan.is_private == private
         assert (records[-1][0].released.epsilon is not None) == private
+
+    @pytest.mark.parametrize("name", ["mnist-users", "shakespeare-characters"])
+    def test_threads_are_not_promised_where_they_are_refused(self, name):
+        """Trainers of modules, such as theirs, keep a model that no two threads may share."""
+        made = load_experiment(name)
+        assert backends_of(made) == ["serial", "ray", "flower"]
+        with pytest.raises(ValueError, match="threads"):
+            check_shareable(build(experiment()).trainer)
 
     def test_names_that_are_not_there(self):
         with pytest.raises(ValueError, match="did you mean 'adadps-tags'"):

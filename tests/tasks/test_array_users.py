@@ -44,6 +44,12 @@ def test_others_are_refused_when_the_task_is_made(given):
         ArrayUsers({"a": given})
 
 
+@pytest.mark.parametrize("other", ["ann ", "ann\0", "\u200bann"])
+def test_one_persons_name_is_no_two_users(other):
+    with pytest.raises(ValueError, match="'ann'"):
+        ArrayUsers({"ann": (X, Y), other: (X, Y)})
+
+
 def test_a_mapping_that_reads_files_is_not_read_when_the_task_is_made():
     class Files(Mapping):
         read = 0

@@ -9,6 +9,7 @@ import torch
 
 import fedpriv as fp
 from fedpriv.privacy.statement.coverage import coverage_of
+from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.export import export_run
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
@@ -43,6 +44,18 @@ class TestRostered:
         document = read_document(tmp_path / "run")
         equal = "figures on public examples, some of which equal rostered users'"
         assert coverage_of(document).not_covered == (equal,)
+
+    def test_those_that_are_equal_by_chance_are_declared(self, tmp_path):
+        """Nothing is marked then; the statement of a simulation says what was declared."""
+        assert noticed(tmp_path / "a", public=mixed(), equal_by_chance=True) == ()
+        document = read_document(tmp_path / "a")
+        assert document["corpus"]["equal_by_chance"] == 2
+        assert coverage_of(document).not_covered == ()
+        for name, public, said in (("b", mixed(), True), ("c", person(99), False)):
+            made = experiment(task(public=public, equal_by_chance=True))
+            fp.run(made, rounds=1, out=tmp_path / name)
+            statement = " ".join(str(run_statement(tmp_path / name)).split())
+            assert ("declared to be by chance" in statement) == said
 
     def test_values_on_them_are_not_called_released(self, tmp_path):
         """By the run's description and its exported card. Red where every public example is."""

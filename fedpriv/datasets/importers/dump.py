@@ -1,7 +1,9 @@
 """Import of a Stack Exchange `Posts.xml`, plain or compressed, in constant memory.
 
 Both dialects in circulation are read: tags as `<a><b>` and as `|a|b|`, with and without
-`ContentLicense` and other attributes, in any order. The XML is parsed by events through
+`ContentLicense` and other attributes, in any order. Rows may come in any order: a user's sentences
+are ordered by their posts' ids. Characters that XML does not allow, as dumps have them in some
+posts, are left out of their posts and counted. The XML is parsed by events through
 defusedxml: no tree is built, so nothing grows, and a document type, an entity declaration or an
 external reference is refused before it can expand.
 """
@@ -15,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.sax import SAXException
@@ -27,7 +30,7 @@ from fedpriv.datasets.importers.tokens import split_sentences, tff_tokens
 from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.raw_files import open_plain, unpack_one
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.rosters import RosterSpec, hash64
 from fedpriv.hashes import Progress, file_sha256
 
 _CHUNK = 1 << 18
@@ -35,6 +38,12 @@ _CHUNK = 1 << 18
 #: until it ends, and looks at all of it again with every piece that comes.
 _LONGEST = 1 << 22
 _SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c"
+# Characters that XML 1.0 does not allow: controls as bytes and, in UTF-8, U+FFFE and U+FFFF.
+_CONTROLS = bytes({*range(0x20)} - {0x9, 0xA, 0xD})
+_NO_CHARACTERS = re.compile(rb"\xef\xbf[\xbe\xbf]")
+_LEGAL = (range(0x20, 0xD800), range(0xE000, 0xFFFE), range(0x10000, 0x110000))
+_REFERENCE = re.compile(rb"&#(?!xA;|xD;)(?:x([0-9a-fA-F]{1,60})|([0-9]{1,60}));")
+_LONGEST_REFERENCE = 64
 _TAGS = re.compile(r"[^<>|\s]+")
 
 
@@ -45,6 +54,8 @@ class Dump:
         """Wrap a file that is not a 7z archive; messages speak of `named`."""
         self._path = path
         self.named = named
+        #: How many characters that XML does not allow `rows` left out, in its last pass.
+        self.num_illegal = 0
         self.num_bytes = path.stat().st_size
         if not self.num_bytes:
             raise ValueError(f"{named} is empty; download it again")
@@ -60,12 +71,13 @@ class Dump:
                 post is as long as; says where.
         """
         handler, pending = _Rows(self.named), 0
+        self.num_illegal = 0
         parser: Any = defused_sax.make_parser()
         parser.forbid_dtd = True
         parser.setContentHandler(handler)
         try:
             with open_plain(self._path, self.named) as (packed, plain):
-                while chunk := plain.read(_CHUNK):
+                for chunk in self._allowed(iter(partial(plain.read, _CHUNK), b"")):
                     seen = handler.elements
                     parser.feed(chunk)
                     pending = pending + len(chunk) if handler.elements == seen else 0
@@ -87,6 +99,36 @@ class Dump:
                 f"{self.named}: the XML breaks off or is damaged at line {line} "
                 f"({error.args[0] if error.args else error}); download it again"
             ) from error
+
+    def _allowed(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the file without characters that XML does not allow, by which no parser goes on."""
+
+        def allowed(found: re.Match[bytes]) -> bytes:
+            hexadecimal, decimal = found.groups()
+            number = int(hexadecimal, 16) if hexadecimal else int(decimal)
+            if number in (0x9, 0xA, 0xD) or any(number in some for some in _LEGAL):
+                return found[0]
+            self.num_illegal += 1
+            return b""
+
+        held, wide = b"", None
+        for piece in pieces:
+            if wide is None:  # UTF-16, half of whose bytes are NUL
+                wide = b"\0" in piece[:4] or piece[:2] in (b"\xff\xfe", b"\xfe\xff")
+            if wide:
+                yield piece
+                continue
+            plain = piece.translate(None, _CONTROLS)
+            self.num_illegal += len(piece) - len(plain)
+            plain = held + plain
+            # A reference, or U+FFFE, may go on in the next piece.
+            end = max(plain.rfind(b"&", -_LONGEST_REFERENCE), plain.rfind(b"\xef", -2))
+            end = end if end >= 0 and b";" not in plain[end:] else len(plain)
+            held = plain[end:]
+            plain, number = _NO_CHARACTERS.subn(b"", plain[:end])
+            self.num_illegal += number
+            yield _REFERENCE.sub(allowed, plain)
+        yield held
 
 
 @contextmanager
@@ -160,6 +202,7 @@ _NO_OWNER = "posts without OwnerUserId"
 _SITE_OWNED = "posts owned by the site's own account"
 _OTHER_TYPES = "posts that are neither question nor answer"
 _NO_TEXT = "posts without a sentence"
+_ILLEGAL = "characters that XML does not allow, and not their posts"
 
 _SUFFIXES = re.compile(r"(?:\.(?:xml|gz|bz2|xz|7z))+$|[.-]Posts(?=\.|$)", re.IGNORECASE)
 
@@ -341,6 +384,8 @@ def _second_pass(
             writer.drop(_SITE_OWNED)
         else:
             _add_post(row, owner, kind, questions, writer)
+    if dump.num_illegal:
+        writer.drop(_ILLEGAL, dump.num_illegal)
 
 
 def _add_post(
@@ -351,6 +396,8 @@ def _add_post(
     # It keeps its thread, whatever is left of that.
     thread = row["Id"] if kind == QUESTION else row.get("ParentId", "")
     author, title, tags, day = questions.find(thread) or (None, "", "", None)
+    number = row.get("Id", "")
+    post = int(number) if re.fullmatch("[0-9]{1,9}", number) else hash64("post", number) >> 34
     parts = split_sentences(row.get("Body", ""))
     if not parts:
         writer.drop(_NO_TEXT)
@@ -367,6 +414,7 @@ def _add_post(
                 thread=thread or f"post {row.get('Id', '')}",
                 day=day,
                 kind="question" if kind == QUESTION else "answer",
+                post=post,
             )
         )
 

@@ -251,7 +251,12 @@ def cached(
         "sha256": None if source is None else remembered_sha256(source, cache_dir(), progress),
     }
     return open_or_make(
-        "corpora", name, facts, read=Corpus.open, make=lambda target: make(target, progress)
+        "corpora",
+        name,
+        facts,
+        read=Corpus.open,
+        make=lambda target: make(target, progress),
+        adopt=Corpus.adopt_rosters,
     )
 
 

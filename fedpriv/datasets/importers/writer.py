@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -106,7 +107,7 @@ class Interner:
 
 COLUMNS = (
     "users", "title_users", "askers", "threads", "days", "num_tokens", "num_own_tokens", "num_tags",
-    "num_sentence_tokens", "kinds", "words", "tags",
+    "num_sentence_tokens", "kinds", "posts", "words", "tags",
 )  # fmt: skip
 """Names of the raw files: int32, in the order in which sentences were added."""
 
@@ -165,6 +166,8 @@ def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict
 def _sort_by_user(raw: Path, user_map: np.ndarray) -> np.ndarray:
     """Write `order` (int64) next to the raw files, by a stable counting sort from file to file.
 
+    A user's sentences are in the order of their posts' numbers, and those of a post as they came.
+
     Returns:
         int64 (users + 1,), the first sentence of each user.
     """
@@ -185,6 +188,14 @@ def _sort_by_user(raw: Path, user_map: np.ndarray) -> np.ndarray:
         following += number
         target = np.memmap(raw / "order", np.int64, "r+", shape=total)
         target[places] = start + np.argsort(users, kind="stable")
+        target.flush()
+    edges = np.flatnonzero(np.diff(user_offsets[:-1] // _PIECE, prepend=-1, append=-1))
+    for first, last in pairwise(edges.tolist()):  # whole users
+        begin, end = int(user_offsets[first]), int(user_offsets[last])
+        target = np.memmap(raw / "order", np.int64, "r+", shape=total)
+        rows = np.array(target[begin:end])
+        users = np.repeat(np.arange(first, last), counts[first:last])
+        target[begin:end] = rows[np.lexsort((_pick(raw, "posts", rows, np.int32), users))]
         target.flush()
     return user_offsets
 
@@ -343,6 +354,8 @@ class Sentence:
             both sides of a split by thread. None takes the title and the tags.
         day: days from 1970 to when the thread was begun; None where that is not known.
         kind: of the post it stands in, "question" or "answer"; None where that is not known.
+        post: number of that post: a user's sentences are ordered by it, whatever order they are
+            added in. Below 2^31; None keeps the order in which they are added.
     """
 
     user_id: str
@@ -354,6 +367,7 @@ class Sentence:
     thread: str | None = None
     day: int | None = None
     kind: PostKind | None = None
+    post: int | None = None
 
     @property
     def thread_key(self) -> str:
@@ -478,7 +492,7 @@ class CorpusWriter:
                 shutil.rmtree(self._partial, ignore_errors=True)
 
     def add(self, sentence: Sentence) -> None:
-        """Append one sentence; users may come in any order, one user's sentences keep theirs.
+        """Append one sentence; users may come in any order, sentences of one post keep theirs.
 
         Raises:
             ValueError: no token, or a token, tag or id that holds a line break.
@@ -498,6 +512,7 @@ class CorpusWriter:
         buffers["num_tokens"].append(num_tokens)
         buffers["num_sentence_tokens"].append(len(sentence.tokens))
         buffers["kinds"].append(KINDS.index(sentence.kind))
+        buffers["posts"].append(-1 if sentence.post is None else sentence.post)
         buffers["num_own_tokens"].append(len(sentence.tokens) if foreign else num_tokens)
         buffers["title_users"].append(self._title_user(sentence, foreign and bool(title)))
         buffers["askers"].append(self._title_user(sentence, not sentence.own_title))

@@ -2,21 +2,23 @@
 
 In the directory lie `manifest.json` (`manifest`); `users.json`, `words.txt`, `tags.txt`,
 `threads.txt`, `titles.txt` and `sentences/`, what the users wrote (`sentences`); `published.json`,
-word and tag counts published with the data, if any; and `rosters/<name>/<split>/`, the views of
-rosters. A view is a roster seen through a split: the default one is made when the roster is, the
-others in seconds when they are first asked for, in the cache where the corpus is read-only.
+word and tag counts published with the data, if any; `rosters/<name>/roster.json`, the ids of each
+roster, in order; and `rosters/<name>/<split>/`, their views. A view is a roster seen through a
+split: the default one is made when the roster is, the others in seconds when they are first asked
+for, in the cache where the corpus is read-only.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.datasets.cache import cache_dir, new_folder
+from fedpriv.datasets.cache import cache_dir, locked, new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.roster_view import open_users
 from fedpriv.datasets.stackexchange.rosters import (
@@ -40,11 +42,13 @@ from fedpriv.datasets.stackexchange.splits import (
     divide,
     keep_bounded,
 )
-from fedpriv.datasets.stackexchange.tag_view import TEXT_ROWS, TagView, write_tag_view
+from fedpriv.datasets.stackexchange.tag_view import TagView, write_tag_view
 from fedpriv.datasets.stackexchange.tag_view import open_view as open_tag_view
 from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, build_vocabulary
 from fedpriv.hashes import Progress, document_sha256
 
+ROSTER_FILE = "roster.json"
+_ABOUT_ROSTER = ("rule", "how", "looks_at_data", "seed", "min_sentences")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 DIAGNOSTIC_FACTS = (
@@ -56,17 +60,29 @@ DIAGNOSTIC_FACTS = (
 """Values of a view's provenance that are counted on rostered users, and so are not released."""
 
 
-def _read_roster_ids(parent: Path) -> tuple[str, ...]:
-    """Return the ids of a roster, from a view of it that is there.
+def write_roster(folder: Path, ids: Sequence[str]) -> None:
+    """Write the list of a roster's ids, in order, readable by its owner alone."""
+    path = folder / ROSTER_FILE
+    path.touch(0o600)
+    path.write_text(json.dumps(list(ids)), "utf-8")
+
+
+def _read_roster_ids(directory: Path, name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids of a roster of a corpus, which are those that its manifest was written for.
 
     Raises:
-        ValueError: there is no view, or it is damaged.
+        ValueError: the list is missing or damaged.
     """
-    found = sorted(parent.glob(f"*/{manifests.VIEW_FILE}"))
-    if not found:
-        raise ValueError(f"{parent} holds no view; import the corpus again")
-    manifests.read_view(found[0].parent)
-    return tuple(json.loads((found[0].parent / "users.json").read_text("utf-8"))["roster"])
+    path = directory / "rosters" / name / ROSTER_FILE
+    try:
+        ids = tuple(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{path}, the ids of roster {name!r}, is damaged ({error})") from error
+    if roster_sha256(ids) != entry["sha256"]:
+        raise ValueError(
+            f"{path} has other ids than roster {name!r} was made of; put the file back from a copy"
+        )
+    return ids
 
 
 def _describe_vocabulary(vocabulary: RosterVocabulary, split: Split) -> dict[str, object]:
@@ -241,22 +257,11 @@ class Corpus:
                     "`fedpriv data part` with --select "
                     f"{'public' if split.selecting else 'last'}"
                 )
-            ids = _read_roster_ids(self.directory / "rosters" / roster)
+            ids = _read_roster_ids(self.directory, roster, entry)
             declared = entry["rule"] == "declared"
             self.make_view(ids, split, folder.parent, progress, declared=declared)
 
-        found = self.find_view(roster, split.name, make)
-        if self.is_part or (found / TEXT_ROWS).is_file():
-            return found
-        # Of an earlier version, which did not say where an example's text is. It goes last: it may
-        # be the only one that has the roster's ids.
-        try:
-            old = found.rename(found.with_name(f".{found.name}.old"))
-        except OSError:  # cannot be written to: words can be trained on all the same
-            return found
-        found = self.find_view(roster, split.name, make)
-        shutil.rmtree(old)
-        return found
+        return self.find_view(roster, split.name, make)
 
     def find_view(self, roster: str, name: str, make: Callable[[Path], object]) -> Path:
         """Return the folder of a view, which is made if need be: in the cache if not in the corpus.
@@ -367,12 +372,18 @@ class Corpus:
         return keep_bounded(store, roster, division.training, most, elsewhere_rostered=declared)
 
     def listed(self) -> tuple[str, ...]:
-        """Return the ids of the default roster, from a view that is there; none is made.
+        """Return the ids of the default roster.
 
         Raises:
-            ValueError: there is none, or it is damaged.
+            ValueError: the list is damaged.
         """
-        return _read_roster_ids(self.directory / "rosters" / self.default_roster)
+        name = self.default_roster
+        return _read_roster_ids(self.directory, name, self.manifest["rosters"][name])
+
+    def whole_roster_sha256(self, name: str) -> str:
+        """Return the hash of a roster's ids; on a part of a corpus that of the whole's roster."""
+        entry = self.manifest["rosters"][name]
+        return entry.get("whole_sha256", entry["sha256"])
 
     def texts(self, kind: Text) -> Sequence[str] | None:
         """Return what views' examples have as texts, by `TagExamples.texts`; None if not kept.
@@ -398,41 +409,59 @@ class Corpus:
     def add_roster(self, spec: RosterSpec) -> TagView:
         """Choose a roster, make its view and list it in the manifest; no new import.
 
+        Processes that add rosters wait for each other.
+
         Raises:
             ValueError: the name is taken, or the corpus cannot give such a roster. The corpus is
                 then as it was.
         """
-        if spec.name in self.manifest["rosters"]:
-            raise ValueError(
-                f"corpus {self.name!r} already has a roster {spec.name!r}, and rosters are "
-                "frozen; choose another name"
-            )
-        store = SentenceStore(self.directory)
-        roster = choose_roster(spec, store.num_sentences())
-        parent = self.directory / "rosters"
-        parent.mkdir(mode=0o700, exist_ok=True)
-        if (parent / spec.name).exists():  # left by an addition that was killed before its listing
-            shutil.rmtree(parent / spec.name)
-        try:
-            facts = self._make_first_view(roster, parent / spec.name)
-        except BaseException:
-            shutil.rmtree(parent / spec.name, ignore_errors=True)
-            raise
-        entry = {
+        roster = choose_roster(spec, SentenceStore(self.directory).num_sentences())
+        about = {
             "rule": spec.rule,
             "how": spec.statement(),
             "looks_at_data": spec.looks_at_data,
             "seed": spec.seed,
             "min_sentences": spec.min_sentences,
-            "num_users": len(roster),
-            "sha256": roster_sha256(roster),
-            **facts,
         }
-        rosters = {**self.manifest["rosters"], spec.name: entry}
-        self.manifest = manifests.write(self.directory, {**self.manifest, "rosters": rosters})
-        return self.view(
-            spec.name, split=BY_THREAD if facts["split"] == BY_THREAD.name else BY_SENTENCE
-        )
+        split = self._list_roster(spec.name, roster, about)
+        return self.view(spec.name, split=BY_THREAD if split == BY_THREAD.name else BY_SENTENCE)
+
+    def adopt_rosters(self, earlier: Path) -> None:
+        """Add the rosters that an earlier copy of this corpus has, and this one has not.
+
+        Raises:
+            ValueError: the earlier copy's manifest, or the list of a roster's ids, is damaged.
+        """
+        for name, entry in manifests.read_entries(earlier)["rosters"].items():
+            if name not in self.rosters:
+                ids = _read_roster_ids(earlier, name, entry)
+                self._list_roster(name, ids, {key: entry[key] for key in _ABOUT_ROSTER})
+
+    def _list_roster(self, name: str, ids: Sequence[str], about: Mapping[str, Any]) -> str:
+        """Make a roster's first view and list it; return the name of the view's split."""
+        place = hashlib.sha256(str(self.directory.resolve()).encode()).hexdigest()[:16]
+        with locked(f"rosters-{place}", cache_dir()):
+            listed = self.manifest["rosters"]
+            if (self.directory / manifests.FILE_NAME).is_file():  # others may have added some
+                listed = {**manifests.read_entries(self.directory)["rosters"], **listed}
+            if name in listed:
+                raise ValueError(
+                    f"corpus {self.name!r} already has a roster {name!r}, and rosters are frozen; "
+                    "choose another name"
+                )
+            folder = self.directory / "rosters" / name
+            if folder.exists():  # left by an addition that was killed before its listing
+                shutil.rmtree(folder)
+            try:
+                facts = self._make_first_view(ids, folder)
+                write_roster(folder, ids)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            entry = {**about, "num_users": len(ids), "sha256": roster_sha256(ids), **facts}
+            found = {**self.manifest, "rosters": {**listed, name: entry}}
+            self.manifest = manifests.write(self.directory, found)
+        return facts["split"]
 
     def _make_first_view(self, roster: Sequence[str], parent: Path) -> dict[str, Any]:
         """Make the view that a new roster is published with, and return its facts.

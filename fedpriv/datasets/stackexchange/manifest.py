@@ -1,6 +1,6 @@
 """Manifest of a prepared corpus: its description, its source, and a checksum of each file.
 
-`manifest.json`, format "fedpriv-corpus", version 2. It is written last and replaced atomically, so
+`manifest.json`, format "fedpriv-corpus", version 3. It is written last and replaced atomically, so
 a directory with a valid manifest is complete. A view has a small one, `view.json`: views
 are made when they are first asked for.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from fedpriv.hashes import document_sha256, file_sha256
 
 FORMAT = "fedpriv-corpus"
-VERSION = 2
+VERSION = 3
 FILE_NAME = "manifest.json"
 VIEW_FILE = "view.json"
 PART = "part"
@@ -34,6 +34,18 @@ def read(directory: Path) -> dict:
 
     Raises:
         ValueError: no corpus, an unknown format or version, or damage; says which.
+    """
+    manifest = read_entries(directory)
+    for name, entry in manifest["files"].items():
+        _check(directory / name, entry, deep=entry["bytes"] <= _CHECKED_ON_OPEN)
+    return manifest
+
+
+def read_entries(directory: Path) -> dict:
+    """Return the manifest of a corpus directory, whatever has become of the files it lists.
+
+    Raises:
+        ValueError: no corpus, an unknown format or version, or the manifest is damaged.
     """
     path = directory / FILE_NAME
     if not path.is_file():
@@ -54,8 +66,6 @@ def read(directory: Path) -> dict:
         )
     if manifest.get(_DIGEST) != _digest(manifest):
         raise ValueError(f"{path} was edited or damaged; import the corpus again")
-    for name, entry in manifest["files"].items():
-        _check(directory / name, entry, deep=entry["bytes"] <= _CHECKED_ON_OPEN)
     return manifest
 
 

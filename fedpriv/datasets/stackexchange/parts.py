@@ -27,7 +27,7 @@ import numpy as np
 from fedpriv.datasets.arrays import offsets
 from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
-from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus, write_roster
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.datasets.stackexchange.sentence_store import BATCH_SENTENCES, TEXTS, Sentences
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
@@ -156,6 +156,7 @@ class _Source:
             shutil.copyfile(self.folder / public, where / public)
         ids = {"roster": list(listed), "public": list(self.view.public_users)}
         (where / "users.json").write_text(json.dumps(ids), "utf-8")
+        write_roster(where.parent, listed)
         rows, num_own = self._write_examples(where, listed, frozenset(held))
         num_public = len(rows) - num_own
         if "sentences" in self.arrays:  # where an earlier version made the view, they are unknown
@@ -236,6 +237,7 @@ def _write(
                 **facts,
                 "num_users": len(listed),
                 "sha256": roster_sha256(listed),
+                "whole_sha256": whole["rosters"][name]["sha256"],
             }
         },
         "files": manifests.describe_files(part, part),

@@ -1,7 +1,7 @@
 """The sentences of a prepared corpus, grouped by user: what every roster's view is made from.
 
 Files, one dimension each, in `sentences/` (U users in sorted order, S sentences, a user's
-sentences in the order they were added):
+sentences in the order of their posts' numbers, or where these are not known as they were added):
 
     user_offsets int64 (U + 1)  first sentence of each user
     word_offsets int64 (S + 1)  first entry of each sentence in the three files below

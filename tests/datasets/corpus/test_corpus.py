@@ -1,5 +1,7 @@
 """A corpus as it is written: vocabulary, examples, splits, rosters and what is counted."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -241,6 +243,25 @@ def test_a_roster_can_be_added_later_once(corpus):
     again.verify()
     with pytest.raises(ValueError, match="frozen"):
         again.add_roster(RosterSpec(name="two", rule="first-sorted", size=1))
+
+
+def test_rosters_that_are_added_at_once_are_all_there(corpus):
+    """Each is added by who opened the corpus before the others were listed."""
+    names = [f"drawn-{n}" for n in range(6)]
+    there = {name: Corpus.open(corpus.directory) for name in names}
+    first = {**corpus.manifest["rosters"]}
+
+    def add(name):
+        spec = RosterSpec(name=name, rule="seeded", size=2, seed=len(name))
+        return there[name].add_roster(spec).roster
+
+    with ThreadPoolExecutor(6) as pool:
+        made = dict(zip(names, pool.map(add, names), strict=True))
+    found = Corpus.open(corpus.directory)
+    assert set(found.rosters) == {*first, *names}
+    assert {name: found.view(name, split=BY_SENTENCE).roster for name in names} == made
+    with pytest.raises(ValueError, match="'drawn-0'"):  # also of who has not seen it
+        corpus.add_roster(RosterSpec(name="drawn-0", rule="seeded", size=2, seed=1))
 
 
 def test_a_roster_that_cannot_be_made_leaves_the_corpus_as_it_was(corpus):

@@ -4,7 +4,6 @@ import json
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedpriv.datasets.stackexchange import manifest
@@ -89,18 +88,6 @@ def test_a_view_is_made_once_and_the_first_is_kept(corpus, monkeypatch):
     assert [child.name for child in path.parent.iterdir() if child.name[0] == "."] == []
     monkeypatch.setattr(Corpus, "make_view", None)
     assert content(corpus.view(split=split)) == first
-
-
-def test_a_view_of_an_earlier_version_is_made_again(corpus):
-    """Red where it stays, and says of no example where its text is."""
-    expected = corpus.view().columns.texts
-    folder = corpus.view_folder(corpus.default_roster, Split())
-    (folder / "sentences.npy").unlink()
-    facts = json.loads((folder / "view.json").read_text("utf-8"))
-    del facts["files"]["sentences.npy"]
-    (folder / "view.json").write_text(json.dumps(facts), "utf-8")
-    np.testing.assert_array_equal(corpus.view().columns.texts, expected)
-    assert [child.name for child in folder.parent.iterdir()] == [folder.name]
 
 
 def test_a_damaged_view_is_named_with_what_to_do(corpus):

@@ -17,7 +17,9 @@ from safetensors.torch import load_file, save_file
 from fedpriv.datasets import encoders
 from fedpriv.datasets.encoders import Encoder, add_encoder, check_files, find_encoder
 from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings, reduce_encoder, unit_rows
+from fedpriv.datasets.stackexchange.parts import cut_corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
@@ -198,7 +200,9 @@ WORDS = ("company", "start", "fund", "tax", "law", "pay")
 TITLES = [f"how to {a} the {b}" for a, b in product(WORDS, WORDS) if a != b]
 
 
-def write_corpus(folder, rostered="start a company", *, users=6, public=TITLES, **description):
+def write_corpus(
+    folder, rostered="start a company", *, users=6, public=TITLES, few=("u0", "u1"), **description
+):
     """Write a corpus of 12 public users, who ask and answer rostered users' questions."""
     facts = {"name": "c", "synthetic": True, "source": {}, "licence": "CC0-1.0", "credit": "nobody"}
     with CorpusWriter(folder, CorpusDescription(**facts | description)) as writer:
@@ -219,8 +223,8 @@ def write_corpus(folder, rostered="start a company", *, users=6, public=TITLES, 
                     )
                 )  # fmt: skip
         rosters = [
-            RosterSpec(name=name, rule="declared", ids=[f"u{n}" for n in range(number)])
-            for name, number in (("all", 6), ("few", 2))
+            RosterSpec(name=name, rule="declared", ids=ids)
+            for name, ids in (("all", [f"u{n}" for n in range(6)]), ("few", few))
         ]
         return writer.finish(rosters, default_roster="all")
 
@@ -304,8 +308,43 @@ def test_components_of_users_on_the_roster_are_refused(tmp_path, other):
     experiment = load_experiment("encoder-tags")
     task = EncodedTagPredictionTask(encoder=found.id, roster="few")
     assert len(task(experiment, corpus).roster) == 2
-    with pytest.raises(ValueError, match="outside roster 'few', of whom some may be on roster"):
+    with pytest.raises(ValueError, match="'few'"):
         replace(task, roster=other)(experiment, corpus)
+
+
+@pytest.mark.parametrize(("name", "twice"), [("c", False), ("another", False), ("c", True)])
+def test_components_are_of_a_roster_and_not_of_its_name(tmp_path, name, twice):
+    """Another list of ids that is called alike: users whose titles were taken are on it.
+
+    So they are where the encoder was reduced again, for the list that it is used with.
+    """
+    _, found = reduced(write_corpus(tmp_path / "c"), write_tiny_bert(tmp_path / "t"), roster="few")
+    there = write_corpus(tmp_path / "d", name=name, few=("u2", "u3"))
+    make_embeddings(there, Encoder(found), ("title",), processes=1)
+    if twice:
+        found = reduce_encoder(there, Encoder(found), 2, roster="few")
+        make_embeddings(there, Encoder(found), ("title",), processes=1)
+    task = EncodedTagPredictionTask(encoder=found.id, roster="few")
+    with pytest.raises(ValueError, match="'few'"):
+        task(load_experiment("encoder-tags"), there)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("roster", ["few", "all"])
+def test_on_parts_of_a_corpus_components_are_of_the_wholes_roster(tmp_path, roster):
+    """A node's part lists its own users alone."""
+    corpus = write_corpus(tmp_path / "c")
+    _, found = reduced(corpus, write_tiny_bert(tmp_path / "tiny"), roster="few")
+    folder = cut_corpus(corpus, tmp_path / "parts", nodes=2, roster=roster).folder
+    task = EncodedTagPredictionTask(encoder=found.id)
+    for part, users in (("node-1", 1), ("server", 2)):
+        here = Corpus.open(folder / part)
+        make_embeddings(here, Encoder(found), ("title",), processes=1)
+        if roster == "few":
+            assert len(task(load_experiment("encoder-tags"), here).roster) == users
+        else:
+            with pytest.raises(ValueError, match="'few'"):
+                task(load_experiment("encoder-tags"), here)
 
 
 def test_the_command_adds_an_encoder_that_embeds(tmp_path):

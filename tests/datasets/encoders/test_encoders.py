@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from fedpriv.datasets import encoders
 from fedpriv.datasets.encoders import (
+    CONFIG,
     Encoder,
     add_encoder,
     check_files,
@@ -372,6 +375,48 @@ class TestFiles:
             )
         assert encoders.added_encoders() == ()
 
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"num_hidden_layers": 3_000_000},
+            {"num_hidden_layers": 900},
+            {"model_type": "albert", "num_hidden_groups": 10**6, "embedding_size": 16},
+            {"max_position_embeddings": 10**8},
+            {"vocab_size": 9 * 10**6},
+            {"intermediate_size": 9 * 10**6},
+        ],
+        ids=str,
+    )
+    def test_numbers_beyond_the_weights_are_refused_before_they_are_built(
+        self, folder, tmp_path, value
+    ):
+        """A model of few weights is small, whatever its configuration asks for."""
+
+        class TooLargeError(BaseException):
+            pass
+
+        built = []
+
+        def count(_module, _name, given):
+            built.append(given.numel() if isinstance(given, torch.Tensor) else 0)
+            if len(built) > 5000 or sum(built) > 10**9:
+                raise TooLargeError
+
+        shutil.copytree(folder, tmp_path / "odd")
+        (tmp_path / "odd/sentence_bert_config.json").unlink()
+        path = tmp_path / "odd" / CONFIG
+        path.write_text(json.dumps(json.loads(path.read_text()) | value))
+        modules = nn.modules.module
+        with ExitStack() as stack:
+            for register in (
+                modules.register_module_module_registration_hook,
+                modules.register_module_parameter_registration_hook,
+            ):
+                stack.callback(register(count).remove)
+            with pytest.raises(ValueError, match=CONFIG):
+                add_encoder(tmp_path / "odd")
+        assert encoders.added_encoders() == ()
+
     @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
     def test_folders_as_sentence_transformers_saves_them_since_version_5_4(self, tmp_path, pooling):
         """The length is in the tokeniser's settings, and pooling is named."""
@@ -533,6 +578,17 @@ def test_the_longest_text_fits_the_positions(tmp_path, positions):
     assert encoder.max_tokens == positions
     rows = encoder.encode(["a " * 500, "a " * 400, "a"])
     np.testing.assert_array_equal(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("given", ["a text", ["pay", float("nan")], ["pay", None]], ids=str)
+def test_what_is_no_list_of_texts_is_refused(folder, given):
+    """One text would be a row for each of its letters."""
+    encoder, rows = opened(folder), np.zeros((len(given), 16), np.float32)
+    calls = [encoder.encode, encoder.tokens, lambda texts: encode_texts(encoder, texts, rows)]
+    for call in calls:
+        with pytest.raises(ValueError, match="text"):
+            call(given)
+    assert not rows.any()
 
 
 def test_a_lone_half_of_a_character_is_text(folder):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from fedpriv.datasets.importers.locate import (
 )
 from fedpriv.datasets.importers.synthetic import NAME, Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 
 TINY = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2)
 
@@ -196,6 +199,43 @@ def test_a_damaged_entry_of_the_cache_is_made_again(dump):
     (directory / "users.json").write_text("[]")
     with pytest.raises(ValueError, match=r"users\.json"):  # by name, with no raw file to go by
         resolve_corpus("onstartups", allow_synthetic=False)
+
+
+@pytest.mark.parametrize("file", ["users.json", "sentences/words.npy", "rosters"])
+def test_rosters_that_were_added_outlive_damage(dump, file):
+    """Frozen lists are of no dump: whoever is on one stays, in that order, and no other is."""
+    corpus = resolve_corpus(str(dump), allow_synthetic=False)
+    ids = sorted(SentenceStore(corpus.directory).users)[2:20:3]
+    corpus.add_roster(RosterSpec(name="team", rule="declared", ids=[*ids, "elsewhere"]))
+    corpus.add_roster(RosterSpec(name="drawn", rule="seeded", size=5, seed=3))
+    wanted = {name: corpus.view(name).roster for name in corpus.rosters}
+    entries = corpus.manifest["rosters"]
+    if file == "rosters":  # all views, and not the lists
+        for view in (corpus.directory / file).glob("*/*/view.json"):
+            shutil.rmtree(view.parent)
+        (corpus.directory / "users.json").write_bytes(b"[]")
+    else:
+        path = corpus.directory / file
+        path.write_bytes(path.read_bytes()[:-1])
+    again = resolve_corpus(str(dump), allow_synthetic=False)
+    assert {name: again.view(name).roster for name in again.rosters} == wanted
+    assert again.manifest["rosters"] == entries
+    assert contents(again.directory.parent) == {again.directory.name}
+
+
+def test_a_list_that_is_damaged_too_is_kept_and_named(dump):
+    corpus = resolve_corpus(str(dump), allow_synthetic=False)
+    corpus.add_roster(RosterSpec(name="team", rule="declared", ids=["elsewhere"]))
+    listed = corpus.directory / "rosters" / "team" / "roster.json"
+    listed.write_text('["another"]')
+    (corpus.directory / "users.json").write_text("[]")
+    kept = corpus.directory.with_name(f".damaged-{corpus.directory.name}")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=re.escape(str(kept))):
+            resolve_corpus(str(dump), allow_synthetic=False)
+    assert (kept / "rosters" / "team" / "roster.json").is_file()
+    shutil.rmtree(kept)
+    assert "team" not in resolve_corpus(str(dump), allow_synthetic=False).rosters
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path):

@@ -11,7 +11,8 @@ from xml.sax.saxutils import quoteattr
 import py7zr
 import pytest
 
-from fedpriv.datasets.importers.dump import import_stackexchange, open_dump
+from fedpriv.datasets.importers import dump as importer
+from fedpriv.datasets.importers.dump import Dump, import_stackexchange, open_dump
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
@@ -87,6 +88,65 @@ def test_what_is_dropped_is_counted(tmp_path):
         "rostered": 1,
         "public": 0,
     }
+
+
+ILLEGAL = (
+    "&#x0E;",
+    "&#14;",
+    "&#x0;",
+    "&#xD800;",
+    "&#xFFFE;",
+    "&#x110000;",
+    "&#99999999999;",
+    "\x0b",
+)
+
+
+@pytest.mark.parametrize("illegal", ILLEGAL)
+def test_a_character_that_xml_does_not_allow_costs_no_more_than_itself(
+    tmp_path, monkeypatch, illegal
+):
+    """Wherever a piece of the file ends: all posts are there, without that character alone."""
+    clean, odd = tmp_path / "clean", tmp_path / "odd"
+    clean.write_text(document(*ROWS).replace("legal?", "legal&#x41;\ud7ff\ufffd?"), "utf-8")
+    odd.write_text(
+        clean.read_text("utf-8")
+        .replace("How to sue", f"How{illegal} to sue")
+        .replace("legal", f"{illegal}le{illegal}gal"),
+        "utf-8",
+    )
+    wanted = [*Dump(clean, clean).rows()]
+    for chunk in (1, 2, 7, 64, 1 << 18):
+        monkeypatch.setattr(importer, "_CHUNK", chunk)
+        dump = Dump(odd, odd)
+        assert [*dump.rows()] == wanted and dump.num_illegal == 3
+    assert len(wanted) == len(ROWS)
+
+
+def test_a_character_that_xml_does_not_allow_is_counted(tmp_path):
+    rows = [line.replace("How", "How&#x0E;") for line in ROWS]
+    dropped = imported(tmp_path, *rows).manifest["dropped"]
+    assert [number for why, number in dropped.items() if "XML" in why] == [1]
+
+
+def test_the_order_of_rows_changes_no_byte_of_a_corpus(tmp_path):
+    """So the split by sentence, which is of a sentence's place among its user's, is the same."""
+    rows = [
+        *ROWS,
+        *(answer(n, 2, INSIDE, body=f"<p>Word{n}. More!</p>") for n in (12, 100, 20, 3000)),
+    ]
+    made = []
+    for name, order in {"a": rows, "b": rows[::-1], "c": [*rows[5:], *rows[:5]]}.items():
+        (tmp_path / name).mkdir()
+        corpus = imported(tmp_path / name, *order)
+        corpus.view(split=BY_SENTENCE)
+        files = {
+            path.relative_to(corpus.directory): path.read_bytes()
+            for path in corpus.directory.rglob("*")
+            if path.is_file() and path.name != "manifest.json"
+        }
+        made.append(files)
+    assert made[0] == made[1] == made[2] and len(made[0]) > 10
 
 
 def test_foreign_titles_are_measured_and_can_be_dropped(tmp_path):

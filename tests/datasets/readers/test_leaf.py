@@ -144,6 +144,12 @@ def test_a_line_of_another_length_is_refused(tmp_path, x, y):
         read_leaf_shakespeare(save(tmp_path / "p.json", document(a=([x], [y]))))
 
 
+def test_one_name_spelt_in_two_ways_is_one_user(tmp_path):
+    content = document(**{"ann": ([[1]], [0]), "ann\0": ([[2]], [1])})
+    with pytest.raises(ValueError, match="'ann' is there twice"):
+        read_leaf(save(tmp_path / "a.json", content))
+
+
 def test_a_user_in_two_files_and_no_file_at_all(tmp_path):
     for name in ("one.json", "two.json"):
         save(tmp_path / name, femnist())

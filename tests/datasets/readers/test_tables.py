@@ -3,6 +3,7 @@
 import csv
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_users_of_a_file(tmp_path, kind):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"names": ("who", "age", "other", "note")}, "no column 'back'"),
+        ({"names": ("who", "age", "other", "note")}, "no column 'back'; it has who, age, other, n"),
         ({"rows": [("zoe", float("nan"), 1, "x")]}, "'age' holds no finite number"),
         ({"rows": [("zoe", None, 1, "x")]}, "'age' holds no finite number"),
         ({"rows": [("", 1.0, 1, "x")]}, "who"),
@@ -68,6 +69,15 @@ def test_bad_files_are_one_line_without_values(tmp_path, kind, change, said):
     with pytest.raises(ValueError, match=said) as error:
         read_table(path, TABLE, examples)
     assert "visits" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_quote_that_its_line_does_not_close_takes_nobodys_rows(tmp_path):
+    """Refused where it is read whole; where line breaks are declared, a text has several lines."""
+    path, lines = tmp_path / "visits.csv", ["who,age,back", 'ann,40,1,"a', "bob,50,0", 'cy,1,1,b"']
+    path.write_text("\n".join([lines[0] + ",note", *lines[1:], ""]), "utf-8")
+    with pytest.raises(ValueError, match=r"visits\.csv, line 2"):
+        read_table(path, TABLE, examples)
+    assert list(read_table(path, replace(TABLE, line_breaks=True), examples)) == ["ann"]
 
 
 @pytest.mark.parametrize("name", ["gone.csv", "gone.parquet", "a.pkl", "a.npy"])
@@ -156,7 +166,8 @@ def test_a_real_data_set(tmp_path):
         ([1, 2], "a list is no data set of one split"),
         (Rows({"label": [1]}), "no column 'writer'; it has label"),
         (Rows({"writer": ["a", None]}), "row 2 of the data set: column 'writer' names no one"),
-        (Rows({"writer": []}), "names no one"),
+        (Rows({"writer": [1.0, 2.0]}), "row 1 of the data set: column 'writer' holds a float"),
+        (Rows({"writer": []}), "no row"),
     ],
 )
 def test_other_data_sets_are_refused(given, said):

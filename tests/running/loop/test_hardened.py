@@ -40,6 +40,12 @@ def train(plan, out, backend):
     return fp.averaging(plan, roster=ROSTER, params=PARAMS, out=out, secure=True)(backend)
 
 
+@pytest.mark.parametrize("roster", ["".join(map(chr, range(40, 80))), [*ROSTER[:39], "u0 "]])
+def test_a_roster_is_a_list_of_40_people(roster):
+    with pytest.raises(ValueError, match=r"one text|'u0 '"):
+        fp.averaging(EXACT, roster=roster, params=PARAMS, secure=True)(Ones())
+
+
 FLOAT_PLAN = replace(EXACT, mechanism=replace(EXACT.live_mechanism, bound=Clip(l2_clip_norm=1.0)))
 
 
