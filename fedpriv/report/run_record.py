@@ -42,6 +42,7 @@ _OBJECTS = (
     "start",
     "side_information",
     "settings",
+    "files",
 )
 DECIDED = "decided_"
 """Prefix of values that a method decided on, from what it had released."""
@@ -142,8 +143,7 @@ class RunRecord:
     @property
     def files(self) -> tuple[str, ...]:
         """Names of files that the task brought; one that is not a plain name here is left out."""
-        named = self.description.get("files")
-        found = [str(name) for name in named] if isinstance(named, list) else []
+        found = sorted(map(str, _mapping(self.description.get("files"))))
         here = {path.name for path in self.directory.iterdir() if path.is_file()}
         return tuple(name for name in found if name in here)
 
@@ -322,6 +322,15 @@ def read_run(directory: str | Path) -> RunRecord:
     path, ledger = directory / DOCUMENT, directory / LEDGER
     if not path.is_file() and not ledger.is_file():
         raise ValueError(f"{directory} is not a run folder: it has no {DOCUMENT}, and no {LEDGER}")
+    # What states values of the ledger is read before it: of a run under way it has them then.
+    summary, finished = directory / "summary.json", dict[str, Any]()
+    if summary.is_file():
+        try:
+            finished = read_object(summary)
+        except ValueError as error:
+            raise ValueError(f"{summary} cannot be read: {error}") from error
+    attempts = tuple(json_lines.read(directory / "rounds.jsonl"))
+    diagnostics = tuple(json_lines.read(directory / "diagnostics.jsonl"))
     sealed = read_sealed(directory)
     description = describe_from_ledger(sealed) if sealed.document is None else sealed.document
     for name in _OBJECTS:
@@ -330,17 +339,11 @@ def read_run(directory: str | Path) -> RunRecord:
     for name, value in _mapping(description.get("experiment")).items():
         if isinstance(value, Mapping | list):
             raise ValueError(f"{path}: option {name} is {value!r}, neither a number nor a word")
-    summary, finished = directory / "summary.json", {}
-    if summary.is_file():
-        try:
-            finished = read_object(summary)
-        except ValueError as error:
-            raise ValueError(f"{summary} cannot be read: {error}") from error
     found = RunRecord(
         sealed=sealed,
         description=description,
-        attempts=tuple(json_lines.read(directory / "rounds.jsonl")),
-        diagnostics=tuple(json_lines.read(directory / "diagnostics.jsonl")),
+        attempts=attempts,
+        diagnostics=diagnostics,
         summary=finished,
         devices=tuple(
             row["device"] if is_device_name(row.get("device")) else None

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def make_document(
         # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
         "versions": {"fedpriv": __version__, **library_versions()},
         "measures": [measure.to_json() for measure in task.measures],
-        "files": sorted(files),
+        "files": {name: sha256(files[name]).hexdigest() for name in sorted(files)},
         "baseline": {
             "majority_class_accuracy": corpus.get("majority_class_accuracy"),
             **described.baseline,
