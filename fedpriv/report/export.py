@@ -43,7 +43,6 @@ from fedpriv.report import theme
 from fedpriv.report.head import badges, privacy_terms
 from fedpriv.report.run_record import RunRecord, read_run, spent
 from fedpriv.report.wording import (
-    SPENT_ALL_THE_SAME,
     epsilon,
     figure,
 )
@@ -188,10 +187,11 @@ def which_model(
     if run.selection["selected"] not in PUBLIC_MODELS:
         judged = "judged" in run.selection
         return f"{name}, selected on public examples" if judged else f"{name}, not judged"
-    return (
+    found = (
         f"{name}, selected on public examples over what private training released: it is made of "
-        f"public examples alone. {SPENT_ALL_THE_SAME.removesuffix('.')}"
+        "public examples alone"
     )
+    return f"{found}. {run.spent_all_the_same}" if run.spent_all_the_same else found
 
 
 def has_vocabulary(run: RunRecord) -> bool:

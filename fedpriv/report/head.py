@@ -25,7 +25,6 @@ from fedpriv.report.estimate import (
 from fedpriv.report.run_record import RunRecord, guaranteed, spent
 from fedpriv.report.wording import (
     NOTHING,
-    SPENT_ALL_THE_SAME,
     difference,
     direction,
     epsilon,
@@ -339,12 +338,12 @@ def head_of(
     found = key_figures(run, replicates)
     # What the run is judged by, then whether it went as planned, then its other figures.
     judged = 2 if len(found) > 1 and found[1][0].startswith("Gain") else 1
-    returned, useless = describe_returned_model(run.summary)
+    returned, _ = describe_returned_model(run.summary)
     about = ": ".join(filter(None, ("" if run.label == run.name else run.name, run.about)))
     return {
         "badges": badges(run, statement),
         "returned": returned,
-        "spent_all_the_same": SPENT_ALL_THE_SAME if useless and run.private else "",
+        "spent_all_the_same": run.spent_all_the_same,
         "leads": [*([about] if about else []), " · ".join(_where(run))],
         "figures": [*found[:judged], failures_figure(run), rounds_figure(run), *found[judged:]],
         "provenance": provenance_of(run),

@@ -185,6 +185,18 @@ class RunRecord:
         """Whether selection returned a model that public examples alone made."""
         return self.selection.get("selected") in PUBLIC_MODELS
 
+    @property
+    def spent_all_the_same(self) -> str:
+        """Remark on a returned model that public examples alone made; "" on any other."""
+        if not self.returns_public or not self.private:
+            return ""
+        spent = "ε was spent on training and holds of the checkpoints"
+        if any(
+            self.corpus.get(name) for name in ("public_of_rostered", "public_train_of_rostered")
+        ):
+            return spent
+        return f"{spent}; the returned model saw no rostered user's data"
+
     def reached(self, name: str, rows: tuple[Row, ...]) -> float | None:
         """Return a figure of the returned model; of rounds their last where none was selected."""
         if not self.selection:

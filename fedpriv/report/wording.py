@@ -17,13 +17,6 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NOTHING = "–"
 
 
-SPENT_ALL_THE_SAME = (
-    "ε was spent on training and holds of the checkpoints; the returned model saw no rostered "
-    "user's data."
-)
-"""Remark on a returned model that public examples alone made."""
-
-
 def percent(value: float | None, digits: int = 1) -> str:
     r"""Return a share as a percentage, with a space that does not break.
 

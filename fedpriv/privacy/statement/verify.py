@@ -379,7 +379,7 @@ def _check(name: str, compare: Callable[[], str | None]) -> Check | None:
     return None if text is None else Check(name=name, ok=True, text=text)
 
 
-_FILES = {"experiment": DOCUMENT, "rounds": ROUNDS, "diagnostics": DIAGNOSTICS, "summary": SUMMARY}
+_FILES = {"rounds": ROUNDS, "diagnostics": DIAGNOSTICS, "summary": SUMMARY}
 
 
 class _Differs(ValueError):
