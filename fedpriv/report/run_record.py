@@ -43,6 +43,7 @@ _OBJECTS = (
     "side_information",
     "settings",
     "files",
+    "user_defined",
 )
 DECIDED = "decided_"
 """Prefix of values that a method decided on, from what it had released."""
@@ -99,6 +100,15 @@ class RunRecord:
     def options(self) -> Row:
         """The experiment's options by their command-line names."""
         return _mapping(self.description.get("experiment"))
+
+    @property
+    def described_options(self) -> Row:
+        """The options, and where user-defined code runs in their place its name."""
+        found = dict(self.options)
+        for path, name in _mapping(self.description.get("user_defined")).items():
+            found = {n: v for n, v in found.items() if n != path and not n.startswith(f"{path}.")}
+            found[path] = f"user-defined: {name}"
+        return found
 
     @property
     def plan(self) -> Row:
@@ -184,6 +194,19 @@ class RunRecord:
     def returns_public(self) -> bool:
         """Whether selection returned a model that public examples alone made."""
         return self.selection.get("selected") in PUBLIC_MODELS
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether values of rounds are of an aggregate of the models released by then."""
+        return self.options.get("aggregate") not in (None, "none")
+
+    @property
+    def round_model(self) -> str:
+        """Model that values of a round are of."""
+        turn = self.words.turn
+        if self.aggregates:
+            return f"the '{self.options['aggregate']}' aggregate of each {turn}"
+        return f"the model after each {turn}"
 
     @property
     def spent_all_the_same(self) -> str:
@@ -479,6 +502,16 @@ def rho_spent(run: RunRecord) -> tuple[list[int], list[float]]:
     prices = (rho_of(charge.event, state.plan.relation) for charge in state.charges)
     spent, counts = [0.0, *accumulate(prices)], _charged_before(state)
     return list(counts), [spent[count] for count in counts.values()]
+
+
+_MOST_PRICED = 20
+
+
+def epsilon_spent(run: RunRecord) -> tuple[list[int], list[float]]:
+    """Return about twenty released rounds and ε spent by then, by the ledger alone."""
+    made = list(_charged_before(run.sealed.state).items())
+    every = made[:: -max(1, math.ceil(len(made) / _MOST_PRICED))][::-1]
+    return [n for n, _ in every], [_epsilon(run.sealed.state.plan, c).value for _, c in every]
 
 
 def _charged_before(state: LedgerState) -> dict[int, int]:

@@ -127,6 +127,7 @@ def make_document(
         "description": experiment.description,
         "reference": described.reference,
         "experiment": experiment.options(),
+        **({"user_defined": dict(own)} if (own := components.user_defined) else {}),
         "plan": components.plan.to_json(),
         "corpus": {**corpus, **_recorded(described.place)},
         "side_information": None

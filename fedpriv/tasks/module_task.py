@@ -413,6 +413,14 @@ class ModuleTask(Task):
         self.user_code = (type(self), type(users), module, loss, measures, client_optimizer)
 
     @property
+    def user_defined(self) -> Mapping[str, str]:
+        """As of `Task`; of an optimiser that was given, its name."""
+        if self._client_optimizer is SGD:
+            return super().user_defined
+        name = optimizer_name(self._client_optimizer)
+        return {**super().user_defined, "local.client_optimizer": name}
+
+    @property
     def measures(self) -> tuple[Measure, ...]:
         """The measures, the headline first."""
         return tuple(own.measure for own in self._module_measures())

@@ -13,7 +13,7 @@ from fedpriv.experiments.experiment import Settings
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.export import model_card
 from fedpriv.report.head import key_figures
-from fedpriv.report.page import render
+from fedpriv.report.page import measured_lines, render
 from fedpriv.report.run_record import read_run
 from tests.report.conftest import write_run
 from tests.resealed import reseal
@@ -123,6 +123,26 @@ def test_figures_are_of_the_returned_model(tmp_path):
     assert found["Accuracy"][0] == "37.8\u202f%"
     assert found["Accuracy, public users"][0] == "36.7\u202f%"
     assert all("of the returned model" in found[name][1] for name in found if "ccuracy" in name)
+
+
+@pytest.mark.parametrize(
+    ("rule", "model"),
+    [("none", "the model after each round"), ("ema", "the 'ema' aggregate of each round")],
+)
+def test_curves_say_of_which_model_they_are(tmp_path, rule, model):
+    folder = of(
+        tmp_path / "r", "average x 0.5", judged=JUDGED | {"average x 0.5": JUDGED["average"]}
+    )
+    options = json.loads((folder / "experiment.json").read_text())["experiment"]
+    reseal(folder, experiment=options | {"aggregate": rule})
+    run = read_run(folder)
+    lines = measured_lines(run, run.figures[0])
+    assert len(lines) == 2 and all(line.label.endswith(model) for line in lines)
+    page = words(render(run))
+    assert f"Curves are of {model}; the returned model, the average of the released" in page
+    assert "has 36.7 % on public users and 37.8 % on rostered users" in page
+    plain = write_run(tmp_path / "plain", rounds=4, every=2)
+    assert "Curves are of" not in words(render(read_run(plain)))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -25,6 +26,19 @@ from tests.resealed import reseal
 
 def _labels(*folders) -> list[tuple[str, int]]:
     return [(group.label, len(group.runs)) for group in read_groups(folders)]
+
+
+def test_another_public_only_value_of_each_run_is_explained(make_run, tmp_path) -> None:
+    one, other = (
+        make_run("a", name="one", public_only=0.219),
+        make_run("b", name="other", public_only=0.224),
+    )
+    [section] = sections_of(read_groups([one, other]))
+    said = section.public_only_note
+    assert "21.9\u202f% for one" in said and "22.4\u202f% for other" in said
+    assert said in html.unescape(render(read_groups([one, other])))
+    [same] = sections_of(read_groups([one, make_run("c", name="same", public_only=0.219)]))
+    assert same.public_only_note == ""
 
 
 def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_run) -> None:
