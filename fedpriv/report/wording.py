@@ -176,10 +176,10 @@ def exact(value: object) -> str:
 def markdown_safe(value: object) -> str:
     r"""Return any value as one line of Markdown text that means only itself.
 
-    >>> print(markdown_safe("<b> [x](y) 5*3"))
-    &lt;b> \[x\](y) 5\*3
+    >>> print(markdown_safe("<b> [x](y) 5*3 $a$"))
+    &lt;b> \[x\](y) 5\*3 \$a\$
     """
     text = " ".join(plain(value).split()).replace("&", "&amp;").replace("<", "&lt;")
-    for sign in "\\`*_[]#|":
+    for sign in "\\`*_[]#|$":
         text = text.replace(sign, "\\" + sign)
     return text
