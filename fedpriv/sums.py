@@ -55,6 +55,7 @@ class PartialSum:
         first_error: What the first of them raised: a line, then the traceback where the users'
             data are in this process; None of a secure run, or where it is not known.
         granularity: The grid's spacing; None for a sum of floats.
+        absent: Why users contributed zero without an error of theirs; None as of `first_error`.
     """
 
     total: Mapping[str, Tensor] = field(repr=False)
@@ -62,6 +63,7 @@ class PartialSum:
     num_failed: int = 0
     granularity: float | None = None
     first_error: str | None = field(default=None, repr=False)
+    absent: str | None = field(default=None, repr=False)
 
     def compact(self) -> PartialSum:
         """Return the same sum with every tensor in the smaller of its two forms."""
