@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -36,32 +37,40 @@ def read(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(_object(line))
+            rows.append(parse_object(line))
         except ValueError as error:
             raise ValueError(f"{path}, line {number} is not a JSON object: {error}") from error
     return rows
 
 
-def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Write one object behind the others; the file is made if there is none."""
-    with path.open("a", encoding="utf-8") as out:
-        out.write(json.dumps(row, ensure_ascii=False) + "\n")
+def read_last(path: Path) -> dict[str, Any]:
+    """Return the last object of a file; raise `ValueError` if it holds none.
+
+    Only the end of the file is read, however long it is.
+    """
+    return _last(path)[1]
+
+
+def append(path: Path, row: Mapping[str, Any], *, mode: int = 0o666) -> None:
+    """Write one object behind the others; the file is made, with this mode, if there is none."""
+    made = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
+    with os.fdopen(made, "a", encoding="utf-8") as out:
+        out.write(_line(row))
 
 
 def replace_last(path: Path, row: Mapping[str, Any]) -> None:
-    """Write an object in the place of the last one, in one step: a reader sees either of the two.
+    """Write an object in the place of the last one: a reader sees either of the two.
+
+    Only the end of the file is read and written, so the cost does not grow with the file.
 
     Raises:
         ValueError: If there is none.
     """
-    rows = read(path)
-    if not rows:
-        raise ValueError(f"{path} holds no line to replace")
-    content = _whole(path.read_bytes())
-    before = content[: content.rfind(b"\n", 0, len(content) - 1) + 1]
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(before + (json.dumps(row, ensure_ascii=False) + "\n").encode())
-    os.replace(part, path)
+    start, _ = _last(path)
+    with path.open("r+b") as out:
+        out.seek(start)
+        out.write(_line(row).encode())  # the rest of a longer line is left out as a torn one
+        out.truncate()
 
 
 def cut_torn_line(path: Path) -> None:
@@ -73,19 +82,63 @@ def cut_torn_line(path: Path) -> None:
             os.truncate(path, whole)
 
 
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Return the JSON object in a text.
+
+    Raises:
+        ValueError: If it is none, a name occurs twice in an object (readers differ in which they
+            take), or it is nested too deeply.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_with_names_once)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__}")
+    return value
+
+
+def _with_names_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has {twice!r} twice")
+    return found
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
 def _whole(content: bytes) -> bytes:
     """Return the content up to a last line that was torn."""
     end = content.rfind(b"\n") + 1
     start = content.rfind(b"\n", 0, max(end - 1, 0)) + 1
     try:
-        _object(content[start:end])
+        parse_object(content[start:end])
     except ValueError:
         return content[:start]
     return content[:end]
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    value = json.loads(line)
-    if not isinstance(value, dict):
-        raise ValueError(f"it holds a {type(value).__name__}")
-    return value
+_CHUNK = 1 << 16
+
+
+def _last(path: Path) -> tuple[int, dict[str, Any]]:
+    """Return where the last object of a file begins, and the object."""
+    with path.open("rb") if path.is_file() else BytesIO() as file:
+        size = file.seek(0, os.SEEK_END)
+        length = min(size, _CHUNK)
+        while True:
+            file.seek(size - length)
+            content = file.read(length)
+            # Whole are the last line and, where it is torn, the one before it.
+            if length == size or content.count(b"\n") > 2:
+                break
+            length = min(size, 2 * length)
+    whole = _whole(content)
+    start = whole.rfind(b"\n", 0, max(len(whole) - 1, 0)) + 1
+    if not whole:
+        raise ValueError(f"{path} holds no line")
+    return size - length + start, parse_object(whole[start:])

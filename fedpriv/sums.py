@@ -57,6 +57,7 @@ class PartialSum:
         granularity: The grid's spacing; None for a sum of floats.
         l2_bound: By how much one contribution moves it at most, in l2, as whoever bounded them
             says; infinite where no one does.
+        absent: Why users contributed zero without an error of theirs; None as of `first_error`.
     """
 
     total: Mapping[str, Tensor] = field(repr=False)
@@ -65,6 +66,7 @@ class PartialSum:
     granularity: float | None = None
     first_error: str | None = field(default=None, repr=False)
     l2_bound: float = math.inf
+    absent: str | None = field(default=None, repr=False)
 
     def compact(self) -> PartialSum:
         """Return the same sum with every tensor in the smaller of its two forms."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedpriv.hashes import document_sha256
 from fedpriv.libraries import library, need
 from fedpriv.runs.callbacks import Callback, RunInfo, Timer, numbers
 
@@ -23,7 +24,8 @@ _MLFLOW_PARAMS, _MLFLOW_LENGTH = 100, 6000
 class TensorBoard(Callback):
     """Scalars of every round in an event file, and the run's options as a text.
 
-    Values are float64, as in `rounds.jsonl`: EventAccumulator has them under "tensors".
+    Values are float32, the form that every TensorBoard reader shows; `rounds.jsonl` has all digits.
+    A run that is resumed goes on in a further file, and writes no value a second time.
 
     Args:
         directory: Where event files are written: one folder a run, as for TensorBoard itself.
@@ -39,18 +41,21 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_start(self, info: RunInfo) -> None:
-        """Open the event file; what earlier ones of the same run hold is logged anew."""
+        """Open the event file; values in earlier ones of the same run are not written again."""
         self._time = Timer(info.mode)
+        suffix = f".{document_sha256(info.params())[:16]}"  # of this run's files alone
+        self._last_round = _last_steps(self.directory, suffix) if info.rounds_before else {}
         writer = library("torch.utils.tensorboard").SummaryWriter
-        self._writer = writer(str(self.directory), purge_step=0)
-        self._text("run", info.params())
+        self._writer = writer(str(self.directory), filename_suffix=suffix)
+        if not self._last_round:
+            self._text("run", info.params())
 
     def on_round(self, released: Mapping[str, Any], round_num: int) -> None:
-        """Write the numbers of a round."""
+        """Write the numbers of a round that were not written yet."""
         for name, value in numbers(released).items():
-            self._writer.add_scalar(
-                name, value, round_num, walltime=self._time(), new_style=True, double_precision=True
-            )
+            if round_num > self._last_round.get(name, 0):
+                self._writer.add_scalar(name, value, round_num, walltime=self._time())
+                self._last_round[name] = round_num
         self._writer.flush()
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
@@ -65,30 +70,51 @@ class TensorBoard(Callback):
         self._writer.add_text(tag, table, 0, walltime=self._time())
 
 
+def _last_steps(directory: Path, suffix: str) -> dict[str, int]:
+    """Return the last step of each scalar in the event files whose names end in a suffix."""
+    reader = library("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+    found = dict[str, int]()
+    for file in directory.glob(f"events.out.tfevents.*{suffix}"):
+        events = reader(str(file))
+        events.Reload()
+        for name in events.Tags()["scalars"]:
+            found[name] = max(found.get(name, 0), events.Scalars(name)[-1].step)
+    return found
+
+
 class MLflow(Callback):
     """A run of an MLflow server: options as params, released values as metrics by round.
 
     A run that is resumed is a new run there, with all rounds from the first.
 
     Args:
-        uri: Of the tracking server, such as "http://127.0.0.1:5000".
+        uri: Of the tracking server, such as "http://127.0.0.1:5000", or a database, such as
+            "sqlite:///mlflow.db".
         experiment: MLflow's name for a group of runs; made where there is none.
         diagnostics: As of `Callback`.
 
     Raises:
-        ValueError: If mlflow is not installed.
+        ValueError: If mlflow is not installed, or refuses the address, as of a folder.
     """
 
     def __init__(self, uri: str, *, experiment: str = "fedpriv", diagnostics: bool = False) -> None:
         need("mlflow", "trackers", "MLflow")
         self.uri, self.experiment, self.diagnostics = uri, experiment, diagnostics
+        # Not mlflow's own functions: those add the user's name, the script and its git commit.
+        make = library("mlflow.tracking").MlflowClient
+        try:
+            self._client = make(tracking_uri=uri)
+        except library("mlflow.exceptions").MlflowException as error:
+            why = " ".join(str(error).split()).partition(". ")[0]
+            raise ValueError(
+                f"MLflow takes no runs at {uri!r} ({why}); give a server, such as "
+                "http://127.0.0.1:5000, or a database, such as sqlite:///mlflow.db"
+            ) from error
 
     def on_start(self, info: RunInfo) -> None:
         """Make the run there, and log what identifies this one."""
         self._time = Timer(info.mode)
         self._entities = library("mlflow.entities")
-        # Not mlflow's own functions: those add the user's name, the script and its git commit.
-        self._client = library("mlflow.tracking").MlflowClient(tracking_uri=self.uri)
         found = self._client.get_experiment_by_name(self.experiment)
         number = (
             self._client.create_experiment(self.experiment)

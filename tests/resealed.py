@@ -49,15 +49,20 @@ def reseal(
             if checkpoint.is_file():
                 _written_with(checkpoint, heads)
                 fields["digest"] = file_sha256(checkpoint)
+        if record.kind == "seal":
+            _written_with(folder / "state.safetensors", heads)
+            named = (folder / name for name in fields["files"])
+            fields["files"] = {file.name: file_sha256(file) for file in named if file.is_file()}
         made, line = encode(record.seq, previous, record.kind, edit(record.kind, fields))
         heads[record.hash] = previous = made.hash
         lines += line
     ledger.write_bytes(lines)
-    if (folder / "state.safetensors").is_file():
-        _written_with(folder / "state.safetensors", heads)
+    _written_with(folder / "state.safetensors", heads)
 
 
 def _written_with(file: Path, heads: Mapping[str, str]) -> None:
+    if not file.is_file():
+        return
     tensors, metadata = read_tensors(file)
     head = metadata.get("ledger_head", "")
     write_tensors(file, tensors, metadata | {"ledger_head": heads.get(head, head)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fedpriv import json_lines
@@ -52,11 +54,42 @@ def test_what_is_written_is_one_line_whatever_is_in_it(tmp_path) -> None:
 
 def test_the_last_line_is_replaced_and_nothing_else(tmp_path) -> None:
     path = tmp_path / "rounds.jsonl"
-    with pytest.raises(ValueError, match="no line to replace"):
-        json_lines.replace_last(path, {"a": 1})
+    for use in (json_lines.read_last, lambda path: json_lines.replace_last(path, {"a": 1})):
+        with pytest.raises(ValueError, match=r"rounds\.jsonl"):
+            use(path)
     for before in (b"", b'{"a": 1,  "kept": "as it stands"}\n'):
         for torn in (b"", b'{"a":'):
             path.write_bytes(before + b'{"a": 2}\n' + torn)
             json_lines.replace_last(path, {"a": "n\u00e9"})
             assert path.read_bytes() == before + '{"a": "n\u00e9"}\n'.encode()
     assert [found.name for found in tmp_path.iterdir()] == ["rounds.jsonl"]
+
+
+def test_the_last_line_of_a_long_file_is_found_from_its_end(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "rounds.jsonl"
+    rows = [{"round_num": number, "text": "x" * (number % 300)} for number in range(3000)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    monkeypatch.setattr(type(path), "read_bytes", lambda self: pytest.fail("the whole file"))
+    assert json_lines.read_last(path) == rows[-1]
+    for new in ({"a": 1}, {"a": "y" * 200_000}, {"a": 2}, {"b": 3}):
+        json_lines.replace_last(path, new)
+        assert json_lines.read_last(path) == new
+    monkeypatch.undo()
+    assert json_lines.read(path) == [*rows[:-1], {"b": 3}]
+
+
+@pytest.mark.parametrize("bad", ['{"a": 1, "a": 2}', '{"b": {"a": 1, "a": 2}}', "[" * 100_000])
+def test_what_readers_could_take_for_two_things_is_no_object(tmp_path, bad) -> None:
+    with pytest.raises(ValueError, match=r"twice|nested"):
+        json_lines.parse_object(bad)
+    path = tmp_path / "rounds.jsonl"
+    path.write_text(bad + '\n{"a": 1}\n')
+    with pytest.raises(ValueError, match="line 1"):
+        json_lines.read(path)
+
+
+def test_a_new_file_has_the_mode_that_is_asked_for(tmp_path) -> None:
+    path = tmp_path / "diagnostics.jsonl"
+    json_lines.append(path, {"a": 1}, mode=0o600)
+    json_lines.replace_last(path, {"a": 2})
+    assert path.stat().st_mode & 0o777 == 0o600

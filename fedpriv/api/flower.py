@@ -233,7 +233,7 @@ class UserLevelStrategy(Strategy):
                 if out is not None:
                     file = out / "diagnostics.jsonl"
                     nodes = figures_as_json({f"nodes_{name}": found[name] for name in found})
-                    json_lines.replace_last(file, {**json_lines.read(file)[-1], **nodes})
+                    json_lines.replace_last(file, {**json_lines.read_last(file), **nodes})
 
         if out is None or not (out / "ledger.jsonl").exists():
             measure(0, initial_arrays)

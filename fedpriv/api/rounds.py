@@ -4,7 +4,7 @@
 >>> print(rounds.account(noise_multiplier=1.0))
 ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
 noise multiplier 1, 100 rounds, cohort 20 of 400 users
-note: δ is not below 1/users = 0.0025: it allows publishing one user outright
+note: δ = 0.0025 is not below 1/n = 0.0025: it allows publishing one user outright
 >>> Rounds(users=400, cohort=20, rounds=100).calibrate(target_epsilon=2.0).epsilon.value <= 2.0
 True
 """
@@ -20,7 +20,7 @@ from fedpriv import tree
 from fedpriv.experiments.options import naming_options
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.epsilon import Epsilon, delta_caution
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
@@ -279,10 +279,7 @@ def _notes(spent: Epsilon, users: int, devices: int, trials: Trials | None) -> t
         )
     if not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
         notes.append(f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}")
-    if spent.delta * users >= 1.0 - 1e-9:
-        notes.append(
-            f"δ is not below 1/users = {1.0 / users:.3g}: it allows publishing one user outright"
-        )
+    notes += filter(None, [delta_caution(spent.delta, users, "user")])
     return tuple(notes)
 
 

@@ -3,19 +3,14 @@
 >>> price = account_stream(noise="tree", steps_per_tree=20, trees=50, noise_multiplier=4.0,
 ...                        delta=1 / 400)
 >>> print(price.epsilon)
-ε = 18.1574 at δ = 0.0025 (zero-out, per user, by exact Gaussian; RDP 20.0062)
+ε = 18.1574 at δ = 0.0025 (zero-out, per user, by PLD; RDP 20.0062)
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import numpy as np
-
-from fedpriv.libraries import library
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree, Estimate
 from fedpriv.mechanisms.correlated.noise import Correlated, Strategy
 from fedpriv.mechanisms.correlated.optimise import (
@@ -24,11 +19,11 @@ from fedpriv.mechanisms.correlated.optimise import (
     square_root_bands,
 )
 from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.privacy.accounting import calibrate, epsilon_bs16
 from fedpriv.privacy.accounting import epsilon as priced
-from fedpriv.privacy.accounting import epsilon_bs16
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.ranges import Range, finite_float, positive_int, probability
+from fedpriv.ranges import positive_int, probability
 
 STREAMS = ("tree", "banded", "blt")
 
@@ -38,7 +33,7 @@ class StreamAccount:
     """Cost of all rows of correlated noise of a run, and the error of their noise.
 
     Attributes:
-        epsilon: The exact ε of the Gaussian mechanism that they are, RDP's in `.rdp`.
+        epsilon: Of the Gaussian mechanism that they are, as a run of it states; RDP's in `.rdp`.
         epsilon_bs16: By Bun and Steinke's conversion of its ρ, as papers on DP-FTRL state it.
         noise: The privatizer, with its strategy and the limit of who takes part.
     """
@@ -118,18 +113,9 @@ def calibrate_stream(
     Raises:
         ValueError: If a number is out of range.
     """
-    target = finite_float("target_epsilon", target_epsilon, Range.ABOVE_ZERO)
-    stated, moved = probability("delta", delta), _relation(relation).moved
-    made = stream(noise, **pattern)
-
-    def excess(log_sigma: float) -> float:
-        return _exact(math.exp(log_sigma) / moved, stated) - target
-
-    low, high = math.log(1e-2), math.log(1e5)
-    if excess(low) < 0 or excess(high) > 0:
-        raise ValueError(f"epsilon {target:g} is out of reach of noise multipliers 0.01 to 100,000")
-    sigma = math.exp(_root(excess, low, high) + 1e-9)  # up, never down
-    return _account(made.scaled(sigma), stated, relation)
+    related, made = _relation(relation), stream(noise, **pattern)
+    sigma = calibrate(_event, 1, target_epsilon=target_epsilon, delta=delta, relation=related)
+    return _account(made.scaled(sigma), delta, relation)
 
 
 def stream(
@@ -219,10 +205,6 @@ def stream(
     return Correlated(noise_multiplier=1.0, strategy=strategy, participation=limit)
 
 
-def _root(excess: Callable[[float], float], low: float, high: float) -> float:
-    return float(library("scipy.optimize").brentq(excess, low, high, xtol=1e-12))
-
-
 def _total(noise: str, rounds: int | None, steps: int | None, trees: int | None) -> int:
     if noise == "tree" and rounds is None:
         if steps is None:
@@ -250,17 +232,12 @@ def _relation(relation: str) -> Relation:
 def _account(noise: Correlated, delta: float, relation: str) -> StreamAccount:
     related, stated = _relation(relation), probability("delta", delta)
     sigma = noise.cost.value / related.moved
-    event = Event(kind="gaussian", noise_multiplier=noise.cost.value)
-    known = priced(event, 1, delta=stated, relation=related)
     return StreamAccount(
-        epsilon=replace(known, value=_exact(sigma, stated), accountant="exact Gaussian"),
+        epsilon=priced(_event(noise.cost.value), 1, delta=stated, relation=related),
         epsilon_bs16=epsilon_bs16(0.5 / sigma**2, stated),
         noise=noise,
     )
 
 
-def _exact(sigma: float, delta: float) -> float:
-    """Return the ε of a Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
-    # Its search tries ε at which two probabilities are equal in float64.
-    with np.errstate(divide="ignore"):
-        return float(library("dp_accounting").get_epsilon_gaussian(sigma, delta))
+def _event(sigma: float) -> Event:
+    return Event(kind="gaussian", noise_multiplier=sigma)

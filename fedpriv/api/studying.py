@@ -29,7 +29,7 @@ from fedpriv.studies.progress import progress_display
 from fedpriv.studies.record import PAGE, StudyRecord
 from fedpriv.studies.runner import run_study
 from fedpriv.studies.search import Search
-from fedpriv.studies.study import Resolver, Study, Trial, load_study
+from fedpriv.studies.study import Resolver, Study, Trial, load_study, named_trial
 from fedpriv.tasks.by_example import UsersExamples
 from fedpriv.tree import Params
 from fedpriv.untrusted_text import plain
@@ -306,20 +306,23 @@ def forecast_study(study: Study, *, timed: bool = True) -> list[CellForecast]:
     found: list[CellForecast] = []
     search = study.search if isinstance(study.search, Search) else None
     before = _Prepared()
-    for method, epsilon, data in resolver.cells():
-        settings = None if search is None else search.middle
-        seed = study.each_seed[0]
-        trial = resolver.trial(method, epsilon, data, seed, settings, key=_NOT_RUN)
+    settings, seed = None if search is None else search.middle, study.each_seed[0]
+    trials = [  # all of them before any data are read
+        (data, resolver.trial(method, epsilon, data, seed, settings, key=_NOT_RUN))
+        for method, epsilon, data in resolver.cells()
+    ]
+    for data, trial in trials:
         if before.data != data:
             before = _Prepared(data=data)
-        components, cost = before.of(resolver, trial, timed=timed)
+        with named_trial(trial.method, data):
+            components, cost = before.of(resolver, trial, timed=timed)
         plan = components.plan
         noise = None
         if isinstance(plan, Plan) and plan.is_private:
             noise = getattr(plan.live_mechanism, "noise_multiplier", None)
         found.append(
             CellForecast(
-                method=method,
+                method=trial.method,
                 epsilon=trial.epsilon,
                 data=data,
                 trials=len(study.each_seed) + ((search.trials or 0) if search else 0),

@@ -52,6 +52,7 @@ def write_tensors(
     metadata: Mapping[str, str] | None = None,
     *,
     durable: bool = True,
+    mode: int = 0o666,
 ) -> None:
     """Write a safetensors file in one step: a reader sees the old file or the new one.
 
@@ -62,13 +63,16 @@ def write_tensors(
         durable: Force file and directory to the disk before returning. Without it the rename is
             still atomic for every process, killed or not, because the written pages belong to
             the operating system; only a power cut can then leave an older or a broken file.
+        mode: Of the file, less the process's umask.
 
     Raises:
         ValueError: If a tensor or a metadata entry cannot be stored. Nothing is written then.
     """
     header, arrays = _header(tensors, metadata or {})
     part = part_path(path)
-    with part.open("wb") as file:
+    part.unlink(missing_ok=True)  # of a killed writer, with a mode of its own
+    made = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(made, "wb") as file:
         file.write(len(header).to_bytes(8, "little"))
         file.write(header)
         for array in arrays:
@@ -96,20 +100,35 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     Raises:
         ValueError: If the file is absent, or is not a complete safetensors file.
     """
+    handle, metadata = _opened(path)
+    try:
+        return {name: handle.get_tensor(name) for name in handle.keys()}, metadata  # noqa: SIM118
+    except (SafetensorError, OSError, TypeError, AttributeError) as error:
+        raise ValueError(_incomplete(path, error)) from error
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata of a safetensors file; raises as `read_tensors` does."""
+    return _opened(path)[1]
+
+
+def _opened(path: Path) -> tuple[Any, dict[str, str]]:
+    """Return a safetensors file that is open for reading, and its metadata."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give the path of a .safetensors file")
     try:
         # No context manager: the class changed its typing over versions, and the handle closes
         # with its last reference.
         handle = safe_open(str(path), framework="numpy")
-        tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-        metadata = dict(handle.metadata() or {})
-    except (SafetensorError, OSError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is not a complete safetensors file ({error}); "
-            "only files in that format are read"
-        ) from error
-    return tensors, metadata
+        return handle, dict(handle.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise ValueError(_incomplete(path, error)) from error
+
+
+def _incomplete(path: Path, error: Exception) -> str:
+    return (
+        f"{path} is not a complete safetensors file ({error}); only files in that format are read"
+    )
 
 
 def read_tensor_bytes(content: bytes) -> dict[str, np.ndarray]:

@@ -131,7 +131,7 @@ def verify(
     """Check a run's ledger and files, and recompute its ε; exits with 1 if anything is wrong.
 
     Without the anchor outside the folder that shows that its files agree with each other, and the
-    first line says what that leaves open.
+    first line says what that leaves open. The last lines say what of the folder is not checked.
     """
     found = verify_run(run, anchors=anchors_of(anchor, anchor_command))
     if as_json:
@@ -156,5 +156,7 @@ def verify(
             )
             line = found.coverage.qualified(f"{simulated}{found.epsilon}")
             print_line(line)
+        for what in found.not_checked:
+            print_line(f"not checked: {what}")
     if not found.ok:
         raise typer.Exit(1)

@@ -316,7 +316,7 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
         note += " Gain: over public-only, on the same examples."
     elif section.public_only is None:
         note += " Public-only was not measured."
-    if said := spread_note(section):
+    for said in filter(None, (section.public_only_note, spread_note(section))):
         note += f" {said}"
     return table, f"ε: {'; '.join(terms)}. {note}" if terms else note
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import signature
@@ -35,8 +36,9 @@ from fedpriv.experiments.sampling import Batches, Cohorts, PoissonBatches, Poiss
 from fedpriv.experiments.start import Fresh
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, Rounded, RoundedSum, SideInformation
-from fedpriv.mechanisms.gaussian import Unprotected
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
+from fedpriv.privacy.accounting import check_relation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
@@ -57,6 +59,9 @@ from fedpriv.training.per_example.example_sum import (
 from fedpriv.training.work import Trainers, UserByUser, as_works
 from fedpriv.transform import chain
 from fedpriv.tree import Params
+
+_MANY = 10**7
+"""Users or examples with which parts are tried: enough for any cohort."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,21 @@ class Averaging(Experiment):
         # Who takes part in which round is the same with a user's records and without them.
         usual = "zero-out" if self.sampling.kind in ("separated", "cyclic") else "add-remove"
         return Relation.of(usual if self.relation is None else self.relation)
+
+    @abstractmethod
+    def sampler_of(self, number: int) -> Sampler:
+        """Return the sampler of so many users or examples."""
+
+    def check(self) -> None:
+        """Refuse noise, sampling and relation that cannot be accounted together."""
+        if self.noise.kind == "none":
+            return
+        sampler = self.sampler_of(_MANY)
+        if isinstance(self.noise, CorrelatedNoise):
+            if limit_of(sampler, 1) is None:
+                self.noise.privatizer()  # which says why
+        else:
+            check_relation(sampler.event(Gaussian(noise_multiplier=1.0).cost), self.neighbours())
 
     def known_bounds(self) -> dict[str, Callable[..., Bound]]:
         """Return constructors of the bounds that requests may name, by name."""
@@ -166,6 +186,28 @@ class FederatedExperiment(Averaging):
         """Most examples that a user trains on."""
         return self.local.max_examples_per_user
 
+    def sampler_of(self, number: int) -> Sampler:
+        """Return the sampler of so many users."""
+        return self.sampling.sampler(number, self.rounds)
+
+    def check(self) -> None:
+        """Refuse what does not fit noise, sampling and relation, or correlated noise."""
+        super().check()
+        if not isinstance(self.noise, CorrelatedNoise):
+            return
+        kind, noise = self.release_preconditioner.kind, self.noise.kind
+        if self.release_preconditioner.choose(None).preconditioner is not None:
+            raise ValueError(
+                f"release-preconditioner {kind!r} changes what rounds are preconditioned by, and "
+                f"noise {noise!r} takes back what earlier rounds added; use noise "
+                "'gaussian', or precondition by side information, which stays as it is"
+            )
+        if getattr(getattr(self.bound, "clip_norm", None), "kind", "fixed") == "adaptive":
+            raise ValueError(
+                f"clip-norm 'adaptive' and noise {noise!r}: noise that is correlated over rounds "
+                "would have to begin anew with every clip norm; use clip-norm 'fixed'"
+            )
+
     def make_side_information(self, task: Task) -> SideInformation | None:
         """Return 1/A and where it came from; None where nothing is preconditioned.
 
@@ -198,7 +240,7 @@ class FederatedExperiment(Averaging):
         return Components(
             task=task,
             plan=self.make_plan(
-                sampler=self.sampling.sampler(len(task.roster), self.rounds),
+                sampler=self.sampler_of(len(task.roster)),
                 bound=bound,
                 num_rounds=self.rounds,
                 max_examples_per_user=self.most_examples,
@@ -225,12 +267,6 @@ class FederatedExperiment(Averaging):
         """
         kind = self.release_preconditioner.kind
         of_releases = self.release_preconditioner.choose(None).preconditioner
-        if of_releases is not None and isinstance(self.noise, CorrelatedNoise):
-            raise ValueError(
-                f"release-preconditioner {kind!r} changes what rounds are preconditioned by, and "
-                f"noise {self.noise.kind!r} takes back what earlier rounds added; use noise "
-                "'gaussian', or precondition by side information, which stays as it is"
-            )
         known = self.precondition.on_updates(side)
         if of_releases is not None and known is not None:
             raise ValueError(
@@ -346,6 +382,10 @@ class CentralExperiment(Averaging):
             f"steps {self.steps!r} and epochs {self.epochs!r}: give exactly one of them"
         )
 
+    def sampler_of(self, number: int) -> Sampler:
+        """Return the sampler of so many examples."""
+        return self.sampling.sampler(number, self.batch_size, self.num_steps(number))
+
     def make_trainer(
         self, task: CentralTask, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
@@ -390,7 +430,7 @@ class CentralExperiment(Averaging):
         )
 
     def _plan(self, task: CentralTask, steps: int, *, private: bool) -> Plan:
-        sampler = self.sampling.sampler(task.num_train, self.batch_size, steps)
+        sampler = self.sampler_of(task.num_train)
         unit, most = "example", None
         if task.owned is not None:
             unit, most, sampler = task.owned.unit, task.owned.most, task.owned.sampler(sampler)

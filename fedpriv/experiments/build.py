@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from fedpriv.privacy.trials import Trials
 from fedpriv.tasks.by_example import by_example
 from fedpriv.tasks.checks import check_central_task, check_task
 from fedpriv.tasks.task import Task
+from fedpriv.transform import Transform
 
 
 def takes_corpus(factory: Callable[..., Any]) -> bool:
@@ -148,6 +149,8 @@ def build(
     Raises:
         ValueError: If its options do not fit together or do not fit the data.
     """
+    with naming_options(experiment.field_names()):
+        experiment.check()
     central = experiment.unit == "example" and not hasattr(experiment, "examples_per_user")
     if central and corpus is not None:
         raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
@@ -167,9 +170,37 @@ def build(
             check_heeded(experiment, made)
     with naming_options(experiment.field_names()):
         settled, settings = settle(experiment, made, known)
-        components = _refined(settled, settled.make_components(made))
+        described = settled.make_components(made)
+        components = _refined(settled, described)
         _check_payable(components)
-    return replace(components, experiment=settled, settings=settings)
+    replaced = {**getattr(made, "user_defined", {}), **_replaced(described, components)}
+    return replace(components, experiment=settled, settings=settings, user_defined=replaced)
+
+
+_PARTS: Mapping[str, Callable[[Any], Any]] = {
+    "method": lambda made: made.algorithm,
+    "server": lambda made: made.algorithm.optimizer,
+    "aggregate": lambda made: made.algorithm.aggregate,
+    "precondition": lambda made: made.algorithm.preconditioner,
+    "sampling": lambda made: made.plan.mechanism.sampler,
+    "bound": lambda made: made.plan.mechanism.bound,
+    "noise": lambda made: made.plan.mechanism.privatizer,
+}
+"""Parts of components that `refine` may replace, by the path of the option that names them."""
+
+
+def _replaced(described: Components, refined: Components) -> dict[str, str]:
+    """Return what `refine` put in the place of what options describe, by their paths."""
+    found: dict[str, str] = {}
+    for path, part in _PARTS.items():
+        try:
+            before, after = part(described), part(refined)
+        except AttributeError:  # of another algorithm, or an adaptive plan
+            continue
+        if after is not before and not (path == "method" and type(after) is type(before)):
+            code = after.next if isinstance(after, Transform) else type(after)
+            found[path] = code.__qualname__.partition(".<locals>")[0]
+    return found
 
 
 def _refined(experiment: Experiment, made: Components) -> Components:

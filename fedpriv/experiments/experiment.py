@@ -181,6 +181,14 @@ class Experiment(ABC):
             ValueError: If the task lacks what the method needs, or does not train on the device.
         """
 
+    def check(self) -> None:
+        """Refuse parts that do not fit together, before any data are read.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        return
+
     def make_side_information(self, task: Any) -> SideInformation | None:
         """Return 1/A and where it came from; None where nothing is preconditioned by it."""
         return None
@@ -477,6 +485,8 @@ class Components:
         experiment: Of which they are made, each option with its value; None where of none.
         settings: What was chosen from the data's size, and why; None where nothing was.
         dropout_rate: Share of drawn users who, in a simulation, do not answer.
+        user_defined: What runs in the place of what options say, by their paths: names of classes
+            and functions.
 
     Raises:
         ValueError: If the plan was made for another number of users than the task's roster has:
@@ -494,6 +504,7 @@ class Components:
     experiment: Experiment | None = None
     settings: Settings | None = None
     dropout_rate: float = 0.0
+    user_defined: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)

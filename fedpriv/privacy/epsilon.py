@@ -147,6 +147,35 @@ def default_delta(num_users: int) -> float:
     return finite_float("delta", float(users) ** -1.1)
 
 
+LARGE_DELTA = 0.5
+"""Share of 1/n from which a δ is remarked; the default, n^-1.1, is below it from 1,024 users on."""
+
+
+def delta_caution(delta: float, number: int, unit: str) -> str:
+    """Return what a δ allows, in a sentence; "" where it is below half of 1/n.
+
+    Args:
+        delta: δ.
+        number: How many it protects, n.
+        unit: One of them, such as "user".
+
+    >>> delta_caution(default_delta(233), 233, "user").partition(":")[0]
+    'δ = 0.00249 is 0.58 of 1/n = 0.00429'
+    """
+    share = delta * number
+    if share < LARGE_DELTA:
+        return ""
+    said = f"δ = {format_delta(delta)} is"
+    if share >= 1.0 - 1e-9:
+        return (
+            f"{said} not below 1/n = {1.0 / number:.3g}: it allows publishing one {unit} outright"
+        )
+    return (
+        f"{said} {share:.2f} of 1/n = {1.0 / number:.3g}: it allows publishing one {unit} outright "
+        f"with probability {share:.2f}; give a smaller δ"
+    )
+
+
 def format_epsilon(value: float) -> str:
     """Return an ε in three significant digits or in whole numbers, rounded up.
 

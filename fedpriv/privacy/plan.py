@@ -32,7 +32,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.accounting import (
@@ -46,7 +46,7 @@ from fedpriv.privacy.accounting import (
     has_rho,
     rho_of,
 )
-from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up, rounded_up_to
+from fedpriv.privacy.epsilon import BudgetUse, Epsilon, delta_caution, rounded_up, rounded_up_to
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import (
     NUMBERS,
@@ -170,6 +170,7 @@ class _Guarantee:
     max_examples_per_user: int | None
     roster_sha256: str | None
     unit: Unit
+    delta: float | None
 
     def _check(self) -> None:
         self._put("relation", Relation.of(self.relation))
@@ -192,6 +193,11 @@ class _Guarantee:
         """Users on the roster also where it is their examples that are drawn."""
         slots = self.max_examples_per_user if self.unit == BY_EXAMPLE else 1
         return self.num_users // (slots or 1)
+
+    def _cautions(self) -> tuple[str, ...]:
+        assert self.delta is not None
+        said = delta_caution(self.delta, self.num_protected, unit_name(self.unit))
+        return (said,) if said else ()
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -355,15 +361,9 @@ class Plan(_Guarantee):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences to print with the ε: what is allowed and weakens it."""
-        assert self.delta is not None
         if not self.is_private:
             return ("no noise is added: there is no guarantee",)
-        if self.delta * self.num_protected >= 1.0 - 1e-9:
-            return (
-                f"δ = {format_delta(self.delta)} is not below 1/n = {1.0 / self.num_protected:g}: "
-                f"it allows publishing one {unit_name(self.unit)} outright",
-            )
-        return ()
+        return self._cautions()
 
     @property
     def budget(self) -> str:
@@ -629,7 +629,6 @@ class AdaptivePlan(_Guarantee):
     event = mechanism = noise_multiplier = None  # each query has its own
     is_exact = False  # `fedpriv.training.algorithm.is_exact` asks the algorithm about its queries
     replays = False  # after a crash a query is asked again, as a new charge
-    warnings: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         set_checked(self, positive_int, "num_users")
@@ -665,6 +664,11 @@ class AdaptivePlan(_Guarantee):
     def guaranteed(self) -> Epsilon:
         """As `total`."""
         return self.total()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """As of `Plan`."""
+        return self._cautions()
 
     @property
     def budget(self) -> str:

@@ -22,6 +22,7 @@ from fedpriv.checkpoints.tensor_files import (
     AGGREGATE,
     FROZEN,
     PUBLIC_MODELS,
+    SELECTED,
     read_frozen,
     read_selected,
     read_tensors,
@@ -33,15 +34,15 @@ from fedpriv.checkpoints.vocabulary import (
     read_vocabulary,
     write_vocabulary,
 )
+from fedpriv.hashes import file_sha256
 from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.statement.statement import describe_candidate, run_statement
-from fedpriv.privacy.statement.verify import check_returned
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report import theme
 from fedpriv.report.head import badges, privacy_terms
 from fedpriv.report.run_record import RunRecord, read_run, spent
 from fedpriv.report.wording import (
-    SPENT_ALL_THE_SAME,
     epsilon,
     figure,
 )
@@ -122,25 +123,39 @@ def released_params(
             the checkpoint holds an average over rounds, which is taken otherwise.
 
     Raises:
-        ValueError: If the run has no such checkpoint, or the selected model is not the one that
-            its summary names.
+        ValueError: If the run has no such checkpoint, or the model is not the one that its ledger
+            names.
     """
-    selected = run.selection
+    selected, state = run.selection, run.sealed.state
+    frozen = read_frozen(run.directory) if FROZEN in run.files else {}
     if selected and round_num is None and not last_iterate:
-        check = check_returned(run.directory, run.rounds_done, selected)
-        if not check.ok:
-            raise ValueError(f"{check.text}; restore the run folder's files, or resume the run")
         params = read_selected(run.directory, selected)
-        return run.rounds_done, {**read_frozen(run.directory), **params}
+        _check_digest(run.directory / SELECTED, state.sealed.get(SELECTED))
+        return run.rounds_done, {**frozen, **params}
     store = CheckpointStore(run.directory / "checkpoints")
-    chosen = round_num if round_num is not None else store.latest()
-    if chosen is None:
-        raise ValueError(f"{run.directory} has no checkpoint yet")
+    released = {release.round_num: release.digest for release in state.releases}
+    if round_num is None:  # a run under way may have written a newer one, not released yet
+        kept = [number for number in store.rounds() if number in released]
+        if not kept:
+            raise ValueError(f"{run.directory} has no checkpoint yet")
+        round_num = kept[-1]
+    chosen = round_num
     tensors, _ = store.load(chosen)
+    _check_digest(store.path(chosen), released.get(chosen))
     average = _aggregate(tensors)
     iterate = {n: t for n, t in tensors.items() if "/" not in n}
     trained = average if average and not last_iterate else iterate
-    return chosen, {**read_frozen(run.directory), **trained}
+    return chosen, {**frozen, **trained}
+
+
+def _check_digest(file: Path, digest: str | None) -> None:
+    """Raise `ValueError` unless a file is the one that a line of the ledger names."""
+    if digest is None:
+        raise ValueError(
+            f"no line of the ledger names {file}; if the run was interrupted at its end, resume it"
+        )
+    if file_sha256(file) != digest:
+        raise ValueError(f"{file} is not the file that the ledger names; restore it")
 
 
 def _aggregate(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -172,15 +187,16 @@ def which_model(
     if run.selection["selected"] not in PUBLIC_MODELS:
         judged = "judged" in run.selection
         return f"{name}, selected on public examples" if judged else f"{name}, not judged"
-    return (
+    found = (
         f"{name}, selected on public examples over what private training released: it is made of "
-        f"public examples alone. {SPENT_ALL_THE_SAME.removesuffix('.')}"
+        "public examples alone"
     )
+    return f"{found}. {run.spent_all_the_same}" if run.spent_all_the_same else found
 
 
 def has_vocabulary(run: RunRecord) -> bool:
     """Return whether a run's model is a tag model, whose rows and columns are words and tags."""
-    return (run.directory / VOCABULARY).is_file() or bool(run.corpus.get("num_tags"))
+    return VOCABULARY in run.files or bool(run.corpus.get("num_tags"))
 
 
 def export_run(
@@ -201,10 +217,15 @@ def export_run(
         vocabulary: Needed only for a tag model whose run folder holds none.
 
     Raises:
-        ValueError: If the destination holds something, the checkpoint does not exist, or a tag
-            model's vocabulary is missing or of another size than the model.
+        ValueError: If the folder does not verify (`fedpriv.privacy.statement.verify`), the
+            destination holds something, the checkpoint does not exist, or a tag model's vocabulary
+            is missing or of another size than the model.
     """
     run, destination = read_run(directory), Path(destination)
+    wrong = [check for check in verify_run(directory).checks if not check.ok]
+    if wrong:
+        said = "; ".join(f"{check.name}: {check.text}" for check in wrong)
+        raise ValueError(f"{directory} does not verify, so no model of it is exported: {said}")
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise ValueError(f"{destination} is not an empty folder; export to a new one")
     chosen, params = released_params(run, round_num, last_iterate=last_iterate)
@@ -224,7 +245,7 @@ def export_run(
         for name in files:
             shutil.copyfile(run.directory / name, building / name)
         shapes = {n: tuple(t.shape) for n, t in params.items()}
-        frozen = sorted(read_frozen(run.directory))
+        frozen = sorted(read_frozen(run.directory)) if FROZEN in run.files else []
         card = model_card(
             run,
             chosen,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from fedpriv.measures import Measure, UserSums
 from fedpriv.privacy.epsilon import format_delta, format_rdp
+from fedpriv.privacy.ledger.ledger import STARTED
 from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement, describe_returned_model
@@ -25,7 +25,6 @@ from fedpriv.report.estimate import (
 from fedpriv.report.run_record import RunRecord, guaranteed, spent
 from fedpriv.report.wording import (
     NOTHING,
-    SPENT_ALL_THE_SAME,
     difference,
     direction,
     epsilon,
@@ -260,7 +259,7 @@ class Provenance:
     """Facts that are needed to repeat the run, and to check that its ledger is whole.
 
     Attributes:
-        date: When it was started, or when its ledger was last written.
+        date: When it was started; a trial of a private selection does not say.
         seed: Its seed, or that it had none.
         command: What runs it again, every option given; None where no single command does.
         short_command: Its beginning, or why there is none.
@@ -286,7 +285,7 @@ def provenance_of(run: RunRecord) -> Provenance:
     found = versions.get("fedpriv") if isinstance(versions, dict) else None
     command, short = _command(run)
     return Provenance(
-        date=_date(run),
+        date=str(run.sealed.state.extra.get(STARTED, NOTHING)),
         seed=str(run.options.get("seed", NOTHING)) if run.simulated else "none: a secure run",
         command=command,
         short_command=short,
@@ -295,24 +294,11 @@ def provenance_of(run: RunRecord) -> Provenance:
     )
 
 
-def _date(run: RunRecord) -> str:
-    started = run.description.get("started")
-    if isinstance(started, str) and started:
-        return started
-    # Runs that did not write it down: the best that the files know, under its own name.
-    changed = (run.directory / "ledger.jsonl").stat().st_mtime
-    moment = datetime.fromtimestamp(changed, UTC)
-    return f"{moment:%Y-%m-%d %H:%M} UTC, when the ledger's file was last written"
-
-
 def _command(run: RunRecord) -> tuple[str | None, str]:
     """Return the command with every option, and its beginning.
 
     Defaults change from version to version; what is given in full does not.
     """
-    recorded = run.description.get("command")
-    if isinstance(recorded, str) and recorded:
-        return recorded, recorded
     if run.user_loop is not None:
         return None, "a user-defined training loop: no command"
     reference, backend = run.description.get("reference"), run.description.get("backend")
@@ -352,12 +338,12 @@ def head_of(
     found = key_figures(run, replicates)
     # What the run is judged by, then whether it went as planned, then its other figures.
     judged = 2 if len(found) > 1 and found[1][0].startswith("Gain") else 1
-    returned, useless = describe_returned_model(run.summary)
+    returned, _ = describe_returned_model(run.summary)
     about = ": ".join(filter(None, ("" if run.label == run.name else run.name, run.about)))
     return {
         "badges": badges(run, statement),
         "returned": returned,
-        "spent_all_the_same": SPENT_ALL_THE_SAME if useless and run.private else "",
+        "spent_all_the_same": run.spent_all_the_same,
         "leads": [*([about] if about else []), " · ".join(_where(run))],
         "figures": [*found[:judged], failures_figure(run), rounds_figure(run), *found[judged:]],
         "provenance": provenance_of(run),

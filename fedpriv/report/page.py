@@ -14,7 +14,7 @@ from fedpriv.checkpoints.uncertainty import lag_autocorrelation, uncertainty
 from fedpriv.measures import Measure
 from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE
-from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.statement.statement import describe_candidate, run_statement
 from fedpriv.report import theme
 from fedpriv.report.charts import (
     Line,
@@ -25,7 +25,14 @@ from fedpriv.report.charts import (
     line_plot,
 )
 from fedpriv.report.head import head_of
-from fedpriv.report.run_record import RunRecord, guaranteed, points, read_run, rho_spent
+from fedpriv.report.run_record import (
+    RunRecord,
+    epsilon_spent,
+    guaranteed,
+    points,
+    read_run,
+    rho_spent,
+)
 from fedpriv.report.tables import (
     candidates_table,
     decided_label,
@@ -106,7 +113,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         few=_FEW,
         redone=len(run.attempts) - len(run.released),
         configuration=[
-            ("Experiment", "every option", run.options),
+            ("Experiment", "every option", run.described_options),
             (
                 "Plan",
                 f"what was guaranteed before the first {turn}",
@@ -149,7 +156,7 @@ def check_replicates(run: RunRecord, replicates: Sequence[RunRecord]) -> None:
 
 def same_experiment_key(run: RunRecord) -> tuple[str, ...]:
     """Return what two runs share if they differ in their seed only."""
-    options = {name: value for name, value in run.options.items() if name != "seed"}
+    options = {name: value for name, value in run.described_options.items() if name != "seed"}
     corpus = [run.corpus.get(key) for key in ("name", "synthetic", "roster_sha256", "num_users")]
     return (repr(sorted(options.items())), repr(corpus), repr(run.simulated), run.unit, run.name)
 
@@ -165,7 +172,24 @@ def headline_plot(run: RunRecord, headline: Measure) -> Plot | None:
     if not lines:
         return None
     references = references_of(run, headline)
+    if run.selection:
+        note = f"{_returned_value(run, headline)} {note}".strip()
     return _measure_plot(run, headline, lines, references=references, wide=True, below=note)
+
+
+def _returned_value(run: RunRecord, measure: Measure) -> str:
+    """Return that the curves are of rounds, and what the returned model has, in a sentence."""
+    known = [
+        f"{figure(measure, value)} on {whom}s"
+        for name, rows, whom in (
+            (measure.released_name, run.released, run.words.public),
+            (measure.name, run.diagnosed, run.words.tested),
+        )
+        if (value := run.reached(name, rows)) is not None
+    ]
+    name = describe_candidate(run.selection["selected"])
+    reached = f" has {' and '.join(known)}" if known else " was not measured"
+    return f"Curves are of {run.round_model}; the returned model, {name},{reached}."
 
 
 def other_plots(run: RunRecord) -> list[Plot]:
@@ -200,15 +224,10 @@ def references_of(run: RunRecord, measure: Measure) -> list[Reference]:
 def measured_lines(run: RunRecord, measure: Measure) -> list[Line]:
     """Return the released and the diagnosed line of a measure, those that have points."""
     lines, nouns = [], run.words
+    model = f", {run.round_model}" if run.selection or run.aggregates else ""
     for label, rows, key, colour, dashed in (
-        (nouns.released, run.released, measure.released_name, "s1", False),
-        (
-            f"{nouns.tested}s: a diagnostic, not covered by ε",
-            run.diagnosed,
-            measure.name,
-            "s2",
-            True,
-        ),
+        (f"{nouns.released}{model}", run.released, measure.released_name, "s1", False),
+        (f"{nouns.diagnosed}{model}", run.diagnosed, measure.name, "s2", True),
     ):
         x, y = points(rows, key)
         if x:
@@ -239,6 +258,8 @@ def _epsilon_plot(run: RunRecord) -> Plot:
         x, y = rho_spent(run)
         title = "ρ spent"
         notes.append(f"ε is that of the whole of it: {epsilon(planned)}.")
+    elif not x:  # a user-defined loop need not record its rounds
+        x, y = epsilon_spent(run)
     if covers.mark:
         notes.append(f"ε {covers.mark}.")
     if not x:
@@ -284,7 +305,8 @@ def _with_band(run: RunRecord, measure: Measure, lines: list[Line]) -> tuple[lis
     too narrow.
     """
     nouns = run.words
-    if not lines or run.options.get("aggregate") != "none" or lines[0].label != nouns.released:
+    aggregated = run.options.get("aggregate") != "none"
+    if not lines or aggregated or not lines[0].label.startswith(nouns.released):
         return lines, ""
     found = with_interval(lines[0], turn=nouns.turn, share=measure.form == "share")
     if found is None:

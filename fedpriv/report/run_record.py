@@ -42,6 +42,8 @@ _OBJECTS = (
     "start",
     "side_information",
     "settings",
+    "files",
+    "user_defined",
 )
 DECIDED = "decided_"
 """Prefix of values that a method decided on, from what it had released."""
@@ -100,6 +102,15 @@ class RunRecord:
         return _mapping(self.description.get("experiment"))
 
     @property
+    def described_options(self) -> Row:
+        """The options, and where user-defined code runs in their place its name."""
+        found = dict(self.options)
+        for path, name in _mapping(self.description.get("user_defined")).items():
+            found = {n: v for n, v in found.items() if n != path and not n.startswith(f"{path}.")}
+            found[path] = f"user-defined: {name}"
+        return found
+
+    @property
     def plan(self) -> Row:
         """The plan, as written down before the first round."""
         return _mapping(self.description.get("plan"))
@@ -142,8 +153,7 @@ class RunRecord:
     @property
     def files(self) -> tuple[str, ...]:
         """Names of files that the task brought; one that is not a plain name here is left out."""
-        named = self.description.get("files")
-        found = [str(name) for name in named] if isinstance(named, list) else []
+        found = sorted(map(str, _mapping(self.description.get("files"))))
         here = {path.name for path in self.directory.iterdir() if path.is_file()}
         return tuple(name for name in found if name in here)
 
@@ -184,6 +194,31 @@ class RunRecord:
     def returns_public(self) -> bool:
         """Whether selection returned a model that public examples alone made."""
         return self.selection.get("selected") in PUBLIC_MODELS
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether values of rounds are of an aggregate of the models released by then."""
+        return self.options.get("aggregate") not in (None, "none")
+
+    @property
+    def round_model(self) -> str:
+        """Model that values of a round are of."""
+        turn = self.words.turn
+        if self.aggregates:
+            return f"the '{self.options['aggregate']}' aggregate of each {turn}"
+        return f"the model after each {turn}"
+
+    @property
+    def spent_all_the_same(self) -> str:
+        """Remark on a returned model that public examples alone made; "" on any other."""
+        if not self.returns_public or not self.private:
+            return ""
+        spent = "ε was spent on training and holds of the checkpoints"
+        if any(
+            self.corpus.get(name) for name in ("public_of_rostered", "public_train_of_rostered")
+        ):
+            return spent
+        return f"{spent}; the returned model saw no rostered user's data"
 
     def reached(self, name: str, rows: tuple[Row, ...]) -> float | None:
         """Return a figure of the returned model; of rounds their last where none was selected."""
@@ -322,6 +357,15 @@ def read_run(directory: str | Path) -> RunRecord:
     path, ledger = directory / DOCUMENT, directory / LEDGER
     if not path.is_file() and not ledger.is_file():
         raise ValueError(f"{directory} is not a run folder: it has no {DOCUMENT}, and no {LEDGER}")
+    # What states values of the ledger is read before it: of a run under way it has them then.
+    summary, finished = directory / "summary.json", dict[str, Any]()
+    if summary.is_file():
+        try:
+            finished = read_object(summary)
+        except ValueError as error:
+            raise ValueError(f"{summary} cannot be read: {error}") from error
+    attempts = tuple(json_lines.read(directory / "rounds.jsonl"))
+    diagnostics = tuple(json_lines.read(directory / "diagnostics.jsonl"))
     sealed = read_sealed(directory)
     description = describe_from_ledger(sealed) if sealed.document is None else sealed.document
     for name in _OBJECTS:
@@ -330,17 +374,11 @@ def read_run(directory: str | Path) -> RunRecord:
     for name, value in _mapping(description.get("experiment")).items():
         if isinstance(value, Mapping | list):
             raise ValueError(f"{path}: option {name} is {value!r}, neither a number nor a word")
-    summary, finished = directory / "summary.json", {}
-    if summary.is_file():
-        try:
-            finished = read_object(summary)
-        except ValueError as error:
-            raise ValueError(f"{summary} cannot be read: {error}") from error
     found = RunRecord(
         sealed=sealed,
         description=description,
-        attempts=tuple(json_lines.read(directory / "rounds.jsonl")),
-        diagnostics=tuple(json_lines.read(directory / "diagnostics.jsonl")),
+        attempts=attempts,
+        diagnostics=diagnostics,
         summary=finished,
         devices=tuple(
             row["device"] if is_device_name(row.get("device")) else None
@@ -464,6 +502,16 @@ def rho_spent(run: RunRecord) -> tuple[list[int], list[float]]:
     prices = (rho_of(charge.event, state.plan.relation) for charge in state.charges)
     spent, counts = [0.0, *accumulate(prices)], _charged_before(state)
     return list(counts), [spent[count] for count in counts.values()]
+
+
+_MOST_PRICED = 20
+
+
+def epsilon_spent(run: RunRecord) -> tuple[list[int], list[float]]:
+    """Return about twenty released rounds and ε spent by then, by the ledger alone."""
+    made = list(_charged_before(run.sealed.state).items())
+    every = made[:: -max(1, math.ceil(len(made) / _MOST_PRICED))][::-1]
+    return [n for n, _ in every], [_epsilon(run.sealed.state.plan, c).value for _, c in every]
 
 
 def _charged_before(state: LedgerState) -> dict[int, int]:

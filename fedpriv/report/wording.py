@@ -17,13 +17,6 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NOTHING = "–"
 
 
-SPENT_ALL_THE_SAME = (
-    "ε was spent on training and holds of the checkpoints; the returned model saw no rostered "
-    "user's data."
-)
-"""Remark on a returned model that public examples alone made."""
-
-
 def percent(value: float | None, digits: int = 1) -> str:
     r"""Return a share as a percentage, with a space that does not break.
 
@@ -183,10 +176,10 @@ def exact(value: object) -> str:
 def markdown_safe(value: object) -> str:
     r"""Return any value as one line of Markdown text that means only itself.
 
-    >>> print(markdown_safe("<b> [x](y) 5*3"))
-    &lt;b> \[x\](y) 5\*3
+    >>> print(markdown_safe("<b> [x](y) 5*3 $a$"))
+    &lt;b> \[x\](y) 5\*3 \$a\$
     """
     text = " ".join(plain(value).split()).replace("&", "&amp;").replace("<", "&lt;")
-    for sign in "\\`*_[]#|":
+    for sign in "\\`*_[]#|$":
         text = text.replace(sign, "\\" + sign)
     return text

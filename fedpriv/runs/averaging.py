@@ -20,6 +20,7 @@ from fedpriv.privacy.ledger.anchor import Anchor, anchors_of
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
+from fedpriv.privacy.statement.stated import stopped_early
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import first_state, rounds
@@ -31,7 +32,6 @@ from fedpriv.runs.progress import (
     describe_plan,
     round_line,
 )
-from fedpriv.runs.summary import stopped_early
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
 from fedpriv.training.work import SumRequest, Work
 from fedpriv.transform import Transform, identity
@@ -283,6 +283,7 @@ def train(
         if folder is not None:
             if why := _early_end(folder.ledger, state.round_num):
                 tell(why)
+            folder.seal()
             tell(describe_folder(folder.path))
     return Trained(
         params=components.algorithm.result(state),
@@ -296,7 +297,7 @@ def train(
 
 def _early_end(ledger: Ledger, round_num: int) -> str:
     """Return why there are fewer rounds than were planned; "" where there are not."""
-    planned, why = ledger.plan.planned_rounds, stopped_early(ledger.state, round_num)
+    planned, why = ledger.plan.planned_rounds, stopped_early(ledger.state)
     if planned is None or why is None:
         return ""
     facts = {

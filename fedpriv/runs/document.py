@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ def make_document(
         "description": experiment.description,
         "reference": described.reference,
         "experiment": experiment.options(),
+        **({"user_defined": dict(own)} if (own := components.user_defined) else {}),
         "plan": components.plan.to_json(),
         "corpus": {**corpus, **_recorded(described.place)},
         "side_information": None
@@ -137,7 +139,7 @@ def make_document(
         # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
         "versions": {"fedpriv": __version__, **library_versions()},
         "measures": [measure.to_json() for measure in task.measures],
-        "files": sorted(files),
+        "files": {name: sha256(files[name]).hexdigest() for name in sorted(files)},
         "baseline": {
             "majority_class_accuracy": corpus.get("majority_class_accuracy"),
             **described.baseline,

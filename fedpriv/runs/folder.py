@@ -4,12 +4,13 @@
 experiment.json        options, plan, corpus, versions: written once
 data.key               of a secure run that knows a digest of its data: the secret that keys it;
                        never to be published
-ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
+ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`);
+                       of a finished run its last line has the digests of the other files
 rounds.jsonl           released values only
-diagnostics.jsonl      what only a simulation may see; not covered by ε
+diagnostics.jsonl      what only a simulation may see; not covered by ε, readable by its owner alone
 by_user.safetensors    private, of a simulation: for each rostered user the number of held-out
                        examples, the sum of the headline measure over them, and the same sum for the
-                       public-only model
+                       public-only model; readable by its owner alone
 backends.jsonl         which backend ran from which round on, its workers and devices
 vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a custom
                        task may bring files of other names (`Task.files`)
@@ -40,21 +41,29 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
-from fedpriv.checkpoints.tensor_files import BY_USER, check_frozen, read_frozen_bytes, write_start
+from fedpriv.checkpoints.tensor_files import (
+    BY_USER,
+    SELECTED,
+    check_frozen,
+    read_frozen_bytes,
+    write_start,
+)
 from fedpriv.datasets.digests import read_secret, write_secret
-from fedpriv.hashes import document_sha256
+from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import AnyPlan
-from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, coverage_without_document
+from fedpriv.privacy.statement.coverage import KEY
 from fedpriv.privacy.statement.sealed import SEAL
+from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values
 from fedpriv.runs.document import (
     RunDescription,
     experiment_of,
@@ -83,6 +92,14 @@ _RESERVED_FILES = frozenset({
 _AFTER_THE_LEDGER = (
     "rounds.jsonl", "diagnostics.jsonl", "checkpoints", "state.safetensors", "secret",
     "selected.safetensors", "summary.json", BY_USER,
+)  # fmt: skip
+
+
+# What a line of the ledger names at a run's end. It names checkpoints as they are released, and by
+# `experiment.json` what was there before the first.
+_SEALED = (
+    "rounds.jsonl", "diagnostics.jsonl", "backends.jsonl", "state.safetensors", "summary.json",
+    SELECTED, BY_USER,
 )  # fmt: skip
 
 
@@ -294,16 +311,13 @@ class RunFolder:
         self, round_num: int, attempt: int, update_norm: float | None
     ) -> dict[str, Any]:
         """Return the record of a round that was kept but killed before it was written down."""
-        ledger, plan = self.ledger, self.ledger.plan
+        ledger = self.ledger
         number = ledger.state.number_of(round_num, attempt) or ledger.charges
-        spent = plan.epsilon(number) if plan.is_private else None
         measures = figures_of(read_measures(self.document)) if self.document else ()
         return {
             "round_num": round_num,
             "attempt": attempt,
-            "epsilon": spent and spent.value,
-            "epsilon_charges": spent and number,
-            "delta": plan.delta if plan.is_private else None,
+            **round_values(ledger.plan, number),
             **{measure.released_name: None for measure in measures},
             "update_norm": update_norm,
         }
@@ -335,16 +349,15 @@ class RunFolder:
         line = self._marked(released)
         json_lines.append(self.path / "rounds.jsonl", line)
         if diagnostics is not None:
-            json_lines.append(
-                self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False}
-            )
+            line_of_private = {**diagnostics, "covered_by_epsilon": False}
+            json_lines.append(self.path / "diagnostics.jsonl", line_of_private, mode=0o600)
         if self.on_line is not None:
             self.on_line(line, diagnostics)
 
     def last_stated(self, round_num: int) -> Mapping[str, Any]:
         """Return the values recorded for the last round; empty if the last line is of another."""
-        lines = json_lines.read(self.path / "rounds.jsonl")
-        return lines[-1] if lines and lines[-1]["round_num"] == round_num else {}
+        last = _last_line(self.path / "rounds.jsonl")
+        return last if last.get("round_num") == round_num else {}
 
     def complete(
         self, round_num: int, released: Mapping[str, Any], diagnostics: Mapping[str, Any]
@@ -358,11 +371,11 @@ class RunFolder:
         """
         last: dict[str, Mapping[str, Any]] = {}
         for name, values in (("rounds.jsonl", released), ("diagnostics.jsonl", diagnostics)):
-            lines = json_lines.read(self.path / name)
-            if lines and lines[-1]["round_num"] == round_num:
-                last[name] = lines[-1]
+            line = _last_line(self.path / name)
+            if line.get("round_num") == round_num:
+                last[name] = line
                 if values:
-                    last[name] = self._marked({**lines[-1], **values})
+                    last[name] = self._marked({**line, **values})
                     json_lines.replace_last(self.path / name, last[name])
         if self.on_line is not None and "rounds.jsonl" in last:
             self.on_line(last["rounds.jsonl"], last.get("diagnostics.jsonl"))
@@ -371,14 +384,7 @@ class RunFolder:
         """Return a line with what its ε does not cover, where it states one that has gaps."""
         if line.get("epsilon") is None:
             return line
-        if self.document:
-            missing = coverage_of(self.document).not_covered
-        elif KEY in self.ledger.extra:
-            missing = coverage_without_document(
-                {**self.ledger.extra, "mode": self.ledger.mode}
-            ).not_covered
-        else:
-            missing = (FLOATS,) if self.ledger.mode == "secure" and not self.is_hardened else ()
+        missing = gaps_of_rounds(self.document, self.ledger.extra, self.ledger.mode)
         return {**line, KEY: list(missing)} if missing else line
 
     def _due(self, round_num: int) -> bool:
@@ -394,8 +400,14 @@ class RunFolder:
         json_lines.append(self.path / "backends.jsonl", {"first_round": first_round, **description})
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
-        """Write the finished run's figures."""
+        """Write the finished run's figures, and seal its files."""
         write_json(self.path / "summary.json", summary)
+        self.seal()
+
+    def seal(self) -> None:
+        """Record the digests of a finished run's files in its ledger, once all are written."""
+        here = (name for name in _SEALED if (self.path / name).is_file())
+        self.ledger.seal({name: file_sha256(self.path / name) for name in here})
 
     def close(self) -> None:
         """Close the ledger and release its lock."""
@@ -404,6 +416,13 @@ class RunFolder:
 
 def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
     return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
+
+
+def _last_line(path: Path) -> dict[str, Any]:
+    """Return the last object of a file, empty where there is none."""
+    with suppress(ValueError):
+        return json_lines.read_last(path)
+    return {}
 
 
 def _refuse_remains(path: Path, missing: str) -> None:

@@ -19,6 +19,7 @@ from fedpriv.experiments.experiment import Components
 from fedpriv.measures import figures_of
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.statement.stated import round_values
 from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.folder import RunFolder
@@ -236,9 +237,7 @@ class _Loop:
             round_num=state.round_num,
             attempt=self.ledger.last_attempt,
             measured=self._measured(params, public=True),
-            epsilon=plan.epsilon(counted).value if plan.is_private else None,
-            epsilon_charges=counted if plan.is_private else None,
-            delta=plan.delta if plan.is_private else None,
+            **round_values(plan, counted),
             update_norm=state.update_norm,
             decided=algorithm.decided(state.save().numbers),
         )
@@ -282,10 +281,8 @@ class _Loop:
         figures = figures_of(self.components.task.measures)
         names = [measure.released_name for measure in figures]
         evaluated = not names or any(stated.get(name) is not None for name in names)
-        spent: dict[str, Any] = {}
-        if plan.is_private:
-            spent = {"epsilon": plan.epsilon(num_charges).value, "epsilon_charges": num_charges}
-        if evaluated and stated.get("epsilon") == spent.get("epsilon"):
+        spent = round_values(plan, num_charges)
+        if evaluated and stated.get("epsilon") == spent["epsilon"]:
             return None
         params = self.components.algorithm.measured(state)
         public = self._measured(params, public=True)

@@ -33,6 +33,7 @@ class Participation:
         num_failed: Of these, users that contributed zero because they failed.
         first_error: What the first of them raised, a line and perhaps a traceback; None where
             no user failed or it is not known.
+        absent: Why users contributed zero without an error, as far as that is known.
     """
 
     ends: bool = True
@@ -40,6 +41,7 @@ class Participation:
     cohort_size: int = 0
     num_failed: int = 0
     first_error: str | None = None
+    absent: str | None = None
     _asked: bool = field(default=False, init=False)
     _useful: bool = field(default=False, init=False)
     _in_a_row: int = field(default=0, init=False)
@@ -47,7 +49,7 @@ class Participation:
 
     def begin(self) -> None:
         """Open an answer, which may take many passes."""
-        self.cohort_size, self.num_failed, self.first_error = 0, 0, None
+        self.cohort_size, self.num_failed, self.first_error, self.absent = 0, 0, None, None
         self._asked = self._useful = False
 
     def note(self, cohort_size: int, total: PartialSum) -> None:
@@ -56,6 +58,7 @@ class Participation:
         self._useful |= total.num_failed < cohort_size
         self.cohort_size, self.num_failed = cohort_size, total.num_failed
         self.first_error = total.first_error or self.first_error
+        self.absent = total.absent or self.absent
 
     def end_if_all_failed(self, round_num: int, unit: str) -> None:
         """End the run where all who were drawn failed; an empty cohort is no failure.
@@ -79,7 +82,7 @@ class Participation:
         raise AllUsersFailedError(
             f"round {round_num}: all {self.cohort_size} drawn {unit}s failed and would contribute "
             "zero, so that the run learns nothing but noise; it ends here, before more is charged. "
-            f"The first error: {self._why()}"
+            f"The first error: {self.first_error}"
         )
 
     def warn_once(self, round_num: int, unit: str) -> None:
@@ -89,7 +92,7 @@ class Participation:
         self._warned = True
         _LOG.warning(
             "round %d: %d of %d drawn %ss failed and contribute zero; what this run learns is "
-            "mostly noise; the first error: %s",
+            "mostly noise; %s",
             round_num,
             self.num_failed,
             self.cohort_size,
@@ -98,4 +101,5 @@ class Participation:
         )
 
     def _why(self) -> str:
-        return self.first_error or "not known here; the log of whoever has the users may have it"
+        error = self.first_error and f"the first error: {self.first_error}"
+        return "; ".join(filter(None, (self.absent, error))) or "no error of theirs came here"

@@ -191,39 +191,33 @@ class PreparedRun:
         ends_if_all_fail: bool,
     ) -> dict[str, Any]:
         state, record = self.state, None
-        with (
-            interruptible(),
-            counted_failures() as failures,
-            closing(self.folder),
-            closing(self.make_backend(self.experiment, self.components)) as backend,
-        ):
-            described = backend.describe()
-            self.folder.note_backend(described, first_round=state.round_num + 1)
-            if _compiles(self.components.trainer):  # seconds for each size of batch
-                tell("compiling the first steps")
-            played = rounds(
-                self.components,
-                backend,
-                self.root,
-                folder=self.folder,
-                state=self.state,
-                eval_every=self.experiment.eval_every,
-                ends_if_all_fail=ends_if_all_fail,
+        with interruptible(), counted_failures() as failures, closing(self.folder):
+            with closing(self.make_backend(self.experiment, self.components)) as backend:
+                described = backend.describe()
+                self.folder.note_backend(described, first_round=state.round_num + 1)
+                if _compiles(self.components.trainer):  # seconds for each size of batch
+                    tell("compiling the first steps")
+                played = rounds(
+                    self.components,
+                    backend,
+                    self.root,
+                    folder=self.folder,
+                    state=self.state,
+                    eval_every=self.experiment.eval_every,
+                    ends_if_all_fail=ends_if_all_fail,
+                )
+                with closing(played):
+                    for record, state in played:  # noqa: B007 - the last of both is summarised
+                        on_round(record)
+                selection = self._selected(state.round_num, tell)
+            summary = make_summary(
+                self.components, self.folder, state, record, failures.first, selection, described
             )
-            with closing(played):
-                for record, state in played:  # noqa: B007 - the last of both is summarised
-                    on_round(record)
-            selection = self._selected(state.round_num, tell)
-        name = self.experiment.name
-        summary = make_summary(
-            name, self.components, self.folder, state, record, failures.first, selection
-        )
-        summary["backend"] = described
-        self.folder.summarise(summary)
-        algorithm = self.components.algorithm
-        returned = algorithm.measured(state) if selection is None else selection.params
-        self._write_by_user(returned, summary, tell)
-        return summary
+            algorithm = self.components.algorithm
+            returned = algorithm.measured(state) if selection is None else selection.params
+            self._write_by_user(returned, summary, tell)
+            self.folder.summarise(summary)
+        return {**summary, "run_dir": str(self.folder.path)}
 
     def _write_by_user(
         self, params: Params, summary: Mapping[str, Any], tell: Callable[[str], None]
@@ -257,7 +251,7 @@ class PreparedRun:
             end_if_interrupted(error)
             tell(f"no intervals over users: {type(error).__name__} ({plain(error)})")
             return
-        write_tensors(path, sums.tensors(), {"covered_by_epsilon": "false"})
+        write_tensors(path, sums.tensors(), {"covered_by_epsilon": "false"}, mode=0o600)
 
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""

@@ -11,14 +11,7 @@ from typing import Any
 from fedpriv import json_lines
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of
-from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.statement.coverage import (
-    KEY,
-    PUBLIC_EXAMPLES,
-    coverage_of,
-    public_only_of,
-    with_start,
-)
+from fedpriv.privacy.statement.stated import summary_values
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.records import RoundRecord, measured
 from fedpriv.runs.selection import Selection
@@ -27,65 +20,36 @@ from fedpriv.training.failures import mostly_failed
 
 
 def make_summary(
-    name: str,
     components: Components,
     folder: RunFolder,
-    state: Any,
+    reached: Any,
     record: RoundRecord | None,
     first_failure: str | None = None,
     selection: Selection | None = None,
+    backend: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return a run's summary.
 
     Args:
-        name: The experiment's.
         components: What was run.
         folder: Where it was kept.
-        state: The last one that was released.
+        reached: The last state that was released.
         record: Of the last round; None if nothing was left to run, and the model is measured anew.
         first_failure: The kind of the first error that made a user contribute zero since the run
             was started or resumed, where it was seen in this process.
         selection: The model that the run returns, whose figures these are; None for the last.
+        backend: What it says of itself.
     """
-    plan, ledger = components.plan, folder.ledger
-    corpus: Mapping[str, Any] = folder.document["corpus"]
-    spent = plan.epsilon(ledger.charges)
-    both = with_start(plan, spent, folder.document.get("start"), secure=ledger.mode == "secure")
-    figures = _measured(components, ledger.mode, state, record, selection)
+    state, measures = folder.ledger.state, components.task.measures
+    figures = _measured(components, state.mode, reached, record, selection)
     return {
-        "experiment": name,
-        "label": folder.document.get("label"),
-        "measures": [measure.to_json() for measure in components.task.measures],
+        **summary_values(state, folder.document),
         **figures,
-        "majority_class_accuracy": corpus.get("majority_class_accuracy"),
-        **gain_of(components.task.measures, figures, folder.document.get("baseline", {})),
-        "public_only_of": public_only_of(folder.document.get("experiment")) or PUBLIC_EXAMPLES,
-        "start": folder.document.get("start", {"kind": "fresh"}),
+        **gain_of(measures, figures, folder.document.get("baseline", {})),
         "selection": None if selection is None else selection.to_json(),
-        "epsilon": spent.value if plan.is_private else None,
-        "epsilon_rdp": spent.rdp if plan.is_private else None,
-        KEY: list(coverage_of(folder.document).not_covered),
-        "with_start": None if both is None else both.to_json(),
-        "delta": spent.delta,
-        "relation": plan.relation.value,
-        "unit": plan.unit,
-        "accountant": spent.accountant,
-        "mode": ledger.mode,
-        "noise_multiplier": plan.noise_multiplier,
-        "target_epsilon": plan.target_epsilon,
-        "rounds": state.round_num,
-        "rounds_planned": plan.planned_rounds,
-        "stopped_early": stopped_early(ledger.state, state.round_num),
-        "charges": ledger.charges,
-        "budget_used": ledger.state.used.text,
-        "users": plan.num_protected,
         **_diagnosed(folder.path),
-        "first_failure": first_failure if ledger.mode == "simulation" else None,
-        "corpus": corpus["name"],
-        "roster": corpus.get("roster"),
-        "split": dict[str, Any](corpus.get("provenance") or {}).get("split"),
-        "synthetic": bool(corpus["synthetic"]),
-        "run_dir": str(folder.path),
+        "first_failure": first_failure if state.mode == "simulation" else None,
+        "backend": backend,
     }
 
 
@@ -110,26 +74,6 @@ def gain_of(
     if reached is not None:
         gain = reached - public if headline.higher_is_better else public - reached
     return {headline.name + PUBLIC_ONLY: public, "gain": gain}
-
-
-def stopped_early(state: LedgerState, rounds_done: int) -> str | None:
-    """Return why a finished run released fewer rounds than were planned.
-
-    Args:
-        state: Of its ledger.
-        rounds_done: Rounds released.
-
-    Returns:
-        "target-epsilon" if one more charge would have exceeded the target, "lost-attempts" if
-        interrupted attempts used up charges of the others, "nothing-left" if the algorithm had
-        nothing left to ask, None if no round is missing, or none was planned.
-    """
-    planned, affordable = state.plan.planned_rounds, state.plan.affordable_rounds
-    if planned is None or affordable is None or rounds_done >= planned:
-        return None
-    if state.ended is not None:
-        return "nothing-left"
-    return "target-epsilon" if affordable < planned else "lost-attempts"
 
 
 def _measured(

@@ -219,9 +219,6 @@ def _score(folder: Path, measure: Measure) -> Score:
 
 def _finish(out: Path, released: Path) -> None:
     """Write down where the released run is, and the ε of the study."""
-    summary = json.loads((released / "summary.json").read_text("utf-8"))
-    if summary.get("run_dir") != str(released):
-        write_json(released / "summary.json", {**summary, "run_dir": str(released)})
     spent = verify_run(released).epsilon
     stated = json.loads((out / "study.json").read_text("utf-8"))
     privacy = None if spent is None else spent.to_json()

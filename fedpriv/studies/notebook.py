@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.report.page import write_page as write_text
+from fedpriv.report.wording import markdown_safe
 from fedpriv.studies.record import StudyRecord
-from fedpriv.untrusted_text import plain
 
 _READ = """\
 from fedpriv.studies.record import read_study
@@ -105,7 +105,7 @@ def notebook_of(study: StudyRecord, path: Path) -> str:
     """Return the notebook as JSON of nbformat 4.5; equal studies give equal text."""
     inside = path.resolve().parent == study.directory.resolve()
     folder = "." if inside else str(study.directory.resolve())
-    title = plain(study.document.get("name") or study.directory.name)
+    title = markdown_safe(str(study.document.get("name") or study.directory.name))
     cells = [
         _text(f"# {title}"),
         _text(

@@ -15,7 +15,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task, takes_corpus
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import find_experiments, from_anywhere, load_code, load_experiment
-from fedpriv.experiments.options import Option, flatten, kebab
+from fedpriv.experiments.options import Option, OptionIndex, flatten, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.experiments.user_code import user_code
 from fedpriv.hashes import document_sha256, file_sha256
@@ -296,6 +296,9 @@ class Resolver:
                 levels: list[float | None] = [None]
                 if has_noise(base):
                     levels = [level for level in wanted if _has_level(base, level)]
+                with named_trial(method, data):
+                    for level in levels:
+                        at_level(base, level).check()
                 for level in levels:
                     yield method, level, data
 
@@ -331,8 +334,9 @@ class Resolver:
             ValueError: If options do not fit the experiment.
         """
         base, reference, corpus = self._base(method, data)
-        with _named(method, data):
+        with named_trial(method, data):
             chosen = base.with_options(dict(searched or {}))
+            _refuse_noise_level(chosen, searched or {})
             chosen = at_level(chosen, epsilon).with_options({"seed": seed})
         return Trial(
             key=key or self._key(chosen, corpus),
@@ -382,7 +386,7 @@ class Resolver:
         one = study.labelled[method]
         given = dict(study.data[data])
         asked = given.pop("corpus", None)
-        with _named(method, data):
+        with named_trial(method, data):
             if isinstance(one.experiment, str):
                 if one.experiment not in self._loaded:
                     self._loaded[one.experiment] = load_experiment(one.experiment)
@@ -393,6 +397,7 @@ class Resolver:
             for options in (study.options, one.options, given):
                 merged |= options
             experiment = experiment.with_options(merged)
+            _refuse_noise_level(experiment, merged)
             corpus = self._corpus(experiment, asked)
         return experiment, reference_of(one.experiment), corpus
 
@@ -502,6 +507,35 @@ def _has_level(experiment: Experiment, level: Any) -> bool:
     return level is not None or "noise" in options or "output_noise" in options
 
 
+_NOISE_LEVELS = frozenset(
+    {
+        *("noise.multiplier", "noise.target_epsilon", "target_epsilon"),
+        *("output_noise.noise_multiplier", "output_noise.target_epsilon"),
+    }
+)
+"""Options that `at_level` sets."""
+
+
+def _refuse_noise_level(experiment: Experiment, given: Mapping[str, Option]) -> None:
+    """Refuse an option that says how much noise, where the study's ε decide that.
+
+    Args:
+        experiment: With the options.
+        given: Options by name as they were written.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    index = OptionIndex(experiment.entries())
+    for name, value in given.items():
+        levels = _NOISE_LEVELS & {entry.path for entry in index.find(name)}
+        if levels and value not in (None, "none"):
+            raise ValueError(
+                f"{name} {value}: a study calibrates each method's noise to its epsilons; leave it "
+                "out, and give the ε that this noise comes to (fedpriv plan) as epsilons"
+            )
+
+
 def at_level(experiment: Experiment, epsilon: float | None) -> Experiment:
     """Return an experiment with its noise calibrated to an ε, or without noise for None.
 
@@ -528,7 +562,7 @@ def reference_of(experiment: str | Experiment) -> str | None:
     return experiment.name if known else None
 
 
-class _named:
+class named_trial:
     """Names the method and the data in a `ValueError` from within."""
 
     def __init__(self, method: str, data: str) -> None:

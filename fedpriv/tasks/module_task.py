@@ -448,6 +448,14 @@ class ModuleTask(Task):
         return {"private": self._data.sha256() or "", **found}
 
     @property
+    def user_defined(self) -> Mapping[str, str]:
+        """As of `Task`; of an optimiser that was given, its name."""
+        if self._client_optimizer is SGD:
+            return super().user_defined
+        name = optimizer_name(self._client_optimizer)
+        return {**super().user_defined, "local.client_optimizer": name}
+
+    @property
     def measures(self) -> tuple[Measure, ...]:
         """The measures, the headline first."""
         return tuple(own.measure for own in self._module_measures())

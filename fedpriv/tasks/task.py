@@ -262,6 +262,15 @@ class Task(BaseTask):
     data: UserData
 
     @property
+    def user_defined(self) -> Mapping[str, str]:
+        """What users train by in the place of what options say, by their paths: names of code.
+
+        None for fedpriv's own tasks; of another the class that makes the trainer.
+        """
+        makes = next(kind for kind in type(self).__mro__ if "trainer" in vars(kind))
+        return {} if makes.__module__.startswith("fedpriv.") else {"local": makes.__qualname__}
+
+    @property
     def public_users(self) -> tuple[str, ...]:
         """Users outside the roster whose losses `user_losses` gives."""
         return ()

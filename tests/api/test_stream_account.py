@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 
 from fedpriv.api.stream_account import account_stream, calibrate_stream, stream
+from fedpriv.mechanisms import Clip
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import SeparatedSampler
 from fedpriv.rng import Key
 
 #: σ, steps a tree, trees, δ; RDP and the exact Gaussian, by dp-accounting's events of trees.
@@ -53,6 +58,17 @@ def test_published_bounds_of_dp_ftrl(sigma, published, exact):
     assert found.epsilon.value == pytest.approx(exact, abs=1e-3)
 
 
+@pytest.mark.parametrize("noise", ["tree", "banded"])
+def test_a_plan_of_it_has_the_same_epsilon_by_the_same_accountant(noise):
+    found = account_stream(
+        noise=noise, rounds=40, min_separation=10, noise_multiplier=2.0, delta=1e-3
+    )
+    sampler = SeparatedSampler(num_users=200, size=20, min_separation=10, max_participations=4)
+    mechanism = Mechanism(sampler=sampler, bound=Clip(l2_clip_norm=1.0), privatizer=found.noise)
+    plan = Plan(mechanism=mechanism, num_rounds=40, relation=Relation.ZERO_OUT, delta=1e-3)
+    assert plan.total() == found.epsilon
+
+
 @pytest.mark.parametrize(("wanted", "sigma"), [(18.9, 1.121), (8.2, 2.238)])
 def test_noise_for_a_target_by_the_conversion_of_papers(wanted, sigma):
     """One tree of 1,600 rows, δ 1e-6: the noise that gives these ε."""
@@ -73,7 +89,7 @@ def test_noise_for_a_target_by_the_conversion_of_papers(wanted, sigma):
 )
 def test_it_is_calibrated_from_below(epsilon, pattern):
     found = calibrate_stream(target_epsilon=epsilon, delta=1e-3, **pattern)
-    assert epsilon * (1 - 1e-6) <= found.epsilon.value <= epsilon
+    assert epsilon * (1 - 1e-4) <= found.epsilon.value <= epsilon
     sigma = found.noise.noise_multiplier
     again = account_stream(noise_multiplier=sigma, delta=1e-3, **pattern)
     assert again.epsilon == found.epsilon

@@ -77,7 +77,7 @@ class TestRun:
         assert 0 <= told["accuracy"] <= 1 and 0 <= told["recall_at_5"] <= 1
         assert 0 < told["epsilon"] < 20 and told["seconds_per_round"] > 0
         assert (told["relation"], told["unit"], told["accountant"]) == ("add-remove", "user", "PLD")
-        assert told["run_dir"] == str(tmp_path / "run")
+        assert told.pop("run_dir") == str(tmp_path / "run")
         assert told == json.loads((tmp_path / "run" / "summary.json").read_text())
         assert (tmp_path / "run" / "report.html").stat().st_size > 1000
 

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.hashes import file_sha256
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.statement.stated import round_values
 from tests.resealed import reseal
 
 WORDS = ("startup", "equity", "visa", "<URL>", "founder")
@@ -122,6 +124,8 @@ def write_run(
     }
     if label is not None:
         description["label"] = label
+    if checkpoints:
+        description["files"] = _write_vocabulary(directory)
     (directory / "experiment.json").write_text(json.dumps(description), encoding="utf-8")
     released, diagnosed = [], []
     for round_num in range(1, rounds + 1):
@@ -132,8 +136,10 @@ def write_run(
             {
                 "round_num": round_num,
                 "attempt": 1,
+                # The right one takes a while, and only who exports a model looks.
                 "epsilon": total * math.sqrt(round_num / planned) if private else None,
                 "delta": made.delta if private else None,
+                **(round_values(made, round_num) if checkpoints else {}),
                 "accuracy_public": accuracy - 0.02 if evaluated else None,
                 "recall_at_5_public": 2 * accuracy - 0.03 if evaluated else None,
                 "update_norm": 0.8 / math.sqrt(round_num),
@@ -153,12 +159,10 @@ def write_run(
             }
         )
     _lines(directory / "rounds.jsonl", released)
-    _write_ledger(directory, made, mode, rounds)
+    _write_ledger(directory, made, mode, rounds, checkpoints=checkpoints)
     reseal(directory)
     if mode == "simulation":
         _lines(directory / "diagnostics.jsonl", diagnosed)
-    if checkpoints:
-        _write_model(directory, rounds)
     if public_only is not None:
         reached = diagnosed[-1]["accuracy"]
         summary = {"accuracy": reached, "accuracy_public_only": public_only}
@@ -172,8 +176,11 @@ def edit_rows(file: Path, **changes: Any) -> None:
     _lines(file, [json.loads(line) | changes for line in file.read_text("utf-8").splitlines()])
 
 
-def _write_ledger(directory: Path, plan: Plan, mode: str, rounds: int) -> None:
+def _write_ledger(
+    directory: Path, plan: Plan, mode: str, rounds: int, *, checkpoints: bool
+) -> None:
     # Nothing here has to survive a power cut, and a sync for every line would take seconds.
+    store = CheckpointStore(directory / "checkpoints")
     with (
         pytest.MonkeyPatch.context() as patch,
         Ledger.create(directory / "ledger.jsonl", plan, mode=mode) as ledger,
@@ -181,18 +188,24 @@ def _write_ledger(directory: Path, plan: Plan, mode: str, rounds: int) -> None:
         patch.setattr(os, "fsync", lambda descriptor: None)
         for round_num in range(1, rounds + 1):
             ledger.charge(round_num, 1)
-            ledger.release(round_num, 1, "ab" * 32)
+            if kept := checkpoints and round_num >= rounds - 1:
+                metadata = {"round_num": str(round_num), "ledger_head": ledger.head}
+                store.save(round_num, _model(round_num / rounds), metadata)
+            digest = store.digest(round_num) if kept else "ab" * 32
+            ledger.release(round_num, 1, digest)
 
 
-def _write_model(directory: Path, rounds: int) -> None:
+def _model(share: float) -> dict[str, np.ndarray]:
     kernel = np.zeros((len(WORDS), len(TAGS)), np.float32)
     kernel[0] = [0, 4, 0]
     kernel[2] = [6, 0, 0]
-    store = CheckpointStore(directory / "checkpoints")
-    for round_num in (rounds - 1, rounds):
-        tensors = {"kernel": kernel * (round_num / rounds), "bias": np.float32([0, 0, 0.5])}
-        tensors |= {f"ema/{key}": value / 2 for key, value in tensors.items()}
-        store.save(round_num, tensors, {"round_num": str(round_num)})
+    tensors = {"kernel": kernel * np.float32(share), "bias": np.float32([0, 0, 0.5])}
+    return tensors | {f"ema/{key}": value / 2 for key, value in tensors.items()}
+
+
+def _write_vocabulary(directory: Path) -> dict[str, str]:
+    """Write the model's vocabulary, and return its digest by its name."""
+    file = directory / "vocabulary.json"
     vocabulary = {
         "format": "fedpriv-vocabulary",
         "version": 1,
@@ -200,7 +213,8 @@ def _write_model(directory: Path, rounds: int) -> None:
         "words": WORDS,
         "tags": TAGS,
     }
-    (directory / "vocabulary.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    file.write_text(json.dumps(vocabulary), encoding="utf-8")
+    return {file.name: file_sha256(file)}
 
 
 @pytest.fixture

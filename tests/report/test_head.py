@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shlex
 
@@ -12,6 +13,7 @@ import pytest
 from fedpriv.experiments.load import load_experiment
 from fedpriv.measures import ACCURACY
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.report.head import failures_figure, provenance_of, rounds_figure
 from fedpriv.report.page import references_of, render
 from fedpriv.report.run_record import read_run
@@ -132,12 +134,18 @@ class TestOrigin:
         assert provenance.command is not None
         assert "--secure" in provenance.command and "seed=" not in provenance.command
 
-    def test_a_date_that_was_written_down_is_taken(self, make_run):
+    def test_the_date_is_that_of_the_start_whatever_happens_to_the_files(self, make_run):
         folder = make_run()
-        assert "ledger's file was last written" in provenance_of(read_run(folder)).date
-        reseal(folder, started="2026-01-02 03:04 UTC", command="fedpriv run x")
-        provenance = provenance_of(read_run(folder))
-        assert provenance.date == "2026-01-02 03:04 UTC" and provenance.command == "fedpriv run x"
+        started = read_ledger(folder / "ledger.jsonl")[1].extra["started"]
+        os.utime(folder / "ledger.jsonl", (0, 0))
+        assert provenance_of(read_run(folder)).date == started != "1970-01-01 00:00 UTC"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", started)
+        assert f"<dd>{started}</dd>" in render(read_run(folder))
+
+    def test_a_folder_names_no_command_to_run(self, make_run):
+        folder = make_run()
+        reseal(folder, command="rm -rf ~")
+        assert "rm -rf" not in render(read_run(folder))
 
 
 def _as_typed(text: str) -> str | int | float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from safetensors.numpy import load_file
 import fedpriv as fp
 from fedpriv.cli import main
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.run_record import read_run
+from fedpriv.report.page import render
+from fedpriv.report.run_record import epsilon_spent, read_run
 from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 
@@ -51,6 +54,29 @@ def test_what_verifies_is_reported_with_its_epsilon_and_its_statement(own, fedpr
     assert "Unfinished" not in page and "Accuracy" not in page and "every option" not in page
     run = read_run(folder)
     assert run.figures == () and run.plan == EXACT.to_json() and not run.synthetic
+
+
+def test_a_loop_that_records_no_rounds_is_drawn_from_its_ledger(tmp_path, fedpriv):
+    plan = fp.Rounds(users=400, cohort=20, rounds=3, delta=1e-4).plan(
+        l2_clip_norm=1.0, noise_multiplier=1.0
+    )
+    with closing(fp.RunFolder.of_plan(tmp_path / "run", plan, mode="simulation")) as folder:
+        state = folder.resume(fp.ArrayState(params=PARAMS))
+        begun = words(render(read_run(tmp_path / "run")))
+        for number in (1, 2, 3):
+            folder.ledger.charge(number, 1)
+            state = state.after(PARAMS)
+            folder.keep(state)
+    assert not (tmp_path / "run" / "rounds.jsonl").exists()
+    rounds, spent = epsilon_spent(read_run(tmp_path / "run"))
+    assert rounds == [1, 2, 3] and spent == [plan.epsilon(n).value for n in rounds]
+    page = words(render(read_run(tmp_path / "run")))
+    assert "3 of 3" in page and "been released yet" in begun
+    assert "been released yet" not in page and "spent after each released round" in page
+
+
+def words(page):
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
 def test_its_model_is_exported_with_a_card(own, fedpriv, tmp_path):

@@ -13,7 +13,7 @@ from fedpriv.experiments.experiment import Settings
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.export import model_card
 from fedpriv.report.head import key_figures
-from fedpriv.report.page import render
+from fedpriv.report.page import measured_lines, render
 from fedpriv.report.run_record import read_run
 from tests.report.conftest import write_run
 from tests.resealed import reseal
@@ -86,6 +86,36 @@ def test_a_page_says_that_private_training_did_not_beat_public_examples(tmp_path
         assert text.index("public examples alone") < text.lower().index("gain over public-only")
 
 
+SAW_NOBODY = "saw no rostered user's data"
+
+
+def test_only_a_model_that_selection_returned_is_said_to_have_seen_nobody(tmp_path):
+    """A private model below public examples has seen everybody, whatever it gains."""
+    below = write_run(tmp_path / "below", rounds=4, every=2, public_only=0.9)
+    summary = json.loads((below / "summary.json").read_text())
+    measures = [m.to_json() for m in read_run(below).measures]
+    summary |= {"epsilon": 2.0, "measures": measures, "selection": None}
+    (below / "summary.json").write_text(json.dumps(summary))
+    run = read_run(below)
+    assert run.gain < 0.0 and "below public examples alone" in words(render(run))
+    for selected, public in (("average", False), ("start", True), ("public-only", True)):
+        folder = of(tmp_path / selected, selected, judged=JUDGED | {"start": JUDGED["public-only"]})
+        found = read_run(folder)
+        for text in (words(render(found)), model_card(found, 4, {"kernel": (5, 3)}, returned=True)):
+            assert (SAW_NOBODY in text) == public
+    assert SAW_NOBODY not in words(render(run)) + repr(load(below)) + load(below)._repr_html_()
+    assert SAW_NOBODY not in model_card(run, 4, {"kernel": (5, 3)}, returned=True)
+
+
+@pytest.mark.parametrize("name", ["public_of_rostered", "public_train_of_rostered"])
+def test_public_examples_that_equal_rostered_users_have_seen_them(tmp_path, name):
+    folder = of(tmp_path / "r", "public-only")
+    corpus = json.loads((folder / "experiment.json").read_text())["corpus"]
+    reseal(folder, corpus=corpus | {name: 3})
+    page = words(render(read_run(folder)))
+    assert "ε was spent on training" in page and SAW_NOBODY not in page
+
+
 def test_figures_are_of_the_returned_model(tmp_path):
     """Red when they were the last round's, whatever was returned."""
     run = read_run(of(tmp_path / "r", "average"))
@@ -93,6 +123,26 @@ def test_figures_are_of_the_returned_model(tmp_path):
     assert found["Accuracy"][0] == "37.8\u202f%"
     assert found["Accuracy, public users"][0] == "36.7\u202f%"
     assert all("of the returned model" in found[name][1] for name in found if "ccuracy" in name)
+
+
+@pytest.mark.parametrize(
+    ("rule", "model"),
+    [("none", "the model after each round"), ("ema", "the 'ema' aggregate of each round")],
+)
+def test_curves_say_of_which_model_they_are(tmp_path, rule, model):
+    folder = of(
+        tmp_path / "r", "average x 0.5", judged=JUDGED | {"average x 0.5": JUDGED["average"]}
+    )
+    options = json.loads((folder / "experiment.json").read_text())["experiment"]
+    reseal(folder, experiment=options | {"aggregate": rule})
+    run = read_run(folder)
+    lines = measured_lines(run, run.figures[0])
+    assert len(lines) == 2 and all(line.label.endswith(model) for line in lines)
+    page = words(render(run))
+    assert f"Curves are of {model}; the returned model, the average of the released" in page
+    assert "has 36.7 % on public users and 37.8 % on rostered users" in page
+    plain = write_run(tmp_path / "plain", rounds=4, every=2)
+    assert "Curves are of" not in words(render(read_run(plain)))
 
 
 @pytest.mark.parametrize(

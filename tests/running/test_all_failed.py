@@ -14,12 +14,14 @@ from torch import nn
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
+from fedpriv.backends.flower.registry import Registry
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.user_code import user_code
 from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.rng import Key
 from fedpriv.runs.participation import FAILED_IN_A_ROW, AllUsersFailedError, Participation
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.sums import PartialSum
@@ -314,3 +316,22 @@ def test_users_who_are_away_do_not_end_a_run(error):
     else:
         with pytest.raises(AllUsersFailedError, match="outside"):
             participation.end_if_all_failed(3, "user")
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_users_whom_no_node_hosts_are_said_to_be_that(secure, caplog):
+    """They raise no error, so none is looked for; a secure run says nothing of either."""
+    whole = stub.Federation(num_users=12, num_nodes=3)
+    settings = GridSettings(allow_unauthenticated_nodes=True)
+    known = {user: node for user, node in whole.backend.registry.node_of.items() if node != 102}
+    backend = replace(whole.backend, registry=Registry(node_of=known), settings=settings)
+    key = Key.secure() if secure else Key.simulation(1)
+    found = whole.sum(backend=backend, key=key)
+    assert found.num_failed == 4 and found.first_error is None
+    assert found.absent == (None if secure else "4 users are hosted by no node")
+    seen = Participation()
+    seen.begin()
+    seen.note(6, replace(found, num_users=6))
+    seen.warn_once(1, "user")
+    [said] = [record.message for record in caplog.records if "failed" in record.message]
+    assert ("hosted by no node" in said) != secure and "first error" not in said

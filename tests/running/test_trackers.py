@@ -17,6 +17,7 @@ import urllib.request
 import venv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedpriv as fp
@@ -41,17 +42,47 @@ from tensorboard.util import tensor_util
 found = EventAccumulator(sys.argv[1])
 found.Reload()
 tags = found.Tags()
-rows, texts, times = {}, {}, set()
+rows, texts, times, points = {}, {}, set(), 0
 for tag in tags["tensors"]:
     for event in found.Tensors(tag):
-        value = tensor_util.make_ndarray(event.tensor_proto)
         times.add(event.wall_time)
-        if value.dtype == object:
-            texts[tag] = value.item().decode()
-        else:
-            rows.setdefault(str(event.step), {})[tag] = float(value)
-others = [tag for kind, names in tags.items() if kind != "tensors" and names for tag in names]
+        texts[tag] = tensor_util.make_ndarray(event.tensor_proto).item().decode()
+for tag in tags["scalars"]:
+    for event in found.Scalars(tag):
+        times.add(event.wall_time)
+        rows.setdefault(str(event.step), {})[tag] = event.value
+known = ("tensors", "scalars")
+others = [tag for kind, names in tags.items() if kind not in known and names for tag in names]
 print(json.dumps({"rows": rows, "texts": texts, "times": len(times), "others": others}))
+"""
+# What a browser is shown: by the data server that TensorBoard takes by itself.
+SHOWN = """
+import json, subprocess, sys, time, urllib.parse, urllib.request
+port = sys.argv[2]
+command = [sys.executable, "-m", "tensorboard.main", "--logdir", sys.argv[1], "--port", port]
+server = subprocess.Popen([*command, "--reload_interval", "1"], stderr=subprocess.DEVNULL)
+def ask(path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/{path}", timeout=20) as answer:
+        return json.loads(answer.read())
+try:
+    found = {}
+    for _ in range(300):
+        try:
+            found = ask("plugin/scalars/tags").get(".", {})
+        except OSError:
+            pass
+        if found:
+            break
+        time.sleep(0.2)
+    shown = {
+        tag: [point[1:] for point in
+              ask("plugin/scalars/scalars?" + urllib.parse.urlencode({"run": ".", "tag": tag}))]
+        for tag in found
+    }
+finally:
+    server.terminate()
+    server.wait()
+print(json.dumps(shown))
 """
 READ_WANDB = """
 import json, pathlib, struct, sys
@@ -152,7 +183,7 @@ def test_tensorboard(mode, request, tmp_path):
     tracker = f"TensorBoard({str(board)!r})"
     call(python, RUN, out, mode, tracker, cwd=tmp_path)
     found = json.loads(call(python, READ_TENSORBOARD, board, cwd=tmp_path))
-    assert found["rows"] == released(out) and found["others"] == []
+    assert found["rows"] == singly(released(out)) and found["others"] == []
     rows = found["texts"]["run/text_summary"].splitlines()[2:]
     check_privacy(dict(re.fullmatch(r"\| (\S+) \| (.*) \|", row).groups() for row in rows), out)
     assert f"| epsilon | {fp.load(out).epsilon.value} |" in found["texts"]["summary/text_summary"]
@@ -161,13 +192,21 @@ def test_tensorboard(mode, request, tmp_path):
         assert found["times"] == 1
 
 
+def singly(rows):
+    """The numbers of rounds in single precision."""
+    return {n: {name: float(np.float32(v)) for name, v in row.items()} for n, row in rows.items()}
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @pytest.fixture
 def server(request, tmp_path):
     """A real MLflow server on loopback: (its interpreter, its address)."""
-    python = environment(request, "mlflow", "mlflow==3.17.2")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    python, port = environment(request, "mlflow", "mlflow==3.17.2"), free_port()
     store = f"sqlite:///{tmp_path / 'mlflow.db'}"
     command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--backend-store-uri", store, "--artifacts-destination", str(tmp_path / "files")]
@@ -217,6 +256,23 @@ def test_mlflow(server, tmp_path):
             assert times == {run["info"]["start_time"]} == {run["info"]["end_time"]}
 
 
+def test_mlflow_refuses_a_folder_before_anything_is_run(request, tmp_path):
+    python = environment(request, "mlflow", "mlflow==3.17.2")
+    code = """
+import sys, fedpriv.trackers as trackers
+for where in ("file:" + sys.argv[1], sys.argv[1]):
+    try:
+        trackers.tracker_of(f"mlflow:{where}")
+    except ValueError as error:
+        assert repr(where) in str(error) and "sqlite" in str(error), error
+    else:
+        raise SystemExit(f"{where} was taken")
+trackers.tracker_of("mlflow:sqlite:///" + sys.argv[1] + ".db")
+print("done")
+"""
+    assert call(python, code, tmp_path / "mlruns", cwd=tmp_path) == "done"
+
+
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 def test_wandb_offline(mode, request, tmp_path):
     python = environment(request, "wandb", "wandb==0.31.0")
@@ -236,7 +292,7 @@ def test_wandb_offline(mode, request, tmp_path):
     assert names == {name for row in found["rows"].values() for name in row}
 
 
-def test_a_resumed_run_is_whole_in_tensorboard(request, tmp_path):
+def test_a_run_that_was_resumed_twice_is_shown_once(request, tmp_path):
     python = environment(request, "tensorboard", "tensorboard==2.21.0")
     out, board = tmp_path / "run", tmp_path / "board"
     code = """
@@ -244,17 +300,30 @@ import sys, fedpriv as fp
 from fedpriv.trackers import TensorBoard
 from tests.running.test_callbacks import experiment
 class Stop(fp.Callback):
+    def __init__(self, last):
+        self.last = last
     def on_round(self, released, round_num):
-        if round_num == 2:
+        if round_num == self.last:
             raise KeyboardInterrupt
-try:
-    fp.run(experiment(), sys.argv[1], callbacks=[TensorBoard(sys.argv[2]), Stop()], progress=False)
-except KeyboardInterrupt:
-    pass
-again = [TensorBoard(sys.argv[2])]
-fp.resume(sys.argv[1], experiment=experiment(), callbacks=again, progress=False)
+out, board = sys.argv[1:]
+for last in (2, 3, None):
+    callbacks = [TensorBoard(board), Stop(last)]
+    try:
+        if last == 2:
+            fp.run(experiment(), out, callbacks=callbacks, progress=False)
+        else:
+            fp.resume(out, experiment=experiment(), callbacks=callbacks, progress=False)
+    except KeyboardInterrupt:
+        pass
 print("done")
 """
     call(python, code, out, board, cwd=tmp_path)
+    rows = singly(released(out))
     found = json.loads(call(python, READ_TENSORBOARD, board, cwd=tmp_path))
-    assert found["rows"] == released(out) and set(found["rows"]) == {"1", "2", "3", "4"}
+    assert found["rows"] == rows and set(rows) == {"1", "2", "3", "4"}
+    shown = json.loads(call(python, SHOWN, board, free_port(), cwd=tmp_path))
+    names = {name for row in rows.values() for name in row}
+    assert shown == {
+        name: [[int(number), row[name]] for number, row in rows.items() if name in row]
+        for name in names
+    }

@@ -47,6 +47,35 @@ def counting(experiment):
     return task(experiment)
 
 
+PAIRS = [
+    {"noise": "tree"},
+    {"noise": "tree", "sampling": "separated", "min_separation": 2, "clip_norm": "adaptive"},
+    {"sampling": "separated", "min_separation": 2},
+    {"sampling": "fixed"},
+]
+
+
+@pytest.mark.parametrize("options", PAIRS, ids=["-".join(map(str, p.values())) for p in PAIRS])
+def test_what_does_not_fit_together_is_refused_by_name_before_any_data_are_read(calls, options):
+    MADE.clear()
+    first = replace(small(), task=counting)
+    chosen = Study(
+        name="s", methods={"first": first, "second": {"experiment": first, **options}}, epsilons=[2]
+    )
+    for use in (forecast_study, lambda study: Resolver(study).trials()):
+        with pytest.raises(ValueError, match="method 'second': "):
+            use(chosen)
+    with pytest.raises(ValueError):  # of a single run too
+        build(first.with_options(options))
+    assert MADE == [] and calls == {}
+
+
+def test_what_does_not_fit_the_data_names_the_method():
+    chosen = Study(name="s", methods={"wide": {"experiment": small(), "cohort": 900.0}})
+    with pytest.raises(ValueError, match="method 'wide': "):
+        forecast_study(chosen)
+
+
 class TestOnce:
     """Red before: the data were prepared and the training was timed for every row."""
 

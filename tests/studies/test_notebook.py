@@ -8,7 +8,7 @@ import re
 import matplotlib as mpl
 import pytest
 
-from fedpriv.studies.notebook import write_notebook
+from fedpriv.studies.notebook import notebook_of, write_notebook
 from fedpriv.studies.record import read_study
 
 
@@ -45,6 +45,15 @@ def test_it_is_a_notebook_of_format_4(make_study):
             assert cell["outputs"] == [] and cell["execution_count"] is None
         assert set(cell) == keys and all(isinstance(line, str) for line in cell["source"])
     assert "\u202e" not in "".join(document["cells"][0]["source"])
+
+
+def test_a_name_is_a_title_and_nothing_else(make_study):
+    evil = "a\n\n# b <img src=x onerror=alert(1)> [c](http://d) $e$ `f`"
+    study = make_study(seeds=1, noise={8.0: 0.72}, document={"name": evil})
+    document = json.loads(notebook_of(study, study.directory / "study.ipynb"))
+    [line] = document["cells"][0]["source"]
+    assert line.startswith("# a \\# b ") and "<" not in line
+    assert not re.search(r"(?<!\\)[\[\]$`]", line)
 
 
 @pytest.mark.slow

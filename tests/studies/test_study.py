@@ -82,6 +82,33 @@ class TestTrials:
         agd = Study(name="s", methods=["agd-tags"], epsilons=[None, 2.0])
         assert [cell[1] for cell in Resolver(agd).cells()] == [2.0]
 
+    @pytest.mark.parametrize("levels", [[8.0], ["none"]])
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("noise-multiplier", 0.3), ("noise.multiplier", 0.3), ("target-epsilon", 2.0)],
+    )
+    @pytest.mark.parametrize("where", ["options", "method", "data"])
+    def test_a_noise_that_its_file_gives_is_not_overridden(self, where, name, value, levels):
+        given = {name: value}
+        made = Study(
+            name="s",
+            methods={"x": {"experiment": small(), **(given if where == "method" else {})}},
+            epsilons=levels,
+            options=given if where == "options" else {},
+            data={"d": given if where == "data" else {}},
+        )
+        with pytest.raises(ValueError, match=rf"method 'x' on data 'd': {name} {value}"):
+            list(Resolver(made).cells())
+
+    def test_a_searched_noise_is_not_overridden(self):
+        made = Study(name="s", methods={"x": small()})
+        with pytest.raises(ValueError, match=r"method 'x': noise\.multiplier 0\.3"):
+            Resolver(made).trial("x", 8.0, "", 0, {"noise.multiplier": 0.3}, key="0" * 16)
+
+    def test_without_noise_stays_without(self):
+        made = Study(name="s", methods={"x": small()}, options={"noise": "none"}, epsilons=[8.0])
+        assert [cell[1] for cell in Resolver(made).cells()] == [None]
+
     def test_paths_are_of_the_studys_folder(self, tmp_path, monkeypatch):
         (tmp_path / "own.py").write_text("from tests.studies.small import small\n", "utf-8")
         (tmp_path / "study.toml").write_text('name = "s"\nmethods = ["own.py:small"]\n', "utf-8")
@@ -96,7 +123,7 @@ class TestKeys:
         plain = Study(name="a", methods={"x": small()}, epsilons=[2.0], seeds=[0, 3])
         spelled = Study(
             name="b",
-            methods={"y": Method(experiment=small(), options={"target_epsilon": 5.0})},
+            methods={"y": Method(experiment=small(), options={"rounds": 11})},
             epsilons=[2],
             seeds=[0, 3],
             options={"noise.kind": "gaussian", "sampling.cohort": 4},

@@ -169,7 +169,7 @@ def test_verify_compares_them(tmp_path):
     other[-1] ^= 1
     for damaged in (bytes(other), content[:-3], b""):
         file.write_bytes(damaged)
-        (check,) = (c for c in verify_run(tmp_path / "run").checks if c.name == "frozen")
+        (check,) = (c for c in verify_run(tmp_path / "run").checks if c.name == "files")
         assert not check.ok
     file.unlink()
     assert not verify_run(tmp_path / "run").ok

@@ -136,14 +136,21 @@ class GridBackend(Backend):
                 asked = hosts[reply.metadata.src_node_id]
                 total.add(reply.content, num_users=len(asked))
                 del reply  # before the next one is pulled
-            if dropped := counts - before:
+            dropped = counts - before
+            if dropped:
                 numbers = order.round_num, order.attempt, dict(dropped)
                 log_of_users(_LOG, logging.WARNING, "round %d, attempt %d: %s", *numbers)
         # Nodes that are away may come back: a round without them is no failure of all users.
         none_arrived = total.num_added == 0 and (dropped["missing"] or dropped["late"])
         if order.key.mode == "secure" or none_arrived:
             total.first_error = None
-        return total.result(len(cohort))
+        found = total.result(len(cohort))
+        if order.key.mode == "secure":
+            return found
+        unhosted = len(cohort) - sum(map(len, hosts.values()))
+        reasons = [f"{unhosted} users are hosted by no node"] if unhosted else []
+        reasons += [f"{dropped[name]} answers were {name}" for name in sorted(dropped)]
+        return replace(found, absent="; ".join(reasons) or None)
 
     def _requests(
         self, shared: SharedRecords, hosts: Mapping[int, Sequence[str]], group: str

@@ -200,7 +200,8 @@ WITHOUT_ANCHOR = (
     "had: its hashes have no key",
     "a copy of the folder that was continued besides, whose releases ε does not count",
     "an older backup that was put back",
-    "charges cut off the ledger's end after the last checkpoint",
+    "lines after the last checkpoint that were cut off the ledger's end or written anew: charges, "
+    "and the digests of a finished run's files",
 )
 """Manipulations of a run folder that are not detected without an anchor."""
 ANCHORED = "anchored"

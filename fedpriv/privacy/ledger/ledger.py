@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -30,13 +31,16 @@ from fedpriv.privacy.ledger.state import (
     LedgerState,
     Release,
     Row,
+    Seal,
     as_ranges,
     first_line,
     is_unspent,
 )
 from fedpriv.privacy.plan import AnyPlan
 
-_Line = TypeVar("_Line", Charge, Row, Release, End)
+STARTED = "started"
+"""Key of the first line's further facts: when the run was started."""
+_Line = TypeVar("_Line", Charge, Row, Release, End, Seal)
 
 
 class BudgetSpentError(LedgerError):
@@ -87,7 +91,10 @@ class Ledger:
             LedgerError: If a ledger with charges, or something else, is there already, another
                 process holds it, or the disk refuses.
         """
-        fields = first_line(plan, mode, {**(extra or {}), **({ANCHORED: True} if anchors else {})})
+        facts = {**(extra or {}), **({ANCHORED: True} if anchors else {})}
+        if plan.trials is None:  # else it would tell when in a study its best trial was run
+            facts[STARTED] = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        fields = first_line(plan, mode, facts)
         file = AnchoredFile(path, anchors, new=True)
         try:
             if not is_unspent(file.read()):
@@ -245,6 +252,18 @@ class Ledger:
         """
         self._live()
         self._append("end", _build(End, reason=reason))
+
+    def seal(self, files: Mapping[str, str]) -> None:
+        """Record the files of a run at its end; any further line voids it.
+
+        Args:
+            files: As `Seal.files`.
+
+        Raises:
+            LedgerError: If the disk refuses.
+        """
+        self._live()
+        self._append("seal", _build(Seal, files=files))
 
     @property
     def path(self) -> Path | None:

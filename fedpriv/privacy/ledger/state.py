@@ -10,7 +10,7 @@ import math
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -142,6 +142,27 @@ class End:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """The files of a run at its end; void once another line follows.
+
+    Attributes:
+        files: SHA-256 of each file, 64 hex digits, by its name in the run's folder.
+    """
+
+    files: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for name, digest in self.files.items():
+            hex_digest(digest)
+            if Path(name).name != name:
+                raise ValueError(f"{name!r} is not the name of a file in the run's folder")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the seal's line."""
+        return {"files": dict(self.files)}
+
+
 def as_ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """Return ascending numbers as ranges.
 
@@ -202,7 +223,7 @@ def hex_digest(digest: Any) -> str:
     return digest
 
 
-Entry = Charge | Row | Release | End | None
+Entry = Charge | Row | Release | End | Seal | None
 """The entry of a line; None for a resume."""
 
 
@@ -216,6 +237,7 @@ class LedgerState:
         extra: Further public facts.
         num_resumes: How often the run was resumed.
         ended: How the run ended with something of its budget left; None if it did not, or not yet.
+        sealed: Digests of files by name, where the last line is a seal; else empty.
     """
 
     def __init__(self, first: Record) -> None:
@@ -237,6 +259,7 @@ class LedgerState:
         self.extra: Mapping[str, Any] = dict(fields["extra"])
         self.num_resumes = 0
         self.ended: End | None = None
+        self.sealed: Mapping[str, str] = {}
         self._charges: list[Charge] = []
         self._rows: list[Row] = []
         self._releases: list[Release] = []
@@ -327,6 +350,8 @@ class LedgerState:
                 entry = Release.from_json(record.fields)
             case "end":
                 entry = End(**record.fields)
+            case "seal":
+                entry = Seal(**record.fields)
             case "resume":
                 entry = None
             case _:
@@ -340,7 +365,7 @@ class LedgerState:
         Raises:
             ValueError: If it may not follow.
         """
-        if self.ended is not None and entry is not None:
+        if self.ended is not None and not isinstance(entry, Seal | None):
             raise ValueError(f"the run ended ({self.ended.reason}); nothing follows")
         match entry:
             case Charge():
@@ -349,11 +374,12 @@ class LedgerState:
                 self._admit_row(entry)
             case Release():
                 self._admit_release(entry)
-            case End() | None:
+            case End() | Seal() | None:
                 pass
 
     def add(self, entry: Entry) -> None:
         """Add an admitted entry to the state."""
+        self.sealed = entry.files if isinstance(entry, Seal) else {}
         match entry:
             case None:
                 self.num_resumes += 1
@@ -372,6 +398,8 @@ class LedgerState:
                 self._through = len(self._charges)
             case End():
                 self.ended = entry
+            case Seal():
+                pass
 
     def _admit_charge(self, charge: Charge) -> None:
         refusal, planned = self.refusal(charge.event), self.plan.planned_rounds
@@ -471,6 +499,13 @@ class LedgerState:
                 kept.update(range(first, end + 1))
         numbered = enumerate(self._charges, start=1)
         return tuple(charge for number, charge in numbered if number not in kept)
+
+    @property
+    def pending(self) -> Collection[int]:
+        """Rounds that were charged since the last release, whose results may be on disk."""
+        last = self._releases[-1].attempt if self._releases else None
+        rows = [row for row in self._rows[-1:] if row.row != last]
+        return {entry.round_num for entry in (*self.unreleased, *rows)}
 
     @property
     def rounds_done(self) -> int:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.hashes import document_sha256
+from fedpriv.json_lines import parse_object
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon, format_delta, format_epsilon
 from fedpriv.privacy.ledger.chain import Record
@@ -117,10 +118,33 @@ def read_sealed(folder: str | os.PathLike[str]) -> SealedRun:
     folder = Path(folder)
     refuse_links(folder)
     file = folder / DOCUMENT
-    document = _document(file) if file.exists() else None
+    document = parse_document(file.read_bytes(), file) if file.exists() else None
     records, state = _ledger(folder / LEDGER)
-    if document is None:
-        return SealedRun(folder=folder, records=records, state=state, document=None)
+    if document is not None:
+        check_sealed(document, state, file)
+    return SealedRun(folder=folder, records=records, state=state, document=document)
+
+
+def parse_document(content: bytes, file: Path) -> dict[str, Any]:
+    """Return the document in the bytes of an `experiment.json`; raise `ValueError` for none."""
+    try:
+        document = parse_object(content)
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from error
+    if document.get("format") != FORMAT or document.get("version") != VERSION:
+        raise ValueError(
+            f"{file} has format {document.get('format')!r} version {document.get('version')!r}; "
+            f"this fedpriv reads {FORMAT!r} version {VERSION}"
+        )
+    return document
+
+
+def check_sealed(document: Mapping[str, Any], state: LedgerState, file: Path) -> None:
+    """Compare a document with the ledger's digest of it, and its plan and mode with the ledger's.
+
+    Raises:
+        ValueError: If they differ.
+    """
     if state.extra.get(SEAL) != document_sha256(document):
         raise ValueError(
             f"{file} is not the one the run was started with, which its ledger seals: it was "
@@ -128,22 +152,6 @@ def read_sealed(folder: str | os.PathLike[str]) -> SealedRun:
         )
     if read_plan(document.get("plan")) != state.plan or document.get("mode") != state.mode:
         raise ValueError(f"{file} states another plan or mode than the ledger; restore both")
-    return SealedRun(folder=folder, records=records, state=state, document=document)
-
-
-def _document(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ValueError(f"{file} holds a {type(document).__name__}, not an object")
-    if document.get("format") != FORMAT or document.get("version") != VERSION:
-        raise ValueError(
-            f"{file} has format {document.get('format')!r} version {document.get('version')!r}; "
-            f"this fedpriv reads {FORMAT!r} version {VERSION}"
-        )
-    return document
 
 
 def _ledger(path: Path) -> tuple[tuple[Record, ...], LedgerState]:
@@ -164,10 +172,7 @@ def _read(path: Path, size: int, changed: int) -> tuple[tuple[Record, ...], Ledg
 
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; raise `ValueError` if it holds none."""
-    value = json.loads(path.read_bytes())
-    if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
-    return value
+    return parse_object(path.read_bytes())
 
 
 AUDIT_FILE = "audit.json"

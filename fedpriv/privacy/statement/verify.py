@@ -1,56 +1,46 @@
-"""Verification of a run folder: compare it with its ledger and recompute its ε, trusting nothing.
+"""Verification of a run folder: recompute its ε from the ledger and compare all that it decides.
 
-What can be found: an edited, cut, swapped or rolled back ledger (by its chain, and by the head
-hash that every checkpoint carries), rounds reported without a charge, a stated ε that the charges
-do not give, a plan that is not the one the ledger was started with, a checkpoint that was changed
-after its release, frozen parameters or params before round 1 that were changed since, a returned
-model or an audit that is another's. With the run's anchor also: lines cut off the end of a ledger,
-an older backup, and a copy of the folder that was continued elsewhere. Without it those cannot be
-found, and a folder all of whose files were forged together cannot be either way.
+ε comes from the ledger's charges alone. What the ledger decides of a document is built again by the
+functions that the run wrote it with (`fedpriv.privacy.statement.stated`), and compared. Files are
+compared with digests: the ledger's first line has that of `experiment.json`, a release that of its
+checkpoint, and the last line of a finished run those of its other files; `experiment.json` has
+those of what was there before the first round. `Verification.not_checked` lists what is left.
+
+A run under way can be verified: what refers to the ledger is read before it, and what the ledger
+refers to after it.
+
+With the run's anchor also lines cut off the end of a ledger, an older backup, and a copy of the
+folder that was continued elsewhere are found. Without it those are not, and a folder all of whose
+files were forged together is not either way.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from safetensors import SafetensorError, safe_open
-
+from fedpriv.checkpoints.store import load_state
 from fedpriv.checkpoints.tensor_files import (
     FROZEN,
-    PUBLIC_MODEL,
-    START,
+    SELECTED,
     START_FILE,
-    candidates,
-    frozen_digests,
-    params_sha256,
-    read_frozen,
-    read_selected,
+    read_metadata,
     read_start,
-    read_tensors,
-    released_models,
 )
-from fedpriv.hashes import document_sha256, file_sha256
+from fedpriv.hashes import file_sha256
+from fedpriv.json_lines import parse_object
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR, Anchor, check_anchors
-from fedpriv.privacy.ledger.chain import LedgerError, decode
+from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
 from fedpriv.privacy.ledger.state import LedgerState, read_ledger
-from fedpriv.privacy.plan import AnyPlan, read_plan
-from fedpriv.privacy.statement.coverage import (
-    KEY,
-    NOT_KNOWN,
-    Coverage,
-    as_object,
-    coverage_of,
-    coverage_without_document,
-    with_start,
-)
+from fedpriv.privacy.statement.coverage import KEY, NOT_KNOWN, Coverage, as_object
 from fedpriv.privacy.statement.sealed import (
     AUDIT_FILE,
     DOCUMENT,
@@ -58,10 +48,21 @@ from fedpriv.privacy.statement.sealed import (
     NOT_AUDITED,
     SEAL,
     AuditRecord,
+    SealedRun,
+    check_sealed,
+    parse_document,
     read_audit,
-    read_object,
+)
+from fedpriv.privacy.statement.stated import (
+    ROUND_VALUES,
+    gaps_of_rounds,
+    round_values,
+    summary_values,
 )
 from fedpriv.untrusted_text import plain
+
+_Read = TypeVar("_Read")
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class Verification:
     """The checks of a run folder.
 
     Attributes:
-        checks: In the order they were made; those on absent optional files are left out.
+        checks: In the order they were made; those on absent files are left out.
         epsilon: ε recomputed from the ledger's lines, or None if it cannot be read.
         num_charges: Charges on the ledger.
         num_releases: Releases on the ledger.
@@ -98,8 +99,9 @@ class Verification:
         coverage: What ε does not cover, as `experiment.json` has it; without the run's own one
             that is not known, and said.
         audit: What `audit.json` records, if it is this run's.
-        not_found: What these checks cannot find, in plain phrases, because they hold the files of
-            the folder against each other; empty where they were held against an anchor outside it.
+        not_found: What these checks cannot find, in plain phrases, because they compare the files
+            of the folder with each other; empty where they were compared with an anchor outside it.
+        not_checked: What of this folder was not checked, in plain phrases.
     """
 
     checks: tuple[Check, ...]
@@ -112,6 +114,7 @@ class Verification:
     coverage: Coverage = NOT_KNOWN
     audit: AuditRecord | None = None
     not_found: tuple[str, ...] = WITHOUT_ANCHOR
+    not_checked: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -122,6 +125,7 @@ class Verification:
         """Return plain JSON values."""
         return {
             "not_found": list(self.not_found),
+            "not_checked": list(self.not_checked),
             "ok": self.ok,
             "checks": [
                 {"name": check.name, "ok": check.ok, "text": check.text} for check in self.checks
@@ -141,8 +145,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
     """Verify a run folder; a run in progress may be verified too.
 
     Args:
-        run_dir: Folder with `ledger.jsonl` and, where present, `experiment.json`,
-            `rounds.jsonl`, `summary.json`, `state.safetensors` and `checkpoints/`.
+        run_dir: Folder with `ledger.jsonl` and whatever else the run wrote.
         anchors: Where the ledger's lines were marked outside the folder. Without them the checks
             show that the files agree with each other: a folder that was written anew with another
             noise, a cut ledger, an old backup and a copy that was continued may verify.
@@ -160,14 +163,25 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
             if folder.is_dir()
             else f"{folder} is not a run folder; give the folder that `fedpriv run` wrote"
         )
+    for tries_left in reversed(range(_TRIES)):
+        size = (folder / LEDGER).stat().st_size
+        found = _verify(folder, anchors)
+        # A finished run that is resumed meanwhile writes files anew that its ledger had named.
+        if found.ok or not tries_left or size == (folder / LEDGER).stat().st_size:
+            break
+    return found
+
+
+def _verify(folder: Path, anchors: Sequence[Anchor]) -> Verification:
     not_found = () if anchors else WITHOUT_ANCHOR
+    stated = _Stated.read(folder)
     try:
         records, state, torn = read_ledger(folder / LEDGER)
     except LedgerError as error:
         failed = Check(name="ledger", ok=False, text=str(error))
         return Verification(checks=(failed,), not_found=not_found)
-    run = _Folder(folder, state, {record.hash for record in records})
-    final, covers = state.epsilon(), _coverage(run)
+    run = _Folder(folder, stated, records, state)
+    final, covers = state.epsilon(), run.sealed.coverage
     audit = None
 
     def audited() -> str | None:
@@ -193,11 +207,11 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         ("budget", lambda: _budget(state, final)),
         ("experiment", lambda: _experiment(run)),
         ("rounds", lambda: _rounds(run)),
-        ("summary", lambda: _summary(run, final, covers)),
-        ("returned", lambda: _returned(run)),
+        ("diagnostics", lambda: _diagnostics(run)),
+        ("summary", lambda: _summary(run)),
         ("checkpoints", lambda: _checkpoints(run)),
         ("digests", lambda: _digests(run)),
-        ("frozen", lambda: _frozen(run)),
+        ("files", lambda: _files(run)),
         ("start", lambda: _start(run)),
         ("audit", audited),
     )
@@ -212,46 +226,160 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         coverage=covers,
         audit=audit,
         not_found=not_found,
+        not_checked=tuple(map(plain, _not_checked(run))),
     )
+
+
+ROUNDS, DIAGNOSTICS, SUMMARY = "rounds.jsonl", "diagnostics.jsonl", "summary.json"
+STATE, CHECKPOINTS = "state.safetensors", "checkpoints"
+_OF_MODEL = (FROZEN, SELECTED)
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What a folder states of its ledger, read before it: the ledger has those lines then.
+
+    Attributes:
+        names: Of what lies in the folder; of a folder in it with a slash at the end.
+        contents: Of files by name, or why one could not be read.
+        tensors: Metadata of the checkpoints and of the resume state, likewise.
+    """
+
+    names: Set[str]
+    contents: Mapping[str, bytes | Exception]
+    tensors: Mapping[str, Mapping[str, str] | Exception]
+
+    @classmethod
+    def read(cls, folder: Path) -> _Stated:
+        """Read it."""
+        found = {f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir()}
+        names = [name for name in (DOCUMENT, ROUNDS, DIAGNOSTICS, SUMMARY) if name in found]
+        contents = {name: _tried((folder / name).read_bytes) for name in names}
+        tensors = {}
+        for path in sorted((folder / CHECKPOINTS).glob("*.safetensors")):
+            metadata = _tried(lambda path=path: read_metadata(path))
+            if path.exists():  # else it was pruned meanwhile
+                tensors[f"{CHECKPOINTS}/{path.name}"] = metadata
+        if STATE in found:
+            tensors[STATE] = _tried(lambda: load_state(folder / STATE)[1])
+        return cls(names=found, contents=contents, tensors=tensors)
+
+    def content(self, name: str) -> bytes | None:
+        """Return a file's bytes, None where it is absent; raise what reading it raised.
+
+        Diagnostics are readable by their owner alone, and None to anybody else.
+        """
+        found = self.contents.get(name)
+        if name == DIAGNOSTICS and isinstance(found, PermissionError):
+            return None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def rows(self, name: str) -> list[dict[str, Any]] | None:
+        """Return a file's lines, None where it is absent.
+
+        A last line without newline was cut off by a kill: it was never stated.
+        """
+        content = self.content(name)
+        lines = None if content is None else content.split(b"\n")[:-1]
+        return None if lines is None else [parse_object(line) for line in lines if line.strip()]
+
+
+def _tried(read: Callable[[], _Read]) -> _Read | Exception:
+    try:
+        return read()
+    except (OSError, ValueError) as error:
+        return error
 
 
 @dataclass(frozen=True)
 class _Folder:
-    """A run folder with its ledger's state and the hashes of its lines."""
+    """A run folder: what it states, then its ledger."""
 
     path: Path
+    stated: _Stated
+    records: Sequence[Record]
     state: LedgerState
-    hashes: Set[str]
 
+    def read_document(self) -> dict[str, Any] | None:
+        """Return `experiment.json`, None where it is absent; raise where it is not the run's."""
+        content, file = self.stated.content(DOCUMENT), self.path / DOCUMENT
+        if content is None:
+            return None
+        document = parse_document(content, file)
+        check_sealed(document, self.state, file)
+        return document
+
+    @cached_property
+    def sealed(self) -> SealedRun:
+        """The run with its document, where that is the one that the ledger seals."""
+        document = None
+        with suppress(OSError, ValueError, KeyError, TypeError):  # its own check says why
+            document = self.read_document()
+        return SealedRun(
+            folder=self.path, records=tuple(self.records), state=self.state, document=document
+        )
+
+    @property
     def document(self) -> Mapping[str, Any]:
-        """Return `experiment.json`, or nothing where it is missing or cannot be read."""
-        try:
-            return read_object(self.path / DOCUMENT)
-        except (OSError, ValueError):
-            return {}
+        """The document that the ledger seals; empty where there is none."""
+        return self.sealed.document or {}
 
-    def checkpoint(self, round_num: int) -> Path:
-        """Return where the checkpoint of a round is."""
-        return self.path / "checkpoints" / f"round-{round_num:06d}.safetensors"
+    @cached_property
+    def digests(self) -> Mapping[str, str]:
+        """Digests by name of the files that `experiment.json` and the last line name."""
+        named = as_object(self.document.get("files"))
+        return {name: str(named[name]) for name in named if Path(name).name == name} | dict(
+            self.state.sealed
+        )
+
+    @cached_property
+    def released(self) -> Mapping[str, str]:
+        """Digests by name of checkpoints; of a round that was done again, of its last release."""
+        return {
+            f"{CHECKPOINTS}/round-{release.round_num:06d}.safetensors": release.digest
+            for release in self.state.releases
+        }
+
+    @cached_property
+    def found(self) -> Mapping[str, str | None]:
+        """Digests of the files that digests name, as they are now; None of one not to be read.
+
+        They are read after the ledger, which names a file once it is written.
+        """
+        found: dict[str, str | None] = {}
+        for name in (*self.digests, *self.released):
+            if (self.path / name).is_file():
+                with suppress(FileNotFoundError):  # it was pruned meanwhile
+                    try:
+                        found[name] = file_sha256(self.path / name)
+                    except PermissionError:
+                        found[name] = None
+        return found
+
+    @property
+    def gone(self) -> Set[str]:
+        """Files that digests name and that are not there, as of a copy for publication."""
+        return {name for name in self.digests if not (self.path / name).is_file()}
+
+    def changed(self, stated: Mapping[str, str]) -> list[str]:
+        """Return the files, of these, that have another digest."""
+        return [name for name in stated if self.found.get(name) not in (None, stated[name])]
 
 
 def _check(name: str, compare: Callable[[], str | None]) -> Check | None:
     """Return a comparison's result: it returns what was found, None for nothing, or raises."""
     try:
         text = compare()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         file = _FILES.get(name)
         unread = f"{file} cannot be read: " if file and not isinstance(error, _Differs) else ""
         return Check(name=name, ok=False, text=f"{unread}{error}")
     return None if text is None else Check(name=name, ok=True, text=text)
 
 
-_FILES = {
-    "experiment": DOCUMENT,
-    "rounds": "rounds.jsonl",
-    "summary": "summary.json",
-    "frozen": FROZEN,
-}
+_FILES = {"rounds": ROUNDS, "diagnostics": DIAGNOSTICS, "summary": SUMMARY}
 
 
 class _Differs(ValueError):
@@ -284,185 +412,150 @@ def _budget(state: LedgerState, final: Epsilon) -> str | None:
 
 
 def _experiment(run: _Folder) -> str | None:
-    path, state = run.path / DOCUMENT, run.state
-    if not path.exists():
+    if run.read_document() is None:
+        # It is written after the ledger's first line.
+        gone = SEAL in run.state.extra and run.state.charges
+        _refuse(["it is missing, and the ledger has its digest"] if gone else [])
         return None
-    stated = read_object(path)
-    plan, mode = read_plan(stated["plan"]), stated.get("mode", state.mode)
-    sealed = state.extra.get(SEAL)
-    if sealed is not None and sealed != document_sha256(stated):
-        raise _Differs("experiment.json is not the one the run was started with")
-    if plan != state.plan:
-        raise _Differs("the plan of experiment.json is not the plan of the ledger")
-    text = f"experiment.json states the ledger's plan, mode {mode!r} (ledger: {state.mode!r})"
-    _refuse([] if mode == state.mode else [text])
-    return text
-
-
-def _coverage(run: _Folder) -> Coverage:
-    """Return what `experiment.json` says that ε does not cover, if it is the run's."""
-    state = run.state
-    try:
-        stated = read_object(run.path / DOCUMENT)
-        ours = read_plan(stated["plan"]) == state.plan
-        if ours and state.extra.get(SEAL) in (None, document_sha256(stated)):
-            return coverage_of(stated)
-    except (OSError, ValueError, KeyError):
-        pass  # there is none, or its own check says what is wrong with it
-    if not state.plan.is_private:
-        return Coverage()
-    return coverage_without_document({**state.extra, "mode": state.mode})
+    return f"experiment.json is the one that the ledger names, mode {run.state.mode!r}"
 
 
 def _rounds(run: _Folder) -> str | None:
-    path, state = run.path / "rounds.jsonl", run.state
-    if not path.exists():
+    rows, state = run.stated.rows(ROUNDS), run.state
+    if rows is None:
         return None
-    charged = {(charge.round_num, charge.attempt) for charge in state.charges}
-    charged |= {(row.round_num, row.row) for row in state.rows}
-    released = {
+    problems = _not_released(run, rows)
+    charged = {
         (release.round_num, release.attempt): number
         for release, number in zip(state.releases, state.charged_before, strict=True)
     }
-    plan = state.plan
+    gaps = list(gaps_of_rounds(run.document, state.extra, state.mode))
+    for row in rows:
+        least = charged.get((row["round_num"], row["attempt"]))
+        if least is None:
+            continue
+        counted, most = row.get("epsilon_charges"), state.plan.affordable_rounds
+        if not state.plan.is_private:
+            counted = None
+        elif type(counted) is not int or not least <= counted <= (most or counted):
+            problems.append(
+                f"round {row['round_num']} states the ε of {counted} charges; {least} were made, "
+                f"and the plan pays for {most}"
+            )
+            continue
+        built = round_values(state.plan, counted or 0)
+        built |= {KEY: gaps} if gaps and state.plan.is_private else {}
+        problems += [
+            f"round {row['round_num']} states {name} {row.get(name)}, and the ledger gives "
+            f"{built.get(name)}"
+            for name in ROUND_VALUES
+            if not _same(row.get(name), built.get(name))
+        ]
+    rounds = {row["round_num"] for row in rows}
+    unstated = {r.round_num for r in state.releases if r.round_num < max(rounds, default=0)}
+    problems += [f"round {n} is released and not stated" for n in sorted(unstated - rounds)]
+    _refuse(problems)
+    return f"{len(rows):,} stated rounds were charged and released, their ε is right"
+
+
+def _diagnostics(run: _Folder) -> str | None:
+    rows = run.stated.rows(DIAGNOSTICS)
+    if rows is None:
+        return None
+    problems = _not_released(run, rows)
+    if run.state.mode == "secure":
+        problems.append("a secure run has no diagnostics")
+    problems += [
+        f"round {row['round_num']} does not say that ε does not cover it"
+        for row in rows
+        if row.get("covered_by_epsilon") is not False
+    ]
+    _refuse(problems)
+    return f"{len(rows):,} rounds of diagnostics, not covered by ε, were released"
+
+
+def _not_released(run: _Folder, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what is wrong with the rounds and attempts of lines."""
+    state = run.state
+    charged = {(charge.round_num, charge.attempt) for charge in state.charges}
+    charged |= {(row.round_num, row.row) for row in state.rows}
+    released = {(release.round_num, release.attempt) for release in state.releases}
     problems: list[str] = []
     seen: set[tuple[Any, Any]] = set()
-    # A last line without newline was cut off by a kill; it was never stated.
-    rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1] if line.strip()]
     for row in rows:
         pair = (row["round_num"], row["attempt"])
-        if pair in seen:
+        if any(type(number) is not int for number in pair):
+            problems.append(f"round {pair[0]!r} attempt {pair[1]!r} are no whole numbers")
+        elif pair in seen:
             problems.append(f"round {pair[0]} is stated twice")
         elif pair not in charged:
             problems.append(f"round {pair[0]} attempt {pair[1]} is stated, never charged")
         elif pair not in released:
             problems.append(f"round {pair[0]} attempt {pair[1]} is stated but not released")
-        else:
-            problems += _stated_epsilon(row, released[pair], plan)
-            if not _same(row.get("delta", plan.delta), plan.delta):
-                problems.append(
-                    f"round {pair[0]} states δ {row['delta']}, the plan has {plan.delta}"
-                )
         seen.add(pair)
-    _refuse(problems)
-    return f"{len(rows):,} stated rounds were charged and released, their ε is right"
+    return problems
 
 
-def _stated_epsilon(row: Mapping[str, Any], charges: int, plan: AnyPlan) -> list[str]:
-    """Return what is wrong with the ε of a round after which so many charges were made."""
-    stated, counted = row.get("epsilon"), row.get("epsilon_charges")
-    if stated is None and "epsilon" in row and charges != plan.affordable_rounds:
-        return []  # it says nothing, and says so; the plan's last round must say something
-    counted = charges if counted is None else counted
-    if type(counted) is not int or not charges <= counted <= (plan.affordable_rounds or counted):
-        return [
-            f"round {row['round_num']} states the ε of {counted} charges; {charges} were made, and "
-            f"the plan pays for {plan.affordable_rounds}"
-        ]
-    value = plan.epsilon(counted).value
-    unstated = plan.is_private and stated is None
-    if unstated or not _same(stated, value):
-        return [f"round {row['round_num']} states ε {stated}, the charges give {value:.6f}"]
-    return []
-
-
-def _summary(run: _Folder, final: Epsilon, covers: Coverage) -> str | None:
-    path, state = run.path / "summary.json", run.state
-    if not path.exists():
+def _summary(run: _Folder) -> str | None:
+    content = run.stated.content(SUMMARY)
+    if content is None:
         return None
-    stated = read_object(path)
-    problems = []
-    if "epsilon" in stated and not _same(stated["epsilon"], final.value):
-        given = f"{rounded_up(final.value, 6):.6f}"
-        problems.append(f"it states ε {stated['epsilon']}, the charges give {given}")
-    if "delta" in stated and not _same(stated["delta"], final.delta):
-        problems.append(f"it states δ {stated['delta']}, the plan has {final.delta}")
-    if stated.get("relation", final.relation.value) != final.relation.value:
-        problems.append(f"it states {stated['relation']}, the plan has {final.relation.value}")
-    gaps = list(covers.not_covered)
-    known = not set(NOT_KNOWN.not_covered) <= set(gaps)
-    if known and stated.get(KEY, gaps) != gaps:
-        problems.append("what it says that ε does not cover is not what experiment.json gives")
-    if known and "with_start" in stated and (run.path / DOCUMENT).is_file():
-        start = as_object(run.document().get("start"))
-        both = with_start(state.plan, final, start, secure=state.mode == "secure")
-        if stated["with_start"] != (None if both is None else both.to_json()):
-            problems.append("its ε with that of the start is not what the two give")
-    for name, there, were in (
-        ("rounds", state.rounds_done, "were released"),
-        ("charges", len(state.charges), "are in the ledger"),
-    ):
-        if stated.get(name, there) != there:
-            problems.append(f"it states {stated[name]} {name}, {there} {were}")
-    _refuse(problems)
+    stated = parse_object(content)
+    if run.sealed.document is None:
+        if SEAL not in run.state.extra:
+            raise _Differs("summary.json is no file of a user-defined training loop")
+        return None  # the check of experiment.json says what is wrong
+    built = summary_values(run.state, run.document)
+    _refuse([
+        f"it states {name} {stated.get(name, 'nothing')!r:.80}, and the ledger gives {value!r:.80}"
+        for name, value in built.items()
+        if name not in stated or not _same(stated[name], value)
+    ])  # fmt: skip
     return "summary.json states what the ledger gives"
 
 
-def _returned(run: _Folder) -> str | None:
-    path = run.path / "summary.json"
-    try:
-        selection = read_object(path).get("selection")
-    except (OSError, ValueError):
-        return None  # there is none, or another check has said so
-    if not isinstance(selection, dict):
-        return None
-    found = check_returned(run.path, run.state.rounds_done, selection)
-    _refuse([] if found.ok else [found.text])
-    return found.text
-
-
 def _checkpoints(run: _Folder) -> str | None:
-    paths = sorted((run.path / "checkpoints").glob("*.safetensors"))
-    saved = run.path / "state.safetensors"
-    paths += [saved] if saved.exists() else []
     rounds = {str(entry.round_num) for entry in (*run.state.charges, *run.state.rows)}
-    problems, carried = [], 0
-    for path in paths:
-        try:
-            with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-        except (OSError, SafetensorError) as error:
-            problems.append(f"{path.name} cannot be read: {error}")
+    hashes = {record.hash for record in run.records}
+    problems = []
+    for name, metadata in run.stated.tensors.items():
+        if isinstance(metadata, Exception):
+            problems.append(f"{name} cannot be read: {metadata}")
             continue
-        head, round_num = metadata.get("ledger_head"), metadata.get("round_num", "0")
-        if head is None:
-            continue
-        carried += 1
-        if head not in run.hashes:
+        if metadata.get("ledger_head") not in hashes:
             problems.append(
-                f"{path.name} was written with a ledger that had a line this one does "
-                "not have: the ledger was cut, rolled back, edited or swapped"
+                f"{name} was written with a ledger that had a line this one does not have: the "
+                "ledger was cut, rolled back, edited or swapped"
             )
-        if round_num != "0" and round_num not in rounds:
-            problems.append(f"{path.name} is of round {round_num}, which was never charged")
+        if metadata.get("round_num") not in rounds:
+            problems.append(f"{name} is of round {metadata.get('round_num')}, never charged")
     _refuse(problems)
-    return f"{carried:,} checkpoints carry a line of this ledger" if carried else None
+    found = len(run.stated.tensors)
+    return f"{found:,} checkpoints carry a line of this ledger" if found else None
 
 
 def _digests(run: _Folder) -> str | None:
-    # A round may be done again after its state was lost; its last release counts.
-    stated = {run.checkpoint(release.round_num): release.digest for release in run.state.releases}
-    kept = {path: digest for path, digest in stated.items() if path.is_file()}
+    pending = {f"{CHECKPOINTS}/round-{number:06d}.safetensors" for number in run.state.pending}
+    unnamed = run.stated.tensors.keys() - run.released.keys() - pending - {STATE}
     _refuse([
-        f"{path.name} is not what was released"
-        for path, digest in kept.items()
-        if file_sha256(path) != digest
+        *(f"{name} is not what was released" for name in run.changed(run.released)),
+        *(f"{name} was never released" for name in sorted(unnamed)),
     ])  # fmt: skip
+    kept = run.found.keys() & run.released.keys()
     return f"{len(kept):,} checkpoints are what was released, byte for byte" if kept else None
 
 
-def _frozen(run: _Folder) -> str | None:
-    stated = as_object(as_object(run.document().get("corpus")).get("frozen"))
-    found = frozen_digests(read_frozen(run.path)) if run.document() else {}
-    if stated != found:
-        raise _Differs(f"{FROZEN} is not what the run was started with")
-    if not stated:
-        return None
-    return f"{FROZEN} holds the {len(stated)} parameters that the run was started with"
+def _files(run: _Folder) -> str | None:
+    _refuse([
+        *(f"{name} is not the file that the run wrote" for name in run.changed(run.digests)),
+        *(f"{name} of the returned model is missing" for name in _OF_MODEL if name in run.gone),
+    ])  # fmt: skip
+    kept = run.found.keys() & run.digests.keys()
+    return f"{len(kept):,} files are what the run wrote, byte for byte" if kept else None
 
 
 def _start(run: _Folder) -> str | None:
-    stated = as_object(run.document().get("start")).get("sha256")
+    stated = as_object(run.document.get("start")).get("sha256")
     if stated is None:
         return None
     read_start(run.path, str(stated))
@@ -481,44 +574,49 @@ def _describe_audited(record: AuditRecord | None) -> str:
     return text
 
 
-def _same(stated: Any, value: float | None) -> bool:
-    """Compare a stated number with a computed one; null states nothing, or no privacy."""
-    if stated is None:
-        return True
-    if isinstance(stated, bool) or not isinstance(stated, (int, float)) or value is None:
-        return False
-    return stated == value or math.isclose(stated, value, rel_tol=1e-6, abs_tol=1e-9)
+def _not_checked(run: _Folder) -> Iterator[str]:
+    """Yield what no check shows of this folder."""
+    yield "whether code and data were what the files say, and whether what was measured is true"
+    sealed, names = run.digests.keys(), set(run.stated.names)
+    partly = names & {ROUNDS, DIAGNOSTICS, SUMMARY, STATE} - sealed
+    if partly:
+        yield (
+            f"what the ledger does not decide in {_listed(partly)}, such as measured values, nor "
+            "whether lines are missing at the end: the ledger has their digests at a run's end"
+        )
+    if AUDIT_FILE in names:
+        yield f"in {AUDIT_FILE} what the canaries scored"
+    names |= {name for name in run.stated.tensors if name != STATE}
+    names -= {LEDGER, f"{CHECKPOINTS}/", AUDIT_FILE, *partly, *sealed, *run.released}
+    if run.sealed.document is not None:
+        start = as_object(run.document.get("start"))
+        names -= {DOCUMENT, *([START_FILE] if "sha256" in start else [])}
+    if names:
+        yield f"{_listed(names)}: the ledger has no digest of it"
+    if unread := {name for name, digest in run.found.items() if digest is None}:
+        yield f"{_listed(unread)}: not readable by this user"
+    if gone := run.gone - {*_OF_MODEL}:
+        yield f"{_listed(gone)}: no longer in the folder"
 
 
-def check_returned(folder: Path, round_num: int, selection: Mapping[str, Any]) -> Check:
-    """Compare the model that a run returns with what its last release and its start give.
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
-    Args:
-        folder: The run folder, whose checkpoints and start are what its ledger names.
-        round_num: Of the last release.
-        selection: What the summary says of the model; nothing seals that.
-    """
-    name, start = str(selection.get("selected")), folder / START_FILE
 
-    def found(text: str, *, ok: bool = False) -> Check:
-        return Check(name="returned", ok=ok, text=f"the returned model {name!r} {text}")
-
-    try:
-        digest = params_sha256(read_selected(folder, selection))
-        last, _ = read_tensors(folder / "checkpoints" / f"round-{round_num:06d}.safetensors")
-        begun = read_tensors(start)[0] if start.is_file() else None
-        made = candidates(released_models(last), begun)
-    except (OSError, KeyError, ValueError) as error:
-        return found(f"cannot be compared: {error}")
-    if begun is not None:
-        made[START] = begun
-    names = [one for one, params in made.items() if params_sha256(params) == digest]
-    if name == PUBLIC_MODEL:
-        if names and names != [START]:
-            return found(f"is {names[0]!r}, which private training made")
-        return found("is made of public examples, which no line of the ledger names", ok=True)
-    if name not in made and begun is None:
-        return found("was drawn back to the task's own params, which no file holds", ok=True)
-    if name not in names:
-        return found("is not what the last release and the start give")
-    return found("is what the last release and the start give", ok=True)
+def _same(stated: Any, built: Any) -> bool:
+    """Compare a stated JSON value with a built one: real numbers to a millionth part."""
+    if isinstance(built, Mapping):
+        return (
+            isinstance(stated, Mapping)
+            and stated.keys() == built.keys()
+            and all(_same(stated[name], built[name]) for name in built)
+        )
+    if isinstance(built, list | tuple):
+        return (
+            isinstance(stated, list)
+            and len(stated) == len(built)
+            and all(map(_same, stated, built))
+        )
+    if float in (type(stated), type(built)) and {type(stated), type(built)} <= {int, float}:
+        return math.isclose(stated, built, rel_tol=1e-6)
+    return type(stated) is type(built) and stated == built

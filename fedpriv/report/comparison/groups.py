@@ -304,7 +304,7 @@ def differences(columns: Sequence[Sequence[Group]]) -> dict[str, list[str]]:
         columns: Groups of one column: one alone, or a method at each ε.
     """
     groups = [group for column in columns for group in column]
-    names = dict.fromkeys(name for g in groups for run in g.runs for name in run.options)
+    names = dict.fromkeys(name for g in groups for run in g.runs for name in run.described_options)
     found = {}
     for name in names:
         if name in ("seed", "name", "description"):
@@ -329,7 +329,7 @@ def _values(name: str, column: Sequence[Group]) -> dict[float, dict[str, Any]]:
     found: dict[float, dict[str, Any]] = {}
     for group in (private or column) if of_noise else column:
         for run in group.runs:
-            value = run.options.get(name)
+            value = run.described_options.get(name)
             found.setdefault(group.level, {})[exact(value)] = value
     return found
 
@@ -429,7 +429,7 @@ _ABSENT = {"start": "fresh", "task.select": "last"}
 
 def shared_options(groups: Sequence[Group]) -> dict[str, str]:
     """Return the options that are the same in every run, seeds among them."""
-    first, *others = (run.options for group in groups for run in group.runs)
+    first, *others = (run.described_options for group in groups for run in group.runs)
     return {
         name: exact(value)
         for name, value in first.items()
@@ -673,6 +673,23 @@ class Section:
             for some in sums.values()
         ]
         return over_users(found, counts if len(counts) == len(means) else [], values)
+
+    @property
+    def public_only_note(self) -> str:
+        """A sentence where public-only is another value for some groups than for others, or ""."""
+        if self.headline is None:
+            return ""
+        values: dict[str, list[str]] = {}
+        for group in self.groups:
+            if (found := group.public_only) is not None:
+                values.setdefault(figure(self.headline, found.mean), []).append(group.label)
+        if len(values) < 2:
+            return ""
+        said = ", ".join(f"{value} for {listed(labels)}" for value, labels in values.items())
+        return (
+            "Public-only is trained anew for each run, with the run's own seed, options and public "
+            f"examples: {said}. Each gain is over the run's own; elsewhere it is their mean."
+        )
 
     @property
     def unlike(self) -> str:

@@ -358,6 +358,7 @@ def _part(
             )
         ),
         "public_only": section.public_only,
+        "public_only_note": section.public_only_note,
         "gap_closed_known": any(section.gap_closed(group) is not None for group in groups),
         "majority_known": section.majority is not None,
         "best": best[0].label if best else "",

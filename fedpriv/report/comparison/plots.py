@@ -31,6 +31,7 @@ from fedpriv.report.comparison.groups import (
     gaps,
     interval_words,
     levels_in_words,
+    listed,
     nouns_of,
     sections_of,
     styles,
@@ -221,12 +222,23 @@ def points_of(section: Section) -> list[Point]:
     return found
 
 
+def _left_out(section: Section) -> list[str]:
+    """Return which groups a logarithmic axis has no place for, in a sentence; or nothing."""
+    lead = section.lead
+    found = [
+        f"{group.label} with {figure(lead.measure, value.mean)}"
+        for group in section.groups
+        if lead is not None and group.epsilon == 0 and (value := group.measure(lead)) is not None
+    ]
+    return [f"Not drawn, at ε 0: {listed(found)}."] if found else []
+
+
 def epsilon_plot(section: Section) -> Plot | None:
     """Return the plot with its legend; None where nothing with noise was measured."""
     points, lead = points_of(section), section.lead
     if not points or lead is None:
         return None
-    notes = [*_plot_terms(section), *gaps(section.groups)]
+    notes = [*_plot_terms(section), *gaps(section.groups), *_left_out(section)]
     if remark := direction(lead.measure):
         notes.append(f"{remark.capitalize()}.")
     notes += _bars(section, points)
@@ -256,6 +268,7 @@ def epsilon_svg(section: Section) -> str:
 def _file_title(section: Section) -> list[str]:
     sentences = (
         *(f"{section.title}.", *_plot_terms(section), *gaps(section.groups)),
+        *_left_out(section),
         *_bars(section, points_of(section)),
     )
     return [line for sentence in sentences for line in wrap(sentence, _LINE)]

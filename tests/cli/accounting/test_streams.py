@@ -16,12 +16,12 @@ BANDS = ("--noise", "banded", "--rounds", 40, "--min-separation", 10, "--delta",
 call = fedpriv
 
 
-def test_a_tree_is_priced_exactly_and_by_rdp():
+def test_a_tree_is_priced_by_pld_and_by_rdp():
     result = call("account", *TREE, "--noise-multiplier", 4, "--json")
     told = json.loads(result.stdout)
     assert told["epsilon"] == pytest.approx(18.1573, abs=1e-4)
     assert told["epsilon_rdp"] == pytest.approx(20.0062, abs=1e-4)
-    assert (told["relation"], told["accountant"]) == ("zero-out", "exact Gaussian")
+    assert (told["relation"], told["accountant"]) == ("zero-out", "PLD")
     assert told["sensitivity"] ** 2 == pytest.approx(250.0)
 
 
@@ -62,7 +62,7 @@ def test_coefficients_are_those_of_a_run_with_its_momentum():
 def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
     result = call("calibrate", *BANDS, *more, "--target-epsilon", 8, "--json")
     told = json.loads(result.stdout)
-    assert told["epsilon"] == pytest.approx(8.0, rel=1e-5) and told["epsilon"] <= 8.0
+    assert told["epsilon"] == pytest.approx(8.0, rel=1e-4) and told["epsilon"] <= 8.0
     assert told["prefix_rmse"] > told["row_rmse"] > 0
     shown = call("calibrate", *BANDS, *more, "--target-epsilon", 8).output
     assert "zero-out" in shown and "in the sum of the rows so far" in shown

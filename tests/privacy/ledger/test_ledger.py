@@ -15,7 +15,8 @@ from tests.privacy.ledger.kept import DIGEST, PLAN, create
 def test_a_run_is_charged_released_and_accounted(path):
     with create(path, note="hello") as ledger:
         assert (ledger.charges, ledger.plan, ledger.mode) == (0, PLAN, "simulation")
-        assert ledger.extra == {"note": "hello"} and len(ledger.run_id) == 32
+        assert ledger.extra.keys() == {"note", "started"} and ledger.extra["note"] == "hello"
+        assert len(ledger.run_id) == 32
         for round_num in (1, 2, 3):
             assert ledger.attempts(round_num) == 0
             ledger.charge(round_num, 1)

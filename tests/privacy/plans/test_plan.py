@@ -192,8 +192,18 @@ def test_a_plan_without_noise_promises_nothing_and_says_why(bound):
 def test_delta_defaults_below_one_in_n_and_one_in_n_is_remarked():
     made = plan(delta=None)
     assert made.delta == pytest.approx(400**-1.1)
-    assert made.warnings == ()
     assert "1/n" in plan().warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("users", "share"), [(2, "0.93"), (233, "0.58"), (1023, "0.50"), (1025, None), (10**6, None)]
+)
+def test_a_default_delta_that_is_not_well_below_one_in_n_is_remarked(users, share):
+    cohort = min(20, users / 2)
+    fixed = plan(delta=None, num_users=users, expected_cohort_size=cohort)
+    for made in (fixed, AdaptivePlan(num_users=users, rho=0.5)):
+        said = " ".join(made.warnings)
+        assert (share is not None and f" {share} of 1/n" in said) or (share is None and not said)
 
 
 def test_calibration_stays_within_the_target_and_becomes_the_budget():

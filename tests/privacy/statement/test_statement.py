@@ -141,6 +141,13 @@ def test_no_value_opens_a_paragraph_or_a_section():
     assert "x ## The guarantee ε = 0. {{ plan }} {% raw %}" in text(said)
 
 
+@pytest.mark.parametrize("corpus", [CORPUS, {"num_public_examples": 422}, {}])
+def test_a_secure_run_says_that_it_did_not_compare_public_examples(corpus):
+    said = {mode: str(say(corpus=corpus, mode=mode)) for mode in ("simulation", "secure")}
+    assert ("did not look" in said["secure"]) == bool(corpus)
+    assert "did not look" not in said["simulation"]
+
+
 def test_the_headline_has_every_term_of_epsilon():
     said, spent = say(), PLAN.epsilon(20)
     terms = ("simulated", "add-remove", "user", "PLD", format_delta(spent.delta))

@@ -4,14 +4,20 @@ import hashlib
 import json
 import random
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from fedpriv import json_lines
+from fedpriv.checkpoints.store import save_state
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.statement import verify
+from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values, summary_values
 from fedpriv.privacy.statement.verify import verify_run
 
 PLAN = cohort_plan(
@@ -26,14 +32,27 @@ PLAN = cohort_plan(
 )
 
 
-def write_run(folder, plan=PLAN, lose=(3,), rounds=6):
+VOCABULARY = b'{"words": ["a", "b"]}'
+
+
+def write_run(folder, plan=PLAN, lose=(3,), rounds=6, mode="simulation", sealed=True):
     """A small run: round 3 loses an attempt, every round leaves a checkpoint."""
     (folder / "checkpoints").mkdir(parents=True)
-    document = {"plan": plan.to_json(), "mode": "simulation", "corpus": {}}
+    (folder / "vocabulary.json").write_bytes(VOCABULARY)
+    document = {
+        "format": "fedpriv-run",
+        "version": 1,
+        "name": "small",
+        "plan": plan.to_json(),
+        "mode": mode,
+        "corpus": {"name": "made", "synthetic": True},
+        "measures": [],
+        "files": {"vocabulary.json": hashlib.sha256(VOCABULARY).hexdigest()},
+    }
     extra = {"experiment_sha256": document_sha256(document)}
     (folder / "experiment.json").write_text(json.dumps(document))
-    stated = []
-    with Ledger.create(folder / "ledger.jsonl", plan, mode="simulation", extra=extra) as ledger:
+    stated, ledger = [], folder / "ledger.jsonl"
+    with Ledger.create(ledger, plan, mode=mode, extra=extra) as ledger:
         for round_num in range(1, rounds + 1):
             if round_num in lose:
                 ledger.charge(round_num, 1)
@@ -46,27 +65,34 @@ def write_run(folder, plan=PLAN, lose=(3,), rounds=6):
                 path,
                 {"ledger_head": ledger.head, "round_num": str(round_num)},
             )
+            metadata = {"ledger_head": ledger.head, "round_num": str(round_num)}
+            save_state(folder / "state.safetensors", {"w": np.zeros(3, np.float32)}, metadata)
             ledger.release(round_num, attempt, digest(path))
-            spent = plan.epsilon(ledger.charges)
-            stated.append(
-                {
-                    "round_num": round_num,
-                    "attempt": attempt,
-                    "epsilon": spent.value if plan.is_private else None,
-                    "delta": spent.delta,
-                }
+            values = round_values(plan, ledger.charges)
+            stated.append({"round_num": round_num, "attempt": attempt, **values, "loss": 0.5})
+        gaps = gaps_of_rounds(document, ledger.extra, mode)
+        rows = [
+            {**row, **({"epsilon_does_not_cover": list(gaps)} if gaps else {})} for row in stated
+        ]
+        write_rows(folder / "rounds.jsonl", rows)
+        if mode == "simulation":
+            seen = [{n: row[n] for n in ("round_num", "attempt")} for row in rows]
+            rows = [{**row, "cohort_size": 20, "covered_by_epsilon": False} for row in seen]
+            write_rows(folder / "diagnostics.jsonl", rows)
+        summary = {**summary_values(ledger.state, document), "loss": 0.5}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        if sealed:
+            ledger.seal(
+                {name: digest(folder / name) for name in SEALED if (folder / name).exists()}
             )
-        save_file(
-            {"w": np.zeros(3, np.float32)},
-            folder / "state.safetensors",
-            {"ledger_head": ledger.head, "round_num": str(rounds)},
-        )
-        final = ledger.epsilon()
-        (folder / "summary.json").write_text(
-            json.dumps({**final.to_json(), "rounds": rounds, "charges": ledger.charges})
-        )
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stated))
     return folder
+
+
+SEALED = ("rounds.jsonl", "diagnostics.jsonl", "summary.json", "state.safetensors")
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def digest(path):
@@ -75,7 +101,13 @@ def digest(path):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("run") / "run")
+    """A run that is not at its end: no last line has the digests of its files."""
+    return write_run(tmp_path_factory.mktemp("run") / "run", sealed=False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("finished") / "run")
 
 
 @pytest.fixture
@@ -96,9 +128,11 @@ def test_a_sound_run_passes_every_check(run):
         "budget",
         "experiment",
         "rounds",
+        "diagnostics",
         "summary",
         "checkpoints",
         "digests",
+        "files",
         "audit",
     }
     assert (found.num_charges, found.num_releases, found.num_lost) == (7, 6, 1)
@@ -117,10 +151,34 @@ def edit_json(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def edit_row(run, number, **changes):
-    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+def edit_row(run, number, name="rounds.jsonl", **changes):
+    rows = [json.loads(line) for line in (run / name).read_text().splitlines()]
     rows[number].update(changes)
-    (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(run / name, rows)
+
+
+def drop_row(run, number, name="rounds.jsonl"):
+    rows = [json.loads(line) for line in (run / name).read_text().splitlines()]
+    del rows[number]
+    write_rows(run / name, rows)
+
+
+def say_twice(path, name, value):
+    """Write a name of a JSON object a second time: readers differ in which one they take."""
+    text = path.read_text()
+    path.write_text(f"{{{json.dumps(name)}: {json.dumps(value)}, {text.removeprefix('{')}")
+
+
+def add_one(path):
+    tensors, metadata = read_tensors(path)
+    write_tensors(path, {name: array + 1 for name, array in tensors.items()}, metadata)
+
+
+def swap(run, first, second):
+    """Give each of two files the other's content."""
+    (run / first).rename(run / "kept")
+    (run / second).rename(run / first)
+    (run / "kept").rename(run / second)
 
 
 def cut(run, lines):
@@ -133,6 +191,37 @@ def cut(run, lines):
     [
         (lambda run: edit_row(run, 2, epsilon=0.1), "rounds"),
         (lambda run: edit_row(run, 2, delta=1e-9), "rounds"),
+        (lambda run: edit_row(run, 2, epsilon=None), "rounds"),
+        (lambda run: edit_row(run, 2, epsilon_charges=1), "rounds"),
+        (lambda run: edit_row(run, 2, epsilon_does_not_cover=["nothing"]), "rounds"),
+        (lambda run: edit_row(run, 2, round_num=3.0), "rounds"),
+        (lambda run: drop_row(run, 2), "rounds"),
+        (lambda run: edit_row(run, 2, "diagnostics.jsonl", round_num=9), "diagnostics"),
+        (lambda run: edit_row(run, 2, "diagnostics.jsonl", covered_by_epsilon=True), "diagnostics"),
+        (lambda run: edit_row(run, 2, "diagnostics.jsonl", round_num=2), "diagnostics"),
+        (lambda run: say_twice(run / "summary.json", "epsilon", 0.1), "summary"),
+        (lambda run: say_twice(run / "experiment.json", "mode", "secure"), "experiment"),
+        (lambda run: say_twice(run / "rounds.jsonl", "epsilon", 0.1), "rounds"),
+        (lambda run: (run / "experiment.json").unlink(), "experiment"),
+        (lambda run: (run / "summary.json").write_text("[" * 100_000), "summary"),
+        (lambda run: (run / "vocabulary.json").write_bytes(b'{"words": ["b", "a"]}'), "files"),
+        (lambda run: add_one(run / "state.safetensors"), "checkpoints"),
+        (lambda run: add_one(run / "checkpoints" / "round-000002.safetensors"), "digests"),
+        (
+            lambda run: swap(
+                run,
+                "checkpoints/round-000002.safetensors",
+                "checkpoints/round-000003.safetensors",
+            ),
+            "digests",
+        ),
+        (
+            lambda run: shutil.copy(
+                run / "checkpoints" / "round-000006.safetensors",
+                run / "checkpoints" / "round-000007.safetensors",
+            ),
+            "digests",
+        ),
         (lambda run: edit_row(run, 2, attempt=1), "rounds"),
         (lambda run: edit_row(run, 5, round_num=7, attempt=1), "rounds"),
         (lambda run: edit_row(run, 5, round_num=1), "rounds"),
@@ -147,24 +236,10 @@ def cut(run, lines):
         (lambda run: edit_json(run / "experiment.json", corpus={"name": "other"}), "experiment"),
         (lambda run: edit_json(run / "experiment.json", plan={}), "experiment"),
         (lambda run: (run / "experiment.json").write_text("{"), "experiment"),
-        (
-            lambda run: save_file(
-                {"w": np.zeros(3, np.float32)}, run / "checkpoints" / "round-000006.safetensors"
-            ),
-            "digests",
-        ),
         (lambda run: (run / "state.safetensors").write_bytes(b"\x00" * 40), "checkpoints"),
         (
             lambda run: save_file(
                 {"w": np.zeros(1, np.float32)}, run / "state.safetensors", {"ledger_head": "f" * 64}
-            ),
-            "checkpoints",
-        ),
-        (
-            lambda run: save_file(
-                {"w": np.zeros(1, np.float32)},
-                run / "state.safetensors",
-                {"ledger_head": "0" * 64, "round_num": "9"},
             ),
             "checkpoints",
         ),
@@ -175,18 +250,180 @@ def test_a_false_statement_is_found(run, wrong, named):
     assert failed(run) == {named}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mode", "secure"),
+        ("noise_multiplier", 20.0),
+        ("users", 4_000_000),
+        ("target_epsilon", 0.1),
+        ("unit", "example"),
+        ("synthetic", False),
+        ("epsilon", None),
+        ("epsilon_rdp", 0.01),
+        ("accountant", "RDP"),
+        ("experiment", "another"),
+        ("rounds_planned", 6),
+        ("stopped_early", "nothing-left"),
+        ("budget_used", "nothing"),
+        ("corpus", "another"),
+        ("start", {"kind": "public"}),
+        ("measures", None),
+        ("epsilon_does_not_cover", ["everything"]),
+        ("with_start", {"epsilon": 0.1}),
+    ],
+)
+def test_a_summary_states_what_ledger_and_document_give(run, name, value):
+    edit_json(run / "summary.json", **{name: value})
+    assert failed(run) == {"summary"}
+    text = next(check.text for check in verify_run(run).checks if check.name == "summary")
+    assert name in text
+    stated = json.loads((run / "summary.json").read_text())
+    del stated[name]
+    (run / "summary.json").write_text(json.dumps(stated))
+    assert failed(run) == {"summary"}
+
+
+EDITS = {
+    "a measured value": lambda run: edit_json(run / "summary.json", loss=0.1),
+    "a value of a round": lambda run: edit_row(run, 2, loss=0.1),
+    "a diagnostic": lambda run: edit_row(run, 2, "diagnostics.jsonl", cohort_size=3),
+    "the last round": lambda run: drop_row(run, -1),
+    "the order of rounds": lambda run: swap_rows(run / "rounds.jsonl"),
+    "a blank": lambda run: append(run / "rounds.jsonl", "\n"),
+    "the state": lambda run: shutil.copy(
+        run / "checkpoints" / "round-000006.safetensors", run / "state.safetensors"
+    ),
+    "another run's": lambda run: shutil.copy(run / "diagnostics.jsonl", run / "rounds.jsonl"),
+    "half a line": lambda run: append(run / "diagnostics.jsonl", '{"round_num": 7'),
+}
+
+
+def append(path, text):
+    path.write_text(path.read_text() + text)
+
+
+def swap_rows(path):
+    first, second, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([second, first, *rest]))
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_a_finished_run_has_the_files_that_it_wrote(finished, tmp_path, edit):
+    run = shutil.copytree(finished, tmp_path / "run")
+    assert not verify_run(run).not_checked[1:]
+    edit(run)
+    assert "files" in failed(run)
+
+
+def test_what_no_digest_names_is_called_unchecked(finished, tmp_path):
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "best.json").write_text("{}")
+    (run / "frozen.safetensors").write_bytes(b"x")
+    (run / "notes").mkdir()
+    (run / "summary.json").unlink()
+    found = verify_run(run)
+    assert found.ok and found.to_json()["not_checked"] == list(found.not_checked)
+    said = "\n".join(found.not_checked)
+    for name in ("best.json", "frozen.safetensors", "notes/", "summary.json: no longer"):
+        assert name in said
+    # With its last line cut off or void, what is measured is not the ledger's.
+    for more in (lambda: cut(run, -1), lambda: resume(run)):
+        shutil.rmtree(run)
+        shutil.copytree(finished, run)
+        more()
+        found = verify_run(run)
+        assert found.ok
+        for name in ("rounds.jsonl", "diagnostics.jsonl", "summary.json", "state.safetensors"):
+            assert any(name in said for said in found.not_checked), name
+
+
+def resume(run):
+    with Ledger.open(run / "ledger.jsonl") as ledger:
+        ledger.resume()
+
+
+def test_a_secure_run_has_no_diagnostics(tmp_path):
+    run = write_run(tmp_path / "run", mode="secure")
+    assert verify_run(run).ok and not (run / "diagnostics.jsonl").exists()
+    row = {"round_num": 1, "attempt": 1, "covered_by_epsilon": False}
+    write_rows(run / "diagnostics.jsonl", [row])
+    assert failed(run) == {"diagnostics"}
+
+
+def test_a_private_file_that_is_not_readable_is_called_so(finished, tmp_path, monkeypatch):
+    run = shutil.copytree(finished, tmp_path / "run")
+    read = Path.open
+
+    def refused(path, *arguments, **options):
+        if path.name == "diagnostics.jsonl":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refused)
+    found = verify_run(run)
+    assert found.ok, found.checks
+    assert any("diagnostics.jsonl: not readable" in said for said in found.not_checked)
+
+
+def test_a_run_that_goes_on_is_never_called_forged(tmp_path, monkeypatch):
+    """Before each read of a file the run charges, keeps and releases another round."""
+    plan = cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=300)  # prices take a while
+    run = write_run(tmp_path / "run", plan=plan, lose=(), rounds=1, sealed=False)
+    (run / "summary.json").unlink()
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    ledger, values = Ledger.open(run / "ledger.jsonl"), round_values(plan, 0)
+
+    def steps():
+        for round_num in range(2, 300):
+            ledger.charge(round_num, 1)
+            yield
+            path = run / "checkpoints" / f"round-{round_num:06d}.safetensors"
+            metadata = {"ledger_head": ledger.head, "round_num": str(round_num)}
+            write_tensors(path, {"w": np.full(3, round_num, np.float32)}, metadata, durable=False)
+            (run / "checkpoints" / f"round-{round_num - 3:06d}.safetensors").unlink(missing_ok=True)
+            yield
+            save_state(run / "state.safetensors", {"w": np.zeros(3, np.float32)}, metadata)
+            yield
+            ledger.release(round_num, 1, digest(path))
+            yield
+            row = {"round_num": round_num, "attempt": 1, **values}
+            json_lines.append(run / "rounds.jsonl", row)
+            yield
+
+    going, calls = steps(), 0
+
+    def step(function):
+        def called(*arguments):
+            nonlocal calls
+            calls += 1
+            if calls % 3:
+                next(going, None)
+            return function(*arguments)
+
+        return called
+
+    for name in ("read_ledger", "read_metadata", "load_state", "file_sha256"):
+        monkeypatch.setattr(verify, name, step(getattr(verify, name)))
+    with ledger:
+        for _ in range(15):
+            found = verify_run(run)
+            assert found.ok, [check for check in found.checks if not check.ok]
+    assert found.num_releases > 12
+
+
 def test_a_rolled_back_ledger_is_older_than_its_checkpoints(run, original):
     """Cut anywhere, on a whole line: the chain is whole, but checkpoints know later lines."""
     whole = len((run / "ledger.jsonl").read_bytes().splitlines())
     for lines in range(1, whole):
         cut(run, lines)
-        names = failed(run)
-        assert "ledger" not in names and "checkpoints" in names, lines
+        names, released = failed(run), lines == whole - 1  # only the last release is cut off
+        assert "ledger" not in names and ("rounds" if released else "checkpoints") in names, lines
         # Even with every statement that could contradict it removed.
-        for name in ("rounds.jsonl", "summary.json"):
+        for name in ("rounds.jsonl", "diagnostics.jsonl", "summary.json"):
             (run / name).rename(run / f"{name}.away")
-        assert "checkpoints" in failed(run), lines
-        for name in ("rounds.jsonl", "summary.json"):
+        assert released or "checkpoints" in failed(run), lines
+        for name in ("rounds.jsonl", "diagnostics.jsonl", "summary.json"):
             (run / f"{name}.away").rename(run / name)
         shutil.copy(original / "ledger.jsonl", run)
 
@@ -194,8 +431,8 @@ def test_a_rolled_back_ledger_is_older_than_its_checkpoints(run, original):
 def test_another_run_of_the_same_plan_is_not_this_run(run, tmp_path):
     other = write_run(tmp_path / "other")
     shutil.copy(other / "ledger.jsonl", run / "ledger.jsonl")
-    # Everything it states is right, ε included; only the checkpoints know that it is another's.
-    assert failed(run) == {"checkpoints", "digests"}
+    # Everything it states is right, ε included; only what its files hold is another's.
+    assert failed(run) == {"checkpoints", "digests", "files"}
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -18,13 +19,41 @@ from fedpriv.report.comparison.groups import (
     styles,
 )
 from fedpriv.report.comparison.page import render
-from fedpriv.report.comparison.plots import points_of
+from fedpriv.report.comparison.plots import epsilon_svg, points_of
 from fedpriv.report.comparison.tables import as_rows
 from tests.resealed import reseal
 
 
 def _labels(*folders) -> list[tuple[str, int]]:
     return [(group.label, len(group.runs)) for group in read_groups(folders)]
+
+
+def test_runs_at_epsilon_0_are_said_to_be_left_out_of_the_plot(make_run) -> None:
+    """A logarithmic axis has no place for them."""
+    drawn = make_run("a", name="drawn", rounds=4, every=2, noise_multiplier=2.0)
+    zero = make_run("b", name="quiet", rounds=1, every=1, noise_multiplier=90.0, delta=0.4)
+    groups = read_groups([drawn, zero])
+    assert [group.epsilon for group in groups][1] == 0.0
+    [section] = sections_of(groups)
+    assert [point.label.partition(":")[0] for point in points_of(section)] == ["drawn"]
+    for text in (render(groups), epsilon_svg(section)):
+        said = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+        assert "at ε 0: quiet with" in said
+    [alone] = sections_of(read_groups([drawn]))
+    assert "Not drawn" not in epsilon_svg(alone)
+
+
+def test_another_public_only_value_of_each_run_is_explained(make_run, tmp_path) -> None:
+    one, other = (
+        make_run("a", name="one", public_only=0.219),
+        make_run("b", name="other", public_only=0.224),
+    )
+    [section] = sections_of(read_groups([one, other]))
+    said = section.public_only_note
+    assert "21.9\u202f% for one" in said and "22.4\u202f% for other" in said
+    assert said in html.unescape(render(read_groups([one, other])))
+    [same] = sections_of(read_groups([one, make_run("c", name="same", public_only=0.219)]))
+    assert same.public_only_note == ""
 
 
 def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_run) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.export import (
     TagModel,
     Vocabulary,
@@ -21,6 +23,7 @@ from fedpriv.report.export import (
 )
 from fedpriv.report.run_record import read_run, spent
 from fedpriv.report.wording import markdown_safe
+from tests.report.conftest import edit_rows
 
 VOCABULARY = Vocabulary(words=("a", "b", "c"), tags=("x", "y"))
 
@@ -84,6 +87,51 @@ def test_a_failed_export_leaves_nothing(make_run, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"no vocabulary\.json"):
         export_run(folder, tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+ALTERED = {
+    "checkpoint": lambda run: add_one(run / "checkpoints" / "round-000010.safetensors"),
+    "other checkpoint": lambda run: add_one(run / "checkpoints" / "round-000009.safetensors"),
+    "ε of a round": lambda run: edit_rows(run / "rounds.jsonl", epsilon=0.01),
+    "vocabulary": lambda run: (run / "vocabulary.json").write_text(
+        (run / "vocabulary.json").read_text().replace("legal", "other")
+    ),
+    "summary": lambda run: (run / "summary.json").write_text('{"epsilon": 0.1}'),
+}
+
+
+def add_one(file):
+    tensors, metadata = read_tensors(file)
+    write_tensors(file, {name: array + 1 for name, array in tensors.items()}, metadata)
+
+
+@pytest.mark.parametrize("alter", ALTERED.values(), ids=ALTERED)
+def test_a_folder_that_does_not_verify_is_not_exported(make_run, tmp_path, alter) -> None:
+    folder = make_run(rounds=10, checkpoints=True)
+    alter(folder)
+    with pytest.raises(ValueError, match="does not verify"):
+        export_run(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_newest_model_is_the_one_that_was_released_last(make_run, tmp_path) -> None:
+    """A run under way writes a checkpoint before it records that it is released."""
+    folder = make_run(rounds=10, planned=11, checkpoints=True)
+    with Ledger.open(folder / "ledger.jsonl") as ledger:
+        ledger.charge(11, 1)
+        metadata = {"ledger_head": ledger.head, "round_num": "11"}
+    tensors, _ = read_tensors(folder / "checkpoints" / "round-000010.safetensors")
+    write_tensors(folder / "checkpoints" / "round-000011.safetensors", tensors, metadata)
+    assert export_run(folder, tmp_path / "out") == 10
+    with pytest.raises(ValueError, match="round-000011"):
+        export_run(folder, tmp_path / "later", round_num=11)
+
+
+def test_a_planted_file_goes_into_no_export(make_run, tmp_path) -> None:
+    folder = make_run(rounds=10, checkpoints=True)
+    save_file({"more": np.ones(2, np.float32)}, folder / "frozen.safetensors")
+    export_run(folder, tmp_path / "out")
+    assert set(load_file(tmp_path / "out" / "model.safetensors")) == {"kernel", "bias"}
 
 
 def test_ranking_is_softmax_regression_on_the_training_inputs() -> None:

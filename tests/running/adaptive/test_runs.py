@@ -126,7 +126,7 @@ def test_it_goes_on_after_a_kill(line, monkeypatch, fedpriv):
     fedpriv("run", NAME, "--resume", "run", "--json")
     found = check_ended("run", len(json_lines.read(Path("run/rounds.jsonl"))))
     # A lost attempt stays spent; the last charge may have been what the end would have refused.
-    assert CHARGES <= found.num_charges <= CHARGES + 4 and kinds("run")[-1] == "end"
+    assert CHARGES <= found.num_charges <= CHARGES + 4 and kinds("run")[-2:] == ["end", "seal"]
 
 
 def test_a_round_that_was_kept_and_not_written_down(monkeypatch):
@@ -209,6 +209,6 @@ def test_an_algorithm_that_has_nothing_left_to_ask(fedpriv):
     assert "the algorithm had nothing left to ask" in out
     lines = json_lines.read(Path("run/rounds.jsonl"))
     assert len(lines) == 3 and lines[-1]["distance_public"] is not None
-    assert verify_run("run").ok and kinds("run")[-1] == "end"
+    assert verify_run("run").ok and kinds("run")[-2:] == ["end", "seal"]
     summary = resume_run(Path("run")).run()
     assert (summary["stopped_early"], summary["charges"]) == ("nothing-left", 3)

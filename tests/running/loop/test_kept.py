@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -45,6 +46,7 @@ class TestWhatIsKept:
         assert [record.released.round_num for record in seen] == [1, 2, 3, 4, 5, 6]
         assert summary["rounds"] == summary["charges"] == 6
         assert summary["epsilon"] == released[-1]["epsilon"] == plan.epsilon(6).value
+        summary.pop("run_dir")
         assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
 
     def test_in_secure_mode_there_are_no_diagnostics(self, tiny_corpus, tmp_path):
@@ -57,6 +59,16 @@ class TestWhatIsKept:
         assert summary["accuracy_public"] is not None
         document = json.loads((tmp_path / "run" / "experiment.json").read_text())
         assert document["baseline"]["majority_class_accuracy"] is None
+
+    def test_what_is_not_to_be_published_is_the_owners_alone(self, tiny_corpus, tmp_path):
+        umask = os.umask(0o022)
+        try:
+            start(tiny_corpus, tmp_path / "run").run()
+        finally:
+            os.umask(umask)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").iterdir()}
+        private = {"diagnostics.jsonl", "by_user.safetensors"}
+        assert {name for name, mode in modes.items() if mode == 0o600} == private
 
     @pytest.mark.parametrize("secure", [False, True])
     def test_no_file_names_a_user(self, tiny_corpus, tmp_path, secure):
