@@ -10,7 +10,7 @@ from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.experiments.experiment import Components
-from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of
+from fedpriv.measures import MAJORITY, PUBLIC_ONLY, Measure, figures_of
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.coverage import (
     KEY,
@@ -43,8 +43,8 @@ def make_summary(
         folder: Where it was kept.
         state: The last one that was released.
         record: Of the last round; None if nothing was left to run, and the model is measured anew.
-        first_failure: The kind of the first error that made a user contribute zero since the run
-            was started or resumed, where it was seen in this process.
+        first_failure: The kind and the places of the first error that made a user contribute zero
+            since the run was started or resumed, where it was seen in this process.
         selection: The model that the run returns, whose figures these are; None for the last.
     """
     plan, ledger = components.plan, folder.ledger
@@ -57,7 +57,7 @@ def make_summary(
         "label": folder.document.get("label"),
         "measures": [measure.to_json() for measure in components.task.measures],
         **figures,
-        "majority_class_accuracy": corpus.get("majority_class_accuracy"),
+        **{name: corpus.get(name) for name in MAJORITY},
         **gain_of(components.task.measures, figures, folder.document.get("baseline", {})),
         "public_only_of": public_only_of(folder.document.get("experiment")) or PUBLIC_EXAMPLES,
         "start": folder.document.get("start", {"kind": "fresh"}),

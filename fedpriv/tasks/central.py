@@ -88,6 +88,8 @@ class CentralTask(BaseTask):
             each example is a unit.
         files: From nothing to files that go with the model into the run folder and every export,
             by name.
+        majority: Accuracy of always answering the test set's commonest class; None where it is not
+            known, or no class is answered.
     """
 
     name: str
@@ -109,6 +111,7 @@ class CentralTask(BaseTask):
     synthetic: bool = False
     owned: OwnedExamples | None = None
     files: Callable[[], Mapping[str, bytes]] = field(default=dict, repr=False)
+    majority: float | None = None
     _roster: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -212,6 +215,7 @@ class CentralTask(BaseTask):
             num_users=self.num_train,
             num_public_users=self.num_public,
             provenance=self.provenance,
+            majority_class_accuracy_public=self.majority,
         )
 
 

@@ -34,15 +34,24 @@ from fedpriv.training.local.module import (
     module_params,
 )
 from fedpriv.training.local.module_measures import (
+    IGNORED,
     ModuleMeasure,
     classifies,
+    commonest_share,
+    counted_places,
     fitting_measures,
     module_class_scores,
     module_metrics,
     module_totals,
     with_loss,
 )
-from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream, refuse_kept_state
+from fedpriv.training.local.module_state import (
+    SameFrozen,
+    as_array,
+    made_from,
+    own_stream,
+    refuse_kept_state,
+)
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
     SGD,
@@ -277,12 +286,9 @@ class PersonalLayers:
 
 #: Examples that a task is tried on.
 _TRIED = 2
-# A target that PyTorch's losses leave out.
-_NOT_COUNTED = -100
 # Examples that outputs are looked at of, at most: a tensor may matter to one of many alone.
 _ANSWERED = 512
 _PERSONAL = Key.simulation(0).fold("personal layers")
-# Enough that the mean over those whose targets count is not over none.
 _LOOKED_AT = 16
 _LOOK = Key.simulation(0).fold("look at the loss")
 
@@ -679,7 +685,7 @@ class ModuleTask(Task):
     def outputs(self, params: Params) -> np.ndarray | None:
         """Return the outputs, in evaluation mode, on `synthetic_batch()`, or their loss."""
         found = self._module_outputs(params)
-        return None if found is None else found[1].detach().numpy()
+        return None if found is None else as_array(found[1])
 
     def tensors_of_outputs(self, params: Params) -> Collection[str]:
         """Return names of tensors at which a random sum of `outputs` has a gradient."""
@@ -712,7 +718,9 @@ class ModuleTask(Task):
         if self._synthetic_batch is not None:
             return self._synthetic_batch, False
         made, public = self._data.synthetic(self._make(), _TRIED), self._sets[True]
-        if public and (made is None or (same_format(made, public) and public.x.any())):
+        if public is None or not len(counted_places(public.y)):
+            return made, True
+        if made is None or (same_format(made, public) and public.x.any()):
             return public.take(_telling(public)), False
         return made, True
 
@@ -788,7 +796,16 @@ class ModuleTask(Task):
             provenance=self._provenance,
             licence=self._provenance.get("licence"),
             credit=self._provenance.get("credit"),
+            majority_class_accuracy=self._majority(public=False),
+            majority_class_accuracy_public=self._majority(public=True),
         )
+
+    def _majority(self, *, public: bool) -> float | None:
+        """Return the share of the commonest class among what accuracy is measured on."""
+        examples = self._sets[public]
+        if examples is None or not classifies(self._module_measures()):
+            return None
+        return commonest_share(examples.y)
 
     def _pooled(self, test: Mapping[str, ArrayLike]) -> ArrayExamples | None:
         """Return all users' test examples in the roster's order; None without users.
@@ -815,6 +832,8 @@ class ModuleTask(Task):
         if self._checked:
             return
         given = self._synthetic_batch or self._sets[True]
+        if given is not None and not len(counted_places(given.y)):
+            given = None
         batch = self._few(self._batch()[0] if given is None else given, _LOOKED_AT)
         if batch is not None:
             measures = self._module_measures()
@@ -844,20 +863,25 @@ class ModuleTask(Task):
 
     @staticmethod
     def _few(batch: ArrayExamples | None, number: int = _TRIED) -> ArrayExamples | None:
+        """Return the first examples that have a target that is counted; all, where none has."""
         if batch is None or not len(batch):
             return None
-        return batch.take(np.arange(min(len(batch), number)))
+        kept = counted_places(batch.y)
+        return batch.take((kept if len(kept) else np.arange(len(batch)))[:number])
 
 
 def _telling(examples: ArrayExamples) -> np.ndarray:
     """Return positions of the first examples, and of those with the least and largest integers.
 
-    Of the first whose inputs are not all zero: the others move no weight of a linear layer.
+    Of the first whose targets are counted and whose inputs are not all zero: the others move no
+    weight of a linear layer.
     """
-    found = np.flatnonzero(examples.x.reshape(len(examples), -1).any(axis=1))[:_TRIED].tolist()
+    kept = counted_places(examples.y)
+    some = np.asarray(examples.x.reshape(len(examples), -1).any(axis=1))
+    found = kept[some[kept]][:_TRIED].tolist()
     for array in (examples.x, examples.y):
         if array.size and array.dtype.kind in "iu":
             each = array.reshape(len(array), -1)
-            least = np.where(each == _NOT_COUNTED, each.max(), each)
+            least = np.where(each == IGNORED, each.max(), each)
             found += [int(each.max(axis=1).argmax()), int(least.min(axis=1).argmin())]
     return np.array(list(dict.fromkeys(found or range(min(len(examples), _TRIED)))))

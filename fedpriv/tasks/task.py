@@ -53,6 +53,8 @@ class TaskDescription:
             does not cover are measured on one; None where these are of rostered users.
         majority_class_accuracy: Accuracy of always answering the commonest class, counted on
             rostered users: a diagnostic, which a secure run does not record.
+        majority_class_accuracy_public: The same, counted on the examples that released figures are
+            measured on.
     """
 
     name: str
@@ -70,6 +72,7 @@ class TaskDescription:
     num_public_examples: int | None = None
     num_test_examples: int | None = None
     majority_class_accuracy: float | None = None
+    majority_class_accuracy_public: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
