@@ -216,7 +216,7 @@ class PreparedRun:
             selection = self._selected(state.round_num, tell)
         name = self.experiment.name
         summary = make_summary(
-            name, self.components, self.folder, state, record, failures.first, selection
+            name, self.components, self.folder, state, record, failures.cause, selection
         )
         summary["backend"] = described
         self.folder.summarise(summary)
