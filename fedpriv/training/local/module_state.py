@@ -121,7 +121,13 @@ class SameFrozen:
         """Untrained parameters and drawn buffers by name; of published ones those drawn alone."""
         if self._known is None:
             self()
-        return {name: tensor.numpy() for name, tensor in (self._known or {}).items()}
+        return {name: as_array(tensor) for name, tensor in (self._known or {}).items()}
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor of the CPU as an array, without its history; bfloat16 as float32."""
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _untrained(module: nn.Module) -> dict[str, torch.Tensor]:
