@@ -530,9 +530,8 @@ class ModuleTask(Task):
                 )
             return alone
         batch, _ = self._batch()
-        cost = Cost() if batch is None else Cost.of(alone, batch.x)
         many = VectorisedTrainer(
-            alone=alone, users_at_once=self._users_at_once, cost=cost, compiled=self._compiled
+            alone=alone, users_at_once=self._users_at_once, compiled=self._compiled
         )
         if many.why_apart and (self._users_at_once or 1) > 1 and not self._said_apart:
             self._said_apart = True  # a run makes several trainers

@@ -254,11 +254,17 @@ class ModuleTrainer:
     def encoded(self, chosen: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs and targets of chosen examples, one of each at least.
 
+        A module that pads texts has `without_padding(x, y)`, which cuts what all of them are padded
+        by: else the longest text of another user, to which all were padded, would move this one's
+        last bits.
+
         Raises:
             ValueError: If there are fewer: with longer users, what is missing would be read as
                 zeros, and alone it would raise.
         """
         x, y = map(np.asarray, self.encode(chosen))
+        if (cut := getattr(self.module, "without_padding", None)) is not None:
+            x, y = cut(x, y)
         if min(len(x), len(y)) < len(chosen):
             raise ValueError(
                 f"{len(chosen)} examples are encoded as {len(x)} inputs and {len(y)} targets; "
