@@ -36,6 +36,7 @@ from fedpriv.training.dp_agd import ExampleLosses
 from fedpriv.training.evaluate import FEW, Metrics
 from fedpriv.training.failures import KeepsStateError, raised_failures
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.streams import own_stream, unlike_streams
 from fedpriv.training.work import (
     TRAIN,
     LocalTrainer,
@@ -143,11 +144,13 @@ def refuse_dependence(
 
     def contribution(work: Work, user_id: str) -> Tree:
         if isinstance(work, UserByUser):
-            return work.contribution(params, data.examples(user_id), key.fold(user_id))
+            own = key.fold(user_id)
+            with unlike_streams(), own_stream(own):
+                return work.contribution(params, data.examples(user_id), own)
         return total(work, user_id)
 
     def total(work: Work, *user_ids: str) -> Tree:
-        with raised_failures():
+        with raised_failures(), unlike_streams():
             return work.partial_sum(
                 params=params, bound=bound, data=data, user_ids=user_ids, key=key
             ).total
@@ -177,9 +180,10 @@ def refuse_dependence(
 def _keeps_state(work: Work) -> KeepsStateError:
     inner = work.trainer if isinstance(work, UserByUser) else work
     return KeepsStateError(
-        f"what a user contributes by {type(inner).__name__} depends on the user before it (or "
-        "on a generator of its own): one user would move the sum by more than the bound, and ε "
-        "be wrong; keep nothing between users, and draw from the key that train() is given"
+        f"what a user contributes by {type(inner).__name__} depends on the user before it (or on "
+        "a generator of its own, or Python's or NumPy's): one user would move the sum by more than "
+        "the bound, and ε be wrong; keep nothing between users, and draw from the key that train() "
+        "is given, or from torch's own generators"
     )
 
 
@@ -342,27 +346,35 @@ def check_central_task(task: Any, of: str) -> None:
 def check_users(task: Task, of: str) -> None:
     """Refuse a task that is to be trained here and has no examples of a rostered user.
 
-    Of a large roster some thousands, from all over it, are looked for. A user with no examples at
-    all is somebody who contributes zero, and is not refused.
+    Of a large roster some thousands, from all over it, are looked for. A user with no examples, or
+    with some that cannot be had, is somebody who contributes zero, and is not refused.
 
     Raises:
-        ValueError: If its data know nothing of one of them.
+        ValueError: If its data say that they do not hold one of them, or raise for all.
     """
     users = task.roster[:: -(-len(task.roster) // _MOST_USERS)]
-    data: Any = task.data
-    known = data if hasattr(data, "__contains__") else None
-    for user_id in users:
-        error = None
-        try:
-            found = user_id in known if known is not None else data.num_examples(user_id) >= 0
-        except Exception as failure:
-            found, error = False, failure
-        if not found:
-            why = "" if error is None else f" ({type(error).__name__})"
-            raise ValueError(
-                f"data of {_the_task(task, of)} have nothing of rostered user {user_id!r}{why}; "
-                "give examples, maybe none, for everybody on the roster, or take the user off it"
-            ) from error
+    known = {user_id: _is_known(task.data, user_id) for user_id in users}
+    missing = [user_id for user_id, there in known.items() if there is False]
+    if not any(known.values()):
+        missing = users
+    if missing:
+        raise ValueError(
+            f"data of {_the_task(task, of)} have nothing of rostered user {missing[0]!r}; "
+            "give examples, maybe none, for everybody on the roster, or take the user off it"
+        )
+
+
+def _is_known(data: Any, user_id: str) -> bool | None:
+    """Return whether data hold a user; None where looking for it raises."""
+    try:
+        if hasattr(data, "__contains__"):
+            return user_id in data
+        return data.num_examples(user_id) >= 0
+    except KeyError:
+        return False
+    except Exception as error:
+        end_if_interrupted(error)
+        return None
 
 
 def check_metrics(task: BaseTask, found: Any) -> None:

@@ -49,7 +49,6 @@ from fedpriv.training.local.module_state import (
     SameFrozen,
     as_array,
     made_from,
-    own_stream,
     refuse_kept_state,
 )
 from fedpriv.training.local.schedule import Schedule
@@ -66,6 +65,7 @@ from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_lo
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.streams import own_stream
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
@@ -126,13 +126,14 @@ def _array(given: Any, what: str) -> np.ndarray:
 class ArrayUsers:
     """Users of a mapping from ids to examples. A `fedpriv.training.work.UserData`.
 
+    Examples of a user that `array_examples` does not take raise where that user is to train: it
+    contributes zero, alone, and no run ends for it.
+
     Args:
-        users: By id; a plain dict is looked through for what cannot be taken, another mapping,
-            which may read files, is not.
+        users: By id.
 
     Raises:
-        ValueError: If there is no user, or one's examples are of another type than
-            `array_examples` takes.
+        ValueError: If there is no user, or a plain dict holds for no one what can be taken.
     """
 
     def __init__(self, users: Mapping[str, ArrayLike]) -> None:
@@ -146,7 +147,10 @@ class ArrayUsers:
         self._users: Mapping[str, ArrayLike] = users
         self._in_memory = isinstance(users, dict | UserRows)
         if isinstance(users, dict):
-            self._users = {user_id: self.examples(user_id) for user_id in users}
+            found = {user_id: self.found(user_id) for user_id in users}
+            if all(own is None for own in found.values()):
+                self.examples(next(iter(users)))  # raises
+            self._users = {u: users[u] if own is None else own for u, own in found.items()}
 
     @property
     def users(self) -> Mapping[str, ArrayLike]:
@@ -162,6 +166,14 @@ class ArrayUsers:
             raise ValueError(f"user {user_id!r} is not among the {len(self._users)} users here")
         return array_examples(self._users[user_id], f"the examples of user {user_id!r}")
 
+    def found(self, user_id: str) -> ArrayExamples | None:
+        """Return the user's training examples; None where they cannot be had or taken."""
+        try:
+            return self.examples(user_id)
+        except Exception as error:
+            end_if_interrupted(error)
+            return None
+
     def num_examples(self, user_id: str) -> int:
         """Return how many there are; raise `ValueError` as above."""
         return len(self.examples(user_id))
@@ -175,8 +187,8 @@ class ArrayUsers:
             return 0
         left, equal = Counter(_contents(others)), 0
         for user_id in self._users:
-            own = self.examples(user_id)
-            if same_format(own, others):
+            own = self.found(user_id)
+            if own is not None and same_format(own, others):
                 equal += sum(left.pop(content, 0) for content in _contents(own))
         return equal
 
@@ -184,22 +196,29 @@ class ArrayUsers:
         """Return synthetic examples in the shape and dtype of most users'.
 
         Of the first few users shapes and dtypes are looked at, and no value; of a node's own users
-        not even those: server and nodes have to find the same.
+        not even those: server and nodes have to find the same. What most have alike is taken, so
+        that no single user's examples decide whether a run starts.
 
         Args:
             module: Whose embeddings say which words there are.
             number: How many.
 
         Returns:
-            None where no user of those has an example.
+            None where no user of those has an example, or as many have another number of axes or
+            dtype.
         """
         if isinstance(self._users, NodeUsers):
             return None
-        found = [self.examples(user_id) for user_id in islice(sorted(self._users), _FORMAT_USERS)]
-        formats = [_format(own) for own in found if len(own)]
-        if not formats:
+        found = [self.found(user_id) for user_id in islice(sorted(self._users), _FORMAT_USERS)]
+        formats = [_format(own) for own in found if own is not None and len(own)]
+        kinds = Counter(map(_kind, formats)).most_common(2)
+        if not formats or len({number for _, number in kinds}) < len(kinds):
             return None
-        x_shape, x_dtype, y_shape, y_dtype = max(formats, key=formats.count)
+        of_most = Counter(one for one in formats if _kind(one) == kinds[0][0])
+        most = max(of_most.values())
+        x_shape, x_dtype, y_shape, y_dtype = min(
+            (one for one, number in of_most.items() if number == most), key=repr
+        )
         like = np.empty((0, *x_shape), x_dtype), np.empty((0, *y_shape), y_dtype)
         x, y, _ = synthetic_inputs(module, *like, number, torch.float32)
         return ArrayExamples(x.numpy(), y.numpy())
@@ -240,6 +259,11 @@ def same_format(left: ArrayExamples, right: ArrayExamples) -> bool:
 def _format(examples: ArrayExamples) -> tuple[Any, ...]:
     x, y = model_inputs(examples.x[:0]), model_targets(examples.y[:0])
     return x.shape[1:], x.dtype, y.shape[1:], y.dtype
+
+
+def _kind(form: tuple[Any, ...]) -> tuple[Any, ...]:
+    x_shape, x_dtype, y_shape, y_dtype = form
+    return len(x_shape), x_dtype, len(y_shape), y_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,8 +509,12 @@ class ModuleTask(Task):
         trainer = self._alone(personal.schedule(), {}, "cpu")
         for user_id in [user for user in self._roster if user in personal.test][part[0] :: part[1]]:
             key = _PERSONAL.fold(user_id)
-            own = trainer.personalise(params, self._data.examples(user_id), key)
-            seen = array_examples(personal.test[user_id], f"the test examples of {user_id!r}")
+            try:
+                own = trainer.personalise(params, self._data.examples(user_id), key)
+                seen = array_examples(personal.test[user_id], f"the test examples of {user_id!r}")
+            except Exception as error:  # contributes zero where it trains, and is not measured
+                end_if_interrupted(error)
+                continue
             yield user_id, load_params(self._make(), {**params, **own}).eval(), seen
 
     def _personal_metrics(self, params: Params, part: Part) -> Metrics | None:
@@ -818,7 +846,18 @@ class ModuleTask(Task):
                 f"test examples of {strangers[0]!r}, who has no training examples: test examples "
                 "are of rostered users; give those of others as public"
             )
-        found = {u: array_examples(test[u], f"the test examples of user {u!r}") for u in test}
+        users = ArrayUsers(dict(test)) if test else None
+        found = {u: one for u in test if users and (one := users.found(u)) is not None}
+        forms = Counter(map(_format, found.values()))
+        common = max(forms, key=lambda form: (forms[form], repr(form)), default=None)
+        found = {u: one for u, one in found.items() if _format(one) == common}
+        if len(found) < len(test):
+            _LOG.warning(
+                "test examples of %d of %d users are left out: they are no arrays in the shape and "
+                "dtype of most",
+                len(test) - len(found),
+                len(test),
+            )
         self._test_counts = [len(found[u].y) if u in found else 0 for u in self._roster]
         own = [found[u] for u in self._roster if u in found]
         if not own:

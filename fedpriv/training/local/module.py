@@ -17,7 +17,6 @@ from fedpriv.models.lora import check_adapters
 from fedpriv.rng import Key
 from fedpriv.training.local.module_state import (
     OwnState,
-    own_stream,
     unchanged_buffers,
     unchanged_by_users,
 )
@@ -31,6 +30,7 @@ from fedpriv.training.local.sgd import (
     multiplier_tensor,
     train_locally,
 )
+from fedpriv.training.streams import own_stream
 from fedpriv.tree import Params, Tree
 
 
@@ -201,6 +201,8 @@ class ModuleTrainer:
 
     #: Of what a schedule may ask besides plain steps.
     takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer")
+    #: As of `fedpriv.training.work.LocalTrainer`.
+    seeds_itself: ClassVar[bool] = True
 
     module: nn.Module
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
