@@ -55,6 +55,10 @@ class UsersExamples(CentralTask):
         """Return probabilities and labels of the same examples."""
         return self.users.class_scores(params, public=public, part=part)
 
+    def brought(self) -> Collection[str]:
+        """Return what the users' task brings."""
+        return self.users.brought()
+
     def outputs(self, params: Params) -> np.ndarray | None:
         """Return what the users' task answers to a few public or synthetic examples."""
         return self.users.outputs(params)

@@ -158,6 +158,7 @@ def module_task(
         data_sha256=data.sha256,
         synthetic=data.synthetic,
         majority=commonest_share(seen[1]) if classifies(taken) else None,
+        untrained=lambda: make.brought,
     )
 
 

@@ -462,6 +462,12 @@ class ModuleTask(Task):
         found = module_params(made_from(key, self._make))
         return {name: array for name, array in found.items() if name not in self._own_start}
 
+    def brought(self) -> Collection[str]:
+        """Return as `BaseTask.brought`, of parameters that are not trained and of buffers, too."""
+        if self._published:
+            return ()
+        return sorted({*super().brought(), *self._make.brought})
+
     def _personal_start(self, personal: PersonalLayers) -> dict[str, np.ndarray]:
         """Return the personal parameters as every user finds them, alike in every process."""
         found = module_params(made_from(_PERSONAL, self._make))

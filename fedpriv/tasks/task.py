@@ -23,8 +23,10 @@ from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.public_selection import PublicFold
 from fedpriv.training.work import LocalTrainer, Trainers, UserData
-from fedpriv.tree import Params
+from fedpriv.tree import Params, brought_in
 
+DRAWS = Key.simulation(0).fold("two draws of a model")
+"""Two of its children are the keys that `BaseTask.brought` compares."""
 EMPTY = -1
 """In `Task.example_gradients`, a slot without an example."""
 
@@ -128,6 +130,17 @@ class BaseTask(ABC):
     @abstractmethod
     def init_params(self, key: Key) -> Params:
         """Return the params before the first round, float32."""
+
+    def brought(self) -> Collection[str]:
+        """Return names of tensors, trained or not, that no key draws and that are no plain pattern.
+
+        They were brought by the task's own code, such as from a file (`fedpriv.tree.brought_in`):
+        no ε covers what they were trained on. By default `init_params` of two keys are compared;
+        of a task of published files none is named, since those are named themselves.
+        """
+        if self.published:
+            return ()
+        return brought_in(*(self.init_params(DRAWS.fold(number)) for number in range(2)))
 
     @abstractmethod
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:

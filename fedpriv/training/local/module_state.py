@@ -34,6 +34,7 @@ from fedpriv.rng import Key
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import own_stream, unlike_streams
+from fedpriv.tree import brought_in
 
 T = TypeVar("T")
 _FROZEN = Key.simulation(0).fold("frozen parameters")
@@ -66,6 +67,7 @@ class SameFrozen:
     def __init__(self, make: Callable[[], nn.Module], *, published: bool = False) -> None:
         self._make, self._published = make, published
         self._known: Mapping[str, torch.Tensor] | None = None
+        self._brought: tuple[str, ...] = ()
 
     def __call__(self) -> nn.Module:
         """Return another module."""
@@ -79,8 +81,11 @@ class SameFrozen:
         return module
 
     def _find_untrained(self) -> dict[str, torch.Tensor]:
-        first = made_from(_FROZEN, self._make)
-        found, again = _untrained(first), _untrained(made_from(_FROZEN, self._make))
+        with unlike_streams():  # what NumPy draws of it is another in each process
+            first = made_from(_FROZEN, self._make)
+        with unlike_streams():
+            again = _untrained(made_from(_FROZEN, self._make))
+        found = _untrained(first)
         for name, tensor in found.items():
             if _compared(tensor) != _compared(again.get(name)):
                 raise ValueError(
@@ -88,14 +93,24 @@ class SameFrozen:
                     "another whenever the module is made, and it must be the same in each "
                     "process; draw it by torch, or from a seed, or load it from a file"
                 )
-        drawn = _untrained(made_from(_FROZEN.fold("another stream"), self._make))
+        other = _untrained(made_from(_FROZEN.fold("another stream"), self._make))
+        drawn = {n for n, tensor in found.items() if _compared(tensor) != _compared(other.get(n))}
+        if not self._published:
+            pair = ({n: as_array(t) for n, t in tensors.items()} for tensors in (found, other))
+            self._brought = brought_in(*pair)
         buffers = dict(first.named_buffers())
         return {
             name: tensor.clone()
             for name, tensor in found.items()
-            if not (self._published or name in buffers)
-            or _compared(tensor) != _compared(drawn.get(name))
+            if name in drawn or not (self._published or name in buffers)
         }
+
+    @property
+    def brought(self) -> tuple[str, ...]:
+        """Names of untrained tensors that the function brings; of published files none."""
+        if self._known is None:
+            self()
+        return self._brought
 
     @property
     def frozen(self) -> Mapping[str, np.ndarray]:
@@ -106,8 +121,8 @@ class SameFrozen:
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor of the CPU as an array, without its history; bfloat16 as float32."""
-    tensor = tensor.detach()
+    """Return a tensor of the CPU as a dense array, without its history; bfloat16 as float32."""
+    tensor = tensor.detach().to_dense()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
