@@ -18,6 +18,9 @@ import numpy as np
 
 Form = Literal["share", "number"]
 
+#: Names of the accuracy of always answering the commonest class: on rostered users' examples, and
+#: on those that released figures are measured on.
+MAJORITY = ("majority_class_accuracy", "majority_class_accuracy_public")
 #: What is added to the headline measure's name for what public examples alone reach.
 PUBLIC_ONLY = "_public_only"
 

@@ -231,3 +231,48 @@ def check_like(template: Tree, tree: object) -> Tree:
             raise ValueError(f"tensor {name!r} has dtype {_values(tensor).dtype}, not floating")
         checked[name] = tensor
     return checked
+
+
+# Numbers of a row that two draws do not give alike, even of signs alone.
+_WIDE = 32
+
+
+def brought_in(first: Params, second: Params) -> tuple[str, ...]:
+    """Return names of tensors that come out alike from two keys, and are no plain pattern.
+
+    Such were not drawn, but brought by the code that makes them: loaded from a file, drawn from a
+    fixed seed, or computed, between which no look at the values tells. Of a table whole rows count,
+    as where new rows are appended to loaded ones. A pattern is one number throughout, numbers in
+    equal steps, or a multiple of the identity.
+
+    >>> table = np.array([[0.3, -1.2], [0.5, 0.1]])
+    >>> one = {"w": table, "b": np.zeros(2), "at": np.arange(2.0), "eye": 3 * np.eye(2)}
+    >>> brought_in(one, one), brought_in(one, {**one, "w": -table})
+    (('w',), ())
+    """
+    return tuple(
+        sorted(name for name, array in first.items() if _is_brought(array, second.get(name)))
+    )
+
+
+def _is_brought(array: np.ndarray, other: np.ndarray | None) -> bool:
+    if other is None or array.shape != other.shape or not array.size:
+        return False
+    alike = array == other
+    if array.ndim > 1 and not alike.all():
+        rows = alike.reshape(len(alike), -1).all(axis=1)
+        return array[0].size >= _WIDE and bool(rows.any()) and not _is_pattern(array[rows])
+    return bool(alike.all()) and not _is_pattern(array)
+
+
+def _is_pattern(array: np.ndarray) -> bool:
+    if array.dtype.kind not in "iuf":
+        array = np.stack([np.real(array), np.imag(array)], axis=-1).astype(np.float64)
+    if not np.ptp(array):
+        return True
+    rows = array.reshape(-1, array.shape[-1])
+    steps = np.diff(rows[0].astype(np.float64))
+    if np.allclose(steps, steps[:1], rtol=1e-4, atol=0.0) and not np.ptp(rows, axis=0).any():
+        return True
+    corner = array.ndim == 2 and not array[0, 1:].any()
+    return corner and np.array_equal(array, array[0, 0] * np.eye(*array.shape, dtype=array.dtype))

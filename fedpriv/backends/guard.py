@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
@@ -211,15 +212,21 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def can_fork() -> bool:
-    """Return whether a child can be forked here and compute.
+    """Return whether a child can be forked here and compute, and not within a worker of Ray's."""
+    ray = sys.modules.get("ray")
+    if ray is not None and getattr(ray, "is_initialized", lambda: False)():
+        return False
+    return can_fork_apart()
+
+
+def can_fork_apart() -> bool:
+    """Return whether a child can be forked here and compute, within a worker of Ray's too.
 
     Not where there is no `fork` or it is not safe (Windows, macOS), nor once this process has
-    opened a GPU, which a child cannot use, nor within a worker of Ray's.
+    opened a GPU, which a child cannot use.
     """
-    torch, ray = sys.modules.get("torch"), sys.modules.get("ray")
+    torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return False
-    if ray is not None and getattr(ray, "is_initialized", lambda: False)():
         return False
     return sys.platform.startswith("linux") and hasattr(os, "fork")
 
@@ -293,6 +300,83 @@ def _data_bytes() -> int:
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def in_child(
+    compute: Callable[[], bytes], *, seconds: float | None = None, memory: int | None = None
+) -> bytes | None:
+    """Return what a child of this process computes; None if it dies, or takes longer.
+
+    Args:
+        compute: What it does; nothing that it keeps comes back.
+        seconds: That it may take; None for any number.
+        memory: As of `Child`.
+    """
+    child = Child(lambda send: send(compute()), memory)
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    with contextlib.closing(child), contextlib.suppress(EOFError):
+        while (left := until - time.monotonic()) > 0:
+            stop_if_asked()
+            if (found := child.message(min(left, 1.0))) is not None:
+                return found
+    return None
+
+
+def summed_apart(
+    guard: Guard,
+    order: Order,
+    works: Mapping[str, Work],
+    data: UserData | None,
+    user_ids: Sequence[str],
+    seconds: float | None = None,
+) -> PartialSum:
+    """Return the sum of an order over users, each trained in a child that has trained nobody else.
+
+    Args:
+        guard: Limits of each user.
+        order: What is done.
+        works: Works by name.
+        data: Where the users' examples are.
+        user_ids: The drawn users that live here.
+        seconds: Until an answer is due, of which each user has an equal share; None for no such
+            time.
+
+    Guarantees:
+        * Whatever users keep in this process's memory (globals, attributes, generators) is gone
+          with the child: a user's contribution follows from it alone.
+        * A user that hangs, or takes its process with it, contributes zero, alone.
+    """
+    work = find_work(works, order.work)
+    getattr(work, "load", lambda: None)()
+    _load(order.bound.granularity)
+    template, limit = work.template(order.params), guard.user_seconds or math.inf
+    if seconds is not None:
+        limit = min(limit, (1.0 - _KEPT) * seconds / max(1, len(user_ids)))
+    done = order.nothing(template)
+    memory = guard.user_memory_mb << 20 or None
+
+    def alone(user_id: str) -> bytes:
+        logging.getLogger("fedpriv").setLevel(logging.CRITICAL)  # each would say the same
+        return encode_sum(order.sum_of(works, data, (user_id,)))
+
+    with users_not_logged(order.key):
+        for user_id in user_ids:
+            found = in_child(partial(alone, user_id), seconds=limit, memory=memory)
+            if found is None:
+                slow = "a user contributes zero: it took over %.3g s, or its process with it"
+                log_of_users(_LOG, logging.WARNING, slow, limit)
+                found = encode_sum(replace(order.nothing(template), num_users=1, num_failed=1))
+            part = decode_sum(found)
+            if part.first_error is not None:
+                _log_once(part.first_error.partition("\n")[0])
+            done = merged(template, [done, part], reuse=True)
+    return done
+
+
+@lru_cache(maxsize=64)
+def _log_once(error: str) -> None:
+    """Warn of an error that may be that of many users, once in this process."""
+    log_of_users(_LOG, logging.WARNING, "users contribute zero: %s", error)
 
 
 def encode_sum(done: PartialSum) -> bytes:

@@ -22,7 +22,7 @@ from fedpriv.cli.listing import (
 from fedpriv.cli.output import Interrupted, errors, print_json, print_line, print_table
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.experiments.options import Option, normalize
-from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
+from fedpriv.measures import ACCURACY, MAJORITY, PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of
@@ -478,6 +478,9 @@ def print_summary(summary: dict[str, Any], run: RunRecord, report: Path) -> None
         label, text, diagnosed = measured
         on = f"on {'the test set' if central else 'public examples'} ({run.words.publicity})"
         rows[label] = f"{text} {'(not covered by ε)' if diagnosed else on}"
+        majority = summary.get(MAJORITY[not diagnosed])
+        if label == ACCURACY.label and majority is not None:
+            rows["majority"] = f"{ACCURACY.text(majority, 2)} by the commonest class alone"
     if gained := _gained(summary, gain_estimate([run])):
         rows["public-only"] = gained
     rows["privacy"] = said
@@ -508,6 +511,8 @@ def _gained(summary: dict[str, Any], measured: Estimate | None) -> str | None:
     text = f"{headline.label} {headline.text(public, 2)} of {whom}"
     if gain is None:
         return text
+    if gain == 0.0:
+        return f"{text}; no gain over it"
     points = f"{100 * gain:+.2f} points" if headline.form == "share" else f"{gain:+.4g}"
     judged = isinstance(summary.get("selection"), dict) and summary["selection"].get("gain")
     remark = "" if judged else " (one run, no interval)"

@@ -74,7 +74,17 @@ def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fresh(Part):
+class _AnyStart(Part):
+    """Options of every start."""
+
+    brought_weights: bool = option(
+        False,
+        "Let a secure run use weights that the task's code brings, whatever they were trained on.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh(_AnyStart):
     """The task's own params."""
 
     kind: ClassVar[str] = "fresh"
@@ -85,7 +95,7 @@ class Fresh(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromPublic(Part):
+class FromPublic(_AnyStart):
     """A model of public examples; what is not given is chosen on public examples held out."""
 
     kind: ClassVar[str] = "public"
@@ -154,7 +164,7 @@ class FromPublic(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromFile(Part):
+class FromFile(_AnyStart):
     """Params of a safetensors file."""
 
     kind: ClassVar[str] = "file"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,6 +18,8 @@ Pooling = Literal["mean", "cls", "max"]
 
 #: Padding behind a text's token ids.
 PADDING = -1
+#: Tokens that lengths are rounded up to a multiple of, so that users have few shapes.
+STEP = 8
 _HEAD_STDDEV = 0.02
 # Texts that go through the body together where nothing is trained.
 _AT_ONCE = 64
@@ -75,6 +78,10 @@ class TextClassifier(nn.Module):
         """Return logits `(b, num_classes)` of token ids `(b, length)`."""
         return self.head(self.row_norm * functional.normalize(self._rows(tokens), dim=1))
 
+    def without_padding(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return one user's token ids cut to their own length, and the labels."""
+        return x[:, : own_length(x)], y
+
     def _rows(self, tokens: Tensor) -> Tensor:
         """Return a row for each text, `(b, width)`, of its token ids `(b, length)`."""
         if len(tokens) > _AT_ONCE and not torch.is_grad_enabled():
@@ -110,6 +117,26 @@ class CausalModel(nn.Module):
             attention_mask=mask.masked_fill(hidden, torch.finfo(mask.dtype).min),
             use_cache=False,
         ).logits
+
+    def without_padding(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return one user's token ids and those that follow, cut to their own length."""
+        length = own_length(x)
+        return x[:, :length], y[:, :length] if y.ndim > 1 else y
+
+
+def own_length(tokens: np.ndarray) -> int:
+    """Return the length of the longest of token ids `(n, length)`, rounded up to a `STEP`."""
+    filled = np.flatnonzero((tokens >= 0).any(axis=0))
+    return padded_length(int(filled[-1]) + 1 if len(filled) else 1)
+
+
+def padded_length(longest: int) -> int:
+    """Return the length of rows whose longest has so many tokens.
+
+    >>> padded_length(1), padded_length(8), padded_length(9)
+    (8, 8, 16)
+    """
+    return -(-max(longest, 1) // STEP) * STEP
 
 
 def _trimmed(tokens: Tensor) -> Tensor:

@@ -178,7 +178,7 @@ def _gain_figure(
         remarks.append(f"one run{none}: other noise may move it")
     if unit_name(run.unit) == "user" and run.simulated:
         remarks.append("a diagnostic, not covered by ε")
-    return [(name, difference(measure, gain.mean), remarks)]
+    return [(name, difference(measure, gain.mean) if gain.mean else "none", remarks)]
 
 
 def _headline_figures(
@@ -187,7 +187,7 @@ def _headline_figures(
     """Return the headline measure's figures: of rostered users, and of public ones."""
     figures: list[Figure] = []
     users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
-    nouns, baseline = run.words, run.baseline(measure)
+    nouns = run.words
     of_users = unit_name(run.unit) == "user"
     if rostered is not None:
         held_out = of_users and run.num_test_examples is None
@@ -199,8 +199,7 @@ def _headline_figures(
             *_of_which(run),
             *_direction(measure),
         ]
-        if baseline is not None:
-            remarks.append(f"majority class {figure(measure, baseline)}")
+        remarks += _majority(run, measure, public=False)
         text = figure(measure, rostered.mean)
         figures.append((measure.title, text, _interval_remark(rostered, measure) + remarks))
     if released is not None:
@@ -208,10 +207,16 @@ def _headline_figures(
         if of_users and public:  # a task may have examples, and not know of how many
             whom = counted(public, nouns.public)
         remarks = [f"measured on {whom}", nouns.publicity, *_of_which(run), *_direction(measure)]
+        remarks += _majority(run, measure, public=True)
         title = f"{measure.title}, {nouns.public}s" if rostered else measure.title
         text = figure(measure, released.mean)
         figures.append((title, text, _interval_remark(released, measure) + remarks))
     return figures
+
+
+def _majority(run: RunRecord, measure: Measure, *, public: bool) -> list[str]:
+    value = run.baseline(measure, public=public)
+    return [] if value is None else [f"majority class {figure(measure, value)}"]
 
 
 def _of_which(run: RunRecord) -> list[str]:

@@ -210,8 +210,11 @@ def other_plots(run: RunRecord) -> list[Plot]:
 
 def references_of(run: RunRecord, measure: Measure) -> list[Reference]:
     """Return the lines that a measure is read against, those that are known."""
+    majority = run.baseline(measure)
+    if majority is None:
+        majority = run.baseline(measure, public=True)
     known = (
-        ("majority class", run.baseline(measure), False),
+        ("majority class", majority, False),
         ("public-only", run.public_only(measure), True),
     )
     return [

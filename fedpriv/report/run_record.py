@@ -16,7 +16,7 @@ from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL, PUBLIC_MODELS
-from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
+from fedpriv.measures import ACCURACY, MAJORITY, PUBLIC_ONLY, Measure, figures_of, read_measures
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
@@ -54,7 +54,7 @@ _OF_A_ROUND = frozenset(
 )  # numbers, or null
 # fmt: off
 _OF_A_RUN = frozenset((
-    "majority_class_accuracy", "gain", "epsilon", "epsilon_rdp", "delta", "noise_multiplier",
+    *MAJORITY, "gain", "epsilon", "epsilon_rdp", "delta", "noise_multiplier",
     "target_epsilon", "rounds", "rounds_planned", "charges", "users", "seconds_per_round",
     "users_drawn", "users_failed", "rounds_mostly_failed",
 ))
@@ -157,14 +157,16 @@ class RunRecord:
         here = {path.name for path in self.directory.iterdir() if path.is_file()}
         return tuple(name for name in found if name in here)
 
-    def baseline(self, measure: Measure) -> float | None:
-        """Return the value of a measure that needs no model, where the task gives one."""
-        return self.majority_class_accuracy if measure.name == ACCURACY.name else None
+    def baseline(self, measure: Measure, *, public: bool = False) -> float | None:
+        """Return the accuracy of always answering the commonest class, where the task gives one.
 
-    @property
-    def majority_class_accuracy(self) -> float | None:
-        """Accuracy of always answering the commonest class, where it is known."""
-        return _mapping(self.description.get("baseline")).get("majority_class_accuracy")
+        Args:
+            measure: None of another than accuracy is known.
+            public: Of the examples that released figures are measured on; else of rostered users'.
+        """
+        if measure.name != ACCURACY.name:
+            return None
+        return _mapping(self.description.get("baseline")).get(MAJORITY[public])
 
     def public_only(self, measure: Measure) -> float | None:
         """Return what the best model of public data alone reached, at ε = 0; None if not measured.
@@ -412,7 +414,7 @@ def _check_figures(run: RunRecord) -> None:
     _check_selection(str(run.directory / "summary.json"), run.selection)
     baseline = _mapping(run.description.get("baseline"))
     where = f"{run.directory / 'experiment.json'}, baseline"
-    _check_numbers(where, baseline, figures | {"majority_class_accuracy"})
+    _check_numbers(where, baseline, figures | set(MAJORITY))
 
 
 def _check_numbers(where: str, row: Row, names: Set[str]) -> None:

@@ -46,11 +46,13 @@ def difference(measure: Measure, value: float | None) -> str:
     >>> share = Measure(name="share", label="share", form="share")
     >>> difference(share, 0.04), difference(share, -0.012), difference(share, None)
     ('+4.0 points', '−1.2 points', '–')
+    >>> difference(share, 0.0)
+    '0.0 points'
     """
     if value is None or not math.isfinite(value):
         return NOTHING
     size = f"{100 * abs(value):.1f} points" if measure.form == "share" else number(abs(value))
-    return f"{'−' if value < 0 else '+'}{size}"
+    return f"{'−' if value < 0 else '+' if value > 0 else ''}{size}"
 
 
 def half_width(measure: Measure, value: float) -> str:

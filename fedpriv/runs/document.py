@@ -20,6 +20,7 @@ from fedpriv.datasets.stackexchange.corpus import DIAGNOSTIC_FACTS
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import from_anywhere, load_experiment
 from fedpriv.experiments.start import Start
+from fedpriv.measures import MAJORITY
 from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
 from fedpriv.runs.backends import Place
 from fedpriv.tasks.checks import public_of_rostered
@@ -141,7 +142,7 @@ def make_document(
         "measures": [measure.to_json() for measure in task.measures],
         "files": {name: sha256(files[name]).hexdigest() for name in sorted(files)},
         "baseline": {
-            "majority_class_accuracy": corpus.get("majority_class_accuracy"),
+            **{name: corpus.get(name) for name in MAJORITY},
             **described.baseline,
         },
         "settings": None if components.settings is None else components.settings.to_json(),

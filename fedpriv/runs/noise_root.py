@@ -44,7 +44,7 @@ from fedpriv.tree import Params
 
 NOISE = "noise_sha256"
 """Name of the digest among the further facts of a ledger's first line."""
-NOT_TRAINED = frozenset({"eval_every", "start.file"})
+NOT_TRAINED = frozenset({"eval_every", "start.file", "start.brought_weights"})
 """Options that change nothing that is trained; a start file's digest is in, wherever it lies."""
 _VERSION = 2
 

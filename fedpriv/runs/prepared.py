@@ -42,7 +42,9 @@ from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import (
+    BROUGHT,
     TRAINED,
+    refuse_brought_weights,
     refuse_private_knowledge,
     refuse_start_without_privacy,
 )
@@ -85,7 +87,7 @@ from fedpriv.tasks.checks import (
     try_work,
 )
 from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
-from fedpriv.tasks.task import Task, has_public_folds
+from fedpriv.tasks.task import BaseTask, Task, has_public_folds
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.stopping import end_if_interrupted, interruptible
@@ -211,7 +213,7 @@ class PreparedRun:
                         on_round(record)
                 selection = self._selected(state.round_num, tell)
             summary = make_summary(
-                self.components, self.folder, state, record, failures.first, selection, described
+                self.components, self.folder, state, record, failures.cause, selection, described
             )
             algorithm = self.components.algorithm
             returned = algorithm.measured(state) if selection is None else selection.params
@@ -333,6 +335,7 @@ def start_run(
     trial = _try_with_baseline(components, root, public)
     if secure:
         refuse_start_without_privacy(components.plan, trial.begun.facts, experiment.options())
+        refuse_brought_weights(components.plan, trial.begun.facts, experiment.options())
     described = RunDescription(
         components=components,
         reference=reference and from_anywhere(reference),
@@ -500,6 +503,8 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
     task, untried = components.task, ""
     with user_code(when, refusals=False):
         begun = components.begin(root.fold("init")) if begun is None else begun
+        if brought := _brought(task, begun):
+            begun = replace(begun, facts={**begun.facts, BROUGHT: brought})
     with user_code("while what is made of released models was tried, before anything was charged"):
         components.algorithm.check_params(begun.params)
     with user_code(when, refusals=False):
@@ -531,6 +536,12 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
         with user_code("while public examples were compared with rostered users'"):
             noticed += find_cautions(task, found, simulated=root.mode == "simulation")
     return Trial(state=state, begun=begun, untried=untried, noticed=noticed)
+
+
+def _brought(task: BaseTask, begun: Start) -> list[str]:
+    """Return names of tensors that the task's code brings; of a file's params none."""
+    replaced = begun.params if begun.facts["kind"] == "file" else ()
+    return sorted(name for name in task.brought() if name not in replaced)
 
 
 def _describe_noise_length(plan: AnyPlan, num_params: int) -> tuple[str, ...]:

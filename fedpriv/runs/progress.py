@@ -319,17 +319,18 @@ def _lines(
 ) -> Generator[_Shows]:
     headline, seen, seen_at = _headline(prepared), "", 0
     plan = prepared.components.plan
-    begun, planned = prepared.ledger.state.rounds_done, plan.planned_rounds
+    planned = plan.planned_rounds
     pace = Pace(planned or 0, clock=clock)
-    pace.keep(begun)
+    if planned is not None:  # attempts that were lost have used up a round's charge
+        pace.keep(int(_used(prepared).amount))
 
     def text(round_num: int, spent: str) -> str:
         said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
         if plan.is_private and plan.delta is not None:
             said += f", ε {spent} at δ = {format_delta(plan.delta)}"
-        pace.done = round_num
-        if planned is not None and (left := pace.left):
-            said += f", {left}"
+        if planned is not None:
+            pace.done = int(_used(prepared).amount)
+            said += f", {pace.left}" if pace.left else ""
         if not seen:
             return said
         # What was measured of an earlier round is not said of a later one.
@@ -366,7 +367,8 @@ def _done(prepared: PreparedRun, round_num: int) -> str:
     if prepared.components.plan.planned_rounds is None:
         return f"{round_num or '–'}  ρ {used.amount:.3g}/{used.total:g}"
     total = f"{used.total:,.0f}"
-    return f"{used.amount:{len(total)},.0f}/{total}"
+    lost = "" if used.amount == round_num else f" ({used.amount:,.0f} charged)"
+    return f"{round_num:{len(total)},}/{total}{lost}"
 
 
 def _turns(prepared: PreparedRun, round_num: int) -> str:
@@ -374,7 +376,8 @@ def _turns(prepared: PreparedRun, round_num: int) -> str:
     turn = unit_words(plan.unit).turn
     if plan.planned_rounds is None:
         return f"{turn} {round_num:,}, {used.text}"
-    return f"{turn} {used.amount:,.0f} of {plan.planned_rounds:,}"
+    lost = "" if used.amount == round_num else f" ({used.text})"
+    return f"{turn} {round_num:,} of {plan.planned_rounds:,}{lost}"
 
 
 def _label(prepared: PreparedRun) -> str:

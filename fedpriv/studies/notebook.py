@@ -52,7 +52,8 @@ for data, part in results.groupby(level="data", sort=False):
                 for ends in private[f"{measure}_interval"]]
         axes.errorbar(private["epsilon"], private[measure], yerr=half, marker="o", label=method)
     free = part[[not math.isfinite(level) for level in part.index.get_level_values(2)]][measure]
-    references = {"majority class": part.get("majority_class_accuracy"),
+    majority = "majority_class_accuracy" + ("_public" if measure.endswith("_public") else "")
+    references = {"majority class": part.get(majority),
                   "public-only": part.get(f"{headline.name}_public_only")}
     values = {name: column.dropna().mean() for name, column in references.items()
               if column is not None and column.notna().any()}

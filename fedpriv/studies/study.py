@@ -479,8 +479,8 @@ class DataFacts:
             digest = {"described": described, "roster": task.roster_sha256}
             data = getattr(task, "data", None)
             if isinstance(data, ArrayUsers):
-                examples = [data.examples(user) for user in task.roster]
-                digest["users"] = fingerprint(*(part for e in examples for part in (e.x, e.y)))
+                found = [own for user in task.roster if (own := data.found(user)) is not None]
+                digest["users"] = fingerprint(*(part for own in found for part in (own.x, own.y)))
         else:
             named = ("name", "roster", "roster_sha256", "num_users", "num_public_users")
             digest = {"digests": digest, **{name: described.get(name) for name in named}}

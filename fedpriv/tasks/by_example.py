@@ -24,6 +24,7 @@ from fedpriv.tasks.task import EMPTY, Task, TaskDescription
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.public_selection import PublicFold
+from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.tree import Params
 
 _SALT = "fedpriv examples of a user 1"  # fixed for ever: changing it changes which examples train
@@ -53,6 +54,10 @@ class UsersExamples(CentralTask):
     ) -> ClassScores | None:
         """Return probabilities and labels of the same examples."""
         return self.users.class_scores(params, public=public, part=part)
+
+    def brought(self) -> Collection[str]:
+        """Return what the users' task brings."""
+        return self.users.brought()
 
     def outputs(self, params: Params) -> np.ndarray | None:
         """Return what the users' task answers to a few public or synthetic examples."""
@@ -117,7 +122,12 @@ def by_example(task: Task, examples_per_user: int) -> UsersExamples:
     most = positive_int("examples_per_user", examples_per_user)
     slots = np.full((len(task.roster), most), EMPTY)
     for place, user_id in enumerate(task.roster):
-        kept = kept_examples(user_id, task.data.num_examples(user_id), most)
+        try:
+            number = task.data.num_examples(user_id)
+        except Exception as error:  # cannot be had: the user contributes zero
+            end_if_interrupted(error)
+            number = 0
+        kept = kept_examples(user_id, number, most)
         slots[place, : len(kept)] = kept
     return UsersExamples(
         name=task.describe().name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,11 +14,11 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.plan import Unit
 from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler, Sampler
 from fedpriv.rng import Key
-from fedpriv.tasks.task import BaseTask, TaskDescription
+from fedpriv.tasks.task import DRAWS, BaseTask, TaskDescription
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.per_example.example_sum import ExampleGradients, example_ids
 from fedpriv.training.public_learning import GradientLearner, learner_of
-from fedpriv.tree import Params
+from fedpriv.tree import Params, brought_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +88,10 @@ class CentralTask(BaseTask):
             each example is a unit.
         files: From nothing to files that go with the model into the run folder and every export,
             by name.
+        majority: Accuracy of always answering the test set's commonest class; None where it is not
+            known, or no class is answered.
+        untrained: From nothing to names of tensors besides the params that the model's code brings,
+            as of `brought`.
     """
 
     name: str
@@ -109,6 +113,8 @@ class CentralTask(BaseTask):
     synthetic: bool = False
     owned: OwnedExamples | None = None
     files: Callable[[], Mapping[str, bytes]] = field(default=dict, repr=False)
+    majority: float | None = None
+    untrained: Callable[[], Collection[str]] = field(default=tuple, repr=False)
     _roster: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -141,6 +147,11 @@ class CentralTask(BaseTask):
     def init_params(self, key: Key) -> Params:
         """Return the params before the first round, float32."""
         return self.init(key)
+
+    def brought(self) -> Collection[str]:
+        """Return as `BaseTask.brought`, of the params before they learnt from public examples."""
+        made = [(self.cold or self.init)(DRAWS.fold(number)) for number in range(2)]
+        return sorted({*brought_in(*made), *self.untrained()})
 
     def side_information(self, kind: str) -> SideInformation:
         """Return 1/A of a kind.
@@ -212,6 +223,7 @@ class CentralTask(BaseTask):
             num_users=self.num_train,
             num_public_users=self.num_public,
             provenance=self.provenance,
+            majority_class_accuracy_public=self.majority,
         )
 
 

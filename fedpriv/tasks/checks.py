@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +34,10 @@ from fedpriv.tasks.guards import refuse_untrained
 from fedpriv.tasks.task import BaseTask, Task, TaskDescription
 from fedpriv.training.dp_agd import ExampleLosses
 from fedpriv.training.evaluate import FEW, Metrics
-from fedpriv.training.failures import KeepsStateError, raised_failures
+from fedpriv.training.failures import raised_failures
+from fedpriv.training.independence import differs, keeps_state, refuse_dependence
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.streams import own_stream, unlike_streams
 from fedpriv.training.work import (
     TRAIN,
     LocalTrainer,
@@ -46,13 +48,12 @@ from fedpriv.training.work import (
     as_works,
     find_work,
 )
-from fedpriv.tree import Params, RowSparse, Tree
+from fedpriv.tree import Params, Tree
 
 #: Two synthetic users of a task's batch.
 FIRST, SECOND = "a synthetic user", "another synthetic user"
 _WHOLE, _MANY, _LARGE = "one of all examples", "one of many examples", "one of large numbers"
 
-_SAME = 1e-4
 _FEW_EXAMPLES, _NUM_MANY, _TIMES = 8, 32, 100.0
 # Of so few params one work is asked for everybody so many times over; of more, twice.
 _CHEAP, _PASSES = 1 << 20, 8
@@ -115,18 +116,13 @@ def _trainers(trainer: Trainers) -> Mapping[str, Any]:
     return {n: work.trainer if isinstance(work, UserByUser) else work for n, work in works.items()}
 
 
-def refuse_dependence(
+def refuse_dependent_work(
     fresh: Callable[[], Work], *, params: Params, bound: Bound, batch: Any, key: Key
 ) -> None:
     """Refuse work in which one synthetic user changes what another one contributes.
 
-    Each user's contribution as the first of all must be what it is after any other: small ones
-    before large and large before small, and dozens of times over where the params are few. Two
-    asked for at once must add up.
-
-    Not found is what shows on none of these users (see `docs/sharp-edges.md`): what is kept of
-    particular examples or after more users, and what is fitted once outside the work itself, such
-    as in a global, a class or the task.
+    As of `fedpriv.training.independence`, dozens of times over where the params are few; and two
+    users asked for at once must add up. Users are small, large and of many examples.
 
     Args:
         fresh: Makes a work that has seen nothing.
@@ -143,70 +139,38 @@ def refuse_dependence(
 
     def contribution(work: Work, user_id: str) -> Tree:
         if isinstance(work, UserByUser):
-            return work.contribution(params, data.examples(user_id), key.fold(user_id))
+            own = key.fold(user_id)
+            with unlike_streams(), own_stream(own):
+                return work.contribution(params, data.examples(user_id), own)
         return total(work, user_id)
 
     def total(work: Work, *user_ids: str) -> Tree:
-        with raised_failures():
+        with raised_failures(), unlike_streams():
             return work.partial_sum(
                 params=params, bound=bound, data=data, user_ids=user_ids, key=key
             ).total
 
-    alone: dict[str, Tree] = {}
+    def train(user_ids: Sequence[str]) -> list[Tree]:
+        work = fresh()
+        return [contribution(work, user_id) for user_id in user_ids]
+
+    able = []
     for user_id in data.user_ids:
         try:
-            alone[user_id] = contribution(fresh(), user_id)
+            train([user_id])
+            able.append(user_id)
         except Exception as error:
             end_if_interrupted(error)
             if user_id in (FIRST, SECOND):
                 raise
+    work, on_grid = fresh(), bound.granularity is not None
+    of = type(work.trainer if isinstance(work, UserByUser) else work).__name__
     passes = _PASSES if tree.num_elements(params) <= _CHEAP else 2
-    upwards, downwards = fresh(), fresh()
-    orders = [(upwards, list(alone))] * passes + [(downwards, [*reversed(alone)])]
-    whole = bound.granularity is not None and not isinstance(upwards, UserByUser)
-    for work, order in orders:
-        for user_id in order:
-            if _differ(contribution(work, user_id), alone[user_id], whole=whole):
-                raise _keeps_state(work)
-    work = fresh()
+    whole = on_grid and not isinstance(work, UserByUser)
+    refuse_dependence(train, able, of=of, whole=whole, passes=passes)
     both, parts = total(work, SECOND, FIRST), (total(fresh(), FIRST), total(fresh(), SECOND))
-    if _differ(both, *parts, whole=bound.granularity is not None):
-        raise _keeps_state(work)
-
-
-def _keeps_state(work: Work) -> KeepsStateError:
-    inner = work.trainer if isinstance(work, UserByUser) else work
-    return KeepsStateError(
-        f"what a user contributes by {type(inner).__name__} depends on the user before it (or "
-        "on a generator of its own): one user would move the sum by more than the bound, and ε "
-        "be wrong; keep nothing between users, and draw from the key that train() is given"
-    )
-
-
-def _differ(total: Tree, *parts: Tree, whole: bool) -> bool:
-    """Return whether a sum is not that of its parts but for rounding, to `whole` numbers or not."""
-    gap = size = 0.0
-    for name in total:
-        first, *others = _same_rows([total[name], *(part[name] for part in parts)])
-        left = first.astype(np.float64)
-        for right in others:
-            right = right.astype(np.float64)
-            size += float(np.vdot(right, right))
-            left -= right
-        gap += float(np.vdot(left, left))
-        if whole:  # each whole number may be rounded to its other side
-            size += left.size / _SAME**2
-    return gap > _SAME**2 * size
-
-
-def _same_rows(tensors: list[Any]) -> list[np.ndarray]:
-    """Return tensors as arrays of one shape: of equal rows their values alone."""
-    sparse = [one for one in tensors if isinstance(one, RowSparse)]
-    if len(sparse) == len(tensors) and all(
-        np.array_equal(one.rows, sparse[0].rows) for one in sparse
-    ):
-        return [one.values for one in sparse]
-    return [tree.to_dense_tensor(one) for one in tensors]
+    if differs(both, *parts, whole=on_grid):
+        raise keeps_state(of)
 
 
 class SyntheticUsers:
@@ -342,27 +306,35 @@ def check_central_task(task: Any, of: str) -> None:
 def check_users(task: Task, of: str) -> None:
     """Refuse a task that is to be trained here and has no examples of a rostered user.
 
-    Of a large roster some thousands, from all over it, are looked for. A user with no examples at
-    all is somebody who contributes zero, and is not refused.
+    Of a large roster some thousands, from all over it, are looked for. A user with no examples, or
+    with some that cannot be had, is somebody who contributes zero, and is not refused.
 
     Raises:
-        ValueError: If its data know nothing of one of them.
+        ValueError: If its data say that they do not hold one of them, or raise for all.
     """
     users = task.roster[:: -(-len(task.roster) // _MOST_USERS)]
-    data: Any = task.data
-    known = data if hasattr(data, "__contains__") else None
-    for user_id in users:
-        error = None
-        try:
-            found = user_id in known if known is not None else data.num_examples(user_id) >= 0
-        except Exception as failure:
-            found, error = False, failure
-        if not found:
-            why = "" if error is None else f" ({type(error).__name__})"
-            raise ValueError(
-                f"data of {_the_task(task, of)} have nothing of rostered user {user_id!r}{why}; "
-                "give examples, maybe none, for everybody on the roster, or take the user off it"
-            ) from error
+    known = {user_id: _is_known(task.data, user_id) for user_id in users}
+    missing = [user_id for user_id, there in known.items() if there is False]
+    if not any(known.values()):
+        missing = users
+    if missing:
+        raise ValueError(
+            f"data of {_the_task(task, of)} have nothing of rostered user {missing[0]!r}; "
+            "give examples, maybe none, for everybody on the roster, or take the user off it"
+        )
+
+
+def _is_known(data: Any, user_id: str) -> bool | None:
+    """Return whether data hold a user; None where looking for it raises."""
+    try:
+        if hasattr(data, "__contains__"):
+            return user_id in data
+        return data.num_examples(user_id) >= 0
+    except KeyError:
+        return False
+    except Exception as error:
+        end_if_interrupted(error)
+        return None
 
 
 def check_metrics(task: BaseTask, found: Any) -> None:
@@ -567,7 +539,7 @@ def try_work(
             "why; let it call fedpriv.training.failures.contributes_zero(error)"
         )
     if fresh is not None:
-        refuse_dependence(
+        refuse_dependent_work(
             lambda: fresh.work(name), params=params, bound=bound, batch=batch, key=_KEY
         )
         # A loss may need more examples than half a batch has: of pairs, or of one kind of them.

@@ -21,6 +21,8 @@ from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.local.module_measures import (
     ModuleMeasure,
     classifies,
+    commonest_share,
+    counted_places,
     fitting_measures,
     module_class_scores,
     module_metrics,
@@ -87,6 +89,7 @@ def linear_task(
         data_sha256=data.sha256,
         synthetic=data.synthetic,
         files=lambda: projection_files(data),
+        majority=commonest_share(data.y_test),
     )
 
 
@@ -121,7 +124,8 @@ def module_task(
         known = arrays(data.x_public, data.y_public)
         public = ModuleGradients(make(), loss, *known)
 
-    few, looked = [np.asarray(array[:_LOOKED_AT]) for array in seen], make()
+    some = counted_places(seen[1])[:_LOOKED_AT]
+    few, looked = [np.asarray(array[some]) for array in seen], make()
     if measures is None and not reconstruct:
         measures = fitting_measures(looked, *few)
     taken = with_loss(measures or (), loss)
@@ -153,6 +157,8 @@ def module_task(
         provenance=data.provenance,
         data_sha256=data.sha256,
         synthetic=data.synthetic,
+        majority=commonest_share(seen[1]) if classifies(taken) else None,
+        untrained=lambda: make.brought,
     )
 
 

@@ -36,15 +36,23 @@ from fedpriv.training.local.module import (
     module_params,
 )
 from fedpriv.training.local.module_measures import (
+    IGNORED,
     ModuleMeasure,
     classifies,
+    commonest_share,
+    counted_places,
     fitting_measures,
     module_class_scores,
     module_metrics,
     module_totals,
     with_loss,
 )
-from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream, refuse_kept_state
+from fedpriv.training.local.module_state import (
+    SameFrozen,
+    as_array,
+    made_from,
+    refuse_kept_state,
+)
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
     SGD,
@@ -59,6 +67,7 @@ from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_lo
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.streams import own_stream
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
@@ -119,13 +128,14 @@ def _array(given: Any, what: str) -> np.ndarray:
 class ArrayUsers:
     """Users of a mapping from ids to examples. A `fedpriv.training.work.UserData`.
 
+    Examples of a user that `array_examples` does not take raise where that user is to train: it
+    contributes zero, alone, and no run ends for it.
+
     Args:
-        users: By id; a plain dict is looked through for what cannot be taken, another mapping,
-            which may read files, is not.
+        users: By id.
 
     Raises:
-        ValueError: If there is no user, or one's examples are of another type than
-            `array_examples` takes.
+        ValueError: If there is no user, or a plain dict holds for no one what can be taken.
     """
 
     def __init__(self, users: Mapping[str, ArrayLike]) -> None:
@@ -140,7 +150,10 @@ class ArrayUsers:
         self._users: Mapping[str, ArrayLike] = users
         self._in_memory = isinstance(users, dict | UserRows)
         if isinstance(users, dict):
-            self._users = {user_id: self.examples(user_id) for user_id in users}
+            found = {user_id: self.found(user_id) for user_id in users}
+            if all(own is None for own in found.values()):
+                self.examples(next(iter(users)))  # raises
+            self._users = {u: users[u] if own is None else own for u, own in found.items()}
 
     @property
     def users(self) -> Mapping[str, ArrayLike]:
@@ -156,6 +169,14 @@ class ArrayUsers:
             raise ValueError(f"user {user_id!r} is not among the {len(self._users)} users here")
         return array_examples(self._users[user_id], f"the examples of user {user_id!r}")
 
+    def found(self, user_id: str) -> ArrayExamples | None:
+        """Return the user's training examples; None where they cannot be had or taken."""
+        try:
+            return self.examples(user_id)
+        except Exception as error:
+            end_if_interrupted(error)
+            return None
+
     def num_examples(self, user_id: str) -> int:
         """Return how many there are; raise `ValueError` as above."""
         return len(self.examples(user_id))
@@ -169,8 +190,8 @@ class ArrayUsers:
             return 0
         left, equal = Counter(_contents(others)), 0
         for user_id in self._users:
-            own = self.examples(user_id)
-            if same_format(own, others):
+            own = self.found(user_id)
+            if own is not None and same_format(own, others):
                 equal += sum(left.pop(content, 0) for content in _contents(own))
         return equal
 
@@ -196,22 +217,29 @@ class ArrayUsers:
         """Return synthetic examples in the shape and dtype of most users'.
 
         Of the first few users shapes and dtypes are looked at, and no value; of a node's own users
-        not even those: server and nodes have to find the same.
+        not even those: server and nodes have to find the same. What most have alike is taken, so
+        that no single user's examples decide whether a run starts.
 
         Args:
             module: Whose embeddings say which words there are.
             number: How many.
 
         Returns:
-            None where no user of those has an example.
+            None where no user of those has an example, or as many have another number of axes or
+            dtype.
         """
         if isinstance(self._users, NodeUsers):
             return None
-        found = [self.examples(user_id) for user_id in islice(sorted(self._users), _FORMAT_USERS)]
-        formats = [_format(own) for own in found if len(own)]
-        if not formats:
+        found = [self.found(user_id) for user_id in islice(sorted(self._users), _FORMAT_USERS)]
+        formats = [_format(own) for own in found if own is not None and len(own)]
+        kinds = Counter(map(_kind, formats)).most_common(2)
+        if not formats or len({number for _, number in kinds}) < len(kinds):
             return None
-        x_shape, x_dtype, y_shape, y_dtype = max(formats, key=formats.count)
+        of_most = Counter(one for one in formats if _kind(one) == kinds[0][0])
+        most = max(of_most.values())
+        x_shape, x_dtype, y_shape, y_dtype = min(
+            (one for one, number in of_most.items() if number == most), key=repr
+        )
         like = np.empty((0, *x_shape), x_dtype), np.empty((0, *y_shape), y_dtype)
         x, y, _ = synthetic_inputs(module, *like, number, torch.float32)
         return ArrayExamples(x.numpy(), y.numpy())
@@ -252,6 +280,11 @@ def same_format(left: ArrayExamples, right: ArrayExamples) -> bool:
 def _format(examples: ArrayExamples) -> tuple[Any, ...]:
     x, y = model_inputs(examples.x[:0]), model_targets(examples.y[:0])
     return x.shape[1:], x.dtype, y.shape[1:], y.dtype
+
+
+def _kind(form: tuple[Any, ...]) -> tuple[Any, ...]:
+    x_shape, x_dtype, y_shape, y_dtype = form
+    return len(x_shape), x_dtype, len(y_shape), y_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,12 +331,9 @@ class PersonalLayers:
 
 #: Examples that a task is tried on.
 _TRIED = 2
-# A target that PyTorch's losses leave out.
-_NOT_COUNTED = -100
 # Examples that outputs are looked at of, at most: a tensor may matter to one of many alone.
 _ANSWERED = 512
 _PERSONAL = Key.simulation(0).fold("personal layers")
-# Enough that the mean over those whose targets count is not over none.
 _LOOKED_AT = 16
 _LOOK = Key.simulation(0).fold("look at the loss")
 
@@ -475,6 +505,12 @@ class ModuleTask(Task):
         found = module_params(made_from(key, self._make))
         return {name: array for name, array in found.items() if name not in self._own_start}
 
+    def brought(self) -> Collection[str]:
+        """Return as `BaseTask.brought`, of parameters that are not trained and of buffers, too."""
+        if self._published:
+            return ()
+        return sorted({*super().brought(), *self._make.brought})
+
     def _personal_start(self, personal: PersonalLayers) -> dict[str, np.ndarray]:
         """Return the personal parameters as every user finds them, alike in every process."""
         found = module_params(made_from(_PERSONAL, self._make))
@@ -522,8 +558,12 @@ class ModuleTask(Task):
         trainer = self._alone(personal.schedule(), {}, "cpu")
         for user_id in [user for user in self._roster if user in personal.test][part[0] :: part[1]]:
             key = _PERSONAL.fold(user_id)
-            own = trainer.personalise(params, self._data.examples(user_id), key)
-            seen = array_examples(personal.test[user_id], f"the test examples of {user_id!r}")
+            try:
+                own = trainer.personalise(params, self._data.examples(user_id), key)
+                seen = array_examples(personal.test[user_id], f"the test examples of {user_id!r}")
+            except Exception as error:  # contributes zero where it trains, and is not measured
+                end_if_interrupted(error)
+                continue
             yield user_id, load_params(self._make(), {**params, **own}).eval(), seen
 
     def _personal_metrics(self, params: Params, part: Part) -> Metrics | None:
@@ -567,9 +607,8 @@ class ModuleTask(Task):
                 )
             return alone
         batch, _ = self._batch()
-        cost = Cost() if batch is None else Cost.of(alone, batch.x)
         many = VectorisedTrainer(
-            alone=alone, users_at_once=self._users_at_once, cost=cost, compiled=self._compiled
+            alone=alone, users_at_once=self._users_at_once, compiled=self._compiled
         )
         if many.why_apart and (self._users_at_once or 1) > 1 and not self._said_apart:
             self._said_apart = True  # a run makes several trainers
@@ -724,7 +763,7 @@ class ModuleTask(Task):
     def outputs(self, params: Params) -> np.ndarray | None:
         """Return the outputs, in evaluation mode, on `synthetic_batch()`, or their loss."""
         found = self._module_outputs(params)
-        return None if found is None else found[1].detach().numpy()
+        return None if found is None else as_array(found[1])
 
     def tensors_of_outputs(self, params: Params) -> Collection[str]:
         """Return names of tensors at which a random sum of `outputs` has a gradient."""
@@ -757,7 +796,9 @@ class ModuleTask(Task):
         if self._synthetic_batch is not None:
             return self._synthetic_batch, False
         made, public = self._data.synthetic(self._make(), _TRIED), self._sets[True]
-        if public and (made is None or (same_format(made, public) and public.x.any())):
+        if public is None or not len(counted_places(public.y)):
+            return made, True
+        if made is None or (same_format(made, public) and public.x.any()):
             return public.take(_telling(public)), False
         return made, True
 
@@ -833,7 +874,16 @@ class ModuleTask(Task):
             provenance=self._provenance,
             licence=self._provenance.get("licence"),
             credit=self._provenance.get("credit"),
+            majority_class_accuracy=self._majority(public=False),
+            majority_class_accuracy_public=self._majority(public=True),
         )
+
+    def _majority(self, *, public: bool) -> float | None:
+        """Return the share of the commonest class among what accuracy is measured on."""
+        examples = self._sets[public]
+        if examples is None or not classifies(self._module_measures()):
+            return None
+        return commonest_share(examples.y)
 
     def _pooled(self, test: Mapping[str, ArrayLike]) -> ArrayExamples | None:
         """Return all users' test examples in the roster's order; None without users.
@@ -847,7 +897,18 @@ class ModuleTask(Task):
                 f"test examples of {strangers[0]!r}, who has no training examples: test examples "
                 "are of rostered users; give those of others as public"
             )
-        found = {u: array_examples(test[u], f"the test examples of user {u!r}") for u in test}
+        users = ArrayUsers(dict(test)) if test else None
+        found = {u: one for u in test if users and (one := users.found(u)) is not None}
+        forms = Counter(map(_format, found.values()))
+        common = max(forms, key=lambda form: (forms[form], repr(form)), default=None)
+        found = {u: one for u, one in found.items() if _format(one) == common}
+        if len(found) < len(test):
+            _LOG.warning(
+                "test examples of %d of %d users are left out: they are no arrays in the shape and "
+                "dtype of most",
+                len(test) - len(found),
+                len(test),
+            )
         self._test_counts = [len(found[u].y) if u in found else 0 for u in self._roster]
         own = [found[u] for u in self._roster if u in found]
         if not own:
@@ -860,6 +921,8 @@ class ModuleTask(Task):
         if self._checked:
             return
         given = self._synthetic_batch or self._sets[True]
+        if given is not None and not len(counted_places(given.y)):
+            given = None
         batch = self._few(self._batch()[0] if given is None else given, _LOOKED_AT)
         if batch is not None:
             measures = self._module_measures()
@@ -889,20 +952,25 @@ class ModuleTask(Task):
 
     @staticmethod
     def _few(batch: ArrayExamples | None, number: int = _TRIED) -> ArrayExamples | None:
+        """Return the first examples that have a target that is counted; all, where none has."""
         if batch is None or not len(batch):
             return None
-        return batch.take(np.arange(min(len(batch), number)))
+        kept = counted_places(batch.y)
+        return batch.take((kept if len(kept) else np.arange(len(batch)))[:number])
 
 
 def _telling(examples: ArrayExamples) -> np.ndarray:
     """Return positions of the first examples, and of those with the least and largest integers.
 
-    Of the first whose inputs are not all zero: the others move no weight of a linear layer.
+    Of the first whose targets are counted and whose inputs are not all zero: the others move no
+    weight of a linear layer.
     """
-    found = np.flatnonzero(examples.x.reshape(len(examples), -1).any(axis=1))[:_TRIED].tolist()
+    kept = counted_places(examples.y)
+    some = np.asarray(examples.x.reshape(len(examples), -1).any(axis=1))
+    found = kept[some[kept]][:_TRIED].tolist()
     for array in (examples.x, examples.y):
         if array.size and array.dtype.kind in "iu":
             each = array.reshape(len(array), -1)
-            least = np.where(each == _NOT_COUNTED, each.max(), each)
+            least = np.where(each == IGNORED, each.max(), each)
             found += [int(each.max(axis=1).argmax()), int(least.min(axis=1).argmin())]
     return np.array(list(dict.fromkeys(found or range(min(len(examples), _TRIED)))))

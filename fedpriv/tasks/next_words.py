@@ -46,7 +46,7 @@ from fedpriv.training.local.module import ModuleTrainer, module_params
 from fedpriv.training.local.module_state import made_from
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import as_tensor
-from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
+from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
 from fedpriv.training.periodic_shift import Shift
 from fedpriv.training.public_learning import GradientLearner
@@ -323,8 +323,7 @@ class NextWords(ViewTask[WordView]):
                 device=usable_device(device),
                 encode=self.encoding,
             )
-            sentence = np.zeros((1, self.encoding.length), np.int64)
-            trainer = VectorisedTrainer(alone=alone, cost=Cost.of(alone, sentence))
+            trainer = VectorisedTrainer(alone=alone)
         return trainer if self._shift is None else transformed(trainer, self._shift)
 
     @property

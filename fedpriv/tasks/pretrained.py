@@ -12,7 +12,8 @@ the head alone.
     )
 
 Guarantees:
-    * A user's arrays are of that user's texts alone, and padded to a length of their own.
+    * A user trains on arrays of its own texts alone, cut to a length of their own, to whatever
+      length they were padded together with others'.
     * Weights come from safetensors on disk; nothing is downloaded and no code of a folder is run.
 """
 
@@ -29,12 +30,9 @@ from torch import nn
 
 from fedpriv.datasets.encoders import AutoClass, Encoder, EncoderFiles, load_transformer
 from fedpriv.models.lora import add_adapters
-from fedpriv.models.pretrained import PADDING, CausalModel, TextClassifier
+from fedpriv.models.pretrained import PADDING, CausalModel, TextClassifier, padded_length
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.module_measures import IGNORED
-
-# Tokens that lengths are rounded up to a multiple of, so that users have few shapes.
-_STEP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +172,7 @@ def _loaded(files: EncoderFiles, kind: AutoClass) -> Any:
 
 
 def _padded(rows: Sequence[Sequence[int]], padding: int = PADDING) -> np.ndarray:
-    length = -(-max(map(len, rows), default=1) // _STEP) * _STEP
+    length = padded_length(max(map(len, rows), default=1))
     out = np.full((len(rows), length), padding, np.int64)
     for row, ids in zip(out, rows, strict=True):
         row[: len(ids)] = ids

@@ -660,10 +660,14 @@ class TagPrediction(ViewTask[TagView]):
     def _described(self) -> TaskDescription:  # it counts every label of the roster
         view = self._view
         labels = view.label_counts(view.roster, view.split.measured_on)
+        public = np.zeros(len(view.tags), np.int64)
+        for rows in self._held_out(True, WHOLE):
+            public += np.bincount(view.columns.labels[rows], minlength=len(public))
         return self._description(
             num_tags=len(view.tags),
             provenance={**view.provenance, **self._weights_from()},
             majority_class_accuracy=majority_share(labels),
+            majority_class_accuracy_public=majority_share(public),
         )
 
     @property

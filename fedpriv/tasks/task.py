@@ -23,8 +23,10 @@ from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.public_selection import PublicFold
 from fedpriv.training.work import LocalTrainer, Trainers, UserData
-from fedpriv.tree import Params
+from fedpriv.tree import Params, brought_in
 
+DRAWS = Key.simulation(0).fold("two draws of a model")
+"""Two of its children are the keys that `BaseTask.brought` compares."""
 EMPTY = -1
 """In `Task.example_gradients`, a slot without an example."""
 
@@ -53,6 +55,8 @@ class TaskDescription:
             does not cover are measured on one; None where these are of rostered users.
         majority_class_accuracy: Accuracy of always answering the commonest class, counted on
             rostered users: a diagnostic, which a secure run does not record.
+        majority_class_accuracy_public: The same, counted on the examples that released figures are
+            measured on.
     """
 
     name: str
@@ -70,6 +74,7 @@ class TaskDescription:
     num_public_examples: int | None = None
     num_test_examples: int | None = None
     majority_class_accuracy: float | None = None
+    majority_class_accuracy_public: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -129,6 +134,17 @@ class BaseTask(ABC):
     @abstractmethod
     def init_params(self, key: Key) -> Params:
         """Return the params before the first round, float32."""
+
+    def brought(self) -> Collection[str]:
+        """Return names of tensors, trained or not, that no key draws and that are no plain pattern.
+
+        They were brought by the task's own code, such as from a file (`fedpriv.tree.brought_in`):
+        no ε covers what they were trained on. By default `init_params` of two keys are compared;
+        of a task of published files none is named, since those are named themselves.
+        """
+        if self.published:
+            return ()
+        return brought_in(*(self.init_params(DRAWS.fold(number)) for number in range(2)))
 
     @abstractmethod
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:

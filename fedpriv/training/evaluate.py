@@ -96,8 +96,9 @@ class Metrics:
         return cls(totals=totals, num_examples=num_examples)
 
     def get(self, name: str) -> float | None:
-        """Return a figure; None if it was not measured."""
-        return self.totals[name].value if name in self.totals else None
+        """Return a figure; None if it was not measured, or on no items."""
+        found = self.totals.get(name)
+        return found.value if found is not None and found.count else None
 
 
 def combined(parts: Iterable[Metrics | None]) -> Metrics | None:

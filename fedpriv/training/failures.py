@@ -1,4 +1,4 @@
-"""Logging of users that fail: the kind of an error, never its text.
+"""Logging of users that fail: the kind of an error and where it was raised, never its text.
 
 The text of an error may hold the user's data. It is kept for whoever runs a simulation in the
 process that has the users, and nowhere else: what a node of Flower's sends names the places in the
@@ -42,14 +42,17 @@ class Failures:
     Attributes:
         count: How many.
         first: The kind of the first error.
+        cause: That with the places in the code where it was raised; no value is in it.
         text: What it says, as `fedpriv.sums.PartialSum.first_error`; None in a secure run.
     """
 
     count: int = 0
     first: str | None = None
+    cause: str | None = None
     text: str | None = None
 
 
+_PLACES_LOGGED = 3  # innermost
 _COUNTED: ContextVar[Failures | None] = ContextVar("failures counted", default=None)
 _PLACES: ContextVar[bool] = ContextVar("places of errors alone", default=False)
 _RAISED: ContextVar[bool] = ContextVar("failures raised", default=False)
@@ -109,7 +112,7 @@ def counted_failures() -> Iterator[Failures]:
             yield failures
     finally:
         if outer is not None and outer.first is None:
-            outer.first, outer.text = failures.first, failures.text
+            outer.first, outer.cause, outer.text = failures.first, failures.cause, failures.text
 
 
 def only_places_of_errors() -> AbstractContextManager[None]:
@@ -161,19 +164,21 @@ def contributes_zero(error: BaseException) -> None:
     end_if_interrupted(error)
     if _RAISED.get():
         raise error
-    failures, kind = _COUNTED.get(), type(error).__name__
-    again = failures is not None and failures.first == kind
+    failures, kind = _COUNTED.get() or Failures(), type(error).__name__
+    again = failures.first == kind
+    failures.count += 1
+    if again and not _LOG.isEnabledFor(logging.DEBUG):
+        return
     again = again or isinstance(error, OwnTextError)  # whoever raised it has logged it
-    if failures is not None:
-        failures.count += 1
-        if failures.first is None:
-            failures.first = kind
-            failures.text = None if _UNSAID.get() else _as_text(error)
+    places = raised_at(error)
+    cause = f"{kind} at {', '.join(places.split(', ')[:_PLACES_LOGGED])}" if places else kind
+    if failures.first is None:
+        failures.first, failures.cause = kind, cause
+        failures.text = None if _UNSAID.get() else _as_text(error)
     # Of one sum the first of a kind: hundreds of equal lines would bury everything else.
     level = logging.DEBUG if again else logging.WARNING
-    log_of_users(_LOG, level, "a user contributes zero: %s", kind)
-    if _LOG.isEnabledFor(logging.DEBUG):
-        log_of_users(_LOG, logging.DEBUG, "it was raised at %s", raised_at(error))
+    log_of_users(_LOG, level, "a user contributes zero: %s%s", cause, label_hint(error))
+    log_of_users(_LOG, logging.DEBUG, "it was raised at %s", places)
 
 
 @contextmanager

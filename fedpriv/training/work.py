@@ -20,6 +20,7 @@ from fedpriv.rng import Key
 from fedpriv.sums import Adder, BeyondBound, PartialSum, RunningSum
 from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
 from fedpriv.training.stopping import stop_if_asked
+from fedpriv.training.streams import kept_generators, own_stream
 from fedpriv.tree import Params, Tree
 
 TRAIN = "train"
@@ -53,8 +54,9 @@ class LocalTrainer(Protocol):
     """Trains one user.
 
     A trainer, or a `Work`, may besides have `thread_safe`, true where threads may share it (it has
-    no memory of users), and `unchanged_by_users()` (`checking_kept_state`). Without them it is not
-    shared and is not looked at.
+    no memory of users), `seeds_itself`, true where it calls `own_stream` for each user, and
+    `unchanged_by_users()` (`checking_kept_state`). Without them it is not shared, the global
+    generators are seeded for each user, and it is not looked at.
     """
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
@@ -281,12 +283,17 @@ class UserByUser(Work):
         """Return the sum of the users' bounded contributions."""
         data, template = request.users, self.template(request.params)
         running = self.adder(template, request.bound.granularity)
-        with counted_failures() as failures:
+        alone = not self.thread_safe  # other threads' users would be seeded too
+        seeds = alone and not getattr(self.trainer, "seeds_itself", False)
+        with counted_failures() as failures, kept_generators() if alone else nullcontext():
             for user_id in request.user_ids:
                 stop_if_asked()
                 key = request.key.fold(user_id)
                 bounded = None
-                with contributing_zero_on_failure():
+                with (
+                    contributing_zero_on_failure(),
+                    own_stream(key, None) if seeds else nullcontext(),
+                ):
                     raw = self.contribution(request.params, data.examples(user_id), key)
                     bounded = request.bound.scaled(raw)
                 if bounded is not None:

@@ -20,9 +20,9 @@ from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
-from fedpriv.training.local.module_state import own_stream
 from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.per_example.module import ModuleGradients
+from fedpriv.training.streams import own_stream
 from fedpriv.tree import Params
 from simulations.reproduction.items import Split
 from simulations.reviews.bag_of_words import Texts

@@ -257,7 +257,8 @@ def test_bad_rows_are_named_before_and_cost_one_user_alone_in_a_round(place, tmp
     with caplog.at_level(logging.WARNING, "fedpriv"):
         place.run(tmp_path / "run", cohort=40.0)
     lines = [line for line in caplog.messages if "contributes zero" in line]
-    assert lines == ["a user contributes zero: BadRowError"] * 3
+    assert len(lines) == 3
+    assert all(line.startswith("a user contributes zero: BadRowError") for line in lines)
     assert fp.load(tmp_path / "run").summary["rounds"] == 3
 
 

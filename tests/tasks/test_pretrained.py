@@ -15,7 +15,9 @@ from fedpriv.api.forecast import round_cost
 from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.datasets.encoders import Encoder, check_files
+from fedpriv.datasets.partitions import split_users
 from fedpriv.experiments.build import build
+from fedpriv.mechanisms import Clip
 from fedpriv.models.lora import merge_adapters
 from fedpriv.models.text import next_word_loss
 from fedpriv.privacy.statement.verify import verify_run
@@ -28,6 +30,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.pretrained import PretrainedCausal, PretrainedClassifier
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import as_work
 from tests.running.loop.tag_runs import ledger_state
 from tests.tasks.people import experiment
 from tests.tiny_bert import WORDS, write_tiny_bert
@@ -109,6 +112,33 @@ def drawn(made):
     """Params of which no adapter is zero."""
     start, rng = made.init_params(KEY), np.random.default_rng(0)
     return {n: (t + 0.1 * rng.normal(size=t.shape)).astype(np.float32) for n, t in start.items()}
+
+
+@pytest.mark.parametrize("users_at_once", [1, 4])
+def test_a_users_update_is_of_its_own_lengths(model, users_at_once):
+    """All users' texts are padded together: another one's long text moves not one bit of it."""
+    causal = isinstance(model, PretrainedCausal)
+    rows = {f"u{n}": texts(n, count=3, longest=4) for n in range(6)}
+
+    def padded(longest):
+        said = [text for own in rows.values() for text in own] + [" ".join(["law"] * longest)]
+        found = model.examples(said) if causal else None
+        x = model.inputs(said) if found is None else found.x
+        y = np.arange(len(said)) % 3 if found is None else found.y
+        return split_users([*np.repeat(list(rows), 3), "long"], x, y, public=["long"])[0]
+
+    def total(users):
+        made = task(model, users=users, public=None, users_at_once=users_at_once)
+        work = as_work(made.trainer(SCHEDULE, {}))
+        return work.partial_sum(
+            params=drawn(made), bound=Clip(l2_clip_norm=0.5),
+            data=made.data, user_ids=list(rows), key=KEY,
+        )  # fmt: skip
+
+    short, long = total(padded(3)), total(padded(30))
+    assert short.num_failed == long.num_failed == 0
+    for name, tensor in short.total.items():
+        np.testing.assert_array_equal(tensor, long.total[name], err_msg=name)
 
 
 class TestModels:

@@ -289,6 +289,7 @@ def test_a_task_of_tags_is_a_task_and_writes_what_it_wrote(tiny_corpus):
     assert set(task.describe().to_json()) == {
         "name", "synthetic", "roster", "roster_sha256", "licence", "credit", "num_users",
         "num_public_users", "num_words", "num_tags", "provenance", "majority_class_accuracy",
+        "majority_class_accuracy_public",
     }  # fmt: skip
     assert [measure.name for measure in task.measures] == ["accuracy", "recall_at_5", "loss"]
 

@@ -7,12 +7,19 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.failures import contributes_zero, raised_at, users_not_logged
+from fedpriv.training.failures import (
+    contributes_zero,
+    contributing_zero_on_failure,
+    counted_failures,
+    raised_at,
+    users_not_logged,
+)
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
@@ -40,6 +47,19 @@ def test_nothing_of_the_text_at_any_level(caplog):
         contributes_zero(error)
     assert "ValueError" in caplog.text and "in raising" in caplog.text
     assert SECRET not in caplog.text and "Traceback" not in caplog.text
+
+
+def test_a_simulation_is_told_where_it_was_raised_and_what_to_do(caplog):
+    """The first of a kind: its kind, the innermost places, and what labels should be."""
+    with counted_failures() as failures:
+        for label in (777, 888):
+            with contributing_zero_on_failure():
+                nn.functional.cross_entropy(torch.zeros(1, 2), torch.tensor([label]))
+    [line] = caplog.messages
+    assert failures.count == 2 and failures.cause is not None
+    assert failures.cause.startswith("IndexError at functional.py:") and failures.cause in line
+    assert "cross_entropy" in line and "numbered from 0" in line
+    assert "777" not in line
 
 
 @pytest.mark.parametrize("users_at_once", [1, 4])

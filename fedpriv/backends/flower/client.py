@@ -8,7 +8,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -30,15 +31,25 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedpriv import tree
+from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.messages import BOUNDS, answer, named_plan, read_request
 from fedpriv.backends.flower.registry import note_waiting, registration
-from fedpriv.backends.guard import Guard
+from fedpriv.backends.guard import (
+    Guard,
+    can_fork_apart,
+    decode_sum,
+    encode_sum,
+    in_child,
+    summed_apart,
+)
 from fedpriv.experiments.user_code import line_without_values
 from fedpriv.kernels import load_compiled
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
 from fedpriv.training.failures import OwnTextError, only_places_of_errors
+from fedpriv.training.independence import refuse_dependence
+from fedpriv.training.streams import unlike_streams
 from fedpriv.training.work import Trainers, UserData, Work, as_works
 from fedpriv.tree import Params, Tree
 from fedpriv.untrusted_text import check_ids, is_device_name
@@ -68,6 +79,8 @@ class Host:
         plans: Digests of the only plans that users are trained under here; None trains under any.
             A server may name a plan and follow another: this stops mistakes.
         works_of: Makes the works of a request's train config; None for works that read none.
+        apart: Whether each user is trained in a child that has trained nobody else.
+        check: Called with the first order and its works, before any hosted user is trained.
     """
 
     works: Mapping[str, Work] = field(repr=False)
@@ -79,6 +92,8 @@ class Host:
     works_of: Callable[[Mapping[str, Any]], Mapping[str, Work]] | None = field(
         default=None, repr=False
     )
+    apart: bool = False
+    check: Callable[[Order, Mapping[str, Work]], None] | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -133,8 +148,13 @@ class Host:
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
         works = self.works if self.works_of is None else self.works_of(request.config)
         asked = works, self.data, hosted
+        if self.check is not None:
+            self.check(request.order, works)
         with only_places_of_errors():
-            if self.guard is None:
+            if self.apart:
+                guard = self.guard or DEFAULT_GUARD
+                done = summed_apart(guard, request.order, *asked, request.seconds)
+            elif self.guard is None:
                 done = request.order.sum_of(*asked)
             else:
                 done = self.guard.summed(request.order, *asked, request.seconds)
@@ -380,8 +400,105 @@ DEFAULT_GUARD = Guard()
 _Function = TypeVar("_Function", bound=TrainFunction)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Apart:
+    """How users of a training function are kept apart: by children, or by a check beforehand.
+
+    Attributes:
+        public: Examples of public or synthetic users by name, whom the check trains; None for none.
+        guard: Of the host.
+        checked: Whether the check has passed in this process.
+    """
+
+    public: Mapping[str, Any] | None
+    guard: Guard | None
+    checked: bool = False
+
+    def __post_init__(self) -> None:
+        if self.public is not None and len(self.public) < _PUBLIC_USERS:
+            raise ValueError(
+                f"public_users has {len(self.public)} users, and whether users are apart shows on "
+                f"{_PUBLIC_USERS}; give as many, of no one on the roster, or leave it out"
+            )
+
+    def of_host(self) -> dict[str, Any]:
+        """Return the fields `apart` and `check` of a host.
+
+        Raises:
+            ValueError: If nobody is there to check with, and no child can be forked.
+        """
+        if self.public is not None:
+            return {"check": self.check}
+        if self.guard is None or not can_fork_apart():
+            why = "guard=None" if self.guard is None else "no child can be forked here"
+            raise ValueError(
+                f"{why}: users are trained one after the other in this process, and what one "
+                "leaves behind would move the next past its bound; give public_users, three or "
+                "more of no one on the roster, on whom that is looked for, or train where a child "
+                "can be forked"
+            )
+        return {"apart": True}
+
+    def check(self, order: Order, works: Mapping[str, Work]) -> None:
+        """Refuse a training function that keeps something between users, or does not train.
+
+        Raises:
+            KeepsStateError: If one public user changes what another contributes.
+            ValueError: If the function fails on one of them, or moves no param.
+        """
+        if self.checked or self.public is None:
+            return
+        data, order = _GivenUsers(users=self.public), replace(order, key=_PUBLIC_KEY)
+        fork = self.guard is not None and can_fork_apart()
+
+        def train(users: Sequence[str]) -> list[Tree]:
+            def compute() -> bytes:
+                # A child has none of the threads that may draw from Python's generator, too.
+                with nullcontext() if fork else unlike_streams():
+                    parts = [encode_sum(order.sum_of(works, data, (user,))) for user in users]
+                return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+            found = in_child(compute) if fork else compute()
+            if found is None:
+                raise ValueError("the process that trained public users died")
+            sums = [decode_sum(part) for part in _parts(found)]
+            for user, part in zip(users, sums, strict=True):
+                if part.num_failed:
+                    why = (part.first_error or "for no known reason").partition("\n")[0]
+                    raise ValueError(f"the training function fails on public user {user!r}: {why}")
+            return [part.total for part in sums]
+
+        whole = order.bound.granularity is not None
+        known = refuse_dependence(
+            train, sorted(self.public), of="the training function", whole=whole
+        )
+        if not any(np.any(tree.to_dense_tensor(t)) for one in known.values() for t in one.values()):
+            raise ValueError(
+                "the training function moves no param on public users: a run would be of noise "
+                "alone; have it return the params that it ends with"
+            )
+        self.checked = True
+
+
+def _parts(found: bytes) -> Iterator[bytes]:
+    """Yield parts that are each behind their length."""
+    at = 0
+    while at < len(found):
+        start = at + 8
+        at = start + int.from_bytes(found[at:start], "little")
+        yield found[start:at]
+
+
+_PUBLIC_USERS = 3
+_PUBLIC_KEY = Key.simulation(0).fold("public users")
+
+
 def bounded(
-    app: ClientApp, *, users: Users, guard: Guard | None = DEFAULT_GUARD
+    app: ClientApp,
+    *,
+    users: Users,
+    public_users: Mapping[str, Any] | None = None,
+    guard: Guard | None = DEFAULT_GUARD,
 ) -> Callable[[_Function], _Function]:
     """Return a decorator that makes a training function the work of a ClientApp.
 
@@ -393,17 +510,30 @@ def bounded(
         app: The app; it must not have a training function yet.
         users: Who lives on this node, called for each message: cache it where reading is slow. A
             person with several devices is one id, on one node. A user's examples may be anything.
+        public_users: Examples of three users or more who are public or synthetic, on no roster, by
+            name. Before the node's first answer they are trained, to refuse a function in which
+            one user changes what another one contributes. None trains each user in a child of its
+            own instead.
         guard: What a user may take of time and memory before its process is ended; None computes
-            users in the app's own process, where nothing ends a user that does not end.
+            users in the app's own process, where nothing ends a user that does not end. It needs
+            `public_users`, as does a process that can fork no child (Windows, macOS, an open GPU).
 
     Guarantees:
         * Each user moves the node's answer by at most the public bound that the server sent,
           whatever the function returns: the whole change of its params is bounded at once.
+        * Without `public_users` that holds whatever the function keeps in memory, since each user
+          is trained by a process that has trained nobody else. What it writes elsewhere and reads
+          again (files, other processes) is not covered.
+        * With `public_users` it holds for what a function keeps that shows on these users; see
+          `fedpriv.training.independence`.
+        * What the function draws from Python's, NumPy's or PyTorch's own generators follows from
+          the user's key.
         * A user for whom the function raises, or whose params are not finite or of other shapes,
           contributes zero, alone.
         * What leaves the node is the opaque ids, one sum over the users that were drawn, and how
           many of them failed. The function itself may write elsewhere.
     """
+    apart = _Apart(public=public_users, guard=guard)
 
     def decorate(train: _Function) -> _Function:
         named = inspect.signature(train).parameters
@@ -423,6 +553,7 @@ def bounded(
                 guard=guard,
                 plans=allowed_plans(context.node_config),
                 works_of=works_of,
+                **apart.of_host(),
             )
 
         serve(app, host)
@@ -477,7 +608,8 @@ class UserLevelClientApp(ClientApp):
 
     Guarantees:
         * Each user moves the node's answer by at most the public bound that the server sent,
-          whatever the function returns; the server bounds the node's sum again.
+          whatever the function returns; the server bounds the node's sum again. What that covers of
+          a function that keeps something between users is as of `bounded`.
         * Metrics, weights such as `num-examples`, and all else in a reply stay here.
         * Where a node hosts several users, a call that does not read "user-id" contributes zero.
           Whether a function that reads it trains on that user's examples alone, is not found.
@@ -487,6 +619,8 @@ class UserLevelClientApp(ClientApp):
 
     Args:
         users: The ids of the users that live on this node, from Flower's context.
+        public_users: As of `bounded`: three ids or more for which the function trains on public or
+            synthetic examples.
         one_user_per_node: Declares that all that the function reads is one user's, so that it need
             not read "user-id"; a node with another number of users is refused.
         diagnostics: Whether `evaluate` messages are answered; covered by no ε.
@@ -498,6 +632,7 @@ class UserLevelClientApp(ClientApp):
         self,
         *,
         users: Callable[[Context], Sequence[str]],
+        public_users: Sequence[str] | None = None,
         one_user_per_node: bool = False,
         diagnostics: bool = False,
         guard: Guard | None = DEFAULT_GUARD,
@@ -505,6 +640,8 @@ class UserLevelClientApp(ClientApp):
     ) -> None:
         super().__init__(mods=[self._one_user_at_a_time, *(mods or [])])
         self._users, self._alone, self._guard = users, one_user_per_node, guard
+        public = None if public_users is None else {name: name for name in public_users}
+        self._apart = _Apart(public=public, guard=guard)
         self._diagnostics, self._evaluates = diagnostics, False
         _answer_queries(self, self._host)
 
@@ -532,6 +669,7 @@ class UserLevelClientApp(ClientApp):
             user_ids=frozenset(user_ids),
             guard=self._guard,
             plans=allowed_plans(context.node_config),
+            **self._apart.of_host(),
         )
 
     def _one_user_at_a_time(

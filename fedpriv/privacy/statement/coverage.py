@@ -27,6 +27,9 @@ UNKNOWN = "a start from a file, whose training data are unknown"
 COST = "what the start cost the same users before"
 TRAINED = "trained"
 """Key of it in the facts of a start and in the metadata of an exported model."""
+BROUGHT = "brought"
+"""Key in the facts of a start: names of tensors that the task's code brings."""
+_MOST_NAMED = 3
 _MOST_CHARS = 2000
 
 
@@ -192,6 +195,37 @@ def refuse_start_without_privacy(
         )
 
 
+def brought_weights(start: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return what a plan's ε does not cover of weights that the task's code brings."""
+    names = as_object(start).get(BROUGHT)
+    if not isinstance(names, list) or not names:
+        return ()
+    shown, more = [plain(name) for name in names[:_MOST_NAMED]], len(names) - _MOST_NAMED
+    return (
+        f"what weights that the code of the model brings were trained on ({', '.join(shown)}"
+        f"{f' and {more} more' if more > 0 else ''})",
+    )
+
+
+def refuse_brought_weights(
+    plan: AnyPlan, start: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Refuse a secure run of a model whose weights its code brings, from nobody knows where.
+
+    Raises:
+        ValueError: With the weights' names, unless they were asked for by name.
+    """
+    found = brought_weights(start)
+    if not found or not plan.is_private or options.get("start.brought_weights") is True:
+        return
+    raise ValueError(
+        f"a secure run may not use {found[0].removeprefix('what ')}: of two keys they come out "
+        "alike, and no ε covers what they may hold; draw them by torch, name published files that "
+        "they are of (published=... of the task), or set start-brought-weights=true where they "
+        "hold nothing of rostered users, which every statement of the run then says"
+    )
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -330,6 +364,7 @@ def coverage(
         found += ("a start from public examples, some of which equal rostered users'",)
     found += private_start(options)
     found += file_start(plan, start, options, secure=secure)
+    found += brought_weights(start)
     return Coverage(not_covered=(*found, FLOATS) if in_floats else found)
 
 

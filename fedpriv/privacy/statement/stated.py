@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedpriv.measures import MAJORITY
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.coverage import (
@@ -69,7 +70,7 @@ def summary_values(state: LedgerState, document: Mapping[str, Any]) -> dict[str,
         "experiment": document["name"],
         "label": document.get("label"),
         "measures": document["measures"],
-        "majority_class_accuracy": corpus.get("majority_class_accuracy"),
+        **{name: corpus.get(name) for name in MAJORITY},
         "public_only_of": public_only_of(document.get("experiment")) or PUBLIC_EXAMPLES,
         "start": document.get("start", {"kind": "fresh"}),
         "epsilon": spent.value if plan.is_private else None,

@@ -639,9 +639,11 @@ class Section:
     @property
     def majority(self) -> float | None:
         """The majority class's value, where all who know it know the same one."""
-        if self.headline is None:
+        lead = self.lead
+        if lead is None:
             return None
-        known = {g.head.baseline(self.headline) for g in self.groups} - {None}
+        public = not lead.diagnosed
+        known = {g.head.baseline(lead.measure, public=public) for g in self.groups} - {None}
         return known.pop() if len(known) == 1 else None
 
     @property

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedpriv.measures import ACCURACY, Measure
+from fedpriv.measures import ACCURACY, MAJORITY, Measure
 from fedpriv.privacy.statement.coverage import KEY
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.comparison.groups import (
@@ -196,6 +196,8 @@ def gain_cell(group: Group) -> Cell:
     if gain is None:
         return Cell("not measured" if group.public_only is None else NOTHING)
     measure = group.head.figures[0]
+    if gain.mean == 0.0:
+        return Cell("none", value=gain.mean)
     value, _, unit = difference(measure, gain.mean).partition(" ")
     spread = "" if gain.half_width is None else f"± {half_width(measure, gain.half_width)}"
     return Cell(value, " ".join(filter(None, (spread, unit))), gain.mean)
@@ -503,7 +505,7 @@ def _against_public(group: Group, closed: float | None) -> dict[str, Any]:
         measure = run.figures[0]
         row[f"{measure.name}_public_only"] = public_only.mean if public_only else None
         if measure == ACCURACY:
-            row["majority_class_accuracy"] = run.majority_class_accuracy
+            row |= {n: run.baseline(ACCURACY, public=n == MAJORITY[True]) for n in MAJORITY}
     row["gain"] = gain.mean if gain else None
     row["gain_interval"] = list(gain.interval) if gain and gain.interval else None
     row["gap_closed"] = closed

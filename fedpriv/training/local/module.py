@@ -17,7 +17,6 @@ from fedpriv.models.lora import check_adapters
 from fedpriv.rng import Key
 from fedpriv.training.local.module_state import (
     OwnState,
-    own_stream,
     unchanged_buffers,
     unchanged_by_users,
 )
@@ -31,6 +30,7 @@ from fedpriv.training.local.sgd import (
     multiplier_tensor,
     train_locally,
 )
+from fedpriv.training.streams import own_stream
 from fedpriv.tree import Params, Tree
 
 
@@ -201,6 +201,8 @@ class ModuleTrainer:
 
     #: Of what a schedule may ask besides plain steps.
     takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer")
+    #: As of `fedpriv.training.work.LocalTrainer`.
+    seeds_itself: ClassVar[bool] = True
 
     module: nn.Module
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -254,11 +256,17 @@ class ModuleTrainer:
     def encoded(self, chosen: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs and targets of chosen examples, one of each at least.
 
+        A module that pads texts has `without_padding(x, y)`, which cuts what all of them are padded
+        by: else the longest text of another user, to which all were padded, would move this one's
+        last bits.
+
         Raises:
             ValueError: If there are fewer: with longer users, what is missing would be read as
                 zeros, and alone it would raise.
         """
         x, y = map(np.asarray, self.encode(chosen))
+        if (cut := getattr(self.module, "without_padding", None)) is not None:
+            x, y = cut(x, y)
         if min(len(x), len(y)) < len(chosen):
             raise ValueError(
                 f"{len(chosen)} examples are encoded as {len(x)} inputs and {len(y)} targets; "

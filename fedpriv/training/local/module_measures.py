@@ -68,8 +68,9 @@ class ModuleMeasure:
                 f"measure {self.measure.name!r} returned a {type(found).__name__}; return (sum, "
                 "count), a tensor of one value for each example, or a mean over the batch"
             )
-        count = len(targets)
-        return Total(sum=float(found) * count, count=count, value_is=self.value_is)
+        count = int(counted(targets).sum())  # PyTorch's mean over none is NaN
+        total = float(found) * count if count else 0.0
+        return Total(sum=total, count=count, value_is=self.value_is)
 
     def mean(self, outputs: Tensor, targets: Tensor) -> float:
         """Return the mean of a batch, before any root or power is taken."""
@@ -77,8 +78,27 @@ class ModuleMeasure:
         return total.sum / total.count
 
 
+def counted(targets: Tensor) -> Tensor:
+    """Return which examples have a target that is counted, bool `(n,)`."""
+    if not len(targets) or targets.is_floating_point():
+        return torch.ones(len(targets), dtype=torch.bool)
+    return (targets != IGNORED).reshape(len(targets), -1).any(dim=1)
+
+
+def counted_places(y: np.ndarray) -> np.ndarray:
+    """Return positions of examples with a target that is counted, int64, in order."""
+    return np.flatnonzero(counted(as_tensor(model_targets(y))).numpy())
+
+
+def commonest_share(y: np.ndarray) -> float | None:
+    """Return the accuracy of always answering the commonest of classes `(n,)`; None without any."""
+    _, counts = np.unique(y[counted_places(y)], return_counts=True)
+    return float(counts.max() / counts.sum()) if counts.size else None
+
+
 def _right(outputs: Tensor, targets: Tensor) -> tuple[int, int]:
-    return int((outputs.argmax(dim=1) == targets).sum()), len(targets)
+    kept = targets != IGNORED
+    return int((outputs.argmax(dim=1) == targets)[kept].sum()), int(kept.sum())
 
 
 def _difference(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -122,8 +142,8 @@ def next_token(classes: Literal["last", "middle"] = "last") -> tuple[ModuleMeasu
 
     def tokens(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         scores = outputs if classes == "last" else outputs.transpose(1, 2)
-        counted = targets != IGNORED
-        return scores[counted], targets[counted]
+        kept = targets != IGNORED
+        return scores[kept], targets[kept]
 
     def right(outputs: Tensor, targets: Tensor) -> tuple[int, int]:
         return _right(*tokens(outputs, targets))
@@ -288,14 +308,15 @@ def module_class_scores(
     Args:
         module: In evaluation mode, with the params that are measured; its outputs are logits.
         x: Inputs `(n, ...)`.
-        y: Classes `(n,)`.
+        y: Classes `(n,)`; examples of class -100 are left out.
         part: Which share of the examples.
     """
     for chosen in chunks(len(y), part):
         with torch.no_grad():
             outputs = module(as_tensor(model_inputs(np.asarray(x[chosen]))))
         labels = np.asarray(y[chosen]).astype(np.int64)
-        yield torch.softmax(outputs.double(), dim=1).numpy(), labels
+        kept = labels != IGNORED
+        yield torch.softmax(outputs.double(), dim=1).numpy()[kept], labels[kept]
 
 
 def _measured(

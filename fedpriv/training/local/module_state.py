@@ -33,29 +33,11 @@ from torch import Tensor, nn
 from fedpriv.rng import Key
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.streams import own_stream, unlike_streams
+from fedpriv.tree import brought_in
 
 T = TypeVar("T")
-_CPU = torch.device("cpu")
 _FROZEN = Key.simulation(0).fold("frozen parameters")
-
-
-@contextmanager
-def own_stream(key: Key | None, device: str | torch.device = _CPU) -> Iterator[None]:
-    """Seed torch's generators from a key within the `with`; restore them afterwards.
-
-    Args:
-        key: Whose stream; None for one that is the same for everybody, where nothing is drawn.
-        device: Its generator is seeded too, where it has one of its own.
-    """
-    device = torch.device(device)
-    seed = 0 if key is None else int(key.fold("torch").generator().integers(2**62))
-    on_gpu = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=on_gpu):
-        torch.default_generator.manual_seed(seed)
-        if on_gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 def made_from(key: Key, make: Callable[[], nn.Module]) -> nn.Module:
@@ -85,6 +67,7 @@ class SameFrozen:
     def __init__(self, make: Callable[[], nn.Module], *, published: bool = False) -> None:
         self._make, self._published = make, published
         self._known: Mapping[str, torch.Tensor] | None = None
+        self._brought: tuple[str, ...] = ()
 
     def __call__(self) -> nn.Module:
         """Return another module."""
@@ -98,8 +81,11 @@ class SameFrozen:
         return module
 
     def _find_untrained(self) -> dict[str, torch.Tensor]:
-        first = made_from(_FROZEN, self._make)
-        found, again = _untrained(first), _untrained(made_from(_FROZEN, self._make))
+        with unlike_streams():  # what NumPy draws of it is another in each process
+            first = made_from(_FROZEN, self._make)
+        with unlike_streams():
+            again = _untrained(made_from(_FROZEN, self._make))
+        found = _untrained(first)
         for name, tensor in found.items():
             if _compared(tensor) != _compared(again.get(name)):
                 raise ValueError(
@@ -107,21 +93,37 @@ class SameFrozen:
                     "another whenever the module is made, and it must be the same in each "
                     "process; draw it by torch, or from a seed, or load it from a file"
                 )
-        drawn = _untrained(made_from(_FROZEN.fold("another stream"), self._make))
+        other = _untrained(made_from(_FROZEN.fold("another stream"), self._make))
+        drawn = {n for n, tensor in found.items() if _compared(tensor) != _compared(other.get(n))}
+        if not self._published:
+            pair = ({n: as_array(t) for n, t in tensors.items()} for tensors in (found, other))
+            self._brought = brought_in(*pair)
         buffers = dict(first.named_buffers())
         return {
             name: tensor.clone()
             for name, tensor in found.items()
-            if not (self._published or name in buffers)
-            or _compared(tensor) != _compared(drawn.get(name))
+            if name in drawn or not (self._published or name in buffers)
         }
+
+    @property
+    def brought(self) -> tuple[str, ...]:
+        """Names of untrained tensors that the function brings; of published files none."""
+        if self._known is None:
+            self()
+        return self._brought
 
     @property
     def frozen(self) -> Mapping[str, np.ndarray]:
         """Untrained parameters and drawn buffers by name; of published ones those drawn alone."""
         if self._known is None:
             self()
-        return {name: tensor.numpy() for name, tensor in (self._known or {}).items()}
+        return {name: as_array(tensor) for name, tensor in (self._known or {}).items()}
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor of the CPU as a dense array, without its history; bfloat16 as float32."""
+    tensor = tensor.detach().to_dense()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _untrained(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -285,6 +287,8 @@ _LARGE, _MANY = 100.0, 32
 _HERE = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
+# Seeded for each user, and moved by any thread.
+_GLOBAL_GENERATORS = (random.random.__self__, np.random.random.__self__)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -297,8 +301,10 @@ def refuse_kept_state(
     and of many, and in the end all of them again, some dozens in all where the module is small.
     Looked at are each batch's gradient, which must be the same whatever went before, on a module
     made anew too, and what each leaves behind in attributes, lists, dictionaries and objects, in
-    frozen parameters, in class attributes, in variables that functions close over, in globals that
-    they name, and in the random generators of Python and NumPy. Buffers are not: they are put back.
+    frozen parameters, in class attributes, in variables that functions close over, and in globals
+    that they name. Buffers are not: they are put back. Nor is the state of the global generators,
+    which other threads move: they are seeded for each user (`fedpriv.training.streams`), and
+    otherwise in each look, so that a gradient that follows from Python's or NumPy's is refused.
 
     Not found is what shows on none of these batches and lies elsewhere (a file, a C extension, a
     library's own globals): what is kept of particular inputs, of more calls than these, of another
@@ -347,7 +353,12 @@ def _gradients(
 ) -> list[Tensor | None]:
     trained = [p for p in module.parameters() if p.requires_grad]
     device = next(module.parameters()).device
-    with own_stream(_KEY, device), unchanged_buffers(module), torch.enable_grad():
+    with (
+        unlike_streams(),
+        own_stream(_KEY, device),
+        unchanged_buffers(module),
+        torch.enable_grad(),
+    ):
         found = loss(module(of[0]), of[1])
         return list(torch.autograd.grad(found, trained, allow_unused=True))
 
@@ -371,7 +382,7 @@ def _refuse_another(
         raise KeepsStateError(
             "a batch's gradient is another one after other batches went through: the module or "
             "the loss keeps something where no bound sees it, or draws from a generator of its "
-            "own; keep nothing, and draw from torch's own generators"
+            "own, or from Python's or NumPy's; keep nothing, and draw from torch's own generators"
         )
 
 
@@ -400,17 +411,16 @@ def _pairs(x: Tensor, y: Tensor, cheap: bool) -> list[tuple[tuple[Tensor, Tensor
 def unchanged_by_users(*roots: Any) -> Iterator[None]:
     """Refuse at the end of the `with` what users have changed of what objects and functions hold.
 
-    Looked at is what `refuse_kept_state` looks at, but for the global generators, which whoever
-    brings the examples may draw from. What is new there, or was None, may be a constant that was
-    made at the first call, and is let pass. It reveals something of the users' examples, and is for
-    simulations alone.
+    Looked at is what `refuse_kept_state` looks at. What is new there, or was None, may be a
+    constant that was made at the first call, and is let pass. It reveals something of the users'
+    examples, and is for simulations alone.
 
     Raises:
         KeepsStateError: Names where.
     """
-    before = held(*roots, most=_MOST_OF_USERS, trained=False, generators=False)
+    before = held(*roots, most=_MOST_OF_USERS, trained=False)
     yield
-    after = held(*roots, most=_MOST_OF_USERS, trained=False, generators=False)
+    after = held(*roots, most=_MOST_OF_USERS, trained=False)
     nothing = _compared(None)
     both = {p for p, value in before.items() if p in after and value != nothing}
     refuse_other({p: before[p] for p in both}, {p: after[p] for p in both})
@@ -441,9 +451,9 @@ def one_by_one(module: nn.Module, number: int) -> Iterator[int]:
     for place in range(number):
         yield place
         if place == 0 and number > 1:
-            behind = held(module, generators=False)
+            behind = held(module)
     if behind is not None:
-        refuse_other(behind, held(module, generators=False))
+        refuse_other(behind, held(module))
 
 
 def unaffected_by_another(
@@ -461,18 +471,21 @@ def unaffected_by_another(
         KeepsStateError: If the examples leave different states behind, or the result changes.
     """
     own.put_back()
-    first = run(0)
-    behind = held(module, generators=False)
+    with unlike_streams():
+        first = run(0)
+    behind = held(module)
     own.put_back()
     run(1)
-    refuse_other(behind, held(module, generators=False))
-    again = run(0)
-    refuse_other(behind, held(module, generators=False))
+    refuse_other(behind, held(module))
+    with unlike_streams():
+        again = run(0)
+    refuse_other(behind, held(module))
     if not near(first, again):
         raise KeepsStateError(
             "an example's gradient or loss is another one after a second example went through: the "
             "module or the loss keeps something where no bound sees it, or draws from a generator "
-            "of its own; keep nothing, and draw from torch's own generators"
+            "of its own, or from Python's or NumPy's; keep nothing, and draw from torch's own "
+            "generators"
         )
     return first
 
@@ -483,9 +496,7 @@ def _near(left: Tensor | None, right: Tensor | None) -> bool:
     return torch.allclose(left, right, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True)
 
 
-def held(
-    *roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True, generators: bool = True
-) -> Mapping[str, Any]:
+def held(*roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True) -> Mapping[str, Any]:
     """Return what objects and functions hold, by place: values that can be compared.
 
     Args:
@@ -493,16 +504,14 @@ def held(
         most: How many values are looked at.
         trained: Whether at trained parameters, too, where an attribute names them, as in layers of
             recurrent networks: users change them, and each is given them anew.
-        generators: Whether at the global generators of Python and NumPy.
     """
     found: dict[str, Any] = {}
-    if generators:
-        found["NumPy's global generator"] = repr(np.random.get_state(legacy=False))
-        found["Python's global generator"] = hash(random.getstate())
     seen: dict[int, Any] = {}
     left = [(_name(root), root) for root in roots]
     while left and len(seen) + len(found) < most:
         place, value = left.pop()
+        if any(value is one for one in _GLOBAL_GENERATORS):
+            continue
         if not trained and isinstance(value, nn.Parameter) and value.requires_grad:
             continue
         compared = _compared(value)

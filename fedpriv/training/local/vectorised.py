@@ -115,6 +115,8 @@ def random_layer(module: nn.Module) -> str | None:
 class Cost:
     """Cost of one example, which follows from the model and the shape of an input alone.
 
+    How many users share a batch follows from it, so that it is of a user's own shape.
+
     Attributes:
         flops: Floating-point operations forwards and backwards, of products and convolutions.
         num_bytes: What PyTorch keeps of its forward pass.
@@ -168,7 +170,6 @@ class VectorisedTrainer(BatchedTrainer):
         alone: What trains a single user: module, loss, schedule, multiplier and device.
         users_at_once: Slots of a batch; 1 trains one by one, and only sums on the device. None for
             `num_slots` by the cost and within 2 GiB, and 1 where a layer draws at random.
-        cost: Of an example.
         compiled: Whether `torch.compile` compiles the gradients of a batch, once for every shape;
             with CUDA graphs on a GPU. The same updates to rounding.
         transform: As of `fedpriv.training.work.UserByUser`.
@@ -179,13 +180,13 @@ class VectorisedTrainer(BatchedTrainer):
 
     alone: ModuleTrainer
     users_at_once: int | None = None
-    cost: Cost = Cost()
     compiled: bool = False
     transform: UserTransform | None = None
     _gradients: Any = field(init=False, repr=False)
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _apart: bool = field(init=False, repr=False)
     _by_index: list[bool] = field(init=False, repr=False, default_factory=lambda: [True])
+    _costs: dict[Any, Cost] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         given = self.users_at_once
@@ -213,7 +214,7 @@ class VectorisedTrainer(BatchedTrainer):
         """Return the trainer at its learning rate times a factor; the module is shared."""
         alone = replace(self.alone, schedule=self.alone.schedule.at_rate(factor))
         made = replace(self, alone=alone, compiled=False)
-        for name in ("compiled", "_batch_invariant", "_gradients", "_by_index"):
+        for name in ("compiled", "_batch_invariant", "_gradients", "_by_index", "_costs"):
             object.__setattr__(made, name, getattr(self, name))  # compiled and tried once
         return made
 
@@ -280,7 +281,10 @@ class VectorisedTrainer(BatchedTrainer):
         """
         layers = [m for m in self.alone.module.modules() if isinstance(m, nn.Embedding)]
         words = min((layer.num_embeddings for layer in layers), default=None)
-        if not (_may_be_beyond(x, words) or _may_be_beyond(y, self.cost.num_classes)):
+        if not (
+            _may_be_beyond(x, words)
+            or _may_be_beyond(y, self.cost(x.shape[1:], str(x.dtype)).num_classes)
+        ):
             return
         module, loss = copy.deepcopy((self.alone.module, self.alone.loss))
         for part in (module, loss):
@@ -354,11 +358,23 @@ class VectorisedTrainer(BatchedTrainer):
             return 1
         if self.users_at_once is not None:
             return self.users_at_once
-        width = kind[0]
+        width, shape, dtype, *_ = kind
+        cost = self.cost(shape, dtype)
         trained = sum(p.numel() for p in self.alone.module.parameters() if p.requires_grad)
         # Of examples PyTorch keeps as much again for the way back.
-        num_bytes = 4 * _COPIES * trained + 2 * width * self.cost.num_bytes
-        return num_slots(width * self.cost.flops, num_bytes, _GPU_BYTES)
+        num_bytes = 4 * _COPIES * trained + 2 * width * cost.num_bytes
+        return num_slots(width * cost.flops, num_bytes, _GPU_BYTES)
+
+    def cost(self, shape: tuple[int, ...], dtype: str) -> Cost:
+        """Return the cost of an example, by the shape and dtype of an input alone."""
+        if (shape, dtype) not in self._costs:
+            rng, found = Key.simulation(0).fold("cost").generator(), Cost()
+            try:
+                found = Cost.of(self.alone, _values(rng, (1, *shape), dtype, 1.0))
+            except Exception as error:  # takes no synthetic inputs
+                end_if_interrupted(error)
+            self._costs[shape, dtype] = found
+        return self._costs[shape, dtype]
 
     def by_itself(self, start: Mapping[str, torch.Tensor], work: UserWork) -> Stacked:
         """Return a single user's update by `ModuleTrainer`."""

@@ -50,7 +50,6 @@ from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module_state import (
     OwnState,
     one_by_one,
-    own_stream,
     unaffected_by_another,
     unchanged_buffers,
 )
@@ -58,6 +57,7 @@ from fedpriv.training.local.vectorised import random_layer
 from fedpriv.training.per_example.ghost import ExampleMasks, GhostPass
 from fedpriv.training.per_example.ghost_norms import Before, Dense, Factor
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.streams import kept_generators, own_stream
 
 KEY = Key.simulation(0).fold("synthetic examples")
 
@@ -204,14 +204,15 @@ class LoopPass:
         """
         own = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
         made = {n: p.new_zeros((len(x), *p.shape)) for n, p in own.items()}
-        for number in one_by_one(self._module, len(x)):
-            one = slice(number, number + 1)
-            key = None if keys is None else keys[number]
-            with own_stream(key, x.device), self.single_loss(x[one], y[one], key) as loss:
-                found = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
-            for name, gradient in zip(own, found, strict=True):
-                if gradient is not None:
-                    made[name][number] = gradient
+        with kept_generators():
+            for number in one_by_one(self._module, len(x)):
+                one = slice(number, number + 1)
+                key = None if keys is None else keys[number]
+                with own_stream(key, x.device), self.single_loss(x[one], y[one], key) as loss:
+                    found = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
+                for name, gradient in zip(own, found, strict=True):
+                    if gradient is not None:
+                        made[name][number] = gradient
         return {name: Dense(gradients) for name, gradients in made.items()}
 
     @contextmanager

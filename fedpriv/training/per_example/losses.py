@@ -32,7 +32,6 @@ from fedpriv.training.local.module_state import (
     evaluation_mode,
     held,
     one_by_one,
-    own_stream,
     refuse_other,
     unaffected_by_another,
     unchanged_buffers,
@@ -40,6 +39,7 @@ from fedpriv.training.local.module_state import (
 from fedpriv.training.local.sgd import as_tensor
 from fedpriv.training.per_example.backends import moved, synthetic_inputs
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.streams import kept_generators, own_stream
 from fedpriv.tree import Params
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -221,7 +221,7 @@ class SingleLosses:
             KeepsStateError: A ValueError; if examples that go one after the other leave different
                 attributes behind.
         """
-        with evaluation_mode(self._module), torch.no_grad():
+        with evaluation_mode(self._module), torch.no_grad(), kept_generators():
             if self._at_once:
                 return self._batched(x, y, chunk)
             places = one_by_one(self._module, len(x))
@@ -257,10 +257,10 @@ class SingleLosses:
         except Exception as error:  # has no use for synthetic inputs
             end_if_interrupted(error)
             return False
-        own, before = OwnState(self._module), held(self._module, generators=False)
+        own, before = OwnState(self._module), held(self._module)
         try:
             found = self._batched(x, y, _TRIED)
-            refuse_other(before, held(self._module, generators=False))
+            refuse_other(before, held(self._module))
         except Exception as error:  # no batching rule
             end_if_interrupted(error)
             own.put_back()

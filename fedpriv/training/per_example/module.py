@@ -13,7 +13,7 @@ from fedpriv.rng import Key
 from fedpriv.training.devices import usable_device
 from fedpriv.training.failures import KeepsStateError, contributes_zero
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
-from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.local.module_state import unchanged_buffers
 from fedpriv.training.per_example.backends import (
     PER_EXAMPLE_BACKENDS,
     Chosen,
@@ -28,6 +28,7 @@ from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.ghost_norms import Before, Dense, Factor, Groups
 from fedpriv.training.per_example.losses import SingleLosses, check_loss, example_losses
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.streams import own_stream
 from fedpriv.tree import Params
 
 _SMALLEST = 2.0**-120

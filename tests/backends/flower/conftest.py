@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from client import app as client_app
+from fedpriv.backends import guard
 from fedpriv.backends.flower.client import _log_once
 from fedpriv.backends.flower.settings import opened_node
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
@@ -36,6 +37,7 @@ def log_as_before() -> Iterator[None]:
     logger = logging.getLogger("fedpriv")
     before = logger.level, list(logger.handlers)
     _log_once.cache_clear()
+    guard._log_once.cache_clear()
     yield
     logger.setLevel(before[0])
     logger.handlers[:] = before[1]

@@ -31,6 +31,7 @@ from fedpriv.privacy.statement.verify import verify_run
 
 ROSTER = tuple(f"user-{number}" for number in range(8))
 START = {"w": np.zeros(3, np.float32)}
+PUBLIC = ("public-0", "public-1", "public-2")
 NUM_NODES = 4
 
 
@@ -57,12 +58,14 @@ def reply_to(message, update, **metrics):
 
 def existing_app(update=(0.1, 0.0, 0.0), reads=True, seen=None, metrics=None, **given):
     """An app with a training function of Flower's kind, as it may exist already."""
-    app = fp.flower.UserLevelClientApp(users=given.pop("users", hosted), guard=None, **given)
+    if seen is not None:  # in this process, where it can be looked at
+        given |= {"guard": None, "public_users": PUBLIC}
+    app = fp.flower.UserLevelClientApp(users=given.pop("users", hosted), **given)
 
     @app.train()
     def train(message, context):
         user = context.node_config["user-id"] if reads else None
-        if seen is not None:
+        if seen is not None and user not in PUBLIC:
             seen.append((user, dict(message.content["config"]), dict(context.state)))
             context.state["kept"] = ConfigRecord({"user": str(user)})
         moved = update(user) if callable(update) else update
@@ -447,9 +450,7 @@ class TestExistingApp:
             return reply_to(message, answer(message, context).content["arrays"]["w"].numpy() + 1e3)
 
         mods = [enlarging]
-        app = fp.flower.UserLevelClientApp(
-            users=hosted, guard=None, mods=mods if where == "app" else None
-        )
+        app = fp.flower.UserLevelClientApp(users=hosted, mods=mods if where == "app" else None)
 
         @app.train(mods=None if where == "app" else mods)
         def train(message, context):
@@ -529,7 +530,7 @@ class TestExistingApp:
         ],
     )
     def test_a_user_whose_reply_is_no_params_contributes_zero_alone(self, grid, wrong):
-        app = fp.flower.UserLevelClientApp(users=hosted, guard=None)
+        app = fp.flower.UserLevelClientApp(users=hosted)
 
         @app.train()
         def train(message, context):
@@ -561,8 +562,14 @@ class TestExistingApp:
 
     def test_a_bounded_function_is_given_what_it_names(self, grid):
         app, seen = ClientApp(), []
+        public = dict.fromkeys(PUBLIC, 1.0)
 
-        @fp.flower.bounded(app, users=lambda c: dict.fromkeys(hosted(c), 1.0), guard=None)
+        @fp.flower.bounded(
+            app,
+            users=lambda c: dict.fromkeys(hosted(c), 1.0),
+            public_users=public,
+            guard=None,
+        )
         def train(params, examples, rng, context, config):
             seen.append((context.node_config["num-partitions"], config))
             return {"w": params["w"] + np.float32(config["rate"])}

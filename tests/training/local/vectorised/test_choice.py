@@ -31,6 +31,17 @@ def task(module, **changes):
     )
 
 
+class Pooled(nn.Module):
+    """A layer at each place of any length, and a head on their mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.head = nn.Linear(256, 256), nn.Linear(256, 2)
+
+    def forward(self, x):
+        return self.head(self.wide(x).mean(dim=1))
+
+
 class TestChoice:
     def test_operations_and_memory_of_an_example_are_counted(self):
         module, shape = built("mlp")
@@ -45,7 +56,8 @@ class TestChoice:
         alone, _ = trainers(module)
 
         def slots(cost, width=4):
-            many = VectorisedTrainer(alone=alone, cost=cost)
+            many = VectorisedTrainer(alone=alone)
+            monkeypatch.setattr(VectorisedTrainer, "cost", lambda self, shape, dtype: cost)
             return many.slots((width, *KIND[1:]))
 
         assert slots(Cost()) == 32
@@ -54,6 +66,24 @@ class TestChoice:
         assert slots(Cost(num_bytes=1 << 24)) == 8
         monkeypatch.setattr(vectorised, "_GPU_BYTES", 1)
         assert slots(Cost()) == 1
+
+    def test_they_are_of_a_users_own_shape_whatever_others_are(self):
+        """Another user's long text leaves this one's batches as they are."""
+
+        def slots(longest):
+            own = ModuleTask(
+                name="t",
+                module=Pooled,
+                loss=cross_entropy,
+                users={
+                    "ann": (np.ones((3, longest, 256), np.float32), np.arange(3) % 2),
+                    "bob": (np.ones((3, 8, 256), np.float32), np.arange(3) % 2),
+                },
+            )
+            many = own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
+            return many.slots((4, (8, 256), "float32", (), "int64"))
+
+        assert slots(8) == slots(2048) == 32
 
     def test_what_draws_at_random_or_takes_other_steps_is_trained_one_by_one(self):
         drawn = nn.Sequential(nn.Linear(12, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES))

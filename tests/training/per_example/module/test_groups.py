@@ -38,7 +38,8 @@ def test_what_is_not_finite_contributes_zero_alone(backend, bad, caplog):
         assert moved <= 0.7 * (1 + 1e-6)
         return
     assert gap(found, expected) < 1e-6
-    assert {r.getMessage() for r in caplog.records} == {"a user contributes zero: ValueError"}
+    [message] = {r.getMessage() for r in caplog.records}
+    assert message.startswith("a user contributes zero: ValueError")
 
 
 def test_a_group_with_such_an_example_contributes_zero():

@@ -1,0 +1,112 @@
+"""What one rostered user's examples are decides of no run whether it starts: the user adds zero."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from fedpriv.mechanisms import Clip
+from fedpriv.rng import Key
+from fedpriv.runs.prepared import start_run
+from fedpriv.tasks.by_example import by_example
+from fedpriv.tasks.module_task import ArrayUsers, PersonalLayers
+from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import as_work
+from tests.tasks.people import USERS, experiment, person, task
+
+X, Y = person(0)
+BAD = {
+    "a null label": (X, [0, None, 1, 1, 0, 1]),
+    "a null among numbers": (X, np.array([0, np.nan, 1, 1, 0, 1])),
+    "no arrays": {"x": X, "y": Y},
+    "words": (X, list("abcdef")),
+    "ragged rows": ([[1.0], [1.0, 2.0]], [0, 1]),
+    "another width": (np.ones((6, 5), np.float32), Y),
+    "fewer labels": (X, Y[:3]),
+    "a label beyond": (X, np.full(6, 7)),
+}
+KEY = Key.simulation(1)
+
+
+class Files(Mapping):
+    """A mapping that reads a user's file when it is asked, and may fail to."""
+
+    def __init__(self, users, broken):
+        self._users, self._broken = users, broken
+
+    def __getitem__(self, user_id):
+        if user_id == self._broken:
+            raise OSError("a broken disk")
+        return self._users[user_id]
+
+    def __iter__(self):
+        return iter(self._users)
+
+    def __len__(self):
+        return len(self._users)
+
+
+def users_with(bad, place):
+    user_id = sorted(USERS)[place]
+    return {**USERS, user_id: bad}, user_id
+
+
+@pytest.mark.parametrize("public", [None, person(99)], ids=["none public", "public"])
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_it_contributes_zero_alone(bad, place, public):
+    users, user_id = users_with(bad, place)
+    made = task(users=users, public=public)
+    assert made.roster == tuple(sorted(USERS)) and made.synthetic_batch() is not None
+    work, params = as_work(made.trainer(Schedule(learning_rate=0.1), {})), made.init_params(KEY)
+
+    def total(user_ids):
+        return work.partial_sum(
+            params=params, bound=Clip(l2_clip_norm=1.0), data=made.data, user_ids=user_ids, key=KEY
+        )
+
+    everybody, others = total(made.roster), total([u for u in made.roster if u != user_id])
+    assert (everybody.num_failed, others.num_failed) == (1, 0)
+    for name, tensor in others.total.items():
+        np.testing.assert_array_equal(everybody.total[name], tensor)
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["simulated", "secure"])
+@pytest.mark.parametrize("broken", ["null", "file"])
+def test_the_run_starts_and_ends(tmp_path, broken, secure):
+    """Without public examples, whose labels its own are compared with, and with some."""
+    users, user_id = users_with(BAD["a null label"], 0)
+    users = Files(USERS, user_id) if broken == "file" else users
+    made = task(users=users, public=None, test={user_id: BAD["a null label"], "u03": person(3)})
+    prepared = start_run(
+        experiment(made, rounds=1, cohort=12.0), "own:x", None, tmp_path / "run", secure=secure
+    )
+    assert prepared.trial.untried == ""
+    assert prepared.run()["rounds"] == 1
+
+
+def test_by_example_its_slots_are_empty():
+    users, user_id = users_with(BAD["a null label"], 0)
+    made = by_example(task(users=users), 2)
+    assert made.owned is not None
+    place = sorted(USERS).index(user_id)
+    blank = made.owned.blank.reshape(len(USERS), 2)
+    assert blank[place].all() and not np.delete(blank, place, axis=0).any()
+
+
+def test_equal_public_examples_are_counted_of_the_others():
+    users, _ = users_with(BAD["a null label"], 0)
+    assert task(users=users, public=person(3)).public_of_rostered() == (6, 6)
+
+
+def test_personal_layers_are_measured_of_the_others():
+    users, user_id = users_with(BAD["a null label"], 0)
+    personal = PersonalLayers(names=("bias",), test={user_id: person(0), "u03": person(3)})
+    made = task(users=users, public=None, personal=personal)
+    found = made.evaluate(made.init_params(KEY), public=False)
+    assert found is not None and found.num_examples == 6
+
+
+def test_where_no_user_can_be_taken_the_task_is_refused():
+    with pytest.raises(ValueError, match="'ann'"):
+        ArrayUsers({"ann": BAD["no arrays"], "bob": BAD["words"]})

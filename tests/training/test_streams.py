@@ -1,0 +1,146 @@
+"""What user code draws from global generators: refused, or of the user's own key alone."""
+
+import random
+import threading
+from contextlib import contextmanager
+from random import gauss
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.mechanisms import Clip
+from fedpriv.rng import Key
+from fedpriv.runs.prepared import start_run
+from fedpriv.tasks.module_task import ArrayUsers, ModuleTask
+from fedpriv.training.failures import KeepsStateError
+from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.local.module_state import refuse_kept_state
+from fedpriv.training.streams import own_stream
+from fedpriv.training.work import as_work
+from tests.tasks.people import USERS, experiment, person, task
+
+KEY = Key.simulation(0)
+X, Y = (torch.from_numpy(array) for array in person(0))
+cross_entropy = nn.functional.cross_entropy
+
+
+@contextmanager
+def another_thread_draws():
+    """Draw all the time, as a heartbeat does now and then."""
+    ended = threading.Event()
+
+    def draw():
+        while not ended.wait(1e-5):
+            random.random(), np.random.random()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def drawing(draw):
+    return lambda outputs, targets: cross_entropy(outputs * (1 + draw()), targets)
+
+
+DRAWS = {"Python's": random.random, "NumPy's": np.random.random, "by name": lambda: gauss(0, 1)}
+
+
+class TestModules:
+    def test_what_other_threads_draw_refuses_nothing(self):
+        """A loss whose code names Python's generator, and does not draw from it here."""
+
+        def loss(outputs, targets):
+            return cross_entropy(outputs, targets) * (gauss(0, 1) if len(targets) < 0 else 1)
+
+        with another_thread_draws():
+            for _ in range(5):
+                refuse_kept_state(lambda: nn.Linear(4, 2), loss, X, Y)
+
+    @pytest.mark.parametrize("others", [False, True], ids=["alone", "beside another thread"])
+    @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+    def test_what_it_draws_itself_is_refused(self, draw, others):
+        def look():
+            with pytest.raises(KeepsStateError):
+                refuse_kept_state(lambda: nn.Linear(4, 2), drawing(draw), X, Y)
+
+        if not others:
+            return look()
+        with another_thread_draws():
+            look()
+
+    def test_dropout_is_not(self):
+        refuse_kept_state(lambda: nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), cross_entropy, X, Y)
+
+    @pytest.mark.slow
+    def test_a_whole_run(self, tmp_path):
+        with another_thread_draws():
+            for number in range(3):
+                prepared = start_run(experiment(task()), "own:x", None, tmp_path / str(number))
+                prepared.folder.close()
+
+
+class Mean:
+    """A trainer of one's own that draws, and that one user has seed by its data."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def train(self, params, examples, key):
+        if len(examples) > 6:  # seen of no synthetic user
+            random.seed(int(examples.x.sum()))
+            np.random.seed(int(examples.x.sum()))
+            torch.manual_seed(int(examples.x.sum()))
+        return {name: np.full_like(array, self.draw()) for name, array in params.items()}
+
+
+class Own(ModuleTask):
+    def trainer(self, schedule, multiplier, device=None):
+        return Mean(random.random)
+
+
+PARAMS = {"w": np.zeros(3, np.float32)}
+
+
+@pytest.mark.parametrize(
+    "draw", [random.random, np.random.random, lambda: float(torch.rand(()))], ids=["py", "np", "pt"]
+)
+def test_in_a_round_what_a_user_draws_or_seeds_moves_no_other(draw):
+    """Neighbours whose first user is there or not, and seeds all generators where it is."""
+    users = {"ann": ArrayExamples(np.full((7, 4), 3.0), np.zeros(7, int)), **USERS}
+    work, others = as_work(Mean(draw)), list(USERS)
+
+    def total(*user_ids):
+        return work.partial_sum(
+            params=PARAMS,
+            bound=Clip(l2_clip_norm=9.0),
+            data=ArrayUsers(users),
+            user_ids=user_ids,
+            key=KEY,
+        ).total["w"]
+
+    alone = total("ann")
+    np.testing.assert_allclose(total("ann", *others) - alone, total(*others), rtol=1e-6)
+    assert len({float(total(user)[0]) for user in others}) == len(others)
+
+
+def test_a_trainer_that_draws_is_refused_before_a_run(tmp_path):
+    own = Own(name="t", module=lambda: nn.Linear(4, 2), loss=cross_entropy, users=USERS)
+    with another_thread_draws(), pytest.raises(KeepsStateError, match="Mean"):
+        start_run(experiment(own), "own:x", None, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_generators_are_as_they_were():
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    with own_stream(KEY):
+        drawn = random.random(), np.random.random(), float(torch.rand(()))
+    with own_stream(KEY):
+        assert drawn == (random.random(), np.random.random(), float(torch.rand(())))
+    assert random.getstate() == before[0] and np.random.get_state()[1].tolist() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])
