@@ -236,7 +236,9 @@ def train(
     root = Key.secure() if keeping.secure else Key.simulation(keeping.seed)
     backend.check_mode(root.mode)  # before anything is written or charged
     plan, state = components.plan, first_state(components, root)
-    facts: dict[str, Any] = {**(stated or {}), KEY: list(gaps)}
+    facts: dict[str, Any] = {
+        **(stated or {}), KEY: list(gaps), "backend": backend.describe()["name"],
+    }  # fmt: skip
     if not keeping.secure:
         described = next(iter(stated.values())) or None if stated else None
         if start_sha256 is not None:
