@@ -247,5 +247,5 @@ def connect(
         settings.round_deadline,
     )
     return GridBackend(
-        exchange=exchange, registry=registry, settings=settings, known=set(registry.nodes)
+        exchange=exchange, registry=registry, settings=settings, known=set(registry.names)
     )
