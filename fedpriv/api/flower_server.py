@@ -88,7 +88,7 @@ def _main(grid: Grid, context: Context) -> None:
         backend = connect(grid, roster, settings, plan=plan)
         found = backend.registry.node_of
         status.registered(nodes=len(set(found.values())), users=len(found))
-        measuring = replace(backend, measure=measure_of(task))
+        measuring = replace(backend, measure=measure_of(task), on_online=status.online)
 
         def report(record: RoundRecord) -> None:
             _LOG.info("%s", round_line(record, next(iter(task.measures), None)))

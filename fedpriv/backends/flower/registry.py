@@ -36,6 +36,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import naming_plan, reason_of
+from fedpriv.backends.flower.waiting import Every, some, some_nodes
 from fedpriv.untrusted_text import MOST_ID_CHARS, check_ids, plain
 
 _LOG = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ def register(
     contested: set[str] = set()
     failed: set[int] = set()
     may_host: dict[int, frozenset[str]] = {}  # of every node that appeared
-    seen = _Seen(keys=keys)
+    seen, notices, began = _Seen(keys=keys), Every(), clock()
     complete_since: float | None = None
 
     def note_failed(reason: str, node_id: int) -> None:
@@ -178,6 +179,16 @@ def register(
         lost = frozenset[str]().union(*(may_host.get(node_id, ()) for node_id in failed))
         others = may_host.keys() - failed
         return bool(failed) and missing <= lost and not (keys is None and others)
+
+    def waiting() -> None:
+        """Say that users are waited for, and nothing of how many were found."""
+        if notices.due(clock() - began):
+            _LOG.info(
+                "waiting for the roster's users for %d s, at most %g (register-seconds)%s",
+                clock() - began,
+                seconds,
+                seen.described(),
+            )
 
     def complete() -> bool:
         return len(node_of) + len(contested) == len(wanted)
@@ -214,6 +225,7 @@ def register(
             most_bytes=_MOST_BYTES + 4 * MOST_ID_CHARS * len(wanted),
             on_error=lambda reply: note_failed(reason_of(reply), reply.metadata.src_node_id),
             enough=enough,
+            on_wait=lambda age, pending: waiting(),
         )
         for reply in replies:
             node_id = reply.metadata.src_node_id
@@ -237,6 +249,7 @@ def register(
             missing = wanted - node_of.keys() - contested
             _check_missing(seen, missing, contested, len(wanted), allow_missing)
             break
+        waiting()
         exchange.sleep(min(poll_seconds, max(0.0, deadline - clock())))
     unknown = [node_id for node_id, users in may_host.items() if not users]
     notify(exchange.grid, "roster", +seen.unlisted)
@@ -288,6 +301,19 @@ class _Seen:
             for (node_id, name), number in self.foreign.items()
         ]
 
+    def described(self) -> str:
+        """Return which nodes there are, and what of them is still to come."""
+        asked = self.names.keys() - self.claims.keys()
+        parts = [f"{len(self.claims)} of {len(self.names)} nodes that appeared have answered"]
+        if asked:
+            parts.append(f"not {some_nodes(asked, self.names)}")
+        if self.keys is not None:
+            there = {name.rpartition(", ")[0] for name in self.names.values()}
+            away = sorted({one.name for one in self.keys.values()} - there)
+            if away:
+                parts.append(f"of node-users {some(away)} did not appear")
+        return "".join(f"; {part}" for part in parts)
+
     def twice(self, contested: Iterable[str]) -> str:
         """Return which nodes claim the same users, and how many."""
         claims = {node_id: frozenset(users) for node_id, users in self.claims.items()}
@@ -295,17 +321,10 @@ class _Seen:
             tuple(node_id for node_id, users in claims.items() if user_id in users)
             for user_id in contested
         )
-        return _some(
+        return some(
             f"{number} by {' and by '.join(self.names[node_id] for node_id in nodes)}"
             for nodes, number in by_nodes.most_common()
         )
-
-
-def _some(phrases: Iterable[str]) -> str:
-    """Return the first few phrases, and how many more there are."""
-    found = list(phrases)
-    more = len(found) - _MAX_EXAMPLES
-    return ", ".join(found[:_MAX_EXAMPLES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _check_contested(seen: _Seen, contested: Collection[str], num_users: int) -> None:
@@ -338,18 +357,18 @@ def _check_missing(
     )
     if seen.keys is not None:
         bound = seen.by_holder(missing).most_common()
-        text += f": {_some(f'{number} of {name}' for name, number in bound)} by node-users"
+        text += f": {some(f'{number} of {name}' for name, number in bound)} by node-users"
     if 0 < len(seen.hosted) <= _MAX_EXAMPLES:
         hosted = ", ".join(map(str, sorted(seen.hosted.values(), reverse=True)))
         text += f"; those that answered host {hosted} rostered users"
     if contested:
         text += f"; {len(contested)} others are claimed by two nodes ({seen.twice(contested)})"
     if foreign := seen.foreign_claims():
-        text += f"; {_some(foreign)}"
+        text += f"; {some(foreign)}"
     strangers = [node_id for node_id in +seen.unlisted if not seen.hosted[node_id]]
     if strangers:
         text += (
-            f"; no user of {_some(seen.names[node_id] for node_id in strangers)} is on the roster: "
+            f"; no user of {some(seen.names[node_id] for node_id in strangers)} is on the roster: "
             "ids by another key (people.key), other names or another corpus"
         )
     failures = seen.failures
