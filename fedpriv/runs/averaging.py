@@ -276,7 +276,8 @@ def train(
             noise=noise_root(root, facts),
         )
         for record, state in played:
-            tell(round_line(record))
+            spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
+            tell(round_line(record, epsilon=spent.value if plan.is_private else None))
             on_round(state.round_num, state.params)
         spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
         if folder is not None:

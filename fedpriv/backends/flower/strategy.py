@@ -142,8 +142,9 @@ class GridBackend(Backend):
                 total.add(reply.content, num_users=len(asked))
                 del reply  # before the next one is pulled
             if dropped := counts - before:
-                numbers = order.round_num, order.attempt, dict(dropped)
-                log_of_users(_LOG, logging.WARNING, "round %d, attempt %d: %s", *numbers)
+                counted = ", ".join(f"{number} {kind}" for kind, number in dropped.items())
+                numbers = order.round_num, order.attempt, counted
+                log_of_users(_LOG, logging.WARNING, "round %d, attempt %d: answers %s", *numbers)
         # Nodes that are away may come back: a round without them is no failure of all users.
         none_arrived = total.num_added == 0 and (dropped["missing"] or dropped["late"])
         if order.key.mode == "secure" or none_arrived:

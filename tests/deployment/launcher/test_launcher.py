@@ -324,3 +324,16 @@ def test_a_supernode_waits_for_a_client_app_and_leaves_when_none_asks_any_more(t
     clock.sleep(20.0)
     with pytest.raises(ClientGoneError):
         clients.check()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--runtime-api-address", "supernode-1"], "supernode-1"),
+        (["--runtime-api-address", "h:9094", "--users", "/not/there"], "/not/there"),
+        (["--runtime-api-address", "h:9094", "--data", "/not/there"], "/not/there"),
+    ],
+)
+def test_a_launcher_refuses_at_once_what_it_would_try_for_ever(words, named, monkeypatch):
+    monkeypatch.setattr("fedpriv.deploy.launcher.superexec", lambda *given: None)
+    assert named in refusal("superexec", "--insecure", *words)
