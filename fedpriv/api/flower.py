@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +24,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.app.exception import AppExitException
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -32,6 +34,7 @@ from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.messages import reason_of
 from fedpriv.backends.flower.settings import client_app, read_out
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, connect
+from fedpriv.experiments.user_code import one_line
 from fedpriv.privacy.plan import Plan, plan_digest
 from fedpriv.transform import Transform
 from fedpriv.tree import Params
@@ -52,6 +55,57 @@ __all__ = [
 _LOG = logging.getLogger("fedpriv.server")
 _MOST_METRICS = 1 << 20  # bytes of a node's metrics
 _WEIGHT = "num-examples"
+
+
+class MistakeError(AppExitException, ValueError):
+    """A user's mistake; Flower lists the run as failed, with this as the reason."""
+
+    exit_code = 3  # one of those that Flower does not explain
+
+
+class LoggedAlready(logging.Filter):
+    """Leaves out Flower's log records of a failure that was logged in one line.
+
+    That is the traceback of it, and an exit code with the address of a page that explains codes.
+
+    Args:
+        failed: The failure.
+    """
+
+    def __init__(self, failed: Exception) -> None:
+        super().__init__()
+        self._failed = failed
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is about something else."""
+        logged = record.exc_info[1] if record.exc_info else None
+        return logged is not self._failed and not record.getMessage().startswith("Exit Code: ")
+
+
+@contextmanager
+def ended_in_one_line(grid: Grid) -> Generator[None]:
+    """End the app with one line on a user's mistake; a fault of the program is raised.
+
+    Args:
+        grid: Of Flower's kind: whatever is raised on another one is left as it is.
+
+    Raises:
+        MistakeError: When the line was logged; of it Flower logs nothing, and lists the run,
+            deployed or simulated, as failed.
+        Exception: What was raised, if it is a fault, or on another grid.
+    """
+    try:
+        yield
+    except Exception as raised:
+        line = one_line(raised)
+        if line is None or not type(grid).__module__.startswith("flwr."):
+            raise
+        _LOG.error("%s", line)
+        failed = MistakeError(line)
+        logging.getLogger("flwr").addFilter(LoggedAlready(failed))
+    else:
+        return
+    raise failed from None
 
 
 def server_app() -> ServerApp:
@@ -167,7 +221,8 @@ class UserLevelStrategy(Strategy):
     ) -> UserLevelResult:
         """Train to the end of the plan, and return what was released.
 
-        The log has the plan and its ε, the run folder, and a line a round.
+        The log has the plan and its ε, the run folder, and a line a round. A mistake ends Flower's
+        own processes with a line, too.
 
         Args:
             grid: Flower's.
@@ -184,6 +239,27 @@ class UserLevelStrategy(Strategy):
             ValueError: For another number of rounds, arrays that are not float32, or what
                 `fedpriv.averaging` and `connect` refuse, such as ids that are no strings.
         """
+        with ended_in_one_line(grid):
+            return self._started(
+                grid,
+                initial_arrays,
+                num_rounds,
+                timeout,
+                train_config,
+                evaluate_config,
+                evaluate_fn,
+            )
+
+    def _started(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> UserLevelResult:
         from fedpriv.runs.averaging import averaging
         from fedpriv.runs.records import figures_as_json
 

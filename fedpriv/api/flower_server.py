@@ -8,15 +8,14 @@ kill. Evaluation is central, on the server's own copy of the data.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from flwr.app import Context
-from flwr.app.exception import AppExitException
 from flwr.serverapp import Grid, ServerApp
 
+from fedpriv.api.flower import ended_in_one_line
 from fedpriv.backends.backend import Backend
 from fedpriv.backends.flower.client import named_device
 from fedpriv.backends.flower.log import show_log
@@ -33,7 +32,6 @@ from fedpriv.backends.flower.settings import (
 )
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.experiments.experiment import Components, Experiment
-from fedpriv.experiments.user_code import one_line
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.sealed import DOCUMENT
 from fedpriv.privacy.statement.statement import describe_returned_model
@@ -51,6 +49,7 @@ from fedpriv.runs.progress import (
 from fedpriv.runs.records import RoundRecord
 from fedpriv.runs.status import StatusFile, recording_refusal
 from fedpriv.training.evaluate import measure_of
+from fedpriv.untrusted_text import plain
 
 _LOG = logging.getLogger("fedpriv.server")
 
@@ -69,6 +68,7 @@ def make_server_app() -> ServerApp:
 
 
 def _main(grid: Grid, context: Context) -> None:
+    _LOG.info("preparing experiment %s", plain(str(context.run_config.get("experiment", ""))))
     with recording_refusal(read_path("resume", context.run_config)):
         prepared, settings = _opened(context.run_config)
     head = announcement(prepared)
@@ -77,6 +77,9 @@ def _main(grid: Grid, context: Context) -> None:
         _LOG.warning("%s", caution)
     path, ledger = prepared.folder.path, prepared.ledger
     _LOG.info("%s", describe_beginning(path, ledger, prepared.state.round_num))
+    if not ledger.pays_for_more and (path / "summary.json").is_file():
+        prepared.folder.close()
+        return  # it ended, and all that an end writes is there
     roster = prepared.components.task.roster
     plan = prepared.components.plan_sha256
     _LOG.info("plan %s", plan)
@@ -85,13 +88,16 @@ def _main(grid: Grid, context: Context) -> None:
     status = StatusFile(prepared.folder.path, prepared.ledger.mode)
 
     with closing(prepared.folder), status.kept():
+        _LOG.info("waiting for the nodes of %d users", len(roster))
         backend = connect(grid, roster, settings, plan=plan)
         found = backend.registry.node_of
         status.registered(nodes=len(set(found.values())), users=len(found))
-        measuring = replace(backend, measure=measure_of(task))
+        measuring = replace(backend, measure=measure_of(task), on_online=status.online)
 
         def report(record: RoundRecord) -> None:
-            _LOG.info("%s", round_line(record, next(iter(task.measures), None)))
+            spent = prepared.ledger.epsilon() if prepared.components.plan.is_private else None
+            headline = next(iter(task.measures), None)
+            _LOG.info("%s", round_line(record, headline, spent and spent.value))
             status.round_ended(nodes_online=backend.look_at_nodes())
 
         def made(experiment: Experiment, components: Components) -> Backend:
@@ -172,54 +178,3 @@ def _open_run(run_config: Any) -> PreparedRun:
     path.write_text(resume_config(run_config, prepared.folder.path), "utf-8")
     _LOG.info("if it is interrupted, go on with: flwr run ... --run-config %s", path)
     return prepared
-
-
-class MistakeError(AppExitException):
-    """A user's mistake; Flower lists the run as failed, with this as the reason."""
-
-    exit_code = 3  # one of those that Flower does not explain
-
-
-class LoggedAlready(logging.Filter):
-    """Leaves out Flower's log records of a failure that was logged in one line.
-
-    That is the traceback of it, and an exit code with the address of a page that explains codes.
-
-    Args:
-        failed: The failure.
-    """
-
-    def __init__(self, failed: Exception) -> None:
-        super().__init__()
-        self._failed = failed
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is about something else."""
-        logged = record.exc_info[1] if record.exc_info else None
-        return logged is not self._failed and not record.getMessage().startswith("Exit Code: ")
-
-
-@contextmanager
-def ended_in_one_line(grid: Grid) -> Generator[None]:
-    """End the app with one line on a user's mistake; a fault of the program is raised.
-
-    Args:
-        grid: Of Flower's kind: whatever is raised on another one is left as it is.
-
-    Raises:
-        MistakeError: When the line was logged; of it Flower logs nothing, and lists the run,
-            deployed or simulated, as failed.
-        Exception: What was raised, if it is a fault, or on another grid.
-    """
-    try:
-        yield
-    except Exception as raised:
-        line = one_line(raised)
-        if line is None or not type(grid).__module__.startswith("flwr."):
-            raise
-        _LOG.error("%s", line)
-        failed = MistakeError(line)
-        logging.getLogger("flwr").addFilter(LoggedAlready(failed))
-    else:
-        return
-    raise failed from None

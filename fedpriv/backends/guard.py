@@ -1,8 +1,11 @@
 """Users that take too long, too much memory, or their process with them, contribute zero, alone.
 
 Within a process a user's exception is its own zero, but nothing ends a user that does not end. So a
-child computes, a block of users at a time, and hands each block's sum over; where it hangs or dies,
-the users of that block are computed again one by one, and the one that does it again is left out.
+child computes, some users at a time, and hands their sum over. Users of a child that hangs or dies
+are tried again one by one, and one that does not finish in a process of its own is left out.
+
+Whether a user contributes must not depend on the others: one that slowed them would move the sum by
+their contributions too. So every user has the same time, and none can use up another's.
 
 The child is forked, so it has everything that its parent has; it sends back bytes without pickle: a
 JSON line that describes the tensors, and their values.
@@ -18,12 +21,11 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
+from itertools import islice
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
@@ -40,10 +42,10 @@ from fedpriv.training.work import UserData, Work, find_work
 from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
-_BLOCK = 64
-# Shares of the time that is left: of one user where no limit is given, and for the answer's way.
-_ONE_USERS, _KEPT = 0.25, 0.1
-_BEGUN, _SUM = b"u", b"s"
+_BLOCK = 64  # most users whose sum a child hands over at once
+_QUICK = 0.5  # seconds: after a sum that took less, the next one is of twice as many users
+_KEPT = 0.1  # share of the time that is kept for the answer's way
+_SHARED = 1.0 / 8.0  # of a user's time: of a sum in a child that has computed others before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +53,18 @@ class Guard:
     """Limits on time and memory of a node's users.
 
     Attributes:
-        user_seconds: Of time, each; 0 for a quarter of what is left to answer in while others wait,
-            or without a deadline as long as it takes. What training loads at its first user counts
-            as that user's.
-        user_memory_mb: Of memory, beyond what the node holds already; 0 for any amount.
+        user_seconds: Of time, each, in a process of its own; 0 for what `times` gives.
+        user_memory_mb: Of memory, each, beyond what the node holds already; 0 for any amount.
+
+    Guarantees:
+        * A user contributes if it finishes within its time and memory in a process of its own,
+          whatever the others do. Else it contributes zero, alone.
+        * That holds where a process loads, at its first user, what takes less than seven eighths of
+          a user's time; `Work.load` has loaded what it knows of before.
 
     Not covered: where no child can be forked (see `can_fork`) users are computed in this process,
-    each behind its own `except` alone. A user that is slow, but not too slow, takes time from
-    those after it: whoever has not been computed at the node's deadline contributes zero.
+    each behind its own `except` alone: one that hangs makes the node silent. Nor is a machine that
+    stands still: a node answers in time, with those that were computed by then.
     """
 
     user_seconds: float = 0.0
@@ -70,6 +76,22 @@ class Guard:
                 raise ValueError(
                     f"{name.replace('_', '-')} {getattr(self, name)!r} must be at least 0"
                 )
+
+    def times(self, num_users: int, seconds: float | None) -> tuple[float, float]:
+        """Return a user's time in a process of its own, and a sum's in a process with others.
+
+        Both follow from public numbers. All users may use up all of theirs within 90 % of
+        `seconds`: each in a process of its own, and all but the first before in a process with
+        others, in a sum with one of them and in a sum of its own.
+
+        >>> [round(Guard().times(users, 100.0)[0], 2) for users in (1, 2, 30)]
+        [90.0, 41.14, 2.54]
+        """
+        alone = self.user_seconds or math.inf
+        if seconds is not None:
+            shares = num_users + 1.5 * _SHARED * (num_users - 1)
+            alone = min(alone, (1.0 - _KEPT) * seconds / shares)
+        return alone, _SHARED * alone
 
     def summed(
         self,
@@ -91,98 +113,89 @@ class Guard:
         Guarantees:
             * It returns within `seconds`, with what was computed by then.
             * On a grid the sum is that of one process, to the bit; else to rounding.
-            * A user that hangs, or takes its process with it, contributes zero. The users of its
-              block are computed again without it.
+            * A user that hangs, or takes its process with it, contributes zero, alone.
         """
         if not user_ids or not can_fork():
             return order.sum_of(works, data, user_ids)
-
-        def compute(blocks: Sequence[Sequence[str]], send: Send) -> None:
-            watched = None if data is None else _Watched(data, send)
-            for block in blocks:
-                send(_SUM + encode_sum(order.sum_of(works, watched, block)))
-
+        began = time.monotonic()
+        work = find_work(works, order.work)
+        work.load()
         _load(order.bound.granularity)
+        template = work.template(order.params)
+        done = order.nothing(template)
+        if seconds is not None:
+            seconds = max(0.0, seconds - (time.monotonic() - began))
+
+        def compute(users: Sequence[str]) -> bytes:
+            return encode_sum(order.sum_of(works, data, users))
+
+        lost = 0
         with users_not_logged(order.key):
-            parts, lost = self._parts(compute, user_ids, seconds)
-        template = find_work(works, order.work).template(order.params)
-        done = merged(template, parts or [order.nothing(template)], reuse=True)
+            for part in self._parts(compute, user_ids, seconds):
+                if part is None:
+                    lost += 1
+                else:
+                    done = merged(template, [done, part], reuse=True)
         return replace(done, num_users=len(user_ids), num_failed=done.num_failed + lost)
 
     def _parts(
         self,
-        compute: Callable[[Sequence[Sequence[str]], Send], None],
+        compute: Callable[[Sequence[str]], bytes],
         user_ids: Sequence[str],
         seconds: float | None,
-    ) -> tuple[list[PartialSum], int]:
-        """Return the sums of blocks, and how many users are in none of them."""
-        end = math.inf if seconds is None else time.monotonic() + (1.0 - _KEPT) * seconds
-        blocks = deque(
-            tuple(user_ids[start : start + _BLOCK]) for start in range(0, len(user_ids), _BLOCK)
-        )
+    ) -> Iterator[PartialSum | None]:
+        """Yield the sums of users as they are computed, and None for each that is left out."""
+        alone, shared = self.times(len(user_ids), seconds)
         memory = self.user_memory_mb << 20 or None
-        parts: list[PartialSum] = []
-        lost = 0
-        while blocks and time.monotonic() < end:
-            todo = tuple(blocks)
-            child = Child(lambda send, todo=todo: compute(todo, send), memory)
-            with contextlib.closing(child), contextlib.suppress(EOFError):  # it died
-                self._receive(child, blocks, parts, end)
-            if blocks and time.monotonic() < end:
-                block = blocks.popleft()
-                if len(block) > 1:
-                    blocks.extendleft((user_id,) for user_id in reversed(block))
-                else:
-                    lost += 1
-                    lost_one = "a user contributes zero: it took too long, or its process with it"
-                    log_of_users(_LOG, logging.WARNING, lost_one)
-        left = sum(len(block) for block in blocks)
-        if left:
+        end = math.inf
+        if seconds is not None:
+            end = time.monotonic() + (1.0 - _KEPT / 2.0) * seconds
+        child: Child | None = None
+        at, most, one_by_one = 0, 1, 0
+        try:
+            while at < len(user_ids) and (begun := time.monotonic()) < end:
+                fresh = child is None
+                if child is None:
+                    child, most = Child(_following(compute, user_ids[at:]), memory), 1
+                number = 1 if one_by_one else min(most, len(user_ids) - at)
+                found = child.ask(number, min(begun + (alone if fresh else shared), end))
+                took = time.monotonic() - begun
+                part = None if found is None else decode_sum(found)
+                # Of a child that has computed others a failure may be theirs, who hold memory.
+                again = not fresh and (part is None or (part.num_failed > 0 and memory is not None))
+                if part is None or again or (fresh and took > shared):
+                    child.close()
+                    child = None
+                if again:
+                    one_by_one = max(one_by_one, number)
+                    continue
+                if part is None:
+                    slow = "a user contributes zero: it took over %.3g s, or its process with it"
+                    log_of_users(_LOG, logging.WARNING, slow, alone)
+                yield part
+                at, one_by_one = at + number, max(0, one_by_one - number)
+                most = (
+                    min(2 * most, _BLOCK) if took < min(_QUICK, shared / 2.0) else max(1, most // 2)
+                )
+        finally:
+            if child is not None:
+                child.close()
+        if at < len(user_ids):
             over = "%d users contribute zero: the time to answer was over"
-            log_of_users(_LOG, logging.WARNING, over, left)
-        return parts, lost + left
+            log_of_users(_LOG, logging.WARNING, over, len(user_ids) - at)
+            yield from (None for _ in user_ids[at:])
 
-    def _receive(
-        self, child: Child, blocks: deque[tuple[str, ...]], parts: list[PartialSum], end: float
-    ) -> None:
-        """Take a child's sums until all blocks are done, its time is over, or it is dead."""
-        begun, num_begun = time.monotonic(), 0
-        last = begun
-        while blocks:
-            stop_if_asked()
-            limit = min(end, self._limit(begun, last, num_begun, blocks, end))
-            now = time.monotonic()
-            if now >= limit:
-                return
-            message = child.message(min(limit - now, 1.0))
-            if message is None:
-                continue
-            last = time.monotonic()
-            if message[:1] == _BEGUN:
-                num_begun += 1
-            else:
-                parts.append(decode_sum(message[1:]))
-                blocks.popleft()
-                begun, num_begun = last, 0
 
-    def _limit(
-        self, begun: float, last: float, num_begun: int, blocks: Sequence[Sequence[str]], end: float
-    ) -> float:
-        """Return when the first block has taken too long.
-
-        Works may fetch the examples of several users before they train them side by side, so in a
-        block those that were fetched have their time together.
-        """
-        size = len(blocks[0])
-        if self.user_seconds:
-            return begun + self.user_seconds * min(max(num_begun, 1), size)
-        if (size == 1 and len(blocks) == 1) or math.isinf(end):
-            return end  # no other user waits, or there is no limit
-        return last + _ONE_USERS * (end - last)
+def _following(
+    compute: Callable[[Sequence[str]], bytes], user_ids: Sequence[str]
+) -> Callable[[int], bytes]:
+    """Return what computes, given a number, so many users more."""
+    left = iter(user_ids)
+    return lambda number: compute([*islice(left, number)])
 
 
 def _load(granularity: float | None) -> None:
-    """Have what adds updates loaded here, once: a child would count it as its first user's time."""
+    """Have what adds updates loaded here: a child would count it as its first user's time."""
     for kind in (np.float32, np.float64):
         values = np.zeros((1, 1), kind)
         running = RunningSum({"w": values}, granularity)
@@ -190,24 +203,6 @@ def _load(granularity: float | None) -> None:
         running.add({"w": RowSparse(rows=np.zeros(1, np.int64), values=values, num_rows=1)}, 1.0)
 
 
-class _Watched:
-    """A `UserData` that reports when a user is begun."""
-
-    def __init__(self, data: UserData, send: Send) -> None:
-        self._data, self._send = data, send
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._data, name)
-
-    def examples(self, user_id: str) -> Any:
-        self._send(_BEGUN)
-        return self._data.examples(user_id)
-
-    def num_examples(self, user_id: str) -> int:
-        return self._data.num_examples(user_id)
-
-
-Send = Callable[[bytes], None]
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -232,42 +227,46 @@ def can_fork_apart() -> bool:
 
 
 class Child:
-    """A forked process that runs a function and sends messages.
+    """A forked process that answers numbers with bytes.
 
     It dies with its parent, is the first that a machine short of memory kills, and computes on one
     thread: those of its parent are not there.
 
     Args:
-        target: What it does, given a function that sends bytes.
+        work: From a number to what is answered.
         memory: Bytes that it may take beyond what it begins with; None for any number.
     """
 
-    def __init__(self, target: Callable[[Send], None], memory: int | None = None) -> None:
-        self._reader, writer = Pipe(duplex=False)
+    def __init__(self, work: Callable[[int], bytes], memory: int | None = None) -> None:
+        self._pipe, inner = Pipe()
         self._pid = os.fork()
         if self._pid == 0:
             code = 1
             try:
-                self._reader.close()
+                self._pipe.close()
                 _prepare(memory)
-                target(writer.send_bytes)
+                while True:
+                    inner.send_bytes(work(int(inner.recv_bytes())))
+            except EOFError:
                 code = 0
             finally:
                 os._exit(code)  # nothing of the parent's is to be ended here
-        writer.close()
+        inner.close()
 
-    def message(self, seconds: float) -> bytes | None:
-        """Return what it sent next, or None after so many seconds.
+    def ask(self, number: int, until: float) -> bytes | None:
+        """Return its answer; None if it has died, or does not answer until then.
 
-        Raises:
-            EOFError: If it has died, or is at its end.
+        Args:
+            number: What it is asked.
+            until: As of `time.monotonic`.
         """
-        if not self._reader.poll(max(0.0, min(seconds, threading.TIMEOUT_MAX / 2))):
-            return None
-        try:
-            return self._reader.recv_bytes()
-        except OSError as error:
-            raise EOFError from error
+        with contextlib.suppress(OSError, EOFError):
+            self._pipe.send_bytes(b"%d" % number)
+            while (left := until - time.monotonic()) > 0:
+                stop_if_asked()
+                if self._pipe.poll(min(left, 1.0)):
+                    return self._pipe.recv_bytes()
+        return None
 
     def close(self) -> None:
         """End it, and whatever it has started."""
@@ -276,7 +275,7 @@ class Child:
                 kill(self._pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
-        self._reader.close()
+        self._pipe.close()
 
 
 def _prepare(memory: int | None) -> None:
@@ -312,14 +311,9 @@ def in_child(
         seconds: That it may take; None for any number.
         memory: As of `Child`.
     """
-    child = Child(lambda send: send(compute()), memory)
     until = math.inf if seconds is None else time.monotonic() + seconds
-    with contextlib.closing(child), contextlib.suppress(EOFError):
-        while (left := until - time.monotonic()) > 0:
-            stop_if_asked()
-            if (found := child.message(min(left, 1.0))) is not None:
-                return found
-    return None
+    with contextlib.closing(Child(lambda number: compute(), memory)) as child:
+        return child.ask(1, until)
 
 
 def summed_apart(
@@ -347,7 +341,7 @@ def summed_apart(
         * A user that hangs, or takes its process with it, contributes zero, alone.
     """
     work = find_work(works, order.work)
-    getattr(work, "load", lambda: None)()
+    work.load()
     _load(order.bound.granularity)
     template, limit = work.template(order.params), guard.user_seconds or math.inf
     if seconds is not None:

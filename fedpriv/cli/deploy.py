@@ -54,6 +54,13 @@ def check(
             readable=False, help="The launcher's folder (FLWR_HOME/launched): it must be answered."
         ),
     ] = None,
+    asked: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="The SuperNode's folder (FLWR_HOME/supernode): a client app must ask for work.",
+        ),
+    ] = None,
     writes: Annotated[
         list[Path] | None,
         typer.Option(readable=False, help="A folder it must be able to write to; repeat."),
@@ -68,6 +75,7 @@ def check(
     from fedpriv.datasets.user_ids import read_roster
     from fedpriv.deploy.checks import (
         check_answers,
+        check_asked,
         check_asks,
         check_data,
         check_keys,
@@ -102,6 +110,8 @@ def check(
             check_answers(listens, keys / "ca.crt")
         if asks is not None:
             check_asks(asks)
+        if asked is not None:
+            check_asked(asked)
     except OSError as error:
         raise ValueError(str(error)) from error
     if not quiet:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedpriv.cli.output import errors, print_json, print_line
-from fedpriv.privacy.epsilon import Epsilon, privacy_line
+from fedpriv.privacy.epsilon import Epsilon, privacy_line, rounded_up
 from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _lines(found: RunStatus) -> list[tuple[str, str]]:
         lines.append(("spent", "no privacy (ε = ∞)"))
     else:
         lines.append(("spent", _epsilon(found.spent, found.mode)))
-        left = "" if found.left is None else f"; {_left(found.left)} of it is left"
+        left = "" if found.left is None else f"; {_left(found)} of it is left"
         lines.append(("plan", f"{_epsilon(found.guaranteed, found.mode)}{left}"))
         if missing := found.guaranteed.not_covered:
             lines.append(("", f"does NOT cover: {'; '.join(missing)}"))
@@ -94,6 +94,9 @@ def _epsilon(spent: Epsilon, mode: str) -> str:
     )  # fmt: skip
 
 
-def _left(left: float) -> str:
-    """Return what is left, rounded down: it is nothing to count on."""
-    return f"{math.floor(left * 1000.0 * (1 + 1e-9)) / 1000.0:.3f}" if math.isfinite(left) else "∞"
+def _left(found: RunStatus) -> str:
+    """Return what is left between the two ε that are shown."""
+    if found.spent is None or found.guaranteed is None or not math.isfinite(found.spent.value):
+        return "∞"
+    both = rounded_up(found.guaranteed.value, 3), rounded_up(found.spent.value, 3)
+    return f"{max(0.0, both[0] - both[1]):.3f}"

@@ -185,18 +185,42 @@ def check_asks(apps: Path) -> None:
     Raises:
         ConnectionError: With how long that is ago.
     """
-    try:
-        ago = time.time() - (apps / ASKED).stat().st_mtime
-    except FileNotFoundError:
+    ago = _seconds_since(apps / ASKED)
+    if ago is None:
         raise ConnectionError(
             f"no launcher of {apps} has been answered yet: its SuperNode or SuperLink is not "
             "reached, or refuses it"
-        ) from None
+        )
     if ago > MOST_SECONDS:
         raise ConnectionError(
             f"the launcher of {apps} was last answered {ago:.0f} s ago: it has stopped, or its "
             "SuperNode or SuperLink is gone"
         )
+
+
+def check_asked(folder: Path) -> None:
+    """Refuse a SuperNode that no client app has asked for work for a while: it can answer nothing.
+
+    Args:
+        folder: The SuperNode's; the time of a file in it is that of the last question.
+
+    Raises:
+        ConnectionError: With how long that is ago.
+    """
+    ago = _seconds_since(folder / ASKED)
+    if ago is None or ago > MOST_SECONDS:
+        since = "since it started" if ago is None else f"for {ago:.0f} s"
+        raise ConnectionError(
+            f"no client app has asked this SuperNode for work {since}: start its client app again"
+        )
+
+
+def _seconds_since(file: Path) -> float | None:
+    """Return how long ago a file was written; None if it is not there."""
+    try:
+        return time.time() - file.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def check_writes(folder: Path) -> None:

@@ -99,9 +99,17 @@ def superexec(
     from fedpriv.deploy.warm import Node
 
     check_flower(OF_SUPEREXEC)
+    if not re.fullmatch(r"\S+:[0-9]{1,5}", runtime_api_address):
+        raise ValueError(
+            f"--runtime-api-address {runtime_api_address!r} has no port; give HOST:PORT, such as "
+            "127.0.0.1:9094 of a SuperNode, or 127.0.0.1:8000 of a SuperLink"
+        )
     config: dict[str, Any] = parse_config(node_config)
     if users is not None and data is not None:
         raise ValueError("--users and --data: a node has a corpus or local files; give one")
+    for name, path in (("--users", users), ("--data", data), ("--data-key", data_key)):
+        if path is not None and not path.exists():
+            raise ValueError(f"{name} {str(path)!r} is not there; give what is on this machine")
     own = {"corpus": users, "data": data, "data-key": data_key}
     config |= {key: str(path.absolute()) for key, path in own.items() if path is not None}
     pins = pinned_bundles(bundle or (), os.environ)

@@ -64,7 +64,8 @@ OF_SUPEREXEC: Mapping[str, tuple[str, ...]] = {
 #: What `fedpriv supernode` uses, by module.
 OF_SUPERNODE: Mapping[str, tuple[str, ...]] = {
     "flwr.supernode": ("start_client_internal",),
-    "flwr.supernode.cli.flower_supernode": ("flower_supernode",),
+    "flwr.supernode.cli.flower_supernode": ("flower_supernode", "start_client_internal"),
+    "flwr.supernode.servicer.runtime": ("runtime_handlers.acquire_task",),
     "flwr.supernode.start_client_internal": ("pull_objects", "time"),
 }
 
@@ -409,15 +410,44 @@ def run_server_app(arguments: Sequence[str], on_bundle: Callable[[Path], None]) 
     flwr_serverapp()
 
 
-def run_supernode(arguments: Sequence[str], pause: Callable[[float], float]) -> None:
+def run_supernode(
+    arguments: Sequence[str],
+    pause: Callable[[float], float],
+    asked: Callable[[], None] = lambda: None,
+    before: Callable[[], None] = lambda: None,
+) -> None:
     """Run Flower's SuperNode within this process.
 
     Args:
         arguments: Of `flower-supernode`.
-        pause: From the seconds that Flower would sleep between two looks to those it sleeps.
+        pause: From the seconds that Flower would sleep between two looks to those it sleeps. What
+            it raises ends the SuperNode, which says so to its SuperLink; of an `Exception` Flower
+            logs no more than that.
+        asked: Called whenever a client app asks for work.
+        before: Called before it connects to its SuperLink, when client apps may ask already.
     """
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
+    from flwr.supernode.servicer.runtime import runtime_handlers
+
+    acquire = runtime_handlers.acquire_task
+
+    def acquired(*given: Any, **named: Any) -> Any:
+        asked()
+        return acquire(*given, **named)
+
+    command: Any = importlib.import_module(flower_supernode.__module__)
+    start = command.start_client_internal
+
+    def started(*given: Any, **named: Any) -> None:
+        try:
+            before()
+        except KeyboardInterrupt:
+            os._exit(130)  # the thread that answers client apps would keep the process
+        start(*given, **named)
+
+    runtime_handlers.acquire_task = acquired
+    command.start_client_internal = started
 
     class Time:
         """The module `time`, whose sleeps are shorter."""

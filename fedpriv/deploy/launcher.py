@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
+import os
 import select
 import signal
 import sys
@@ -19,9 +20,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fedpriv.backends.flower.log import show_log
-from fedpriv.deploy.flower_private import Task, acquire, run_server_app, run_supernode
+from fedpriv.backends.flower.waiting import Every
+from fedpriv.deploy.flower_private import (
+    Task,
+    acquire,
+    flower_home,
+    run_server_app,
+    run_supernode,
+)
 from fedpriv.deploy.processes import Forked, adopt_orphans, end_orphans, fork
 from fedpriv.deploy.warm import Node, as_line, bury, forget_other_code, keep_warm
 from fedpriv.ranges import positive_float
@@ -30,9 +39,66 @@ from fedpriv.ranges import positive_float
 # answer that is being computed, or for the parts of one.
 _IDLE = 3.0
 
+_LOG = logging.getLogger("fedpriv.deployment")
+# A launcher asks for work twice a second, whether or not it has some; it takes a while to start.
+_PATIENCE, _PATIENCE_AT_START = 30.0, 120.0
+_WAITS = "FEDPRIV_WAITS_FOR_CLIENT"
+
+
+class ClientGoneError(SystemExit):
+    """No client app asks this SuperNode for work any more."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Clients:
+    """The client apps that ask a SuperNode for work.
+
+    Attributes:
+        folder: Where the time of a file is that of the last question.
+        clock: Seconds, monotonic.
+        sleep: Waits for seconds.
+    """
+
+    folder: Path
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _last: float | None = field(default=None, init=False)
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    def asked(self) -> None:
+        """Note that one asks."""
+        self._last = self.clock()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / ASKED).touch(0o600)
+
+    def wait(self) -> None:
+        """Wait until one asks: a SuperNode without any is no node that could answer."""
+        notices = Every()
+        while self._last is None:
+            if notices.due(waited := self.clock() - self._began):
+                _LOG.warning(
+                    "no client app has asked this SuperNode for work for %d s: start `fedpriv "
+                    "superexec`; until then the SuperLink does not know this node",
+                    waited,
+                )
+            self.sleep(0.1)
+
+    def check(self) -> None:
+        """Raise `ClientGoneError` if none has asked for so long that none can be there."""
+        least = self._began + _PATIENCE_AT_START
+        if self.clock() > (least if self._last is None else self._last + _PATIENCE):
+            raise ClientGoneError
+
 
 def supernode(arguments: Sequence[str], idle_seconds: float) -> None:
     """Run `flower-supernode` until it ends.
+
+    With a key, and isolation `process`, it leaves its SuperLink when no client app asks it for
+    work, so that a server sees a node whose client app is gone as one that is gone itself. It comes
+    back with its client app, as the same node. Without a key it would be another node, and stays.
 
     Args:
         arguments: Its own; unless they name an isolation, it is `process`.
@@ -41,21 +107,42 @@ def supernode(arguments: Sequence[str], idle_seconds: float) -> None:
     Raises:
         ValueError: If the pause is not positive.
     """
+    show_log("fedpriv.deployment")
     pauses = Pauses(longest=idle_seconds)
+    clients = Clients(folder=flower_home() / "supernode")
     idle = True
 
     def pause(seconds: float) -> float:
         nonlocal idle
+        if leaves:
+            clients.check()
         if idle != (seconds >= _IDLE):
             idle = not idle
             pauses.worked()
         return min(seconds, pauses.next())
 
-    named = any(item.partition("=")[0] == "--isolation" for item in arguments)
-    run_supernode([*arguments, *([] if named else ["--isolation", "process"])], pause)
+    words = " ".join(arguments).replace("=", " ").split()
+    named = "--isolation" in words
+    apart = not named or words[words.index("--isolation") + 1 :][:1] == ["process"]
+    leaves = apart and "--auth-supernode-private-key" in words
+    waits = os.environ.pop(_WAITS, None) is not None
+    try:
+        run_supernode(
+            [*arguments, *([] if named else ["--isolation", "process"])],
+            pause,
+            asked=clients.asked,
+            before=clients.wait if waits else lambda: None,
+        )
+    except ClientGoneError:
+        _LOG.warning(
+            "no client app asks this SuperNode for work: it has left its SuperLink, and waits for "
+            "one"
+        )
+        # Anew, because what a client app had begun to answer is no longer asked for.
+        os.environ[_WAITS] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-_LOG = logging.getLogger("fedpriv.deployment")
 _MOST_RUNS = 2  # kept warm; the one that was asked least recently is ended
 # For their own imports alone: what is installed of fedpriv is forgotten again.
 _NEEDED = (

@@ -239,7 +239,9 @@ def train(
     root = Key.secure() if keeping.secure else Key.simulation(keeping.seed)
     backend.check_mode(root.mode)  # before anything is written or charged
     plan, state = components.plan, first_state(components, root)
-    facts: dict[str, Any] = {**(stated or {}), KEY: list(gaps)}
+    facts: dict[str, Any] = {
+        **(stated or {}), KEY: list(gaps), "backend": backend.describe()["name"],
+    }  # fmt: skip
     if not keeping.secure:
         described = next(iter(stated.values())) or None if stated else None
         if start_sha256 is not None:
@@ -277,7 +279,8 @@ def train(
             noise=noise_root(root, facts),
         )
         for record, state in played:
-            tell(round_line(record))
+            spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
+            tell(round_line(record, epsilon=spent.value if plan.is_private else None))
             on_round(state.round_num, state.params)
         spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
         if folder is not None:

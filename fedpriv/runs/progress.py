@@ -488,20 +488,28 @@ def describe_plan(plan: AnyPlan, covers: Coverage, mode: str) -> tuple[str, list
     return f"plan: {said}", cautions
 
 
-def round_line(record: RoundRecord, headline: Measure | None = None) -> str:
-    """Return a round in a line for a log: ε so far, and the headline figure where there is one."""
+def round_line(
+    record: RoundRecord, headline: Measure | None = None, epsilon: float | None = None
+) -> str:
+    """Return a round in a line for a log: ε so far, and the headline figure if it was measured.
+
+    Args:
+        record: The round's.
+        headline: The measure that is shown.
+        epsilon: Of all charges so far; None for the record's, which may be that of some more.
+    """
     released = record.released
     value = None if headline is None else released.measured.get(headline.name)
-    spent = (
-        "no privacy, epsilon is infinite"
-        if released.epsilon is None or released.delta is None
-        else f"epsilon <= {rounded_up(released.epsilon, 3):.3f} at delta "
-        f"{format_delta(released.delta)}"
-    )
-    if headline is None:
-        return f"round {released.round_num}: {spent}"
-    figure = "-" if value is None else headline.text(value, 2)
-    return f"round {released.round_num}: {spent}, {headline.label} on public users {figure}"
+    spent = released.epsilon if epsilon is None else epsilon
+    line = f"round {released.round_num}: no privacy, epsilon is infinite"
+    if spent is not None and released.delta is not None:
+        line = (
+            f"round {released.round_num}: epsilon <= {rounded_up(spent, 3):.3f} at delta "
+            f"{format_delta(released.delta)}"
+        )
+    if headline is None or value is None:
+        return line
+    return f"{line}, {headline.label} on public users {headline.text(value, 2)}"
 
 
 def describe_beginning(path: Path, ledger: Ledger, round_num: int) -> str:

@@ -48,7 +48,7 @@ class ServerStatus:
         changed: When it was written, as all times in UTC by ISO 8601.
         started: When this server took up the run.
         nodes: Nodes that host rostered users; None before they were asked.
-        nodes_online: Those of them that were online when the last round ended; likewise.
+        nodes_online: Those of them that were online when that was last looked at; likewise.
         users: Rostered users found on them; None before, and in a secure run.
         last_round_ended: None before the first round.
         last_error: Of this attempt or an earlier one, in one line; None if there was none.
@@ -125,6 +125,10 @@ class StatusFile:
         """Write where users were found."""
         found = None if self._secure else users
         self._write(state="training", nodes=nodes, nodes_online=nodes, users=found)
+
+    def online(self, nodes: int) -> None:
+        """Write how many nodes are online, in the middle of a round too."""
+        self._write(nodes_online=nodes)
 
     def round_ended(self, *, nodes_online: int) -> None:
         """Write that a round was released and recorded, and how many nodes are online then."""

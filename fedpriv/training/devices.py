@@ -34,6 +34,15 @@ def use_one_thread() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+def load_optimizers() -> None:
+    """Where this process has torch, load what it loads at the first step of an optimiser."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        weight = torch.zeros(1, requires_grad=True)
+        weight.sum().backward()
+        torch.optim.SGD([weight]).step()
+
+
 def usable_device(name: str) -> torch.device:
     """Return the device of a name such as "cpu", "cuda" (the first) or "cuda:1".
 

@@ -54,9 +54,10 @@ class LocalTrainer(Protocol):
     """Trains one user.
 
     A trainer, or a `Work`, may besides have `thread_safe`, true where threads may share it (it has
-    no memory of users), `seeds_itself`, true where it calls `own_stream` for each user, and
-    `unchanged_by_users()` (`checking_kept_state`). Without them it is not shared, the global
-    generators are seeded for each user, and it is not looked at.
+    no memory of users), `seeds_itself`, true where it calls `own_stream` for each user,
+    `unchanged_by_users()` (`checking_kept_state`) and `load()` (`Work.load`). Without them it is
+    not shared, the global generators are seeded for each user, it is not looked at, and loads what
+    it needs at its first user.
     """
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
@@ -111,6 +112,13 @@ class Work(ABC):
     def template(self, params: Params) -> Params:
         """Return names and shapes of the sum, which need not be the params'."""
         return params
+
+    def load(self) -> None:
+        """Load code that the work needs, such as kernels, before any user's time begins.
+
+        It looks at no user. By default nothing is loaded.
+        """
+        return
 
     @abstractmethod
     def answer(self, request: SumRequest) -> PartialSum:
@@ -256,6 +264,10 @@ class UserByUser(Work):
         if self.shapes is not None:
             return self.shapes
         return template_of(params, self.transform)
+
+    def load(self) -> None:
+        """Load what the trainer's `load` does, where it has one."""
+        getattr(self.trainer, "load", lambda: None)()
 
     def contribution(self, params: Params, examples: Any, key: Key) -> Tree:
         """Return what one user contributes, not bounded yet.

@@ -10,8 +10,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedpriv import tree
+from fedpriv.backends import guard as guards
 from fedpriv.backends.backend import Order
 from fedpriv.backends.guard import Guard, can_fork, decode_sum, encode_sum
 from fedpriv.deploy.processes import children
@@ -52,8 +55,11 @@ class Behaved:
 class Trainer:
     """Each user's update is of its own numbers; an odd user does what its oddity says."""
 
+    seconds: float = 0.0
+
     def train(self, params, examples, key):
         _, odd = examples
+        time.sleep(self.seconds)
         if odd == "hangs":
             time.sleep(3600)
         elif odd == "spins":
@@ -119,28 +125,208 @@ def test_a_user_of_too_much_memory_changes_its_own_contribution_alone():
     assert all(np.allclose(found.total[name], expected.total[name]) for name in PARAMS)
 
 
+@dataclass(slots=True)
+class Stopwatch:
+    """Time that passes only when somebody takes some."""
+
+    now: float = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@dataclass(slots=True, kw_only=True)
+class Machine:
+    """Children that compute in this process and take a stopwatch's time.
+
+    Attributes:
+        clock: The stopwatch.
+        takes: Seconds by user; others take `usual`.
+        usual: Seconds.
+        loading: Seconds that each child takes besides, at its first user.
+        memory: Of which so much is left behind by each user, where a child may take only 1.0.
+    """
+
+    takes: dict[str, float] = field(default_factory=dict)
+    usual: float = 0.1
+    loading: float = 0.0
+    memory: float = 0.0
+    clock: Stopwatch = field(default_factory=Stopwatch)
+    forks: int = 0
+
+    def child(self, work, memory):
+        self.forks += 1
+        return Simulated(machine=self, work=work)
+
+    def sum(self, users, guard, seconds, trainer=None, odd=None):
+        """Return the guard's sum, and when it is there."""
+        self.clock.now, data = 0.0, Behaved(odd=odd or {})
+        order = Order(params=PARAMS, bound=Rounded(bound=BOUND), key=Key.simulation(3))
+        works = as_works(trainer or Training(machine=self))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(guards, "time", self.clock)
+            patch.setattr(guards, "Child", self.child)
+            return guard.summed(order, works, data, users, seconds)
+
+
+@dataclass(slots=True, kw_only=True)
+class Simulated:
+    """A child of a `Machine`."""
+
+    machine: Machine
+    work: object
+    loaded: bool = False
+    held: float = 0.0
+
+    def ask(self, number, until):
+        clock, self.machine.clock = self.machine.clock, Stopwatch(self.machine.clock.now)
+        if not self.loaded:
+            self.machine.clock.now += self.machine.loading
+        self.loaded, RUNNING[:] = True, [self]
+        answer, finished, self.machine.clock = self.work(number), self.machine.clock.now, clock
+        clock.now = min(finished, until)
+        return answer if finished <= until else None
+
+    def close(self):
+        pass
+
+
+RUNNING: list[Simulated] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """As `Trainer`, in the time and memory that a machine's users take."""
+
+    machine: Machine
+
+    def train(self, params, examples, key):
+        user_id, _ = examples
+        self.machine.clock.now += self.machine.takes.get(user_id, self.machine.usual)
+        RUNNING[0].held += self.machine.memory
+        if RUNNING[0].held > 1.0:
+            raise MemoryError
+        return Trainer().train(params, examples, key)
+
+
+def named(number):
+    return [f"user-{index:03d}" for index in range(number)]
+
+
+def is_sum_of(found, users):
+    return equal(found.total, total({}, users=users, bound=Rounded(bound=BOUND)).total)
+
+
+def others(users, *gone):
+    return [user for user in users if user not in gone]
+
+
+FOREVER = 1e9
+SLOW = [[7], [0], [29], [0, 1], [28, 29], [3, 17], [0, 14, 29], list(range(0, 30, 2))]
+
+
+@pytest.mark.parametrize("slow", SLOW, ids=str)
+@pytest.mark.parametrize("takes", [2.5, FOREVER])
+@pytest.mark.parametrize("usual", [1e-4, 0.01, 0.2, 0.3])
+def test_slow_users_contribute_zero_and_nobody_does_for_them(usual, takes, slow):
+    users = named(30)
+    gone = {users[index]: takes for index in slow}
+    machine = Machine(takes=gone, usual=usual)
+    found = machine.sum(users, Guard(), 12.0)
+    assert machine.clock.now <= 12.0
+    assert (found.num_users, found.num_failed) == (30, len(gone))
+    assert is_sum_of(found, others(users, *gone))
+
+
+@given(
+    durations=st.lists(st.floats(0.0, 3.0), min_size=1, max_size=150),
+    loading=st.floats(0.0, 0.8),
+    deadline=st.floats(1.0, 600.0),
+)
+@settings(max_examples=60)
+def test_whether_a_user_contributes_depends_on_its_own_time_alone(durations, loading, deadline):
+    """Durations are shares of what a user has; the law is of all users, and any of them."""
+    users = named(len(durations))
+    own, _ = Guard().times(len(users), deadline)
+    takes = {user: share * own for user, share in zip(users, durations, strict=True)}
+    machine = Machine(takes=takes, loading=loading * own)
+    found = machine.sum(users, Guard(), deadline)
+    assert machine.clock.now <= deadline
+    assert is_sum_of(found, [user for user in users if takes[user] + machine.loading <= own])
+
+
+@pytest.mark.parametrize("num_users", [2, 10, 64, 65, 500])
+def test_the_last_user_has_its_time_when_all_others_use_up_theirs(num_users):
+    users = named(num_users)
+    machine = Machine(takes=dict.fromkeys(users[:-1], FOREVER))
+    own, _ = Guard().times(num_users, 100.0)
+    machine.takes[users[-1]] = 0.99 * own
+    assert is_sum_of(machine.sum(users, Guard(), 100.0), users[-1:])
+    assert machine.clock.now <= 100.0
+
+
+def test_a_killed_user_of_a_full_block_costs_the_block_nothing():
+    users = named(64 + 63)  # sums of 1, 2, 4 to 64 users: the last of a whole block
+    machine = Machine(takes={users[100]: FOREVER}, usual=1e-4)
+    assert is_sum_of(machine.sum(users, Guard(user_seconds=5.0), 600.0), others(users, users[100]))
+    assert machine.clock.now < 7.0 and machine.forks == 4
+
+
+def test_quick_users_share_one_process():
+    machine = Machine(usual=1e-4)
+    assert machine.sum(named(500), Guard(), 600.0).num_failed == 0
+    assert machine.forks == 1
+
+
+def test_memory_that_others_hold_is_not_counted_as_a_users_own():
+    users = named(30)
+    found = Machine(memory=0.15, usual=1e-4).sum(users, Guard(user_memory_mb=1), 600.0)
+    assert found.num_failed == 0 and is_sum_of(found, users)
+    assert Machine(memory=1.5).sum(users, Guard(user_memory_mb=1), 600.0).num_failed == 30
+
+
+def test_a_limit_of_its_own_is_not_above_a_users_share():
+    assert Guard(user_seconds=1.0).times(30, 600.0)[0] == 1.0
+    assert Guard(user_seconds=900.0).times(30, 600.0) == Guard().times(30, 600.0)
+
+
+def test_what_training_needs_is_loaded_before_anybodys_time_begins():
+    machine, loaded = Machine(), []
+
+    class Loading(Trainer):
+        def load(self):
+            machine.clock.now += 20.0
+            loaded.append(True)
+
+        def train(self, params, examples, key):
+            assert loaded
+            return Trainer().train(params, examples, key)
+
+    found = machine.sum(USERS, Guard(), 60.0, trainer=Loading())
+    assert found.num_failed == 0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_without_a_limit_of_its_own_a_user_leaves_the_others_time():
-    """A quarter of what is left: two that hang, of ten users."""
-    odd = {USERS[2]: "hangs", USERS[7]: "hangs"}
-    found = total(odd, guard=Guard(), seconds=8.0)
-    expected = total({}, users=[user for user in USERS if user not in odd])
-    assert found.num_failed == 2
+def test_users_that_hang_silence_nobody_in_real_processes():
+    users = named(30)
+    odd = dict.fromkeys(users[:8], "hangs")
+    found = total(odd, users=users, guard=Guard(), seconds=20.0, trainer=Trainer(seconds=0.1))
+    assert found.num_failed == 8
+    expected = total({}, users=users[8:])
     assert all(np.allclose(found.total[name], expected.total[name]) for name in PARAMS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_answer_is_there_in_time_with_what_was_computed():
-    users = [f"user-{number}" for number in range(200)]  # more than three blocks
+    users = named(200)
     odd = dict.fromkeys(users[130:], "hangs")
     start = time.monotonic()
-    found = total(odd, users=users, guard=Guard(), seconds=4.0)
-    assert time.monotonic() - start < 60  # a hang, and not a slow machine
-    assert 70 <= found.num_failed <= 72  # the third block of 64 begins with two that do not hang
-    assert found.num_users == 200
-    expected = total({}, users=users[: 200 - found.num_failed])
+    found = total(odd, users=users, guard=Guard(), seconds=40.0)
+    assert time.monotonic() - start < 90  # a hang, and not a slow machine
+    assert (found.num_users, found.num_failed) == (200, 70)
+    expected = total({}, users=users[:130])
     assert all(np.allclose(found.total[name], expected.total[name]) for name in PARAMS)
 
 

@@ -117,10 +117,30 @@ def _whole(layout: Layout) -> None:
     lost = len(attempts(folder, "charge")) - len(attempts(folder, "release"))
     layout.holds("an attempt was lost with the server", lost == 1, lost)
     layout.holds("the run went on after it", len(attempts(folder, "release")) > 2)
+    client_gone(layout)
     layout.stopped.set()
     supervisor.join()
     for name in list(layout.running):
         layout.kill(name)
+
+
+def client_gone(layout: Layout) -> None:
+    """A client app is killed in a run, while its SuperNode goes on, and comes back."""
+    run = layout.run({**CONFIG, "out": "/runs/gone", "anchor": "/anchor/gone", "rounds": 500})
+    try:
+        followed(run, "round 1:")
+        layout.kill("client-1")
+        began = time.monotonic()
+        followed(run, "2 of 3 registered nodes are online; not node-1")
+        took = time.monotonic() - began
+        layout.holds("a node is named within a minute of its client app's end", took < 60, took)
+        _until(lambda: layout.check("supernode-1").returncode != 0, "its SuperNode unhealthy")
+        layout.holds("its SuperNode is unhealthy after that", True)
+        layout.start("client-1")
+        followed(run, "3 of 3 registered nodes are online")
+        layout.holds("it takes part again when its client app is back", True)
+    finally:
+        _end(run)
 
 
 def _stranger(layout: Layout) -> None:

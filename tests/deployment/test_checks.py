@@ -18,7 +18,7 @@ from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.user_ids import write_key
 from fedpriv.deploy import checks
-from fedpriv.deploy.launcher import ASKED
+from fedpriv.deploy.launcher import ASKED, Clients
 from fedpriv.deploy.superlink import superlink
 
 
@@ -167,6 +167,18 @@ def test_a_launcher_that_is_not_answered_is_refused(tmp_path):
     os.utime(tmp_path / ASKED, (long_ago, long_ago))
     with pytest.raises(ConnectionError, match="was last answered 90 s ago"):
         checks.check_asks(tmp_path)
+
+
+def test_a_supernode_that_no_client_app_asks_for_work_is_refused(tmp_path):
+    clients = Clients(folder=tmp_path / "supernode")
+    with pytest.raises(ConnectionError, match="since it started"):
+        checks.check_asked(clients.folder)
+    clients.asked()
+    checks.check_asked(clients.folder)
+    long_ago = time.time() - checks.MOST_SECONDS - 30
+    os.utime(clients.folder / ASKED, (long_ago, long_ago))
+    with pytest.raises(ConnectionError, match="for 90 s"):
+        checks.check_asked(clients.folder)
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):

@@ -67,7 +67,10 @@ def test_every_file_is_its_owners_alone_whatever_the_mask(folder):
         check_keys(folder / "keys" / holder)
     assert not (folder / "keys" / "client-1" / "node.key").exists()
     bound = read_node_keys(folder / "node-users.json")
-    assert sorted(map(sorted, bound.values())) == [["ann", "bob"], ["cid"]]
+    assert sorted((one.name, sorted(one.user_ids)) for one in bound.values()) == [
+        ("node-1", ["ann", "bob"]),
+        ("node-2", ["cid"]),
+    ]
 
 
 @pytest.mark.slow
@@ -84,7 +87,7 @@ def test_nodes_with_own_files_are_bound_to_their_lists(tmp_path):
     assert (tmp_path / "roster.txt").read_text("utf-8").split() == ["a", "b", "c", "x"]
     assert made(deploy, "2").returncode == 0
     bound = read_node_keys(deploy / "node-users.json").values()
-    assert sorted(map(sorted, bound)) == [["a", "b"], ["c"]]
+    assert sorted(sorted(one.user_ids) for one in bound) == [["a", "b"], ["c"]]
     assert (deploy / "data" / "node-2").is_dir()
 
 

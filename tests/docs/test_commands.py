@@ -63,6 +63,7 @@ RULES = (
     ("your-own", "--start", "tests/docs/test_public_start.py"),
     ("examples/(?!flower-app)", "", "tests/examples/test_examples.py"),
     ("three-nodes|flower-app", "", FLOWER),
+    ("launcher", "", "tests/deployment/launcher/test_launched_runs.py"),
     ("", r"^(\w+=1 |export \w+=1|)(flwr|flower-\w+|$)", FLOWER),
     ("", r"^fedpriv (reproduce .|study (?!.*--dry-run)|tune)|model=full|noise.svg", SLOW),
     ("before-running|pretrained", r"^fedpriv (plan|run simulations)", SLOW),

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
@@ -47,6 +48,7 @@ from fedpriv.kernels import load_compiled
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
+from fedpriv.training.devices import load_optimizers
 from fedpriv.training.failures import OwnTextError, only_places_of_errors
 from fedpriv.training.independence import refuse_dependence
 from fedpriv.training.streams import unlike_streams
@@ -151,16 +153,28 @@ class Host:
         if self.check is not None:
             self.check(request.order, works)
         with only_places_of_errors():
+            seconds = _left(message, request.seconds)
             if self.apart:
                 guard = self.guard or DEFAULT_GUARD
-                done = summed_apart(guard, request.order, *asked, request.seconds)
+                done = summed_apart(guard, request.order, *asked, seconds)
             elif self.guard is None:
                 done = request.order.sum_of(*asked)
             else:
-                done = self.guard.summed(request.order, *asked, request.seconds)
+                done = self.guard.summed(request.order, *asked, seconds)
         absent = len(request.user_ids) - len(hosted)
         done = replace(done, num_failed=done.num_failed + absent)
         return Message(answer(request, done), reply_to=message)
+
+
+def _left(message: Message, seconds: float | None) -> float | None:
+    """Return the time that is left of what a message gave for its answer.
+
+    A process that was started for it has taken some. Clocks may differ: half at most is taken off.
+    """
+    if seconds is None:
+        return None
+    since = max(0.0, time.time() - message.metadata.created_at)
+    return max(0.5 * seconds, seconds - since)
 
 
 _HOSTS: WeakKeyDictionary[ClientApp, Callable[[Context], Host]] = WeakKeyDictionary()
@@ -568,6 +582,9 @@ class _FunctionTrainer:
 
     function: TrainFunction
 
+    def load(self) -> None:
+        load_optimizers()
+
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
         trained = self.function(
             {name: array.copy() for name, array in params.items()}, examples, key.generator()
@@ -729,6 +746,9 @@ class _AppTrainer:
     context: Context = field(repr=False)
     config: Mapping[str, Any]
     alone: bool
+
+    def load(self) -> None:
+        load_optimizers()
 
     def train(self, params: Params, examples: str, key: Key) -> Tree:
         arrays = ArrayRecord({name: Array(array.copy()) for name, array in params.items()})

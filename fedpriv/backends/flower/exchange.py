@@ -13,7 +13,7 @@ import heapq
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import httpx
@@ -141,6 +141,7 @@ class Exchange:
         most_bytes: int | None = None,
         on_error: Callable[[Message], None] | None = None,
         enough: Callable[[], bool] | None = None,
+        on_wait: Callable[[float, Collection[int]], None] | None = None,
     ) -> Iterator[Message]:
         """Yield the first valid answer to each request, in order of arrival.
 
@@ -151,8 +152,11 @@ class Exchange:
             on_error: Given the replies by which nodes report that they failed. Their text is the
                 node's: do not log it where ids of users may not be seen.
             enough: Asked while there is something to wait for; True ends it as the deadline does.
+            on_wait: Called meanwhile, about twice a second, with the seconds since the beginning
+                and the nodes that have not answered.
         """
-        deadline, patience = self.clock() + seconds, seconds * _STALLED
+        began = self.clock()
+        deadline, patience = began + seconds, seconds * _STALLED
         waiting, exhausted = iter(requests), False
         asked = _Asked()
         for message_id in self._late():
@@ -167,6 +171,8 @@ class Exchange:
                 now = self.clock()
                 if now >= deadline or (enough is not None and enough()):
                     break
+                if on_wait is not None:
+                    on_wait(now - began, {one.node_id for one in asked.pending.values()})
                 due = min(self._look(pulls, asked, patience), deadline)
                 if not pulls.running:
                     self.sleep(max(0.0, due - now) if exhausted else 0.0)

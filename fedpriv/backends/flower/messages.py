@@ -385,9 +385,18 @@ def in_one_line(text: str) -> str:
 
 
 def reason_of(reply: Message) -> str:
-    """Return why a node failed, in its own words; of many the end, where a traceback says why."""
-    text = in_one_line(reply.error.reason or "no reason given")
-    return text if len(text) <= _LONGEST_REASON else f"... {text[-_LONGEST_REASON:]}"
+    """Return why a node failed, in its own words; of many the end, where a traceback says why.
+
+    It begins with a whole line, or with a whole word where one line alone is as long.
+    """
+    reason = reply.error.reason or "no reason given"
+    lines = [line for line in map(in_one_line, reason.splitlines()) if line]
+    text = lines.pop() if lines else ""
+    if len(text) > _LONGEST_REASON:
+        return f"... {text[-_LONGEST_REASON:].partition(' ')[2]}"
+    while lines and len(text) + len(lines[-1]) < _LONGEST_REASON:
+        text = f"{lines.pop()} {text}"
+    return f"... {text}" if lines else text
 
 
 def _bound_config(bound: Bound) -> dict[str, str | float]:

@@ -18,11 +18,13 @@ asked for, take no part in the run: the server logs that, and notifies their nod
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import logging
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,8 @@ from flwr.serverapp import Grid
 
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import naming_plan, reason_of
-from fedpriv.untrusted_text import MOST_ID_CHARS, check_ids
+from fedpriv.backends.flower.waiting import Every, some, some_nodes
+from fedpriv.untrusted_text import MOST_ID_CHARS, check_ids, plain
 
 _LOG = logging.getLogger(__name__)
 QUERY = f"{MessageType.QUERY}.users"
@@ -44,8 +47,23 @@ _MAX_EXAMPLES = 5
 _MOST_BYTES = 1 << 26  # of a registration, besides those of the roster's own ids at their longest
 _GRACE_SECONDS = 5.0
 
-NodeKeys = Mapping[bytes, frozenset[str]]
-"""The users that each key's node hosts, by public key as DER bytes; no other claim counts."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyHolder:
+    """The node of a public key.
+
+    Attributes:
+        name: What the operator wrote behind the key, or else the key's fingerprint, as
+            `ssh-keygen -l` prints it.
+        user_ids: The users that it alone hosts.
+    """
+
+    name: str
+    user_ids: frozenset[str] = field(repr=False)
+
+
+NodeKeys = Mapping[bytes, KeyHolder]
+"""Nodes by public key, as DER bytes; no claim of another node counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +73,12 @@ class Registry:
     Attributes:
         node_of: Node id by user id.
         contested: Users that two nodes claim; they live nowhere.
-        nodes: All that were there, whether they host anybody or not.
+        names: Of all nodes that were there, whether they host anybody or not, by node id.
     """
 
     node_of: Mapping[str, int] = field(repr=False)
     contested: frozenset[str] = field(default=frozenset(), repr=False)
-    nodes: frozenset[int] = frozenset()
+    names: Mapping[int, str] = field(default_factory=dict)
 
     def hosts(self, cohort: Sequence[str]) -> dict[int, list[str]]:
         """Return the drawn users of each node, nodes and users in cohort order.
@@ -135,20 +153,18 @@ def register(
     deadline = clock() + seconds
     node_of: dict[str, int] = {}
     contested: set[str] = set()
-    failures: list[str] = []
     failed: set[int] = set()
-    num_unbound, unlisted, num_hosted = 0, Counter[int](), Counter[int]()
     may_host: dict[int, frozenset[str]] = {}  # of every node that appeared
-    claims: dict[int, list[str]] = {}  # of each node that answered
+    seen, notices, began = _Seen(keys=keys), Every(), clock()
     complete_since: float | None = None
 
     def note_failed(reason: str, node_id: int) -> None:
-        failures.append(reason)
+        seen.failures.append(f"{seen.names[node_id]}: {reason}")
         failed.add(node_id)
-        _LOG.warning("node %d failed and hosts no user: %s", node_id, reason)
+        _LOG.warning("%s failed and hosts no user: %s", seen.names[node_id], reason)
 
     def claim(node_id: int) -> None:
-        for user_id in claims[node_id]:
+        for user_id in seen.claims[node_id]:
             if user_id in contested or node_of.setdefault(user_id, node_id) != node_id:
                 node_of.pop(user_id, None)
                 contested.add(user_id)
@@ -163,6 +179,16 @@ def register(
         lost = frozenset[str]().union(*(may_host.get(node_id, ()) for node_id in failed))
         others = may_host.keys() - failed
         return bool(failed) and missing <= lost and not (keys is None and others)
+
+    def waiting() -> None:
+        """Say that users are waited for, and nothing of how many were found."""
+        if notices.due(clock() - began):
+            _LOG.info(
+                "waiting for the roster's users for %d s, at most %g (register-seconds)%s",
+                clock() - began,
+                seconds,
+                seen.described(),
+            )
 
     def complete() -> bool:
         return len(node_of) + len(contested) == len(wanted)
@@ -180,10 +206,14 @@ def register(
         # Of those who are there now: a node may be gone, or come back under another id.
         node_of.clear()
         contested.clear()
-        for node_id in claims.keys() & online:
+        for node_id in seen.claims.keys() & online:
             claim(node_id)
         for node in new:
-            may_host[node.node_id] = wanted if keys is None else _bound_to(node.public_key, keys)
+            holder = None if keys is None else _holder_of(node.public_key, keys)
+            named = "" if holder is None else f"{holder.name}, "
+            seen.names[node.node_id] = f"{named}node {node.node_id}"
+            bound = frozenset[str]() if holder is None else holder.user_ids
+            may_host[node.node_id] = wanted if keys is None else bound
         ttl = max(60.0, 2 * seconds)
         replies = exchange.answers(
             (
@@ -195,6 +225,7 @@ def register(
             most_bytes=_MOST_BYTES + 4 * MOST_ID_CHARS * len(wanted),
             on_error=lambda reply: note_failed(reason_of(reply), reply.metadata.src_node_id),
             enough=enough,
+            on_wait=lambda age, pending: waiting(),
         )
         for reply in replies:
             node_id = reply.metadata.src_node_id
@@ -205,41 +236,104 @@ def register(
                 continue
             listed = [user_id for user_id in claimed if user_id in wanted]
             believed = [user_id for user_id in listed if user_id in may_host[node_id]]
-            unlisted[node_id] += len(claimed) - len(listed)
-            num_hosted[node_id] += len(listed)
-            num_unbound += len(listed) - len(believed)
-            claims[node_id] = believed
+            seen.unlisted[node_id] += len(claimed) - len(listed)
+            seen.hosted[node_id] += len(listed)
+            seen.note_foreign(node_id, set(listed).difference(believed))
+            seen.claims[node_id] = believed
             claim(node_id)
         if complete():
             break
         if hopeless():  # a wrong set-up is not waited out
             deadline = min(deadline, clock() + _GRACE_SECONDS)
         if clock() >= deadline:
-            missing = sorted(wanted - set(node_of) - contested)
-            strangers = [node_id for node_id in +unlisted if not num_hosted[node_id]]
-            _check_missing(
-                missing, len(wanted), len(may_host), num_hosted, strangers, failures, allow_missing
-            )
+            missing = wanted - node_of.keys() - contested
+            _check_missing(seen, missing, contested, len(wanted), allow_missing)
             break
+        waiting()
         exchange.sleep(min(poll_seconds, max(0.0, deadline - clock())))
     unknown = [node_id for node_id, users in may_host.items() if not users]
-    notify(exchange.grid, "roster", +unlisted)
+    notify(exchange.grid, "roster", +seen.unlisted)
     notify(exchange.grid, "key", dict.fromkeys(unknown, len(unknown)))
-    if num_unbound:
-        _LOG.warning("%d claims on users of other nodes' keys do not count", num_unbound)
+    for claims in seen.foreign_claims():
+        _LOG.warning("%s; these claims do not count", claims)
     if contested:
         exchange.dropped["contested"] += len(contested)
-        _check_contested(sorted(contested), len(wanted))
-    return Registry(node_of=node_of, contested=frozenset(contested), nodes=frozenset(may_host))
+        _check_contested(seen, contested, len(wanted))
+    return Registry(node_of=node_of, contested=frozenset(contested), names=seen.names)
 
 
-def _check_contested(contested: Sequence[str], num_users: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """The nodes that appeared and what they answered.
+
+    Attributes:
+        keys: As of `register`.
+        names: By node id, as all else.
+        claims: Users of each node that answered.
+        hosted: How many rostered users each lists, its own or others'.
+        unlisted: How many others.
+        foreign: How many rostered users each lists of which other holder's.
+        failures: What nodes that failed said, with their names.
+    """
+
+    keys: NodeKeys | None
+    names: dict[int, str] = field(default_factory=dict)
+    claims: dict[int, list[str]] = field(default_factory=dict)
+    hosted: Counter[int] = field(default_factory=Counter)
+    unlisted: Counter[int] = field(default_factory=Counter)
+    foreign: Counter[tuple[int, str]] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def by_holder(self, user_ids: Iterable[str]) -> Counter[str]:
+        """Return how many of some users are bound to each holder's key."""
+        held = {u: one.name for one in (self.keys or {}).values() for u in one.user_ids}
+        return Counter(held.get(user_id, "no key") for user_id in user_ids)
+
+    def note_foreign(self, node_id: int, user_ids: Iterable[str]) -> None:
+        """Note users that a node lists and that are bound to others' keys."""
+        for name, number in self.by_holder(user_ids).items():
+            self.foreign[node_id, name] = number
+
+    def foreign_claims(self) -> list[str]:
+        """Return a phrase for each node and each holder whose users it lists."""
+        return [
+            f"{self.names[node_id]} lists {number} users whom node-users binds to {name}"
+            for (node_id, name), number in self.foreign.items()
+        ]
+
+    def described(self) -> str:
+        """Return which nodes there are, and what of them is still to come."""
+        asked = self.names.keys() - self.claims.keys()
+        parts = [f"{len(self.claims)} of {len(self.names)} nodes that appeared have answered"]
+        if asked:
+            parts.append(f"not {some_nodes(asked, self.names)}")
+        if self.keys is not None:
+            there = {name.rpartition(", ")[0] for name in self.names.values()}
+            away = sorted({one.name for one in self.keys.values()} - there)
+            if away:
+                parts.append(f"of node-users {some(away)} did not appear")
+        return "".join(f"; {part}" for part in parts)
+
+    def twice(self, contested: Iterable[str]) -> str:
+        """Return which nodes claim the same users, and how many."""
+        claims = {node_id: frozenset(users) for node_id, users in self.claims.items()}
+        by_nodes = Counter(
+            tuple(node_id for node_id, users in claims.items() if user_id in users)
+            for user_id in contested
+        )
+        return some(
+            f"{number} by {' and by '.join(self.names[node_id] for node_id in nodes)}"
+            for nodes, number in by_nodes.most_common()
+        )
+
+
+def _check_contested(seen: _Seen, contested: Collection[str], num_users: int) -> None:
     """Warn of users that two nodes claim; refuse to start if all are."""
     text = (
-        f"{len(contested)} of {num_users} rostered users are claimed by two nodes or more (such as "
-        f"{', '.join(contested[:_MAX_EXAMPLES])}) and contribute zero: one person's contribution "
-        "must pass one bound. Bind users to nodes' keys (node-users), let a single node host each, "
-        "or give two accounts different ids if they are different people"
+        f"{len(contested)} of {num_users} rostered users are claimed by two nodes or more "
+        f"({seen.twice(contested)}) and contribute zero: one person's contribution must pass one "
+        "bound. Bind users to nodes' keys (node-users), let a single node host each (give each its "
+        "own partition-id), or give two accounts different ids if they are different people"
     )
     if len(contested) == num_users:
         raise ValueError(text)
@@ -247,31 +341,37 @@ def _check_contested(contested: Sequence[str], num_users: int) -> None:
 
 
 def _check_missing(
-    missing: Sequence[str],
+    seen: _Seen,
+    missing: Collection[str],
+    contested: Collection[str],
     num_users: int,
-    num_nodes: int,
-    num_hosted: Mapping[int, int],
-    strangers: Sequence[int],
-    failures: Sequence[str],
     allow_missing: bool,
 ) -> None:
     """Refuse to start without rostered users, or warn of them where that is allowed.
 
-    How many a node hosts says nothing of who is drawn. Strangers are nodes of which all users are
-    on no roster.
+    Nodes are named, and no user is. How many a node hosts says nothing of who is drawn.
     """
     text = (
-        f"{len(missing)} of {num_users} rostered users are hosted by none of the {num_nodes} "
-        f"nodes that appeared (such as {', '.join(missing[:_MAX_EXAMPLES])})"
+        f"{len(missing)} of {num_users} rostered users are hosted by none of the "
+        f"{len(seen.names)} nodes that appeared"
     )
-    if 0 < len(num_hosted) <= _MAX_EXAMPLES:
-        hosted = ", ".join(map(str, sorted(num_hosted.values(), reverse=True)))
+    if seen.keys is not None:
+        bound = seen.by_holder(missing).most_common()
+        text += f": {some(f'{number} of {name}' for name, number in bound)} by node-users"
+    if 0 < len(seen.hosted) <= _MAX_EXAMPLES:
+        hosted = ", ".join(map(str, sorted(seen.hosted.values(), reverse=True)))
         text += f"; those that answered host {hosted} rostered users"
+    if contested:
+        text += f"; {len(contested)} others are claimed by two nodes ({seen.twice(contested)})"
+    if foreign := seen.foreign_claims():
+        text += f"; {some(foreign)}"
+    strangers = [node_id for node_id in +seen.unlisted if not seen.hosted[node_id]]
     if strangers:
         text += (
-            f"; of {len(strangers)} nodes (such as node {strangers[0]}) no user is on the roster: "
+            f"; no user of {some(seen.names[node_id] for node_id in strangers)} is on the roster: "
             "ids by another key (people.key), other names or another corpus"
         )
+    failures = seen.failures
     if failures:
         text += f"; {len(failures)} nodes failed, the first with: {failures[0]}"
     if not allow_missing or len(missing) == num_users:
@@ -281,18 +381,19 @@ def _check_missing(
                 "fedpriv.flower.bounded: it does not answer who lives there"
             )
         raise ValueError(
-            f"{text}; start their nodes, check whom they list (of a ready app: corpus and roster "
-            "there), or raise register-seconds (allow-missing-users=true starts without them)"
+            f"{text}; start their nodes, check whom they list (of a ready app: corpus, roster "
+            "and partition-id there), or raise register-seconds (allow-missing-users=true starts "
+            "without them)"
         )
     _LOG.warning("%s; they will contribute zero", text)
 
 
-def _bound_to(public_key: bytes, keys: NodeKeys) -> frozenset[str]:
-    """Return the users of a node by the key that the SuperLink knows it by; unknown: none."""
+def _holder_of(public_key: bytes, keys: NodeKeys) -> KeyHolder | None:
+    """Return who holds the key that the SuperLink knows a node by; None of an unknown one."""
     try:
-        return keys.get(_der(public_key), frozenset())
+        return keys.get(_der(public_key))
     except ValueError:
-        return frozenset()
+        return None
 
 
 def read_node_keys(path: Path) -> NodeKeys:
@@ -309,7 +410,7 @@ def read_node_keys(path: Path) -> NodeKeys:
         raise ValueError(f"{what} cannot be read: {error}") from error
     if not isinstance(found, dict) or not found:
         raise ValueError(f"{what} names no key; see docs/flower-apps.md")
-    keys: dict[bytes, frozenset[str]] = {}
+    keys: dict[bytes, KeyHolder] = {}
     bound: set[str] = set()
     for text, ids in found.items():
         try:
@@ -326,8 +427,17 @@ def read_node_keys(path: Path) -> NodeKeys:
             if user_id in bound:
                 raise ValueError(f"{what} names user {user_id!r} twice; bind it once")
             bound.add(user_id)
-        keys[key] = frozenset(ids)
+        keys[key] = KeyHolder(name=_name_of(text, key), user_ids=frozenset(ids))
     return keys
+
+
+def _name_of(text: str, key: bytes) -> str:
+    """Return what stands behind an OpenSSH key in its line, or else the key's fingerprint."""
+    words = [] if text.lstrip().startswith("-----") else plain(text).split()[2:]
+    public = serialization.load_der_public_key(key)
+    line = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+    return " ".join(words) or f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def _der(key: bytes) -> bytes:

@@ -310,9 +310,16 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     forked off cannot use a GPU that is open.
 
     Raises:
-        ValueError: If there is no such partition, there are more shards than nodes, or a node with
-            local data is to host a part of them only.
+        ValueError: If there is no such partition, one of the two keys is given alone, there are
+            more shards than nodes, or a node with local data is to host a part of them only.
     """
+    place = {"partition-id", "num-partitions"}
+    if len(missing := place.difference(node_config)) == 1:
+        raise ValueError(
+            f"the node-config has {', '.join(place - missing)} and no {', '.join(missing)}: give "
+            "both, 'partition-id=0 num-partitions=3' for the first of three nodes, or neither, "
+            "where the node hosts everybody in its data"
+        )
     partition = read_value(node_config, "partition-id", 0)
     num_nodes = read_value(node_config, "num-partitions", 1)
     shards = read_value(run_config, "shards")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import SharedRecords, most_bytes, reason_of
 from fedpriv.backends.flower.registry import NodeKeys, Registry, notify, register
+from fedpriv.backends.flower.waiting import Every, some, some_nodes
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
@@ -32,6 +33,7 @@ from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
 _TTL_SLACK = 60.0
+_LOOKS = 10.0  # seconds between two looks for nodes that are gone, in a round that waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,7 @@ class GridBackend(Backend):
         plan: Digest of the plan that users are asked under; "" where none is named.
         known: Nodes that came in time or were notified that they are late.
         away: Nodes that host users and were not online when they were last looked for.
+        on_online: Called with how many of the nodes that host users are online, when that changes.
         config: What a server tells the users' training function, the same for all of them.
     """
 
@@ -104,6 +107,7 @@ class GridBackend(Backend):
     plan: str = ""
     known: set[int] = field(default_factory=set, repr=False)
     away: set[int] = field(default_factory=set, repr=False)
+    on_online: Callable[[int], None] = field(default=lambda number: None, repr=False)
     config: ConfigRecord | None = None
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
@@ -132,14 +136,15 @@ class GridBackend(Backend):
                 seconds=self.settings.round_deadline,
                 most_bytes=most_bytes(order.shapes),
                 on_error=note_failed,
+                on_wait=self._waiting(order, hosts),
             ):
                 asked = hosts[reply.metadata.src_node_id]
                 total.add(reply.content, num_users=len(asked))
                 del reply  # before the next one is pulled
-            dropped = counts - before
-            if dropped:
-                numbers = order.round_num, order.attempt, dict(dropped)
-                log_of_users(_LOG, logging.WARNING, "round %d, attempt %d: %s", *numbers)
+            if dropped := counts - before:
+                counted = ", ".join(f"{number} {kind}" for kind, number in dropped.items())
+                numbers = order.round_num, order.attempt, counted
+                log_of_users(_LOG, logging.WARNING, "round %d, attempt %d: answers %s", *numbers)
         # Nodes that are away may come back: a round without them is no failure of all users.
         none_arrived = total.num_added == 0 and (dropped["missing"] or dropped["late"])
         if order.key.mode == "secure" or none_arrived:
@@ -151,6 +156,32 @@ class GridBackend(Backend):
         reasons = [f"{unhosted} users are hosted by no node"] if unhosted else []
         reasons += [f"{dropped[name]} answers were {name}" for name in sorted(dropped)]
         return replace(found, absent="; ".join(reasons) or None)
+
+    def _waiting(
+        self, order: Order, hosts: Mapping[int, Sequence[str]]
+    ) -> Callable[[float, Collection[int]], None]:
+        """Return what says that a round waits, and which nodes are gone meanwhile.
+
+        Of a secure run it says for how long alone: who has not answered was asked, and so drawn.
+        """
+        notices, looks, names = Every(), Every(first=_LOOKS, every=_LOOKS), self.registry.names
+        most = self.settings.round_deadline
+
+        def users(node_id: int) -> str:
+            return f"{names.get(node_id, node_id)} ({some(hosts[node_id], most=3)})"
+
+        def look(age: float, pending: Collection[int]) -> None:
+            if notices.due(age):
+                if order.key.mode == "secure":
+                    text = "round %d has taken %d s, at most %g"
+                    _LOG.info(text, order.round_num, age, most)
+                else:
+                    text = "round %d has waited %d s, at most %g, for %s"
+                    _LOG.info(text, order.round_num, age, most, some(map(users, sorted(pending))))
+            if looks.due(age):
+                self.look_at_nodes()
+
+        return look
 
     def _requests(
         self, shared: SharedRecords, hosts: Mapping[int, Sequence[str]], group: str
@@ -174,24 +205,28 @@ class GridBackend(Backend):
 
         Guarantees:
             * It is Flower's list, kept by heartbeats of SuperNodes, which send them whether or not
-              a user of theirs was drawn, and train nobody: it counts no round's users.
+              a user of theirs was drawn, and train nobody: it counts no round's users. A
+              SuperNode of `fedpriv supernode` is on it as long as a client app asks it for work.
         """
         online = {node.node_id for node in self.exchange.grid.get_nodes()}
         late, hosts = sorted(online - self.known), set(self.registry.node_of.values())
         self.known.update(late)
         notify(self.exchange.grid, "late", dict.fromkeys(late, len(late)))
         away = hosts - online
+        number = len(hosts) - len(away)
         if away != self.away:
+            missed = f"; not {some_nodes(away, self.registry.names)}: their users contribute zero"
             _LOG.log(
                 logging.WARNING if away - self.away else logging.INFO,
                 "%d of %d registered nodes are online%s",
-                len(hosts) - len(away),
+                number,
                 len(hosts),
-                "; users of the others contribute zero until they are back" if away else "",
+                f"{missed} until they are back" if away else "",
             )
             self.away.clear()
             self.away.update(away)
-        return len(hosts) - len(away)
+            self.on_online(number)
+        return number
 
     def under(self, plan: str) -> GridBackend:
         """Return the backend that names the plan to nodes."""
@@ -254,5 +289,5 @@ def connect(
         settings.round_deadline,
     )
     return GridBackend(
-        exchange=exchange, registry=registry, settings=settings, known=set(registry.nodes)
+        exchange=exchange, registry=registry, settings=settings, known=set(registry.names)
     )

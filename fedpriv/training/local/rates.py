@@ -46,6 +46,10 @@ class RateOfRound(Work):
         """Return the names and shapes of the work's sum."""
         return self.work.template({n: a for n, a in params.items() if n != RATE})
 
+    def load(self) -> None:
+        """Load what the work does."""
+        self.work.load()
+
     def answer(self, request: SumRequest) -> PartialSum:
         """Return the work's answer at the round's rate."""
         params = dict(request.params)

@@ -61,6 +61,13 @@ class CompiledSoftmaxTrainer:
                 f"inputs {self.inputs!r} have neither weights nor pairs; use 'unit-norm' with them"
             )
 
+    def load(self) -> None:
+        """Load the kernels, and compile those that were not yet."""
+        import fedpriv.kernels.sparse_softmax
+
+        if self.word_features is not None:
+            import fedpriv.kernels.word_features  # noqa: F401
+
     def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
         """Return the update of `kernel` (row-sparse) and `bias` (dense), float32.
 
@@ -141,6 +148,10 @@ class DenseSoftmaxTrainer:
                 "preconditioned pull is no product of this model's rows; leave one of them out, "
                 "or precondition 'update'"
             )
+
+    def load(self) -> None:
+        """Load the kernels, and compile them if they were not yet."""
+        import fedpriv.kernels.dense_softmax  # noqa: F401
 
     def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
         """Return the update of `kernel`, float32; of a user without examples zeros.

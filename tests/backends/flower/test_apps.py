@@ -94,6 +94,23 @@ def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_c
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("server", ["part", "whole"])
+def test_a_deployments_noise_is_of_what_its_server_reads(deploy, tiny_corpus, tmp_path, server):
+    """Nodes' sums are the simulation's; so is the model where the server reads the same corpus."""
+    cut_corpus(Corpus.open(tiny_corpus), tmp_path / "parts", nodes=NUM_NODES)
+    read = {"part": tmp_path / "parts" / SERVER, "whole": tiny_corpus}[server]
+    deploy(out=tmp_path / "run", select="last", corpus=read, parts=tmp_path / "parts")
+    experiment = load_experiment("adadps-tags").with_options(
+        read_document(tmp_path / "run")["experiment"]
+    )
+    start_run(experiment, "adadps-tags", Corpus.open(tiny_corpus), tmp_path / "simulated").run()
+    found, simulated = fp.load(tmp_path / "run"), fp.load(tmp_path / "simulated")
+    equal = [np.array_equal(found.params[n], array) for n, array in simulated.params.items()]
+    assert equal == [server == "whole"] * len(equal)
+    assert found.summary["epsilon"] == simulated.summary["epsilon"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("parted", [False, True], ids=["whole corpus", "parts"])
 def test_settings_and_the_returned_model_are_those_of_one_process(deploy, tmp_path, parted):
     """Bit for bit: what the server chose from the data's size, each release, and the selection.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -192,3 +193,21 @@ def test_shards_share_the_roster_out():
     assert sorted(user for part in parts for user in part) == sorted(roster)
     assert parts[1] == ["u1", "u5", "u9"]
     assert shard(roster, 399, 400) == []
+
+
+@pytest.mark.parametrize(
+    ("age", "left"), [(0.0, 100.0), (20.0, 80.0), (5000.0, 50.0), (-90.0, 100.0)]
+)
+def test_users_have_what_is_left_of_the_time_since_they_were_asked_for(task, age, left):
+    """A process that was started for the message has taken some; clocks may differ."""
+    given = []
+
+    class Noted:
+        def summed(self, order, works, data, user_ids, seconds):
+            given.append(seconds)
+            return order.nothing(order.shapes)
+
+    message = ask(shared(task).request(["user-01"], 100.0))
+    message.metadata.__dict__["_created_at"] = time.time() - age
+    replace(host_of(task), guard=Noted()).train(message)
+    assert given == [pytest.approx(left, abs=5.0)]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedpriv.backends.flower.messages import MalformedRecordError, decode, decode_params, encode
+from fedpriv.backends.flower.messages import (
+    MalformedRecordError,
+    decode,
+    decode_params,
+    encode,
+    reason_of,
+)
 from fedpriv.tree import RowSparse
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
@@ -86,3 +92,19 @@ def test_params_come_back_in_order_and_writable():
     for record in odd:
         with pytest.raises(MalformedRecordError):
             decode_params(record)
+
+
+def failed(reason):
+    asked = Message(RecordDict(), 7, "train")
+    return Message(Error(2, reason), reply_to=asked)
+
+
+def test_a_reason_begins_with_a_line_and_ends_with_why(stub):
+    stub.StubGrid({})
+    lines = [f"at {'x' * number} 10.0.0.{number}:9094" for number in range(60)]
+    said = reason_of(failed("\n".join([*lines, "", "ValueError: no such corpus"])))
+    assert said.endswith("ValueError: no such corpus") and len(said) < 450
+    assert said.removeprefix("... ").startswith("at x")
+    assert reason_of(failed("one line")) == "one line"
+    said = reason_of(failed("word " * 5000 + "and why"))
+    assert said.startswith("... word ") and said.endswith("and why") and len(said) < 450

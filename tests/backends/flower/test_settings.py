@@ -111,7 +111,10 @@ def test_the_first_shards_host_everybody_and_the_others_nobody(stub, shards, num
         (-1, {"partition-id": 0, "num-partitions": 4}, "shards -1 do not fit"),
         ("two", {}, "shards 'two' is not a finite number"),
         (2, {"partition-id": 4, "num-partitions": 4}, "partition-id 4 of num-partitions 4 does no"),
-        (0, {"partition-id": "x"}, "partition-id 'x' is not a finite number"),
+        (0, {"partition-id": "x", "num-partitions": 2}, "partition-id 'x' is not a finite number"),
+        (0, {"partition-id": 0}, "no num-partitions"),
+        (0, {"partition-id": 1}, "no num-partitions"),
+        (0, {"num-partitions": 3}, "no partition-id"),
     ],
 )
 def test_partitions_that_cannot_be_are_refused(stub, shards, node, message):

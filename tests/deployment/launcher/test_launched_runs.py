@@ -1,4 +1,7 @@
-"""Whole runs on SuperNodes and ClientApps of the launcher, with a real SuperLink on loopback."""
+"""Whole runs on SuperNodes and ClientApps of the launcher, with a real SuperLink on loopback.
+
+As in launcher.md.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +150,7 @@ def test_a_killed_fork_loses_its_message_only(launched, tmp_path, monkeypatch):
     (app / "client_app.py").write_text(fatal, "utf-8")
     options |= {"out": str(tmp_path / "none"), "register_seconds": 120.0}
     log = plain(launched.flower.run(app, real.run_config(**options)))
-    assert "2 nodes failed, the first with: the process that answered was killed, or died" in log
+    assert "2 nodes failed" in log and "the process that answered was killed, or died" in log
     (app / "client_app.py").write_text(CLIENT, "utf-8")
     options |= {"out": str(tmp_path / "next"), "rounds": 1}
     log = launched.flower.run(app, real.run_config(**options))

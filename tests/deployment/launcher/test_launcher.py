@@ -20,7 +20,7 @@ import pytest
 from fedpriv.cli import app
 from fedpriv.deploy import flower_private, warm
 from fedpriv.deploy.commands import BUNDLES_VARIABLE, pinned_bundles
-from fedpriv.deploy.launcher import SHORTEST, Pauses
+from fedpriv.deploy.launcher import SHORTEST, ClientGoneError, Clients, Pauses
 from fedpriv.deploy.processes import adopt_orphans, children, end_orphans, fork
 from tests.command_line import CliRunner, refusal
 
@@ -85,6 +85,7 @@ def test_every_private_name_that_is_used_is_asked_for():
     replaced = {
         ("flwr.superlink.runtime.run_serverapp", "install_from_fab"),
         ("flwr.superlink.grid.http_grid", "pull_objects"),
+        ("flwr.supernode.cli.flower_supernode", "start_client_internal"),
         ("flwr.supernode.start_client_internal", "pull_objects"),
         ("flwr.supernode.start_client_internal", "time"),
     }
@@ -283,3 +284,56 @@ def test_code_that_a_bundle_has_otherwise_is_forgotten(monkeypatch, tmp_path, ch
         monkeypatch.setitem(sys.modules, name, module)
     warm.forget_other_code(tmp_path / "bundled")
     assert ("madeup" in sys.modules, "madeup.room" in sys.modules) == (not changed, not changed)
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self):
+        self.now, self.asks = 0.0, []
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        while self.asks and self.asks[0] <= self.now:
+            self.asks.pop(0)
+            self.clients.asked()
+
+
+def test_a_supernode_waits_for_a_client_app_and_leaves_when_none_asks_any_more(tmp_path, caplog):
+    clock = Clock()
+    clients = clock.clients = Clients(folder=tmp_path / "asked", clock=clock, sleep=clock.sleep)
+    clock.sleep(60.0)
+    clients.check()  # it may be starting
+    with pytest.raises(ClientGoneError):
+        clock.sleep(70.0)
+        clients.check()
+    clock.now = 0.0
+    clock.asks = [100.0]
+    clients.wait()
+    assert clock.now == pytest.approx(100.0, abs=1.0)
+    assert len([line for line in caplog.messages if "superexec" in line]) == 2  # after 8 and 68 s
+    for _ in range(60):
+        clients.asked()
+        clients.check()
+        clock.sleep(0.5)
+    clock.sleep(25.0)
+    clients.check()  # a launcher may be slow
+    clock.sleep(20.0)
+    with pytest.raises(ClientGoneError):
+        clients.check()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--runtime-api-address", "supernode-1"], "supernode-1"),
+        (["--runtime-api-address", "h:9094", "--users", "/not/there"], "/not/there"),
+        (["--runtime-api-address", "h:9094", "--data", "/not/there"], "/not/there"),
+    ],
+)
+def test_a_launcher_refuses_at_once_what_it_would_try_for_ever(words, named, monkeypatch):
+    monkeypatch.setattr("fedpriv.deploy.launcher.superexec", lambda *given: None)
+    assert named in refusal("superexec", "--insecure", *words)

@@ -331,3 +331,10 @@ def test_a_cohort_of_everybody_is_not_called_one_of_fixed_size():
     )
     said = text(say(Plan(mechanism=mechanism, num_rounds=20, relation="add-remove"), charges=1))
     assert "under replacement" not in said and "add-remove" in said
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_a_run_on_nodes_names_timing_and_no_other_run_does(mode):
+    told = section(say(mode=mode, backend="flower"), "What no ε covers")
+    assert "Timing" in told and "late" in told and "fork" in told
+    assert "Timing" not in text(say(mode=mode, backend="ray"))

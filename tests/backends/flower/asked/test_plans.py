@@ -71,7 +71,7 @@ def test_a_node_trains_under_a_plan_that_it_is_allowed(two_nodes, tmp_path, capl
 @pytest.mark.slow
 def test_under_any_other_it_registers_no_user_and_nothing_is_charged(two_nodes, tmp_path, caplog):
     caplog.set_level(logging.ERROR, "fedpriv.backends")
-    with pytest.raises(ValueError, match=r"1 nodes failed, the first with: .*plan") as refused:
+    with pytest.raises(ValueError, match=r"1 nodes failed.*plan") as refused:
         two_nodes(tmp_path / "run", {PLANS_KEY: OTHER})
     assert "\n" not in str(refused.value)
     (line,) = [record.getMessage() for record in caplog.records]  # of the node
@@ -186,5 +186,5 @@ def test_a_mistake_is_one_line_on_flower_s_grids(
 def test_a_node_s_mistake_reaches_the_server_in_one_line(two_nodes, tmp_path, caplog):
     with pytest.raises(ValueError) as refused:
         two_nodes(tmp_path / "run", {"corpus": "/not/here"})
-    assert "1 nodes failed, the first with: ValueError: corpus '/not/here'" in str(refused.value)
+    assert "ValueError: corpus '/not/here'" in str(refused.value)
     assert "\n" not in str(refused.value)

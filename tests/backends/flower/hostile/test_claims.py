@@ -18,7 +18,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.registry import _bound_to, read_node_keys, register
+from fedpriv.backends.flower.registry import _holder_of, read_node_keys, register
 from fedpriv.backends.flower.settings import read_grid_settings
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.rng import Key
@@ -127,16 +127,33 @@ def test_a_bound_nodes_failure_is_waited_out_while_others_may_come(stub, written
         assert least <= clock.now < least + 60
 
 
+def test_who_lists_users_of_which_other_key_is_said(stub, written, caplog):
+    task, hosts, keys, path = written
+    bound = {f"{key} {name}": ids for (key, ids), name in zip(
+        json.loads(path.read_text("utf-8")).items(), ("ward 7", "ward 8", "ward 9"), strict=True
+    )}  # fmt: skip
+    path.write_text(json.dumps(bound), "utf-8")
+    settings = replace(QUICK, node_users=read_node_keys(path))
+    swapped = hosts | {101: hosts[102]}  # node 2's data lie on node 1, and nobody has its own
+    with pytest.raises(ValueError, match="4 of 12") as refused:
+        asked(task, stub.StubGrid(swapped, keys=keys), settings)
+    said = str(refused.value)
+    assert "4 of ward 7" in said and "user-" not in said
+    assert "ward 7, node 101 lists 4 users whom node-users binds to ward 8" in said
+    with caplog.at_level(logging.WARNING):
+        asked(task, stub.StubGrid(claiming(hosts, 103, hosts[101].user_ids), keys=keys), settings)
+    assert "ward 9, node 103 lists 4 users whom node-users binds to ward 7" in caplog.text
+
+
 def test_a_file_may_be_toml_and_name_keys_as_pem(tmp_path):
     text = f'"{PUB[0]} ward 7" = ["a"]\n' + json.dumps(PEM[1].decode()) + ' = ["b", "c"]\n'
     (tmp_path / "nodes.toml").write_text(text, "utf-8")
     settings = read_grid_settings({"node-users": str(tmp_path / "nodes.toml")})
     assert settings.node_users is not None
-    assert [sorted(_bound_to(key, settings.node_users)) for key in PEM[:3]] == [
-        ["a"],
-        ["b", "c"],
-        [],
-    ]
+    first, second, third = (_holder_of(key, settings.node_users) for key in PEM[:3])
+    assert first is not None and second is not None and third is None
+    assert (first.name, first.user_ids) == ("ward 7", {"a"})
+    assert second.name.startswith("SHA256:") and second.user_ids == {"b", "c"}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from fedpriv.backends.flower.settings import opened_node
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
 from fedpriv.measures import ACCURACY
+from fedpriv.privacy.epsilon import rounded_up
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.runs.progress import round_line
 from fedpriv.runs.records import Released, RoundRecord
 from fedpriv.tasks.module_task import ModuleTask
@@ -150,15 +152,9 @@ def test_a_node_writes_no_word_of_a_servers_into_its_log(stub, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "accuracy", "said"),
-    [
-        (0.93051, None, "round 3: epsilon <= 0.931 at delta 0.001, accuracy on public users -"),
-        (0.93051, 0.5, "round 3: epsilon <= 0.931 at delta 0.001, accuracy on public users 50.00%"),
-        (None, None, "round 3: no privacy, epsilon is infinite, accuracy on public users -"),
-    ],
-)
-def test_every_round_is_logged_with_its_epsilon_evaluated_or_not(epsilon, accuracy, said):
+@pytest.mark.parametrize("accuracy", [None, 0.5])
+@pytest.mark.parametrize("epsilon", [None, 0.93051])
+def test_every_round_is_logged_with_its_epsilon_and_what_was_measured(epsilon, accuracy):
     released = Released(
         round_num=3,
         attempt=1,
@@ -168,4 +164,36 @@ def test_every_round_is_logged_with_its_epsilon_evaluated_or_not(epsilon, accura
         measured={"accuracy": accuracy},
         update_norm=None,
     )
-    assert round_line(RoundRecord(released=released, diagnostics=None), ACCURACY) == said
+    record = RoundRecord(released=released, diagnostics=None)
+    said = round_line(record, ACCURACY)
+    assert said.startswith("round 3:") and ("accuracy" in said) == ("50.00%" in said)
+    assert ("50.00%" in said) == (accuracy is not None)
+    assert ("0.931" in said) == (epsilon is not None) == ("infinite" not in said)
+    if epsilon is not None:  # the record's is that of some charges more
+        assert "0.412" in round_line(record, ACCURACY, 0.4115)
+
+
+@pytest.mark.slow
+def test_each_round_has_its_own_epsilon(deploy, tmp_path, caplog):
+    """That of the charges so far, as `fedpriv status` has it, and no later round's."""
+    caplog.set_level(logging.INFO, "fedpriv")
+    deploy(out=tmp_path / "run", rounds=4, eval_every=4, select="last")
+    plan = read_ledger(tmp_path / "run" / "ledger.jsonl")[1].plan
+    said = [line for line in caplog.messages if re.match(r"round \d: epsilon", line)]
+    expected = [rounded_up(plan.epsilon(number).value, 3) for number in range(1, 5)]
+    assert [float(line.split()[4]) for line in said] == expected == sorted(set(expected))
+    assert [("accuracy" in line) for line in said] == [False, False, False, True]
+
+
+@pytest.mark.slow
+def test_a_finished_run_asks_no_node_and_selects_nothing_again(deploy, tmp_path, caplog):
+    out = tmp_path / "run"
+    deploy(out=out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    caplog.set_level(logging.INFO, "fedpriv")
+    caplog.clear()
+    grid = deploy(nodes=1, register_seconds=1.0, resume=out)
+    assert not grid.requests and not any("selecting" in line for line in caplog.messages)
+    assert any("nothing is left to charge" in line for line in caplog.messages)
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    assert {path.name for path in after if after[path] != before.get(path)} <= {"ledger.jsonl"}
