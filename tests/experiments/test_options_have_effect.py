@@ -227,6 +227,9 @@ def tried(of, entry, kind):
     return {**BASES[of], **given}, {**BASES[of], **given, **changed}
 
 
+SLOW = ("start", "local.client_optimizer", "noise.buffers")
+
+
 def cases():
     seen = set()
     for of, made in classes().items():
@@ -236,8 +239,8 @@ def cases():
                 continue
             kinds = [v for v in entry.choices if v != entry.default] if entry.is_choice else [None]
             for kind in kinds:
-                # Quick are one place of each option, and what is not the same in every class.
-                slow = (of[0], entry.path, kind) in seen or entry.path.startswith("start")
+                # Quick is one place of each option of a unit.
+                slow = (of[0], entry.path, kind) in seen or entry.path.startswith(SLOW)
                 seen.add((of[0], entry.path, kind))
                 name = f"{label} {kind or ''} {dict(entry.within) or ''}".strip()
                 marks = [pytest.mark.slow] if slow else []
