@@ -29,8 +29,9 @@ option is its path: `noise.target_epsilon` on the command line (`-s NAME=VALUE`)
 folder and in Python, where it is the attribute. The kind of a part is set by the path of its
 place, `-s noise=banded`, in TOML `noise.kind = "banded"`. Any ending of a path that is unambiguous
 will do, and `-`, `_` and `.` are alike: `target-epsilon`. An option exists only where its part is
-chosen; elsewhere it is refused with the part's name. `fedpriv list EXPERIMENT` shows those of one
-experiment with their values. This page is written by `make options`."""
+chosen; elsewhere it is refused with the part's name. So is a value that has no effect under the
+others, such as `pair-weight` without pairs or a restart after the last round. `fedpriv list
+EXPERIMENT` shows those of one experiment with their values. `make options` writes this page."""
 
 
 _KINDS = {

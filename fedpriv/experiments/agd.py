@@ -54,8 +54,9 @@ class _Descent(Experiment):
         Range.AT_LEAST_ONE,
     )  # fmt: skip
     gradient_share: float = option(
-        0.5, "Prices split: what of an iteration's price the gradient has.", Range.BETWEEN
-    )
+        0.5, "Prices split: what of an iteration's price the gradient has.", Range.BETWEEN,
+        only=("prices", ("split",)),
+    )  # fmt: skip
     gradient_clip: float = option(3.0, "C_grad, the longest gradient.", Range.ABOVE_ZERO)
     loss_cap: float = option(3.0, "C_obj, the largest loss.", Range.ABOVE_ZERO)
     growth: float = option(

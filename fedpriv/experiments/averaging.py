@@ -232,6 +232,12 @@ class FederatedExperiment(Averaging):
 
     def make_components(self, task: Task) -> Components:
         """Return the components of federated averaging; see `Experiment.make_components`."""
+        restart = getattr(self.server, "restart", None)
+        if restart is not None and restart >= self.rounds:
+            raise ValueError(
+                f"server.restart {restart} begins nothing anew in {self.rounds} rounds; give "
+                "fewer, or leave it out"
+            )
         side = self.make_side_information(task)
         bound = self.bound.make_sent()
         # Without noise a bound may be so high that it never binds, and its grid would be coarse.
@@ -366,7 +372,9 @@ class CentralExperiment(Averaging):
     warm_start_epochs: int = option(
         0, "Epochs on the public set before, without noise.", Range.AT_LEAST_ZERO
     )
-    warm_start_rate: float = option(0.1, "Their learning rate.", Range.ABOVE_ZERO)
+    warm_start_rate: float = option(
+        0.1, "Their learning rate.", Range.ABOVE_ZERO, only=("warm_start_epochs", Range.ABOVE_ZERO)
+    )
 
     def num_steps(self, num_examples: int) -> int:
         """Return how many steps are planned.

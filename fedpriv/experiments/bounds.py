@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
-from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.ranges import Range
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Trainers, transformed
@@ -158,20 +157,11 @@ class AdaptableClip(Clipped):
         return transformed(trainer, self.clip_norm.make(self.l2_clip_norm))
 
     def make_algorithm(self, **given: Any) -> FederatedAveraging:
-        """Return averaging whose clip norm is fixed or adapts.
-
-        Raises:
-            ValueError: If it adapts and updates are preconditioned before they are bounded.
-        """
+        """Return averaging whose clip norm is fixed or adapts; errors as of `BoundPart`."""
         from fedpriv.training.adaptive_clipping import AdaptivelyClipped
 
         if not isinstance(self.clip_norm, Adaptive):
             return FederatedAveraging(**given)
-        if not isinstance(given.pop("preconditioner"), NoPreconditioner):
-            raise ValueError(
-                "clip-norm 'adaptive' counts norms of updates as users make them: use precondition "
-                "'local' or 'none' and no release-preconditioner, or clip-norm 'fixed'"
-            )
         return AdaptivelyClipped(clip=self.clip_norm.make(self.l2_clip_norm), **given)
 
 

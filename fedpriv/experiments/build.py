@@ -88,10 +88,21 @@ def _by_example(experiment: Experiment, made: Any) -> Any:
     """Return a task of users as one of their examples, where the experiment draws examples.
 
     Raises:
-        ValueError: If a user's examples are not bounded, or there are no users of whom they are.
+        ValueError: If a user's examples are not bounded, or there are no users of whom they are; or
+            if rounds of the task differ, and those of the method do not.
     """
     most = getattr(experiment, "examples_per_user", None)
     of_users = isinstance(made, Task)
+    if (
+        of_users
+        and made.round_tensors is not None
+        and (most is not None or experiment.method != "averaging")
+    ):
+        raise ValueError(
+            f"the task of {experiment.name} gives users other tensors in each round "
+            "(round_tensors), which federated averaging alone sends; leave them out (of next "
+            "words: shift none), or use it"
+        )
     if most is None and of_users and experiment.unit == "example":
         raise ValueError(
             f"{experiment.name} draws examples, and the unit of its task is a user, of any number "

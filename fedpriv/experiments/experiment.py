@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -37,6 +37,7 @@ from fedpriv.experiments.options import (
     OptionIndex,
     build_fields,
     check_choice,
+    check_effects,
     check_fields,
     entries,
     kebab,
@@ -149,6 +150,8 @@ class Experiment(ABC):
     def __post_init__(self) -> None:
         """Check and convert every option."""
         check_fields(self)
+        if is_dataclass(self.task):
+            check_effects(self.task)
         for path in self.automatic:
             if path not in AUTOMATIC:
                 raise ValueError(

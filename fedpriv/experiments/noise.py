@@ -143,11 +143,21 @@ class TreeNoise(CorrelatedNoise):
     completion: bool = option(False, "Complete a tree that ends, to leave one node's noise.")
 
     def strategy(self, limit: Participation, momentum: float) -> Strategy:
-        """Return the trees."""
+        """Return the trees.
+
+        Raises:
+            ValueError: If the first tree is never ended.
+        """
         from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 
+        rows = _rows(limit)
+        if self.restart is not None and self.restart >= rows:
+            raise ValueError(
+                f"noise.restart {self.restart} begins no second tree in {rows} rounds; give fewer, "
+                "or leave it out"
+            )
         return BinaryTree(
-            num_rows=_rows(limit),
+            num_rows=rows,
             restart=self.restart,
             estimate=self.estimate,
             completion=self.completion,

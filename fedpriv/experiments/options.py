@@ -141,7 +141,12 @@ def coerce(name: str, value: Any, hint: Any) -> Option:
 
 
 def option(
-    default: Option, help: str, allowed: Range | None = None, *, neutral: bool = False
+    default: Option,
+    help: str,
+    allowed: Range | None = None,
+    *,
+    neutral: bool = False,
+    only: tuple[str, Range | tuple[Option, ...]] | None = None,
 ) -> Any:
     """Return the field of a part that is an option.
 
@@ -152,8 +157,13 @@ def option(
         neutral: Whether the default is the value at which the option does nothing at all. It is
             then not in `Experiment.identity`, so that a new option leaves what was run before as
             it was. Such a default must never change.
+        only: Another field, and its values with which alone the option has an effect; with others
+            it is refused at a value that is not its default. None for all.
     """
-    return field(default=default, metadata={"help": help, "range": allowed, "neutral": neutral})
+    return field(
+        default=default,
+        metadata={"help": help, "range": allowed, "neutral": neutral, "only": only},
+    )
 
 
 def place(default: Any, help: str, *, neutral: bool = False) -> Any:
@@ -267,12 +277,14 @@ class _Field:
         default: Its value where none is given; of a place, a part.
         entry: The option, or the choice of a part; None for a place that takes one part only.
         parts: The parts that the place takes, by kind; empty for an option.
+        only: As of `option`.
     """
 
     name: str
     default: Any
     entry: Entry | None
     parts: Mapping[str, type[Part]]
+    only: tuple[str, Range | tuple[Option, ...]] | None = None
 
 
 @cache
@@ -307,7 +319,7 @@ def _fields(owner: type) -> tuple[_Field, ...]:
                 if item.metadata.get("neutral")
                 else (),
             )
-        found.append(_Field(item.name, item.default, entry, parts))
+        found.append(_Field(item.name, item.default, entry, parts, item.metadata.get("only")))
     return tuple(found)
 
 
@@ -362,6 +374,27 @@ def check_fields(owner: Any) -> None:
             raise ValueError(
                 f"{item.name} {value!r} is no part of a {type(owner).__name__}; give one of "
                 f"{known}, or derive a class whose field {item.name} is typed to hold yours"
+            )
+    check_effects(owner)
+
+
+def check_effects(owner: Any) -> None:
+    """Refuse options of a dataclass that would be recorded and do nothing.
+
+    Raises:
+        ValueError: For a value that is not the default, of an option that has an effect only with
+            another value of another field.
+    """
+    for item in _fields(type(owner)):
+        value = getattr(owner, item.name)
+        if item.only is None or value == item.default:
+            continue
+        other, needed = item.only
+        there = getattr(owner, other)
+        if not (needed.holds(there) if isinstance(needed, Range) else there in needed):
+            raise ValueError(
+                f"{kebab(item.name)} {value!r} has no effect with {kebab(other)} {there!r}; leave "
+                f"it at {item.default!r}, or give {kebab(other)} another value"
             )
 
 

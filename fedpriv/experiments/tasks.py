@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.datasets.stackexchange.splits import Kind, Measured, Owners, PublicText, Split
@@ -45,6 +45,7 @@ class TagPredictionTask:
         0.5,
         "Inputs tf-idf: exponent of the inverse document frequency.",
         Range.AT_LEAST_ZERO,
+        only=("inputs", ("tf-idf",)),
     )
     pairs: int = option(
         0,
@@ -55,6 +56,7 @@ class TagPredictionTask:
         0.25,
         "Weight of a pair, times the geometric mean of its words' values.",
         Range.ABOVE_ZERO,
+        only=("pairs", Range.ABOVE_ZERO),
     )
     split: Kind = option(
         "by-thread",
@@ -235,7 +237,10 @@ class NextWordsTask:
         "none",
         "Rounds have questions' sentences and answers' in turn: by halves or mixed.",
     )
-    shift_period: int = option(20, "Rounds of a period of the shift.", Range.AT_LEAST_ONE)
+    shift_period: int = option(
+        20, "Rounds of a period of the shift.", Range.AT_LEAST_ONE,
+        only=("shift", ("blocks", "smooth")),
+    )  # fmt: skip
     split: Kind = option(
         "by-thread", "What is held out: whole threads; by-sentence keeps threads in common."
     )
@@ -262,6 +267,14 @@ class NextWordsTask:
         from fedpriv.tasks.next_words import NextWords, reduced_or_full
         from fedpriv.training.periodic_shift import Shift
 
+        place: Any = getattr(experiment, "precondition", None)
+        side = getattr(getattr(place, "side_information", None), "kind", None)
+        if side != "own" and (self.word_gain, self.word_top) != (10.0, 100):
+            raise ValueError(
+                f"word-gain {self.word_gain:g} and word-top {self.word_top} have no effect without "
+                "side information of the task: set precondition and side-information own, or leave "
+                "them at 10 and 100"
+            )
         if corpus is None:
             raise MissingCorpusError(
                 "next-word prediction needs a corpus; give the path of one, or see `fedpriv data "

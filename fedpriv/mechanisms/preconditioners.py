@@ -90,6 +90,13 @@ class RoundContext:
 class Preconditioner(Protocol):
     """Turns public data and past releases into each round's context; by default into none."""
 
+    def check_rounds(self, planned: int) -> None:
+        """Refuse a number of rounds in which it would do nothing.
+
+        Raises:
+            ValueError: If it would.
+        """
+
     def init(self, params: Params) -> State:
         """Return the state before round 1: named trees of float32 arrays, as a transform's."""
         return {}
@@ -482,6 +489,18 @@ class Delayed(Preconditioner):
         rmsprop(self.decay, regulariser=self.regulariser)  # refuses what it cannot use, now
         for name in ("clip_ratio", "rate_ratio"):
             positive_float(name, getattr(self, name))
+
+    def check_rounds(self, planned: int) -> None:
+        """Refuse plain rounds alone.
+
+        Raises:
+            ValueError: If no round is left after the first plain ones.
+        """
+        if self.plain >= planned:
+            raise ValueError(
+                f"delay-plain {self.plain} leaves none of {planned} rounds to precondition; give "
+                "fewer, or leave the preconditioner out"
+            )
 
     def init(self, params: Params) -> State:
         """Return v and the sum of plain releases, both zero, and the count of rounds."""

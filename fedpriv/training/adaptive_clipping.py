@@ -32,9 +32,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
 from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.plan import AnyPlan
-from fedpriv.training.algorithm import Door, Query
 from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
 from fedpriv.training.work import UserTransform
 from fedpriv.tree import Params
@@ -43,6 +43,7 @@ CLIP = "clip norm"
 """The name of the tensor that brings C to users, and the count back."""
 
 _GROUP = "clip"
+_NO_CONTEXT = RoundContext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +122,20 @@ class AdaptivelyClipped(FederatedAveraging):
 
     Attributes:
         clip: How it moves.
+
+    Raises:
+        ValueError: If updates are preconditioned before they are bounded.
     """
 
     clip: AdaptiveClip
+
+    def __post_init__(self) -> None:
+        FederatedAveraging.__post_init__(self)
+        if not isinstance(self.preconditioner, NoPreconditioner):
+            raise ValueError(
+                "clip-norm 'adaptive' counts norms of updates as users make them: use precondition "
+                "'local' or 'none' and no release-preconditioner, or clip-norm 'fixed'"
+            )
 
     def check_plan(self, plan: AnyPlan) -> None:
         """Refuse noise of a whole run, and what plain averaging refuses.
@@ -143,21 +155,22 @@ class AdaptivelyClipped(FederatedAveraging):
         state = FederatedAveraging.init(self, params)
         return replace(state, preconditioner=_state_of(self.clip.initial))
 
-    def step(self, state: ServerState, door: Door) -> ServerState:
-        """Return the state after one more round."""
-        clip_norm = np.array([clip_norm_of(state)], np.float32)
-        answer = door.ask(Query(params={**self.asked_at(state), CLIP: clip_norm}))
-        return self.after(state, answer)
+    def round_tensors(self, state: ServerState) -> Params:
+        """Return the clip norm, and the other tensors of the coming round."""
+        others = FederatedAveraging.round_tensors(self, state)
+        return {**others, CLIP: np.array([clip_norm_of(state)], np.float32)}
 
-    def after(self, state: ServerState, answer: NoisedMean) -> ServerState:
+    def next(
+        self, state: ServerState, answer: NoisedMean, context: RoundContext = _NO_CONTEXT
+    ) -> ServerState:
         """Return the state after a release; everything here is post-processing."""
         norm = clip_norm_of(state)
         mean = dict(answer.update)
         count = float(mean.pop(CLIP)[0])
         mean = tree.to_dense(tree.scale(mean, norm / self.clip.update_weight))
         noised = NoisedMean(update=mean, squared_norm=tree.l2_norm(mean) ** 2)
-        found = FederatedAveraging.next(self, state, noised)
-        return replace(found, preconditioner=_state_of(self.clip.moved(norm, count)))
+        following = FederatedAveraging.next(self, state, noised, context)
+        return replace(following, preconditioner=_state_of(self.clip.moved(norm, count)))
 
 
 def clip_norm_of(state: ServerState) -> float:

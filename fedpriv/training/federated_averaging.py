@@ -181,12 +181,14 @@ class FederatedAveraging(Algorithm):
             )
 
     def check_plan(self, plan: AnyPlan) -> None:
-        """Refuse a plan that ends before anything is trained at an aggregate.
+        """Refuse a plan that ends before anything is trained at an aggregate, or preconditioned.
 
         Raises:
             ValueError: If it does.
         """
         at, planned = self.at_aggregates, plan.planned_rounds
+        if planned is not None:
+            self.preconditioner.check_rounds(planned)
         if at is not None and planned is not None and at.start >= planned:
             raise ValueError(
                 f"training over aggregates starts after {at.start} rounds, of which there are only "
@@ -271,10 +273,8 @@ class FederatedAveraging(Algorithm):
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
         context, state = self.begin(state, door.key("guide"))
-        more = {} if self.tensors is None else self.tensors(state.round_num + 1)
-        params = self.asked_at(state)
-        mean = door.ask(Query(params={**params, **more} if more else params, context=context))
-        return self.next(state, mean, context)
+        params = {**self.asked_at(state), **self.round_tensors(state)}
+        return self.next(state, door.ask(Query(params=params, context=context)), context)
 
     def asked_at(self, state: ServerState) -> Params:
         """Return the params that the coming round's updates are made at."""
@@ -282,6 +282,10 @@ class FederatedAveraging(Algorithm):
         if at is None or state.round_num < at.start:
             return state.params
         return state.aggregate["average"]
+
+    def round_tensors(self, state: ServerState) -> Params:
+        """Return the public tensors that users are given in the coming round besides the params."""
+        return {} if self.tensors is None else self.tensors(state.round_num + 1)
 
     def begin(self, state: ServerState, key: Key) -> tuple[RoundContext, ServerState]:
         """Return what is public about the coming round; nothing of it has been drawn.

@@ -111,6 +111,9 @@ def played(norms, number, noise=0.0, clip=CLIPPING, seed=0):
         def __init__(self):
             self.round_num = 0
 
+        def key(self, stream):
+            return Key.simulation(seed).fold(stream)
+
         def ask(self, query):
             self.round_num += 1
             key = Key.simulation(seed).fold(self.round_num)

@@ -52,15 +52,18 @@ class ImagesByUser:
         "in numbers of a law.",
     )
     alpha: float = option(
-        0.3, "Partition dirichlet: small for users of few classes each.", Range.ABOVE_ZERO
-    )
+        0.3, "Partition dirichlet: small for users of few classes each.", Range.ABOVE_ZERO,
+        only=("partition", ("dirichlet",)),
+    )  # fmt: skip
     shards: int = option(
-        2, "Partition shards: runs of the sorted images that a user has.", Range.AT_LEAST_ONE
-    )
+        2, "Partition shards: runs of the sorted images that a user has.", Range.AT_LEAST_ONE,
+        only=("partition", ("shards",)),
+    )  # fmt: skip
     skew: float = option(
         1.0,
         "Partition log-normal: deviation of the numbers' logarithms; power-law: its exponent.",
         Range.AT_LEAST_ZERO,
+        only=("partition", ("log-normal", "power-law")),
     )
     partition_seed: int = option(0, "Another division of the same kind.")
     public: int = option(

@@ -92,7 +92,11 @@ class BinaryTree(Strategy):
         return self.completion and tree < self.num_trees - 1
 
     def sensitivity(self, participation: Participation) -> float:
-        """Return an upper bound, which is reached wherever it was tried by brute force.
+        """Return an upper bound, reached in most small cases and at most 4.3 % too large in others.
+
+        Against brute force over every pattern of one tree (T <= 20, b <= 6, at most 5 rows of a
+        user) it is exact in 376 of 388 cases. The others have b = 3: of 13 rows and 4 of a user, it
+        is 5 for √23.
 
         Nodes of one height and one tree are disjoint, and those that are answered cover n_h rows.
         Of a user's rows, at least b apart, at most ⌈n_h / b⌉ lie there, and at most m = ⌈2^h / b⌉

@@ -95,6 +95,13 @@ def test_vectors_of_trees(most, apart, rows, squared):
     assert BinaryTree(num_rows=rows).sensitivity(limit) ** 2 == pytest.approx(squared)
 
 
+def test_a_trees_bound_is_not_always_reached():
+    limit = Participation(most=4, min_separation=3, num_rows=13)
+    tree = BinaryTree(num_rows=13, estimate="vanilla")
+    assert tree.sensitivity(limit) == 5.0
+    assert worst(tree, limit) == pytest.approx(23**0.5)
+
+
 def test_variances_of_trees():
     heights = [BinaryTree(num_rows=2**h).prefix_variance()[-1] for h in range(6)]
     wanted = [1, 0.666667, 0.571429, 0.533333, 0.516129, 0.507937]
