@@ -508,11 +508,17 @@ class ExampleSampling(CentralExperiment):
         Range.AT_LEAST_ONE,
     )  # fmt: skip
 
+    def settled(self, num_slots: int) -> ExampleSampling:
+        """Return the experiment with its batch size, of so many slots."""
+        return self if self.batch_size else replace(self, batch_size=num_slots / 20)
+
+    def sampler_of(self, number: int) -> Sampler:
+        """Return the sampler of so many slots."""
+        return CentralExperiment.sampler_of(self.settled(number), number)
+
     def make_components(self, task: CentralTask) -> Components:
         """Return the components of DP-SGD; see `Experiment.make_components`."""
-        if self.batch_size is None:
-            return replace(self, batch_size=task.num_train / 20).make_components(task)
-        return super().make_components(task)
+        return CentralExperiment.make_components(self.settled(task.num_train), task)
 
 
 def _rounded(bound: Bound, task: CentralTask) -> Bound:

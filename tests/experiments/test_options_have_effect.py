@@ -98,6 +98,7 @@ BASES = {
 
 APART = {"sampling": "separated", "cohort": 2.0, "min-separation": 1}
 WITH = {
+    "sampling=fixed": {"relation": "replace-one"},
     "sampling=separated": {"noise": "tree", "min-separation": 1, "cohort": 2.0},
     "sampling=cyclic": {"noise": "tree", "min-separation": 1, "cohort": 2.0},
     "noise=tree": APART,
@@ -175,9 +176,7 @@ ELSEWHERE = {
     "start.file": "`test_a_start_from_a_file`",
     "start.which": "`test_a_start_from_a_file`",
     "start.without_privacy": "a permission, which a secure run asks for",
-    "user bolt-on seed": OF_KEYS,
-    "example bolt-on seed": OF_KEYS,
-    "example agd seed": OF_KEYS,
+    "seed": OF_KEYS,
     "user bolt-on eval_every": ONE_RELEASE,
     "example bolt-on eval_every": ONE_RELEASE,
     "example averaging aggregate.k": "of no classes; tried by user",
@@ -249,7 +248,6 @@ def cases():
 
 REFUSED = {
     "start file": "start-file",  # none is given
-    "example averaging sampling fixed": "replace-one",
     "example averaging aggregate opa": "class_scores",
     "example averaging aggregate omv": "class_scores",
 }

@@ -113,11 +113,11 @@ def test_elsewhere_nothing_is_printed_unless_asked_for():
 
 def test_lines_come_every_few_seconds_and_end_with_the_last_round():
     to, prepared = console(), Prepared()
-    prepared.ledger.charge(1, 1)  # as of a run that is resumed
+    prepared.ledger.charge(1, 1)  # as of a run that was killed in its first round
     follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
     lines = printed(to).splitlines()
     rounds = [line.partition("round ")[2].partition(" ")[0] for line in lines]
-    assert rounds == ["1", "6", "11", "16", "21", "26", "30"]
+    assert rounds == ["0", "6", "11", "16", "21", "26", "30"]
     assert lines[-1] == (
         "[b]old (synthetic): round 30 of 30, ε ≤ 1.01 at δ = 0.001, accuracy 50.0%"
     )
@@ -160,7 +160,8 @@ def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_e
     spent = prepared.components.plan.epsilon(5).value
     follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
     first, second, *_ = printed(to).splitlines()
-    assert first.endswith(f"round 1 of 30, ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
+    assert "round 0 of 30" in first and "1 of 30 charges" in first
+    assert first.endswith(f"ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
     left = "about 0:20 min left"  # of rounds that take a second each
     assert second.endswith(f"round 6 of 30, ε ≤ 1.01 at δ = 0.001, {left}; round 5: accuracy 50.0%")
 
@@ -172,7 +173,7 @@ def test_the_bar_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_r
     prepared.run = lambda on_round, tell: {"rounds": 30}  # of which none ends
     follow(prepared, console=to, head=False)
     spent = prepared.components.plan.epsilon(10).value  # as rounds 8 to 10 state it
-    assert f"ε ≤ {rounded_up(spent, 2):.2f}" in printed(to) and "7/30" in printed(to)
+    assert f"ε ≤ {rounded_up(spent, 2):.2f}" in printed(to) and "0/30 (7 charged)" in printed(to)
 
 
 def test_a_notebook_with_widgets_gets_a_bar(widgets):

@@ -147,7 +147,7 @@ def test_a_user_s_epsilon_is_never_that_of_one_of_its_examples(monkeypatch):
     ("options", "said"),
     [
         ({"relation": "replace-one"}, "neighbours have all of one user's examples blanked"),
-        ({"sampling": "fixed"}, "poisson sampling"),
+        ({"sampling": "fixed"}, "poisson"),
         ({"micro_batch": 2}, "micro.batch 2"),
         ({"method": "agd", "target_epsilon": 1.0, "noise_multiplier": None}, "a user has up to 8|"
          "the unit of its task is a user"),

@@ -182,7 +182,7 @@ def test_a_blank_example_contributes_zero_and_counts():
     ("options", "said"),
     [
         ({"relation": "replace-one"}, "neighbours have all of one owner's examples blanked"),
-        ({"sampling": "fixed"}, "poisson sampling"),
+        ({"sampling": "fixed"}, "poisson"),
         ({"micro_batch": 2}, "micro.batch 2"),
     ],
 )
