@@ -162,7 +162,7 @@ def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_e
     first, second, *_ = printed(to).splitlines()
     assert "round 0 of 30" in first and "1 of 30 charges" in first
     assert first.endswith(f"ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
-    left = "about 0:20 min left"  # of rounds that take a second each
+    left = "about 0:24 min left"  # of rounds that take a second each
     assert second.endswith(f"round 6 of 30, ε ≤ 1.01 at δ = 0.001, {left}; round 5: accuracy 50.0%")
 
 
