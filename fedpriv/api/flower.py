@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -24,17 +23,15 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.app.exception import AppExitException
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedpriv import json_lines
 from fedpriv.backends.flower.client import UserLevelClientApp, bounded
-from fedpriv.backends.flower.log import show_log
+from fedpriv.backends.flower.log import ended_in_one_line, show_log
 from fedpriv.backends.flower.messages import reason_of
 from fedpriv.backends.flower.settings import client_app, read_out
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, connect
-from fedpriv.experiments.user_code import one_line
 from fedpriv.privacy.plan import Plan, plan_digest
 from fedpriv.transform import Transform
 from fedpriv.tree import Params
@@ -55,57 +52,6 @@ __all__ = [
 _LOG = logging.getLogger("fedpriv.server")
 _MOST_METRICS = 1 << 20  # bytes of a node's metrics
 _WEIGHT = "num-examples"
-
-
-class MistakeError(AppExitException, ValueError):
-    """A user's mistake; Flower lists the run as failed, with this as the reason."""
-
-    exit_code = 3  # one of those that Flower does not explain
-
-
-class LoggedAlready(logging.Filter):
-    """Leaves out Flower's log records of a failure that was logged in one line.
-
-    That is the traceback of it, and an exit code with the address of a page that explains codes.
-
-    Args:
-        failed: The failure.
-    """
-
-    def __init__(self, failed: Exception) -> None:
-        super().__init__()
-        self._failed = failed
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is about something else."""
-        logged = record.exc_info[1] if record.exc_info else None
-        return logged is not self._failed and not record.getMessage().startswith("Exit Code: ")
-
-
-@contextmanager
-def ended_in_one_line(grid: Grid) -> Generator[None]:
-    """End the app with one line on a user's mistake; a fault of the program is raised.
-
-    Args:
-        grid: Of Flower's kind: whatever is raised on another one is left as it is.
-
-    Raises:
-        MistakeError: When the line was logged; of it Flower logs nothing, and lists the run,
-            deployed or simulated, as failed.
-        Exception: What was raised, if it is a fault, or on another grid.
-    """
-    try:
-        yield
-    except Exception as raised:
-        line = one_line(raised)
-        if line is None or not type(grid).__module__.startswith("flwr."):
-            raise
-        _LOG.error("%s", line)
-        failed = MistakeError(line)
-        logging.getLogger("flwr").addFilter(LoggedAlready(failed))
-    else:
-        return
-    raise failed from None
 
 
 def server_app() -> ServerApp:

@@ -15,10 +15,9 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpriv.api.flower import ended_in_one_line
 from fedpriv.backends.backend import Backend
 from fedpriv.backends.flower.client import named_device
-from fedpriv.backends.flower.log import show_log
+from fedpriv.backends.flower.log import ended_in_one_line, show_log
 from fedpriv.backends.flower.settings import (
     RESUME_FILE,
     missing_corpus_named,

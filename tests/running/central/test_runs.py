@@ -282,7 +282,7 @@ class TestCommand:
 
 
 @pytest.mark.slow
-def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
+def test_a_redone_step_has_another_batch_and_other_noise(tmp_path, one_root):
     """Of the attempts at step 7 the second goes into the model; with the first's it differs."""
     with pytest.raises(KeyboardInterrupt):
         start_run(

@@ -14,7 +14,6 @@ from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from safetensors.numpy import load_file
 
 import fedpriv as fp
-from fedpriv.api.flower_server import ended_in_one_line
 from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import (
     PLANS_KEY,
@@ -22,6 +21,7 @@ from fedpriv.backends.flower.client import (
     Host,
     allowed_plans,
 )
+from fedpriv.backends.flower.log import ended_in_one_line
 from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.mechanisms import Clip
