@@ -233,7 +233,7 @@ def check_like(template: Tree, tree: object) -> Tree:
     return checked
 
 
-# Numbers of a row that two draws do not give alike, even of signs alone.
+# Numbers of a row that two draws do not give alike, even of signs alone; and values.
 _WIDE = 32
 
 
@@ -241,9 +241,10 @@ def brought_in(first: Params, second: Params) -> tuple[str, ...]:
     """Return names of tensors that come out alike from two keys, and are no plain pattern.
 
     Such were not drawn, but brought by the code that makes them: loaded from a file, drawn from a
-    fixed seed, or computed, between which no look at the values tells. Of a table whole rows count,
-    as where new rows are appended to loaded ones. A pattern is one number throughout, numbers in
-    equal steps, or a multiple of the identity.
+    fixed seed, or computed, between which no look at the values tells. Parts count, too: whole rows
+    of a table, as where new ones are appended to those loaded, and more than an eighth of all
+    numbers. A pattern is one number throughout, numbers in equal steps, or a multiple of the
+    identity.
 
     >>> table = np.array([[0.3, -1.2], [0.5, 0.1]])
     >>> one = {"w": table, "b": np.zeros(2), "at": np.arange(2.0), "eye": 3 * np.eye(2)}
@@ -259,10 +260,13 @@ def _is_brought(array: np.ndarray, other: np.ndarray | None) -> bool:
     if other is None or array.shape != other.shape or not array.size:
         return False
     alike = array == other
-    if array.ndim > 1 and not alike.all():
-        rows = alike.reshape(len(alike), -1).all(axis=1)
-        return array[0].size >= _WIDE and bool(rows.any()) and not _is_pattern(array[rows])
-    return bool(alike.all()) and not _is_pattern(array)
+    if alike.all():
+        return not _is_pattern(array)
+    # Numbers of few values are alike by chance.
+    if 8 * np.count_nonzero(alike) > array.size and len(np.unique(array[alike])) >= _WIDE:
+        return True
+    rows = alike.reshape(len(alike), -1).all(axis=1) if array.ndim > 1 else alike[:0]
+    return bool(rows.any()) and array[0].size >= _WIDE and not _is_pattern(array[rows])
 
 
 def _is_pattern(array: np.ndarray) -> bool:

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from multiprocessing.connection import Pipe
 from pathlib import Path
@@ -64,7 +64,8 @@ class Guard:
 
     Not covered: where no child can be forked (see `can_fork`) users are computed in this process,
     each behind its own `except` alone: one that hangs makes the node silent. Nor is a machine that
-    stands still: a node answers in time, with those that were computed by then.
+    stands still, nor users of less than a tenth of a second each, of which beginning and ending
+    processes takes a part: a node answers in time, with those that were computed by then.
     """
 
     user_seconds: float = 0.0
@@ -100,6 +101,8 @@ class Guard:
         data: UserData | None,
         user_ids: Sequence[str],
         seconds: float | None = None,
+        *,
+        apart: bool = False,
     ) -> PartialSum:
         """Return the sum of an order over users, as `Order.sum_of`, whatever single users do.
 
@@ -109,13 +112,17 @@ class Guard:
             data: Where the users' examples are.
             user_ids: The drawn users that live here.
             seconds: Until an answer is due; None for no such time.
+            apart: Whether each user has a child that has trained nobody else. Who asks for it has
+                made sure that one can be forked (`can_fork_apart`).
 
         Guarantees:
             * It returns within `seconds`, with what was computed by then.
             * On a grid the sum is that of one process, to the bit; else to rounding.
             * A user that hangs, or takes its process with it, contributes zero, alone.
+            * Apart, whatever users keep in memory (globals, attributes, generators) is gone with
+              the child: a contribution follows from its user alone.
         """
-        if not user_ids or not can_fork():
+        if not user_ids or not (apart or can_fork()):
             return order.sum_of(works, data, user_ids)
         began = time.monotonic()
         work = find_work(works, order.work)
@@ -127,15 +134,19 @@ class Guard:
             seconds = max(0.0, seconds - (time.monotonic() - began))
 
         def compute(users: Sequence[str]) -> bytes:
+            if apart:
+                logging.getLogger("fedpriv").setLevel(logging.CRITICAL)  # each would say the same
             return encode_sum(order.sum_of(works, data, users))
 
         lost = 0
         with users_not_logged(order.key):
-            for part in self._parts(compute, user_ids, seconds):
+            for part in self._parts(compute, user_ids, seconds, apart):
                 if part is None:
                     lost += 1
-                else:
-                    done = merged(template, [done, part], reuse=True)
+                    continue
+                if apart and part.first_error is not None:
+                    _log_once(part.first_error.partition("\n")[0])
+                done = merged(template, [done, part], reuse=True)
         return replace(done, num_users=len(user_ids), num_failed=done.num_failed + lost)
 
     def _parts(
@@ -143,6 +154,7 @@ class Guard:
         compute: Callable[[Sequence[str]], bytes],
         user_ids: Sequence[str],
         seconds: float | None,
+        apart: bool,
     ) -> Iterator[PartialSum | None]:
         """Yield the sums of users as they are computed, and None for each that is left out."""
         alone, shared = self.times(len(user_ids), seconds)
@@ -161,9 +173,10 @@ class Guard:
                 found = child.ask(number, min(begun + (alone if fresh else shared), end))
                 took = time.monotonic() - begun
                 part = None if found is None else decode_sum(found)
-                # Of a child that has computed others a failure may be theirs, who hold memory.
-                again = not fresh and (part is None or (part.num_failed > 0 and memory is not None))
-                if part is None or again or (fresh and took > shared):
+                # Of a child that has computed others a failure may be theirs, who hold memory, or
+                # descriptors.
+                again = not fresh and (part is None or part.num_failed > 0)
+                if part is None or again or apart or (fresh and took > shared):
                     child.close()
                     child = None
                 if again:
@@ -314,57 +327,6 @@ def in_child(
     until = math.inf if seconds is None else time.monotonic() + seconds
     with contextlib.closing(Child(lambda number: compute(), memory)) as child:
         return child.ask(1, until)
-
-
-def summed_apart(
-    guard: Guard,
-    order: Order,
-    works: Mapping[str, Work],
-    data: UserData | None,
-    user_ids: Sequence[str],
-    seconds: float | None = None,
-) -> PartialSum:
-    """Return the sum of an order over users, each trained in a child that has trained nobody else.
-
-    Args:
-        guard: Limits of each user.
-        order: What is done.
-        works: Works by name.
-        data: Where the users' examples are.
-        user_ids: The drawn users that live here.
-        seconds: Until an answer is due, of which each user has an equal share; None for no such
-            time.
-
-    Guarantees:
-        * Whatever users keep in this process's memory (globals, attributes, generators) is gone
-          with the child: a user's contribution follows from it alone.
-        * A user that hangs, or takes its process with it, contributes zero, alone.
-    """
-    work = find_work(works, order.work)
-    work.load()
-    _load(order.bound.granularity)
-    template, limit = work.template(order.params), guard.user_seconds or math.inf
-    if seconds is not None:
-        limit = min(limit, (1.0 - _KEPT) * seconds / max(1, len(user_ids)))
-    done = order.nothing(template)
-    memory = guard.user_memory_mb << 20 or None
-
-    def alone(user_id: str) -> bytes:
-        logging.getLogger("fedpriv").setLevel(logging.CRITICAL)  # each would say the same
-        return encode_sum(order.sum_of(works, data, (user_id,)))
-
-    with users_not_logged(order.key):
-        for user_id in user_ids:
-            found = in_child(partial(alone, user_id), seconds=limit, memory=memory)
-            if found is None:
-                slow = "a user contributes zero: it took over %.3g s, or its process with it"
-                log_of_users(_LOG, logging.WARNING, slow, limit)
-                found = encode_sum(replace(order.nothing(template), num_users=1, num_failed=1))
-            part = decode_sum(found)
-            if part.first_error is not None:
-                _log_once(part.first_error.partition("\n")[0])
-            done = merged(template, [done, part], reuse=True)
-    return done
 
 
 @lru_cache(maxsize=64)

@@ -54,7 +54,10 @@ def _check_rows(
 def _check_factors(multiplier: np.ndarray, num_rows: int, num_classes: int) -> None:
     """Refuse a multiplier of another shape than the kernel's, its rows' or none's."""
     rows, columns = multiplier.shape
-    if multiplier.size != 0 and (rows != num_rows or (columns != 1 and columns != num_classes)):
+    # Without a row there is none; loops look at the columns.
+    if (rows != 0 or columns > 1) and (
+        rows != num_rows or (columns != 1 and columns != num_classes)
+    ):
         raise ValueError("the multiplier has not the shape of the kernel, or of its rows")
 
 

@@ -12,6 +12,7 @@ of rounds that the ledger has, never from buffers on disk.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -150,15 +151,17 @@ class DrawUsedError(RuntimeError):
 class Draw:
     """What was drawn for one sum. It is used up by it, prints as nothing, and does not copy.
 
+    A process that is forked off has no use of it: it would be added to two sums.
+
     Args:
         drawn: What a privatizer's `draw` returned.
         owner: The mechanism that it was drawn for.
     """
 
-    __slots__ = ("_held", "_owner")
+    __slots__ = ("_held", "_owner", "_process")
 
     def __init__(self, drawn: Any, owner: object) -> None:
-        self._held, self._owner = [drawn], owner
+        self._held, self._owner, self._process = [drawn], owner, os.getpid()
 
     def take(self, total: PartialSum, owner: object) -> Any:
         """Return what was drawn, for this sum and for no other.
@@ -168,13 +171,15 @@ class Draw:
             owner: The mechanism that releases it.
 
         Raises:
-            DrawUsedError: From the second time on.
+            DrawUsedError: From the second time on, and in another process.
             ValueError: If another mechanism drew it, or noise has other names or shapes than the
                 sum.
         """
         if owner is not self._owner:
             raise ValueError("this noise was drawn by another mechanism; draw it by this one")
         try:
+            if os.getpid() != self._process:
+                raise IndexError
             drawn = self._held.pop()  # atomic: of two threads one gets it
         except IndexError:
             raise DrawUsedError(

@@ -208,6 +208,9 @@ class Mechanism:
     def draw_row(self, memory: Memory, template: Params, key: Key) -> tuple[Draw, Memory]:
         """Return the noise of one sum, and the memory after it.
 
+        Of equal memories and keys it is the same: a run, whose ledger numbers its rows, draws each
+        once. Otherwise use `draw`.
+
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
 
         Args:
@@ -242,6 +245,12 @@ class Mechanism:
             raise ValueError(
                 f"the sum's contributions are bounded to {total.l2_bound!r}, and the noise is for "
                 f"{self.l2_bound!r}; sum what this mechanism's own bound has bounded"
+            )
+        grid = self.bound.granularity
+        if self.is_private and grid is not None and total.granularity not in (None, grid):
+            raise ValueError(
+                f"the sum lies on a grid of {total.granularity!r}, and this mechanism's bound "
+                f"rounds to {grid!r}; sum what that has bounded"
             )
         return self.privatizer.release(total, draw.take(total, self), 1.0 / self.denominator)
 

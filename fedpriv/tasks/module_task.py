@@ -50,6 +50,7 @@ from fedpriv.training.local.module_measures import (
 from fedpriv.training.local.module_state import (
     SameFrozen,
     as_array,
+    brought_by,
     made_from,
     refuse_kept_state,
 )
@@ -506,10 +507,10 @@ class ModuleTask(Task):
         return {name: array for name, array in found.items() if name not in self._own_start}
 
     def brought(self) -> Collection[str]:
-        """Return as `BaseTask.brought`, of parameters that are not trained and of buffers, too."""
+        """Return as `BaseTask.brought`, of all that module and loss hold, trained or not."""
         if self._published:
             return ()
-        return sorted({*super().brought(), *self._make.brought})
+        return sorted({*super().brought(), *self._make.brought, *brought_by(self._loss)})
 
     def _personal_start(self, personal: PersonalLayers) -> dict[str, np.ndarray]:
         """Return the personal parameters as every user finds them, alike in every process."""

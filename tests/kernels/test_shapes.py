@@ -168,6 +168,17 @@ def test_a_shorter_array_is_refused(case):
         np.testing.assert_array_equal(array, CALLS[kernel][other])
 
 
+@pytest.mark.parametrize("shape", [(0, 2), (0, 4), (5, 0)])
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel, call in CALLS.items() if np.ndim(call.get("multiplier", 0)) == 2],
+    ids=name_of,
+)  # fmt: skip
+def test_a_multiplier_without_numbers_is_none_at_all_or_refused(kernel, shape):
+    with pytest.raises(ValueError):
+        kernel(*{**copied(CALLS[kernel]), "multiplier": some(F32, *shape)}.values())
+    kernel(*{**copied(CALLS[kernel]), "multiplier": some(F32, 0, 0)}.values())
+
+
 INDICES = {"rows", "indices", "chosen", "order", "place", "labels", "tag_indices", "starts"}
 
 

@@ -1,6 +1,7 @@
 """A draw meets one sum, of its own shapes and bound, whatever a custom loop does."""
 
 import copy
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -81,6 +82,32 @@ def test_of_threads_that_share_one_a_single_one_gets_it():
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(release, draws * 4)) == len(draws)
+
+
+@every_mode
+def test_a_process_that_is_forked_off_has_no_use_of_it(mode):
+    made = mechanism()
+    draw = drawn(made, MODES[mode]())
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            made.release(summed(made), draw)
+        except DrawUsedError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    made.release(summed(made), draw)
+
+
+@every_mode
+def test_a_sum_on_another_grid_is_refused(mode):
+    made = mechanism()
+    total = summed(made)
+    coarse = replace(total, granularity=64 * total.granularity)
+    with pytest.raises(ValueError, match="grid"):
+        made.release(coarse, drawn(made, MODES[mode]()))
 
 
 def test_it_neither_copies_nor_travels_nor_prints():

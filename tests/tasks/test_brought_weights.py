@@ -1,5 +1,7 @@
 """Weights that a module brings are named in what ε does not cover, and asked for in secure mode."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -61,7 +63,30 @@ class Patterns(nn.Module):
         return self.head(self.norm(self.mix(x)) + self.get_buffer("places"))
 
 
+TEACHER = torch.arange(40.0).reshape(10, 4).sin()
+
+
+class Attribute(nn.Module):
+    """Weights in a plain attribute, and in a global that `forward` names."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.kept = nn.Linear(10, 2), [TEACHER.clone()]
+
+    def forward(self, x):
+        return self.head(x @ self.kept[0].T + x @ TEACHER.T)
+
+
+def columns():
+    """Nine tenths of a layer are loaded."""
+    made = nn.Sequential(nn.Linear(4, 40), nn.Linear(40, 2))
+    made[0].weight.data[:36] = torch.arange(144.0).reshape(36, 4).sin()
+    return made
+
+
 BROUGHT = {
+    "attributes": (Attribute, {"Attribute.kept[0]", f"the global {__name__}.TEACHER"}),
+    "in part": (columns, {"0.weight"}),
     "trained": (loading, {"weight"}),
     "of a fixed seed": (seeded, {"weight"}),
     "a table": (Positions, {"table"}),
@@ -83,7 +108,9 @@ def test_they_are_named_in_a_simulation_and_asked_for_in_secure_mode(tmp_path, m
     assert all(name in phrase for name in names)
     assert summary["epsilon_does_not_cover"] == [phrase]
     assert phrase in run_statement(tmp_path / "run").not_covered
-    with pytest.raises(ValueError, match=f"{sorted(names)[0]}.*start-brought-weights=true"):
+    with pytest.raises(
+        ValueError, match=f"{re.escape(sorted(names)[0])}.*start-brought-weights=true"
+    ):
         started(tmp_path / "secure", made, secure=True)
     assert not (tmp_path / "secure").exists()
 

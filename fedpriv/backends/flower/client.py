@@ -41,11 +41,10 @@ from fedpriv.backends.guard import (
     decode_sum,
     encode_sum,
     in_child,
-    summed_apart,
 )
 from fedpriv.experiments.user_code import line_without_values
 from fedpriv.kernels import load_compiled
-from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.bounds import Bound, Unbounded
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
 from fedpriv.training.devices import load_optimizers
@@ -154,13 +153,10 @@ class Host:
             self.check(request.order, works)
         with only_places_of_errors():
             seconds = _left(message, request.seconds)
-            if self.apart:
-                guard = self.guard or DEFAULT_GUARD
-                done = summed_apart(guard, request.order, *asked, seconds)
-            elif self.guard is None:
+            if self.guard is None:
                 done = request.order.sum_of(*asked)
             else:
-                done = self.guard.summed(request.order, *asked, seconds)
+                done = self.guard.summed(request.order, *asked, seconds, apart=self.apart)
         absent = len(request.user_ids) - len(hosted)
         done = replace(done, num_failed=done.num_failed + absent)
         return Message(answer(request, done), reply_to=message)
@@ -462,14 +458,17 @@ class _Apart:
         """
         if self.checked or self.public is None:
             return
-        data, order = _GivenUsers(users=self.public), replace(order, key=_PUBLIC_KEY)
+        data = _GivenUsers(users=self.public)
         fork = self.guard is not None and can_fork_apart()
 
-        def train(users: Sequence[str]) -> list[Tree]:
+        def train(params: Params, users: Sequence[str]) -> list[Tree]:
+            # Of updates as they are: shortened to a bound, long ones may look alike.
+            raw = replace(order, params=params, key=_PUBLIC_KEY, bound=Unbounded())
+
             def compute() -> bytes:
                 # A child has none of the threads that may draw from Python's generator, too.
                 with nullcontext() if fork else unlike_streams():
-                    parts = [encode_sum(order.sum_of(works, data, (user,))) for user in users]
+                    parts = [encode_sum(raw.sum_of(works, data, (user,))) for user in users]
                 return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
             found = in_child(compute) if fork else compute()
@@ -482,16 +481,29 @@ class _Apart:
                     raise ValueError(f"the training function fails on public user {user!r}: {why}")
             return [part.total for part in sums]
 
-        whole = order.bound.granularity is not None
-        known = refuse_dependence(
-            train, sorted(self.public), of="the training function", whole=whole
-        )
-        if not any(np.any(tree.to_dense_tensor(t)) for one in known.values() for t in one.values()):
+        moved = False
+        # At zero, as some models start, state may not show.
+        for params in (order.params, _elsewhere(order.params)):
+            known = refuse_dependence(
+                partial(train, params), sorted(self.public), of="the training function"
+            )
+            found = (tensor for one in known.values() for tensor in one.values())
+            moved |= any(np.any(tree.to_dense_tensor(tensor)) for tensor in found)
+        if not moved:
             raise ValueError(
                 "the training function moves no param on public users: a run would be of noise "
                 "alone; have it return the params that it ends with"
             )
         self.checked = True
+
+
+def _elsewhere(params: Params) -> Params:
+    """Return params a little way off."""
+    rng = _PUBLIC_KEY.generator()
+    return {
+        name: (array + 0.01 * rng.normal(size=array.shape)).astype(array.dtype)
+        for name, array in params.items()
+    }
 
 
 def _parts(found: bytes) -> Iterator[bytes]:
@@ -537,7 +549,7 @@ def bounded(
           whatever the function returns: the whole change of its params is bounded at once.
         * Without `public_users` that holds whatever the function keeps in memory, since each user
           is trained by a process that has trained nobody else. What it writes elsewhere and reads
-          again (files, other processes) is not covered.
+          again (files, other processes, memory that is shared with them) is not covered.
         * With `public_users` it holds for what a function keeps that shows on these users; see
           `fedpriv.training.independence`.
         * What the function draws from Python's, NumPy's or PyTorch's own generators follows from

@@ -253,6 +253,7 @@ class _Stated:
     def read(cls, folder: Path) -> _Stated:
         """Read it."""
         found = {f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir()}
+        found |= {f"{CHECKPOINTS}/{path.name}" for path in (folder / CHECKPOINTS).glob("*")}
         names = [name for name in (DOCUMENT, ROUNDS, DIAGNOSTICS, SUMMARY) if name in found]
         contents = {name: _tried((folder / name).read_bytes) for name in names}
         tensors = {}
@@ -597,6 +598,8 @@ def _not_checked(run: _Folder) -> Iterator[str]:
         yield f"{_listed(unread)}: not readable by this user"
     if gone := run.gone - {*_OF_MODEL}:
         yield f"{_listed(gone)}: no longer in the folder"
+    if pruned := [name for name in run.released if not (run.path / name).is_file()]:
+        yield f"{len(pruned)} released checkpoints, the last {pruned[-1]}: not in the folder"
 
 
 def _listed(names: Iterable[str]) -> str:

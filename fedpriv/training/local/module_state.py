@@ -17,7 +17,7 @@ import sysconfig
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -38,6 +38,7 @@ from fedpriv.tree import brought_in
 
 T = TypeVar("T")
 _FROZEN = Key.simulation(0).fold("frozen parameters")
+_ANOTHER = _FROZEN.fold("another stream")
 
 
 def made_from(key: Key, make: Callable[[], nn.Module]) -> nn.Module:
@@ -67,7 +68,7 @@ class SameFrozen:
     def __init__(self, make: Callable[[], nn.Module], *, published: bool = False) -> None:
         self._make, self._published = make, published
         self._known: Mapping[str, torch.Tensor] | None = None
-        self._brought: tuple[str, ...] = ()
+        self._brought: tuple[str, ...] | None = None
 
     def __call__(self) -> nn.Module:
         """Return another module."""
@@ -81,10 +82,7 @@ class SameFrozen:
         return module
 
     def _find_untrained(self) -> dict[str, torch.Tensor]:
-        with unlike_streams():  # what NumPy draws of it is another in each process
-            first = made_from(_FROZEN, self._make)
-        with unlike_streams():
-            again = _untrained(made_from(_FROZEN, self._make))
+        first, again = self._made(_FROZEN), _untrained(self._made(_FROZEN))
         found = _untrained(first)
         for name, tensor in found.items():
             if _compared(tensor) != _compared(again.get(name)):
@@ -93,11 +91,8 @@ class SameFrozen:
                     "another whenever the module is made, and it must be the same in each "
                     "process; draw it by torch, or from a seed, or load it from a file"
                 )
-        other = _untrained(made_from(_FROZEN.fold("another stream"), self._make))
+        other = _untrained(self._made(_ANOTHER))
         drawn = {n for n, tensor in found.items() if _compared(tensor) != _compared(other.get(n))}
-        if not self._published:
-            pair = ({n: as_array(t) for n, t in tensors.items()} for tensors in (found, other))
-            self._brought = brought_in(*pair)
         buffers = dict(first.named_buffers())
         return {
             name: tensor.clone()
@@ -105,11 +100,20 @@ class SameFrozen:
             if name in drawn or not (self._published or name in buffers)
         }
 
+    def _made(self, key: Key) -> nn.Module:
+        with unlike_streams():  # what NumPy draws of it is another in each process
+            return made_from(key, self._make)
+
     @property
     def brought(self) -> tuple[str, ...]:
-        """Names of untrained tensors that the function brings; of published files none."""
-        if self._known is None:
-            self()
+        """Names of untrained tensors that the function brings; of published files none.
+
+        Frozen parameters and buffers, and what else a module holds or its code names (`held`).
+        """
+        if self._brought is None:
+            pair = () if self._published else map(self._made, (_FROZEN, _ANOTHER))
+            found = [_arrays(_untrained(one)) | held_arrays(one) for one in pair]
+            self._brought = brought_in(*found) if found else ()
         return self._brought
 
     @property
@@ -278,6 +282,8 @@ _SAME = 1e-4
 _MOST_LOOKED_AT = 100_000
 # Of what is looked at for every sum of a simulation.
 _MOST_OF_USERS = 5_000
+# Shorter arrays that a module holds besides its tensors are settings, not weights.
+_FEW = 32
 # Longer arrays are compared by their sums.
 _LONG = 1 << 20
 # A module of so few parameters is asked more often, and so many times more in the end.
@@ -505,10 +511,40 @@ def held(*roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True) -> Mapp
         trained: Whether at trained parameters, too, where an attribute names them, as in layers of
             recurrent networks: users change them, and each is given them anew.
     """
-    found: dict[str, Any] = {}
+    return {place: compared for place, _, compared in _held(roots, most, trained)}
+
+
+def held_arrays(*roots: Any) -> dict[str, np.ndarray]:
+    """Return the arrays of numbers that objects and functions hold, by place; as of `held`.
+
+    Trained parameters and buffers of modules are left out, and what has fewer numbers than `_FEW`.
+    """
+    found = {}
+    for place, value, _ in _held(roots, _MOST_LOOKED_AT, trained=False):
+        if isinstance(value, Tensor):
+            value = as_array(value.cpu())
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.size >= _FEW:
+            found[place] = value
+    return found
+
+
+def brought_by(loss: Callable[..., Any]) -> tuple[str, ...]:
+    """Return names of arrays that a loss brings, such as a teacher's weights."""
+    own = _untrained(loss) | dict(loss.named_parameters()) if isinstance(loss, nn.Module) else {}
+    found = held_arrays(loss) | {n: a for n, a in _arrays(own).items() if a.size >= _FEW}
+    return brought_in(found, found)
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: as_array(tensor.cpu()) for name, tensor in tensors.items()}
+
+
+def _held(roots: Iterable[Any], most: int, trained: bool) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the place of each value, the value, and what it is compared by."""
+    number = 0
     seen: dict[int, Any] = {}
     left = [(_name(root), root) for root in roots]
-    while left and len(seen) + len(found) < most:
+    while left and len(seen) + number < most:
         place, value = left.pop()
         if any(value is one for one in _GLOBAL_GENERATORS):
             continue
@@ -516,11 +552,11 @@ def held(*roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True) -> Mapp
             continue
         compared = _compared(value)
         if compared is not None:
-            found[place] = compared
+            number += 1
+            yield place, value, compared
         elif id(value) not in seen:
             seen[id(value)] = value
             left += _inside(place, value)
-    return found
 
 
 def _compared(value: Any) -> Any:

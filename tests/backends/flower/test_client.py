@@ -203,7 +203,7 @@ def test_users_have_what_is_left_of_the_time_since_they_were_asked_for(task, age
     given = []
 
     class Noted:
-        def summed(self, order, works, data, user_ids, seconds):
+        def summed(self, order, works, data, user_ids, seconds, *, apart):
             given.append(seconds)
             return order.nothing(order.shapes)
 
