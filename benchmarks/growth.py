@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/growth.py               all of it, about 25 minutes
     OMP_NUM_THREADS=1 python benchmarks/growth.py --quick       small sizes, under 2 minutes
     OMP_NUM_THREADS=1 python benchmarks/growth.py --smallest    a few users, to see that it runs
-    OMP_NUM_THREADS=1 python benchmarks/growth.py --endurance   1,000 rounds of 342,477 users
+    OMP_NUM_THREADS=1 python benchmarks/growth.py --endurance   memory over 1,000 rounds
 
 Every measurement is a process of its own: seconds of steady rounds with ledger and checkpoints,
 without evaluation, and memory of the process tree. The corpora are made once and kept in fedpriv's
@@ -20,8 +20,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,6 +41,7 @@ SENTENCES = 6  # of every user where the number of users grows
 LONG = 100  # and where the params or the workers do
 
 PANELS = ("cohort", "users", "params", "workers", "equal")
+ENDURANCE = ("serial", "raising", "ray", "large")
 Panels = dict[str, list[tuple[str, Case]]]
 
 
@@ -160,17 +161,33 @@ def _equal(many: str, few: str, *, repeats: int, rounds: int) -> list[tuple[str,
     ]
 
 
-def endurance_case(quick: bool, smallest: bool) -> Case:
-    """Return many rounds of the large corpus; memory is read and the model evaluated in between."""
+def endurance_cases(quick: bool, smallest: bool, *, only: Sequence[str] = ()) -> dict[str, Case]:
+    """Return cases of many rounds; memory is read and the model evaluated in between.
+
+    Args:
+        quick: Few rounds.
+        smallest: A few users.
+        only: Which, all where none is named; a corpus takes minutes to make.
+    """
     if smallest:
-        return Case(corpus=equal_users(80, 100), cohort=5, rounds=4, warm_up=2, look_every=2)
-    if quick:
-        return Case(
-            corpus=equal_users(4_000, 2_000), cohort=200, rounds=40, warm_up=20, look_every=10
-        )
-    return Case(
-        corpus=equal_users(342_477, 34_247), cohort=1_000, rounds=1_000, warm_up=50, look_every=50
+        few = Case(corpus=equal_users(80, 100), cohort=5, rounds=4, warm_up=2, look_every=2)
+        return {"serial": few, "raising": replace(few, failing=True)}
+    some = Case(
+        corpus=sized(1_000, 500, public_users=2_000),
+        cohort=40,
+        rounds=40 if quick else 1_000,
+        warm_up=20 if quick else 200,
+        look_every=10 if quick else 100,
     )
+    cases = {
+        "serial": some,
+        "raising": replace(some, failing=True),
+        "ray": replace(some, backend="ray", workers=2, rounds=min(some.rounds, 400)),
+    }
+    if not quick and (not only or "large" in only):
+        most = equal_users(342_477, 34_247)
+        cases["large"] = replace(some, corpus=most, cohort=1_000, warm_up=50, look_every=50)
+    return {said: case for said, case in cases.items() if not only or said in only}
 
 
 def measured(panels: Panels) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -235,7 +252,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, printed and not kept")
     parser.add_argument("--smallest", action="store_true", help="a few users, as quick")
     parser.add_argument("--endurance", action="store_true", help="only the 1,000 rounds")
-    parser.add_argument("--only", nargs="+", choices=PANELS, help="measure these panels only")
+    parser.add_argument(
+        "--only", nargs="+", choices=(*PANELS, *ENDURANCE), help="measure these panels or runs only"
+    )
     parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--redraw", action="store_true", help="measure nothing")
     arguments = parser.parse_args()
@@ -245,12 +264,13 @@ def main() -> None:
     if not arguments.redraw:
         machine = describe()
         if arguments.endurance:
-            case = endurance_case(arguments.quick, arguments.smallest)
-            row = {"noise": "calibrated", **run_case(case), "machine": machine}
-            # Runs of other settings stay on the page, whatever they showed.
-            others = [r for r in results.get("endurance", ()) if r["noise"] != row["noise"]]
-            results["endurance"] = [*others, row]
-            say(f"endurance: {growth(row)}")
+            # A row stays on the page until it is measured again, whatever it showed.
+            rows = {row["said"]: row for row in results.get("endurance", ())}
+            cases = endurance_cases(arguments.quick, arguments.smallest, only=arguments.only or ())
+            for said, case in cases.items():
+                rows[said] = {"said": said, **run_case(case), "machine": machine}
+                say(f"endurance, {said}: {rows[said].get('skipped') or growth(rows[said])}")
+            results["endurance"] = list(rows.values())
         else:
             quick = quick_panels if arguments.quick else full_panels
             panels = smallest_panels() if arguments.smallest else quick()

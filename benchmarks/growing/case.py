@@ -21,7 +21,6 @@ from typing import Any
 from harness.process_tree import Peak, cpu_seconds, pss_mib
 
 STARTED = time.perf_counter()
-EXPERIMENT = "adadps-tags"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +38,7 @@ class Case:
             usual way.
         look_every: Endurance: memory is read after so many rounds, and evaluated there; 0 for a
             plain timing.
+        failing: Whether every tenth user raises whenever it is drawn (`growing.failing`).
     """
 
     corpus: str
@@ -49,6 +49,12 @@ class Case:
     workers: int = 1
     device: str | None = None
     look_every: int = 0
+    failing: bool = False
+
+    @property
+    def experiment(self) -> str:
+        """Where workers find the experiment."""
+        return "growing.failing:experiment" if self.failing else "adadps-tags"
 
 
 class UnavailableError(Exception):
@@ -81,7 +87,7 @@ def backend_factory(case: Case) -> Iterator[Any]:
     except (ImportError, ValueError) as error:
         raise UnavailableError(str(error)) from error
     with cluster:
-        yield backends.on_ray(cluster, EXPERIMENT, case.corpus)
+        yield backends.on_ray(cluster, case.experiment, case.corpus)
 
 
 class TimedBackend:
@@ -117,7 +123,7 @@ def measure(case: Case) -> dict[str, Any]:
 
     corpus = Corpus.open(case.corpus)
     sampled = 3  # rounds in which memory is watched, after those that are timed
-    experiment = load_experiment(EXPERIMENT).with_options(
+    experiment = load_experiment(case.experiment).with_options(
         {
             "roster": corpus.default_roster,
             "cohort": case.cohort,
@@ -131,7 +137,7 @@ def measure(case: Case) -> dict[str, Any]:
     with backend_factory(case) as make_backend, tempfile.TemporaryDirectory() as folder:
         prepared = start_run(
             experiment,
-            EXPERIMENT,
+            case.experiment,
             corpus,
             Path(folder) / "run",
             backend=case.backend,

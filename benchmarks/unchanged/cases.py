@@ -498,7 +498,7 @@ STUDIES = [
     study("adadps-figure1-imdb", 4, *_ONE_SEED),
     study("adadps-figure2", 0.5),
     study("adadps-figure3", 0.2),
-    study("adadps-figure6", 8, *_ONE_SEED, *_CORPUS),
+    study("adadps-figure6", 8, *_ONE_SEED),
     study("adadps-table1-autoencoder", 6, *_ONE_SEED),
     study("adadps-table6-lstm", 5, *_ONE_SEED),
     study("adadps-table6-tags", 5, *_ONE_SEED),

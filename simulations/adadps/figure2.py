@@ -26,7 +26,7 @@ from fedpriv.training.per_example.example_sum import public_gradient
 from simulations.adadps.setups import imdb
 from simulations.adadps.setups.setup import BATCH
 from simulations.reproduction.items import Study
-from simulations.reproduction.study import drawing, save
+from simulations.reproduction.study import drawing, publish, save, synthetic_words
 
 KINDS = ("clean private", "released by DP-SGD", "public")
 
@@ -100,9 +100,12 @@ def reproduce(
 ) -> None:
     """Print and draw how far noisy and public moments agree with the clean ones."""
     found, synthetic = moments(warm_up, steps), imdb.reviews().synthetic
-    label = "SYNTHETIC reviews: " if synthetic else ""
-    for kind, correlation in agreement(found).items():
-        print(f"{label}√v {kind}: rank correlation with the clean one {correlation:.3f}")
+    lines = [
+        f"√v {kind}: rank correlation with the clean one {correlation:.3f}"
+        for kind, correlation in agreement(found).items()
+    ]
+    title = "AdaDPS, Figure 2, second moments" + synthetic_words(synthetic)
+    publish("\n".join([title, *lines]), None)
     draw_moments(found, plot, synthetic=synthetic)
 
 

@@ -18,6 +18,7 @@ from simulations.reproduction.study import (
     Row,
     Spec,
     Store,
+    bars,
     drawing,
     note_below,
     save,
@@ -347,22 +348,23 @@ def draw(
         below: What ε is of, and the data.
         xlabel: Of the logarithmic axis below.
         ylabel: Of the axis on the left.
-        scale: What values are multiplied by.
+        scale: What values are multiplied by; 100 of shares, whose intervals end at 0 and 100.
         log_y: Whether the axis on the left is logarithmic too.
     """
     from matplotlib.ticker import LogLocator
 
-    width = 4.2 * len(panels) + 0.6
+    width, most = 4.2 * len(panels) + 0.6, scale if scale == 100.0 else math.inf
     figure = drawing(width, 5.4)
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     seen: dict[str, Any] = {}
     for axis, panel in zip(axes, panels, strict=True):
         for curve in panel.curves:
             known = {x: [scale * v for v in values] for x, values in curve.points.items() if values}
+            means = [mean(values) for values in known.values()]
             axis.errorbar(
                 list(known),
-                [mean(values) for values in known.values()],
-                yerr=[spread(values) for values in known.values()],
+                means,
+                yerr=bars(means, [spread(values) for values in known.values()], most),
                 label=curve.label,
                 color=_COLOURS[curve.place % len(_COLOURS)],
                 marker="osD^vP*"[curve.place % 7],

@@ -133,8 +133,14 @@ def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any)
 def _reproduced(
     item: Item, given: Mapping[str, Any], settings: tuple[str, ...], announced: set[str]
 ) -> str:
-    """Do what an item still needs, draw it, and return its page; of a study ""."""
+    """Do what an item still needs, draw it, and return its page; of a study "".
+
+    Raises:
+        ValueError: If it has no reduced size and is asked for it, or as of its runs.
+    """
     reduced = given["reduced"]
+    if reduced and not item.has_reduced:
+        raise ValueError(f"{item.name} has no reduced size: leave --reduced out")
     if item.kind == "study":
         _tell(f"{item.name}: about {item.minutes[reduced]:,g} minutes on 2 cores")
         names = ("corpus", "seeds", "results", "out", "plot", "processes", "device")
@@ -246,7 +252,6 @@ def _progress(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]
 def _list(found: Mapping[str, Item]) -> None:
     listing = Listing("name", "what it is", "minutes", "reduced", box=None, header_style="bold")
     for name, item in sorted(found.items()):
-        full, small = item.minutes
-        has_small = item.kind != "study" or item.reduced is not None
-        listing.add_row(name, item.title, f"{full:g}", f"{small:g}" if has_small else "–")
+        full, *small = item.minutes
+        listing.add_row(name, item.title, f"{full:g}", f"{small[0]:g}" if item.has_reduced else "–")
     print_table(listing)

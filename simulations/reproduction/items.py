@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.measures import ACCURACY, Measure
+from simulations.reproduction.study import reduced_size
 
 Split = Literal["validation", "test"]
 Settings = Mapping[str, Option]
@@ -60,10 +61,12 @@ class Given:
     Attributes:
         label: What it is.
         values: By column, before they are scaled; a column may be left out.
+        data: Name of the data that they are of: beside runs on others they are left out.
     """
 
     label: str
     values: Mapping[str, float]
+    data: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +120,8 @@ class Table:
         given: Rows above them that were measured elsewhere; a note says where.
         paper_epsilon: The ε as the paper counted it, with where that is known from.
         orderings: Pairs of labels of which the paper has the first ahead of the second.
-        minutes: How long it takes on 2 cores, about, and reduced.
+        minutes: How long it takes on 2 cores, about, and reduced; one number where there is no
+            reduced size.
         notes: What a reader has to know, a paragraph each.
         layout: How it is printed and drawn.
     """
@@ -133,9 +137,14 @@ class Table:
     given: tuple[Given, ...] = ()
     paper_epsilon: str = ""
     orderings: tuple[tuple[str, str], ...] = ()
-    minutes: tuple[float, float]
+    minutes: tuple[float, ...]
     notes: tuple[str, ...] = ()
     layout: Layout = field(default_factory=Layout)
+
+    @property
+    def has_reduced(self) -> bool:
+        """Whether there is a size that takes minutes."""
+        return len(self.minutes) > 1
 
     @property
     def kind(self) -> Literal["table", "figure"]:
@@ -167,7 +176,12 @@ class Study:
     run: Callable[..., None]
     options: Mapping[str, Any] = field(default_factory=dict)
     reduced: Mapping[str, Any] | None = None
-    minutes: tuple[float, float]
+    minutes: tuple[float, ...]
+
+    @property
+    def has_reduced(self) -> bool:
+        """Whether there is a size that takes minutes."""
+        return self.reduced is not None
 
     def takes(self, option: str) -> bool:
         """Return whether its function has an option."""
@@ -188,10 +202,8 @@ class Study:
             reduced: Whether in the size that takes minutes.
 
         Raises:
-            ValueError: If it has no reduced size, or a setting is unknown or of another type.
+            ValueError: If a setting is unknown or of another type.
         """
-        if reduced and self.reduced is None:
-            raise ValueError(f"{self.name} has no reduced size")
         given = given or {}
         own = {n: value for n, value in given.items() if value is not None and self.takes(n)}
         further = {
@@ -201,7 +213,8 @@ class Study:
         } | dict(self.options)
         read = dict(_setting(self.name, text, further) for text in settings)
         small = self.reduced or {} if reduced else {}
-        self.run(**{**self.options, **read, **small, **own})
+        with reduced_size() if reduced else nullcontext():
+            self.run(**{**self.options, **read, **small, **own})
 
 
 def _setting(study: str, text: str, known: Mapping[str, Any]) -> tuple[str, Any]:

@@ -12,9 +12,17 @@ from typing import Any
 import numpy as np
 
 from simulations.reproduction.items import Block, Table
-from simulations.reproduction.page import Found, epsilons, heading, measured, spread, values
+from simulations.reproduction.page import (
+    Found,
+    epsilons,
+    given_rows,
+    heading,
+    measured,
+    spread,
+    values,
+)
 from simulations.reproduction.runs import Done, curve_of, reported_runs
-from simulations.reproduction.study import drawing, note_below, save
+from simulations.reproduction.study import bars, drawing, note_below, save
 
 #: Distinct to most people who do not tell red from green: Okabe and Ito, "Color Universal
 #: Design" (2008), without their yellow, which is too light on white. Marks and dashes differ too.
@@ -74,7 +82,8 @@ def _abreast(labels: Sequence[str], width: float) -> int:
 
 
 def _dots(table: Table, found: Found) -> tuple[Any, list[Any]]:
-    labels = [*(row.label for row in table.rows), *(given.label for given in table.given)]
+    givens = given_rows(table, found)
+    labels = [*(row.label for row in table.rows), *(given.label for given in givens)]
     panels = table.layout.panels or (Block(title="", columns=table.columns),)
     picture = drawing(
         8.0 if len(panels) == 1 else 2.5 + 3.2 * len(panels),
@@ -155,21 +164,24 @@ def _column_dots(
         x.append(mean(numbers))
         y.append(place + shift)
         error.append(spread(numbers, table) if len(numbers) > 1 else 0.0)
-    for place, given in enumerate(table.given, start=len(table.rows)):
+    for place, given in enumerate(given_rows(table, found), start=len(table.rows)):
         if column in given.values:
             x.append(given.values[column] * table.scale)
             y.append(place + shift)
             error.append(0.0)
     return axes.errorbar(
-        x, y, xerr=error, fmt=mark, color=colour, markersize=5.5, capsize=2.5, label=name, zorder=3
-    )
+        x, y, xerr=bars(x, error, _most(table)), fmt=mark, color=colour, markersize=5.5,
+        capsize=2.5, label=name, zorder=3,
+    )  # fmt: skip
 
 
 def _curves(table: Table, found: Found) -> tuple[Any, list[Any]]:
     panels = len(table.columns)
     width = max(7.0, 4.6 * panels)
-    abreast = _abreast([f"{row.label} †" for row in table.rows], width)
-    rows_of_legend = math.ceil(len(table.rows) / abreast)
+    labels = [f"{row.label} †" for row in table.rows]
+    labels += [given.label for given in given_rows(table, found)]
+    abreast = _abreast(labels, width)
+    rows_of_legend = math.ceil(len(labels) / abreast)
     picture = drawing(width, 4.3 + 0.22 * (rows_of_legend + panels))
     axes = picture.subplots(1, panels, sharey=True, squeeze=False)[0]
     entries: dict[str, Any] = {}
@@ -179,13 +191,28 @@ def _curves(table: Table, found: Found) -> tuple[Any, list[Any]]:
                 line = _curve(panel, table, found[row.label, column], index)
                 line.set_label(row.label + (" †" if _without_guarantee(found, row.label) else ""))
                 entries.setdefault(row.label, line)
+        for number, given in enumerate(given_rows(table, found)):
+            if column in given.values:
+                level, dashes = table.scale * given.values[column], _DASHES[1 + number]
+                line = panel.axhline(level, color="#666666", linestyle=dashes, linewidth=1.2)
+                line.set_label(given.label)
+                entries.setdefault(given.label, line)
         panel.set_title(name, fontsize=10)
-        panel.set_xlabel("step")
+        panel.set_xlabel("round" if _of_users(found) else "step")
         panel.grid(color="#dddddd", linewidth=0.8)
         panel.set_axisbelow(True)
         _bare(panel)
-    axes[0].set_ylabel(f"{measured(table)} on test")
+    axes[0].set_ylabel(textwrap.fill(f"{measured(table)} on {table.measured_on}", 40))
     return picture, list(entries.values())
+
+
+def _most(table: Table) -> float:
+    """Return the largest value that the measure can have; infinite where there is none."""
+    return table.scale if table.measure.form == "share" else math.inf
+
+
+def _of_users(found: Found) -> bool:
+    return any(row["unit"] == "user" for rows in found.values() for row in rows)
 
 
 def _curve(panel: Any, table: Table, rows: Sequence[Mapping[str, Any]], index: int) -> Any:
@@ -201,9 +228,9 @@ def _curve(panel: Any, table: Table, rows: Sequence[Mapping[str, Any]], index: i
     middle = tracks.mean(axis=0)
     colour = _COLOURS[index % len(_COLOURS)]
     if len(rows) > 1:
-        spread = tracks.std(axis=0, ddof=1)
+        below, above = bars(middle, tracks.std(axis=0, ddof=1), _most(table))
         panel.fill_between(
-            steps, middle - spread, middle + spread, color=colour, alpha=0.18, linewidth=0
+            steps, middle - below, middle + above, color=colour, alpha=0.18, linewidth=0
         )
     [line] = panel.plot(
         steps,

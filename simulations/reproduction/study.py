@@ -6,7 +6,9 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -21,6 +23,27 @@ from fedpriv.training.devices import device_description, usable_device
 
 Spec = Mapping[str, Any]
 Row = dict[str, Any]
+
+_is_reduced: ContextVar[bool] = ContextVar("reduced size", default=False)
+_REDUCED = "**Reduced size: fewer steps, examples or seeds; no value of it is a result.**"
+
+
+@contextmanager
+def reduced_size() -> Iterator[None]:
+    """Mark pages and pictures that are made within as of the reduced size."""
+    token = _is_reduced.set(True)
+    try:
+        yield
+    finally:
+        _is_reduced.reset(token)
+
+
+def _marked(page: str) -> str:
+    """Return a page that says below its heading that it is of the reduced size, where it is."""
+    if not _is_reduced.get() or "reduced size" in page.lower():
+        return page
+    heading, _, rest = page.partition("\n")
+    return f"{heading}\n\n{_REDUCED}\n{rest}"
 
 
 @dataclass(slots=True)
@@ -155,7 +178,7 @@ def write(text: str, out: Path | None, found: object = None) -> None:
     if out is None:
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, "utf-8")
+    out.write_text(_marked(text), "utf-8")
     if found is not None:
         data = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
         out.with_suffix(".json").write_text(data, "utf-8")
@@ -163,7 +186,7 @@ def write(text: str, out: Path | None, found: object = None) -> None:
 
 def publish(text: str, out: Path | None, found: object = None) -> None:
     """Print a page, and `write` it."""
-    print(text)
+    print(_marked(text))
     write(text, out, found)
 
 
@@ -189,6 +212,8 @@ def save(figure: Any, path: Path, *, name: str = "", dpi: int = 150) -> None:
     import matplotlib
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    if _is_reduced.get():
+        figure.text(0.995, 0.99, "reduced size", ha="right", va="top", fontsize=8, color="#b00020")
     if path.suffix.lower() == ".svg":
         with matplotlib.rc_context({"svg.hashsalt": name or path.stem}):
             figure.savefig(path, format="svg", metadata={"Date": None})
@@ -211,6 +236,18 @@ def t_half(values: Sequence[float] | np.ndarray) -> float:
         return math.inf
     quantile = float(student.ppf(0.975, len(array) - 1))
     return quantile * float(array.std(ddof=1)) / math.sqrt(len(array))
+
+
+def bars(means: Sequence[float], halves: Sequence[float], most: float) -> np.ndarray:
+    """Return how far intervals reach below and above means of values between 0 and a most, (2, n).
+
+    A t-interval of two seeds may be many times as long as the range. Of unbounded values `most` is
+    infinite, and nothing is cut.
+    """
+    middle, half = np.asarray(means, float), np.asarray(halves, float)
+    if math.isinf(most):
+        return np.stack([half, half])
+    return np.stack([np.minimum(half, middle), np.minimum(half, most - middle)])
 
 
 def spread(values: Sequence[float]) -> float:

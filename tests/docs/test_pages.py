@@ -155,3 +155,14 @@ def test_every_name_that_a_page_imports_is_in_the_reference():
         if id(pkgutil.resolve_name(f"{node.module}.{one.name}")) not in known
     ]
     assert missing == []
+
+
+def test_every_picture_of_results_is_shown_on_a_page():
+    shown = {
+        (page.parent / address).resolve()
+        for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]
+        for address in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", page.read_text("utf-8"))
+    }
+    results = DOCS / "results"
+    pictures = {path.resolve() for kind in ("png", "svg") for path in results.rglob(f"*.{kind}")}
+    assert sorted(pictures - shown) == []

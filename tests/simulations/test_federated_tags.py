@@ -9,21 +9,30 @@ import pytest
 
 from simulations.adadps import figure6
 from simulations.adadps.figure6 import REPRODUCTIONS
-from simulations.reproduction.page import markdown
-from simulations.reproduction.runs import Run, best, final_runs, pending, perform, read, tuning_runs
+from simulations.reproduction.page import given_rows, markdown
+from simulations.reproduction.runs import (
+    Run,
+    best,
+    final_runs,
+    pending,
+    perform,
+    read,
+    reported_runs,
+    tuning_runs,
+)
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "docs" / "results" / "tags.jsonl"
 SEEDS = (0, 1, 2)
-[TABLE] = REPRODUCTIONS
+FIGURE, TABLE = REPRODUCTIONS
 ROWS = {row.label: row for row in TABLE.rows}
 BASELINES = ("DP-FedAvg", "DP-FedAdam", "DP-NormFedAvg")
 
 
 @pytest.fixture(autouse=True)
 def real_corpus(monkeypatch):
-    """What the recorded runs were on, of which nothing but the name is needed to find them."""
-    seen = SimpleNamespace(name="onstartups", synthetic=False)
+    """What the recorded runs were on, of which nothing but names is needed to find them."""
+    seen = SimpleNamespace(name="onstartups", rosters=("onstartups-all", "onstartups-400"))
     monkeypatch.setattr(figure6, "corpus", lambda: seen)
 
 
@@ -90,13 +99,43 @@ class TestGrid:
                 plain = row.cells[column].make("test", False).options()
                 assert found["bound"] == plain["bound"] and plain["server"] == "sgd"
 
-    def test_without_real_data_the_synthetic_roster_is_used(self, monkeypatch):
-        seen = SimpleNamespace(name="synthetic-stackoverflow", synthetic=True)
+    @pytest.mark.parametrize(
+        ("name", "number", "few"), [("stackoverflow", 400, None), ("synthetic", 600, 400)]
+    )
+    def test_another_corpus_has_its_own_roster(self, name, number, few, monkeypatch):
+        seen = SimpleNamespace(name=name, rosters=("tff",), listed=lambda: range(number))
         monkeypatch.setattr(figure6, "corpus", lambda: seen)
-        one = ROWS["DP-FedAvg"].cells["private-8 tff"].make("test", True)
-        assert (
-            one.options()["task.roster"] is None and one.name == "synthetic-stackoverflow-by-user"
-        )
+        for column, users in (("private-8 tff", None), ("paper tff", few)):
+            made = ROWS["DP-FedAvg"].cells[column].make("test", False)
+            options = made.options()
+            assert (options["task.roster"], options["task.users"]) == (None, users)
+            assert made.name == f"{name}-by-user"
+
+
+class TestFigure:
+    def test_it_is_of_few_users_by_round_in_the_settings_of_the_table(self, done):
+        assert FIGURE.kind == "figure" and FIGURE.has_reduced and not TABLE.has_reduced
+        runs = list(final_runs(FIGURE, done, seeds=SEEDS, reduced=False))
+        assert not pending(tuning_runs(FIGURE, reduced=False), done)
+        for run in runs:
+            assert run.curve == 5 and run.experiment.options()["task.roster"] == "onstartups-400"
+        found = {row.label for row in FIGURE.rows}
+        assert {label for pair in FIGURE.orderings for label in pair} <= found <= set(ROWS)
+
+    def test_its_reduced_size_has_as_much_noise_and_as_many_users(self):
+        for row in FIGURE.rows:
+            for cell in row.cells.values():
+                whole, small = (cell.make("test", size).options() for size in (False, True))
+                changed = {name for name in whole if whole[name] != small[name]}
+                assert changed == {"rounds"} and small["rounds"] >= 40
+
+    def test_rows_of_other_data_are_left_out(self, done):
+        found = reported_runs(TABLE, done, seeds=SEEDS, reduced=False)
+        assert given_rows(TABLE, found) == list(TABLE.given)
+        other = {
+            place: [{**row, "data": "another"} for row in rows] for place, rows in found.items()
+        }
+        assert given_rows(TABLE, other) == []
 
 
 class TestRuns:
@@ -117,16 +156,6 @@ class TestRuns:
             assert line["unit"] == "user" and line["synthetic"], column
             assert (line["epsilon"] is None) == ("not private" in label)
             assert (line["side_information"] is None) == (made.options()["precondition"] == "none")
-
-    @pytest.mark.slow
-    def test_the_reduced_size_is_smaller(self):
-        for row in TABLE.rows:
-            for cell in row.cells.values():
-                small, full = (cell.make("test", reduced) for reduced in (True, False))
-                small, full = small.options(), full.options()
-                assert small["rounds"] < full["rounds"]
-                assert small["task.users"] == 400 and full["task.users"] is None
-        assert TABLE.minutes[1] < TABLE.minutes[0]
 
 
 class TestRecorded:

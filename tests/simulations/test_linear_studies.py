@@ -23,8 +23,16 @@ from simulations.bolt_on import study as bolt_on_study
 from simulations.bolt_on.study import over_batches, timings
 from simulations.linear_models import study as linear
 from simulations.linear_models.problems import problem
-from simulations.linear_models.study import Axis, Grid, edge_notes, search, verdict
-from simulations.reproduction.study import Store
+from simulations.linear_models.study import (
+    Axis,
+    Curve,
+    Grid,
+    Panel,
+    edge_notes,
+    search,
+    verdict,
+)
+from simulations.reproduction.study import Store, drawing
 
 
 class TestOldMomentsBound:
@@ -480,3 +488,19 @@ class TestBoltOn:
         assert sgd.constants.lipschitz == pytest.approx(10**0.5)
         bound = bolt_on.plan_of(model, sgd, "pure", 1.0).live_mechanism.l2_bound
         assert bound == pytest.approx(10**0.5 * 0.3 / 50, rel=1e-6)
+
+
+def test_intervals_of_shares_end_where_shares_do(monkeypatch, tmp_path):
+    """Of two seeds 40 points apart: half a t-interval is 254 points."""
+    kept = []
+
+    def keep(*size):
+        kept.append(drawing(*size))
+        return kept[-1]
+
+    monkeypatch.setattr(linear, "drawing", keep)
+    panel = Panel(title="", curves=[Curve(label="a", points={1.0: [0.4, 0.8]}, place=0)])
+    for scale, low, high in ((100.0, 0.0, 100.0), (1.0, -1.94, 3.14)):
+        linear.draw([panel], tmp_path / "p.png", title="", below="", scale=scale)
+        [bar] = kept[-1].axes[0].collections
+        assert bar.get_segments()[0][:, 1] == pytest.approx([low, high], abs=0.01)

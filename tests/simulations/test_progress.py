@@ -42,9 +42,8 @@ ITEMS = {
     "defaults": {"epsilons": (8.0,)},
     "public-only-examples": {"draws": 2},
 }
-#: Without a picture in their smallest form, and with one that does not name its data.
+#: Without a picture in their smallest form.
 _UNDRAWN = ("bolt-on-batches", "bolt-on-time", "ablation-tags")
-_UNMARKED = ("adadps-figure2", "adadps-figure3")
 _NO_TRANSFORMERS = pytest.mark.skipif(
     find_spec("transformers") is None, reason="the extra `pretrained` is not installed"
 )
@@ -119,4 +118,4 @@ def test_progress_page_and_picture(name, tiny_corpus, tmp_path, capsys, monkeypa
         assert page.splitlines()[-1] in shown or name == "dpnsgd-figure3-mnist"  # which is written
     if study.takes("plot") and name not in _UNDRAWN:
         (picture, *_) = tmp_path.glob("plot*.svg")
-        assert "SYNTHETIC" in picture.read_text("utf-8") or name in _UNMARKED
+        assert "SYNTHETIC" in picture.read_text("utf-8")

@@ -51,7 +51,7 @@ def test_the_rows_of_figure_6_are_the_recorded_ones():
             roster = spec["data"].partition(",")[0]
             recorded[roster, spec["inputs"], spec["row"]] = row["accuracy"]
     names = {"majority class": 0, "public-only": 1, "all, not private": 2}
-    (table,) = figure6.REPRODUCTIONS
+    _, table = figure6.REPRODUCTIONS
     for (roster, inputs, row), accuracy in recorded.items():
         setting = "paper" if roster.endswith("-400") else "private-8"
         assert table.given[names[row]].values[f"{setting} {inputs}"] == accuracy

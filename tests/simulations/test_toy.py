@@ -87,6 +87,17 @@ def test_the_figure(data):
 
 
 @pytest.mark.slow
+def test_the_reduced_size_has_the_orders_of_the_figure(capsys, tmp_path):
+    (study,) = toy.REPRODUCTIONS
+    study.call({"plot": tmp_path / "f.png"}, reduced=True)
+    printed = capsys.readouterr().out
+    assert "Reduced size" in printed
+    loss = {line.split()[0]: float(line.split("loss ")[1].split()[0])
+            for line in printed.splitlines() if " steps " in line}  # fmt: skip
+    assert loss["AdaDPS"] < 0.8 * loss["DP-SGD"] and loss["AdaS"] < loss["SGD"] / 10
+
+
+@pytest.mark.slow
 def test_the_command(monkeypatch, capsys, tmp_path):
     few = {
         name: toy.Method(
@@ -102,11 +113,14 @@ def test_the_command(monkeypatch, capsys, tmp_path):
     for sampling in ("poisson", "window"):
         toy.reproduce(plot=plot, out=page, sampling=sampling, share=10, number=2)
         printed, text = capsys.readouterr().out, page.read_text("utf-8")
-        assert printed in text and "SYNTHETIC" in text
-        lines = printed.splitlines()
+        assert printed.strip() == text.strip()
+        heading, *lines = printed.splitlines()
+        assert "SYNTHETIC" in heading
         assert [line.split()[0] for line in lines] == list(METHODS)
         for line in lines:
             windows = sampling == "window" and METHODS[line.split()[0]].private
             assert ("no accountant prices" in line) == windows
-            assert ("per example" in line) != windows and "20 steps" in line
+            assert ("per example" in line) != windows
+            private = METHODS[line.split()[0]].private
+            assert f"{200 if private else 20} steps" in line
     assert plot.read_bytes().startswith(b"\x89PNG")

@@ -26,7 +26,7 @@ def markdown(found: Sequence[dict[str, Any]], *, quick: bool) -> str:
         )
         holds = "yes" if row["holds"] else "**NO**"
         lines.append(f"| {row['row']} | {row['claim']} | {row['tests']} | {holds} | {twins} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "![A mark for each claim and each mutant](trust.svg)"]) + "\n"
 
 
 def picture(found: Sequence[dict[str, Any]], path: Path) -> None:

@@ -128,7 +128,7 @@ _RATES: Rates = {
 
 SETUP = Setup(
     key="tags",
-    title="tag prediction pooled over users (OnStartups for StackOverflow)",
+    title="tag prediction pooled over users",
     base=partial(experiment, "held out"),
     public={"public-batch": 20, "refresh": "epoch"},
     table5={

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tiny_tables import figure, row, table
 
-from simulations.reproduction.command import find_reproductions
-from simulations.reproduction.items import Study
+from simulations.reproduction.command import _reproduced, find_reproductions
+from simulations.reproduction.items import Study, Table
+from simulations.reproduction.study import publish
 
 LISTED = {
     "agd": ("mnist-3-8", "covertype", "imdb"),
@@ -72,10 +73,23 @@ class TestStudy:
             study.call({"seeds": 3, "out": None}, (setting,))
         assert not calls
 
-    def test_a_size_that_it_has_not(self):
-        study = Study(name="x", title="", run=lambda: None, minutes=(1, 1))
-        with pytest.raises(ValueError, match="no reduced size"):
-            study.call(reduced=True)
+    def test_what_it_makes_of_the_reduced_size_says_so(self, tmp_path, capsys):
+        def run(*, out=None):
+            publish("# Title\n\nText.", out)
+
+        one = Study(name="x", title="", run=run, reduced={}, minutes=(1, 1))
+        for reduced in (False, True):
+            one.call({"out": tmp_path / "page.md"}, reduced=reduced)
+            for text in (capsys.readouterr().out, (tmp_path / "page.md").read_text("utf-8")):
+                assert text.startswith("# Title\n") and ("Reduced size" in text) == reduced
+
+
+def test_an_item_without_a_reduced_size_is_refused_in_it():
+    study = Study(name="x", title="", run=lambda: None, minutes=(1, 1))
+    table = Table(name="x", title="", columns={}, rows=(), minutes=(1,))
+    for item in (study, table):
+        with pytest.raises(ValueError, match="x has no reduced size"):
+            _reproduced(item, {"reduced": True}, (), set())
 
 
 def test_every_study_is_listed_once():

@@ -94,7 +94,7 @@ class TestLayout:
             assert part.count("at δ = 0.001") == 1 and f"- {here} (" in part
 
     def test_given_rows_stand_above_in_the_same_scale(self, tmp_path):
-        given = Given(label="elsewhere", values={"ours": 0.1234})
+        given = Given(label="elsewhere", values={"ours": 0.1234}, data="sixty rows")
         one = replace(table(row("a", 0.5)), given=(given,), scale=100.0)
         text = shown(one, tmp_path / "r")
         assert text.index("| elsewhere | – | 12.340 |") < text.index("| a | 0.5 |")
@@ -181,6 +181,7 @@ class TestOrderings:
                     "accuracy": value,
                     "loss": value,
                     "synthetic": synthetic,
+                    "data": "made",
                     "epsilon": None,
                 }
         return markdown(one, done, seeds=seeds)

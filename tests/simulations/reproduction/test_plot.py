@@ -53,13 +53,23 @@ def names(drawing):
 
 @pytest.mark.slow
 def test_rows_measured_elsewhere_are_drawn_below_the_others(drawn, tmp_path):
-    given = Given(label="elsewhere", values={"ours": 0.9})
+    given = Given(label="elsewhere", values={"ours": 0.9}, data="sixty rows")
     one = replace(table(row("a")), given=(given,), scale=100.0)
     drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
     axes = drawing.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "elsewhere"]
     xs = [x for line in axes.lines for x in np.asarray(line.get_xdata(), float)]
     assert pytest.approx(90.0) in xs
+
+
+@pytest.mark.slow
+def test_of_a_figure_they_are_levels_and_of_other_data_they_are_left_out(drawn, tmp_path):
+    given = [Given(label=name, values={"ours": 0.9}, data=name) for name in ("sixty rows", "more")]
+    one = replace(figure(row("a")), given=tuple(given))
+    drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
+    assert names(drawing) == ["a", "sixty rows"]
+    [level] = [line for line in drawing.axes[0].lines if line.get_label() == "sixty rows"]
+    assert set(level.get_ydata()) == {0.9}
 
 
 @pytest.mark.slow
