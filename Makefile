@@ -31,8 +31,9 @@ help:
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 
-# Bytecode is written when a module is first imported, most of PyTorch's never; kernels are compiled
-# while pip installs the rest, so that the first run need not wait for them.
+# Most of PyTorch is never imported, so pip compiles no bytecode: importing once what a process of
+# Flower's imports does, whatever PYTHONDONTWRITEBYTECODE says later. Stock nodes start a process for each
+# message. Kernels are compiled while pip installs the rest.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +41,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -c "from fedpriv.kernels import normals, sparse_rows, dense_softmax, sparse_softmax, \
 	  rounded_normals, streams, sums, tag_scores, word_features" & kernels=$$!; \
 	  $(PIP_INSTALL) --editable '.[dev]' && wait $$kernels
+	$(BIN)/python -c "import client.app, server.app, flwr.supernode.cli.flwr_clientapp, \
+	  flwr.superlink.cli.flwr_serverapp, fedpriv.runs.prepared, fedpriv.report.page; \
+	  from fedpriv.training.devices import load_optimizers; import torch; load_optimizers()"
 	touch $(STAMP)
 
 install: $(STAMP)

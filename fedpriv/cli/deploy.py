@@ -139,6 +139,25 @@ def superlink(
     raise typer.Exit(code)
 
 
+@app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    }
+)
+def operator(context: typer.Context) -> None:
+    """Run Flower's `flwr`, with all of its commands and options.
+
+    `run --stream` and `log` end with status 1 unless the run has succeeded; those of `flwr` end
+    with 0 however it ended. Refused where Flower lacks a name that this uses.
+    """
+    from fedpriv.deploy.flower_private import OF_OPERATOR, check_flower, run_operator
+
+    check_flower(OF_OPERATOR)
+    run_operator(context.args)
+
+
 @app.command()
 def compose(
     nodes: Annotated[int, typer.Option(help="Nodes, each a SuperNode and a client app.")],

@@ -21,6 +21,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.untrusted_text import plain
+
 if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
@@ -67,6 +69,13 @@ OF_SUPERNODE: Mapping[str, tuple[str, ...]] = {
     "flwr.supernode.cli.flower_supernode": ("flower_supernode", "start_client_internal"),
     "flwr.supernode.servicer.runtime": ("runtime_handlers.acquire_task",),
     "flwr.supernode.start_client_internal": ("pull_objects", "time"),
+}
+#: What `fedpriv deploy operator` uses, by module.
+OF_OPERATOR: Mapping[str, tuple[str, ...]] = {
+    "flwr.cli.app": ("app",),
+    "flwr.cli.log": ("start_stream",),
+    "flwr.cli.run.run": ("start_stream",),
+    "flwr.proto.control_pb2": ("ListRunsRequest",),
 }
 
 
@@ -463,6 +472,45 @@ def run_supernode(
     setattr(start_client_internal, "time", Time())  # noqa: B010
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
+
+
+def run_operator(arguments: Sequence[str]) -> None:
+    """Run `flwr`; where it follows a run's log, it fails unless the run has succeeded.
+
+    Args:
+        arguments: Of `flwr`.
+
+    Raises:
+        SystemExit: With its exit status.
+    """
+    from flwr.cli.app import app
+
+    for name in ("flwr.cli.run.run", "flwr.cli.log"):
+        module: Any = importlib.import_module(name)
+        module.start_stream = partial(follow, module.start_stream)
+    app(list(arguments), prog_name="flwr")
+
+
+def follow(stream: Callable[[int, Any], None], run_id: int, client: Any) -> None:
+    """Show a run's log to its end, and fail unless the run has succeeded.
+
+    Args:
+        stream: What shows it.
+        run_id: The run's id.
+        client: Of the SuperLink's control API.
+
+    Raises:
+        click.ClickException: With how it ended, or that it goes on.
+    """
+    import click
+    from flwr.proto.control_pb2 import ListRunsRequest
+
+    stream(run_id, client)
+    found = client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict[run_id].status
+    if (found.status, found.sub_status) != ("finished", "completed"):
+        how = ":".join(word for word in (found.status, found.sub_status) if word)
+        why = f" ({one})" if (one := plain(found.details)) else ""
+        raise click.ClickException(f"run {run_id} is {how}{why}")
 
 
 def _look_sooner(name: str) -> None:

@@ -182,7 +182,7 @@ def _deployment(name: str, service: Mapping[str, Any]) -> dict[str, Any]:
     container = {
         "name": name.partition("-")[0],
         "image": service["image"],
-        # The operator waits for `kubectl exec deploy/operator -- flwr run ...`.
+        # The operator waits for `kubectl exec deploy/operator -- fedpriv ...`.
         **({"command": ["sleep", "infinity"]} if name == "operator" else {}),
         **({"args": service["command"]} if "command" in service else {}),
         "env": [{"name": key, "value": str(value)} for key, value in environment.items()],

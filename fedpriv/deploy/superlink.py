@@ -26,6 +26,8 @@ _START_SECONDS = 120.0
 def superlink(keys: Path, port: int, *, tell: Callable[[str], None]) -> int:
     """Run a SuperLink until it ends; register the nodes' keys as soon as it listens.
 
+    Its log has warnings and errors alone, so that it does not say which node answered when.
+
     Args:
         keys: Holds ca.crt, superlink.pem, superlink.key, superexec.secret, and in nodes/ the
             public key of each node that may join, as `ssh-keygen` wrote it.
@@ -55,7 +57,9 @@ def superlink(keys: Path, port: int, *, tell: Callable[[str], None]) -> int:
             "--enable-supernode-auth",
             *("--isolation", "process"),
             "--disable-runtime-dependency-installation",
-        ]
+        ],
+        # Below a warning Flower logs the node of each answer: whose users were drawn.
+        env={**os.environ, "FLWR_LOG_LEVEL": "WARNING"},
     )
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, _: process.send_signal(number))

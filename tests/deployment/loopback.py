@@ -146,13 +146,15 @@ class Layout(Lines):
         self, config: Mapping[str, object] | Path, app: Path = CHECKOUT
     ) -> subprocess.Popen[str]:
         """Start a run as the operator does, with a run-config or a file of one."""
+        program, *first = self.compose["services"]["operator"]["entrypoint"]
         words = str(config)
         if isinstance(config, Mapping):
             words = " ".join(
                 f"{key}={self.here('serverapp', _literal(value))}" for key, value in config.items()
             )
         return subprocess.Popen(
-            [str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", words],
+            [str(BIN / program), *first, "run", str(app), "here", "--stream", "--run-config",
+             words],
             cwd=self.folder, env=self.operators(), stdin=subprocess.DEVNULL, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip

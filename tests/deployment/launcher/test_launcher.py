@@ -60,7 +60,7 @@ def test_a_module_that_is_missing_is_named_and_what_there_is_passes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", ["OF_SUPEREXEC", "OF_SUPERNODE"])
+@pytest.mark.parametrize("names", ["OF_SUPEREXEC", "OF_SUPERNODE", "OF_OPERATOR"])
 def test_what_there_is_passes_in_a_process_that_has_loaded_nothing(names):
     """Red before: a name that is a module was found only where something had imported it."""
     code = f"from fedpriv.deploy import flower_private as f; f.check_flower(f.{names})"
@@ -79,12 +79,16 @@ def test_every_private_name_that_is_used_is_asked_for():
         for alias in node.names
         if node.module not in public
     }
-    both = [*flower_private.OF_SUPEREXEC.items(), *flower_private.OF_SUPERNODE.items()]
-    listed = {(module, name.split(".")[0]) for module, names in both for name in names}
+    every = (flower_private.OF_SUPEREXEC, flower_private.OF_SUPERNODE, flower_private.OF_OPERATOR)
+    listed = {
+        (module, n.split(".")[0]) for one in every for module, names in one.items() for n in names
+    }
     # Put in the place of a module's own, by assignment.
     replaced = {
         ("flwr.superlink.runtime.run_serverapp", "install_from_fab"),
         ("flwr.superlink.grid.http_grid", "pull_objects"),
+        ("flwr.cli.log", "start_stream"),
+        ("flwr.cli.run.run", "start_stream"),
         ("flwr.supernode.cli.flower_supernode", "start_client_internal"),
         ("flwr.supernode.start_client_internal", "pull_objects"),
         ("flwr.supernode.start_client_internal", "time"),

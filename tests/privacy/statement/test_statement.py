@@ -338,3 +338,10 @@ def test_a_run_on_nodes_names_timing_and_no_other_run_does(mode):
     told = section(say(mode=mode, backend="flower"), "What no ε covers")
     assert "Timing" in told and "late" in told and "fork" in told
     assert "Timing" not in text(say(mode=mode, backend="ray"))
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_a_run_on_nodes_names_what_the_servers_operator_sees(mode):
+    told = section(say(mode=mode, backend="flower"), "What no ε covers")
+    assert "which nodes answer" in told and ("leave that out" in told) == (mode == "secure")
+    assert "which nodes answer" not in text(say(mode=mode, backend="ray"))
