@@ -90,6 +90,7 @@ def test_every_private_name_that_is_used_is_asked_for():
         ("flwr.cli.log", "start_stream"),
         ("flwr.cli.run.run", "start_stream"),
         ("flwr.supernode.cli.flower_supernode", "start_client_internal"),
+        ("flwr.supernode.fleet_http_connection", "make_simple_http_retry_invoker"),
         ("flwr.supernode.start_client_internal", "pull_objects"),
         ("flwr.supernode.start_client_internal", "time"),
     }
