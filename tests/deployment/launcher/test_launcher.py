@@ -144,6 +144,7 @@ def test_an_app_is_loaded_from_where_the_bundle_says(reference, said, tmp_path, 
     [
         (["--bundle", "abc"], "--bundle 'abc' is no SHA-256"),
         (["--idle-seconds", "0"], "idle-seconds"),
+        (["--idle-seconds", "11"], "idle-seconds 11 is over 10"),
         (["--node-config", "a=="], "--node-config 'a==' cannot be read"),
         (["--users", "/a", "--data", "/b"], "--users and --data"),
         (["--root-certificates", "/none.pem"], "--insecure takes no --root-certificates"),
