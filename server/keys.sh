@@ -147,6 +147,11 @@ bound = {(keys / f"{name}.pub").read_text("utf-8").strip(): ids for name, ids in
 (folder / "node-users.json").write_text(json.dumps(bound, indent=1), "utf-8")
 JOIN
 
+# What was put there before, such as nodes' own files, may have come with other modes.
+for one in data keys operator parts; do
+    [ ! -d "$folder/$one" ] || chmod -R go= "$folder/$one"
+done
+
 if [ "$(id -u)" -eq 0 ]; then
     owner=${FEDPRIV_USER:-10001:10001}
     chown -R "$owner" "$folder"

@@ -17,9 +17,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpriv.backends.backend import Backend
 from fedpriv.backends.flower.client import named_device
+from fedpriv.backends.flower.exchange import naming_superlink
 from fedpriv.backends.flower.log import ended_in_one_line, show_log
 from fedpriv.backends.flower.settings import (
-    RESUME_FILE,
     missing_corpus_named,
     open_corpus,
     read_experiment,
@@ -31,6 +31,7 @@ from fedpriv.backends.flower.settings import (
 )
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.output_paths import writing_to
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.sealed import DOCUMENT
 from fedpriv.privacy.statement.statement import describe_returned_model
@@ -46,7 +47,7 @@ from fedpriv.runs.progress import (
     round_line,
 )
 from fedpriv.runs.records import RoundRecord
-from fedpriv.runs.status import StatusFile, recording_refusal
+from fedpriv.runs.status import RESUME_FILE, StatusFile, recording_refusal, to_go_on
 from fedpriv.training.evaluate import measure_of
 from fedpriv.untrusted_text import plain
 
@@ -86,7 +87,13 @@ def _main(grid: Grid, context: Context) -> None:
     task = prepared.components.task
     status = StatusFile(prepared.folder.path, prepared.ledger.mode)
 
-    with closing(prepared.folder), status.kept():
+    then = to_go_on(path)
+    with (
+        closing(prepared.folder),
+        status.kept(),
+        writing_to(path, f"; then {then}"),
+        naming_superlink(then),
+    ):
         _LOG.info("waiting for the nodes of %d users", len(roster))
         backend = connect(grid, roster, settings, plan=plan)
         found = backend.registry.node_of
@@ -109,7 +116,8 @@ def _main(grid: Grid, context: Context) -> None:
     if returned:
         _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", returned)
     _LOG.info("%s", describe_folder(prepared.folder.path))
-    _LOG.info("report: %s", write_report(prepared.folder.path))
+    with writing_to(path):
+        _LOG.info("report: %s", write_report(path))
 
 
 def _opened(run_config: Any) -> tuple[PreparedRun, GridSettings]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedpriv.datasets.local_data import SUFFIXES, LocalUsers, NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.manifest import FILE_NAME as MANIFEST
 from fedpriv.datasets.user_ids import read_key
 from fedpriv.deploy.launcher import ASKED
 from fedpriv.experiments.build import make_task
@@ -72,8 +73,14 @@ def check_users(corpus: Path) -> int:
     Every file is opened; what is in large ones is not compared with its checksum each time.
 
     Raises:
-        ValueError: If a file of the corpus is damaged or cannot be read, or it lists no user.
+        ValueError: If there is no corpus, a file of it is damaged or cannot be read, or it lists no
+            user.
     """
+    if not (corpus / MANIFEST).is_file():
+        raise ValueError(
+            f"{corpus} has no {MANIFEST}; mount this machine's part there, of those that `fedpriv "
+            "data part` has made"
+        )
     try:
         number = len(Corpus.open(corpus).listed())
         for path in sorted(corpus.rglob("*")):
@@ -227,11 +234,19 @@ def check_writes(folder: Path) -> None:
     """Refuse a folder that this process cannot write to.
 
     Raises:
-        PermissionError: With its owner.
+        PermissionError: With what to do: it is not there, mounted to read only, or another user's.
     """
-    if not os.access(folder, os.W_OK | os.X_OK):
-        owner = folder.stat().st_uid if folder.exists() else "none: it is not there"
-        raise PermissionError(
-            f"{folder} cannot be written to by user {os.geteuid()} (owner: {owner}); give it to "
-            "that user"
+    if os.access(folder, os.W_OK | os.X_OK):
+        return
+    user = os.geteuid()
+    if not folder.exists():
+        why = "it is not there; mount it"
+    elif os.statvfs(folder).f_flag & os.ST_RDONLY:
+        why = "it is on a disk that is mounted to read only; mount it to be written to"
+    elif (owner := folder.stat().st_uid) == user:
+        why = (
+            f"it is that user's, with mode {stat.S_IMODE(folder.stat().st_mode):04o}; chmod 700 it"
         )
+    else:
+        why = f"its owner is {owner}; give it to user {user}"
+    raise PermissionError(f"{folder} cannot be written to by user {user}: {why}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import pkgutil
 import sys
@@ -21,12 +22,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.backends.flower.waiting import Every
 from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
+_LOG = logging.getLogger("fedpriv.deployment")
 SERVER, NODE = "flwr-serverapp", "flwr-clientapp"
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.03, 0.5
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -68,6 +71,7 @@ OF_SUPERNODE: Mapping[str, tuple[str, ...]] = {
     "flwr.supernode": ("start_client_internal",),
     "flwr.supernode.cli.flower_supernode": ("flower_supernode", "start_client_internal"),
     "flwr.supernode.servicer.runtime": ("runtime_handlers.acquire_task",),
+    "flwr.supernode.fleet_http_connection": ("make_simple_http_retry_invoker",),
     "flwr.supernode.start_client_internal": ("pull_objects", "time"),
 }
 #: What `fedpriv deploy operator` uses, by module.
@@ -162,6 +166,7 @@ class Connection:
             invoker.should_giveup = partial(_gives_up, invoker.should_giveup)
         if tries:
             invoker.max_tries = tries
+        tell_causes(invoker, self.address)
         return RuntimeHttpClient.from_server_address(
             server_address=self.address,
             insecure=self.insecure,
@@ -186,6 +191,30 @@ class Task:
     task_id: int
     run_id: int
     of_server: bool
+
+
+def tell_causes(invoker: Any, address: str) -> None:
+    """Have an invoker of Flower's log whom it does not reach, and why: at first and each minute.
+
+    Flower's own line has how long it waits, and neither.
+
+    Args:
+        invoker: Changed.
+        address: Whom it asks.
+    """
+    before, waited = invoker.on_backoff, Every(first=0.0)
+
+    def on_backoff(state: Any) -> None:
+        nonlocal waited
+        if state.tries == 1:
+            waited = Every(first=0.0)
+        if waited.due(state.elapsed_time):
+            cause = plain(" ".join(str(state.exception).split()))[:200]
+            _LOG.warning("%s is not reached (%s); it is asked again", address, cause)
+        if before is not None:
+            before(state)
+
+    invoker.on_backoff = on_backoff
 
 
 def _gives_up(before: Callable[[Exception], bool] | None, error: Exception) -> bool:
@@ -445,6 +474,17 @@ def run_supernode(
         asked()
         return acquire(*given, **named)
 
+    connection: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
+    make_invoker = connection.make_simple_http_retry_invoker
+
+    def telling() -> Any:
+        invoker = make_invoker()
+        words = " ".join(arguments).replace("=", " ").split()
+        named = words[words.index("--superlink") + 1 :][:1] if "--superlink" in words else []
+        tell_causes(invoker, f"the SuperLink {named[0]}" if named else "the SuperLink")
+        return invoker
+
+    connection.make_simple_http_retry_invoker = telling
     command: Any = importlib.import_module(flower_supernode.__module__)
     start = command.start_client_internal
 

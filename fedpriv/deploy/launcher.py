@@ -267,9 +267,14 @@ def superexec(
         idle_seconds: The longest pause between two looks for a task.
 
     Raises:
-        ValueError: If the pause is not positive.
+        ValueError: If the pause is not positive, or so long that a SuperNode takes this for gone.
     """
     show_log("fedpriv.deployment")
+    if idle_seconds > _PATIENCE / 3.0:
+        raise ValueError(
+            f"idle-seconds {idle_seconds:g} is over {_PATIENCE / 3.0:g}; give fewer: a SuperNode "
+            f"takes a client app for gone that has not asked it for {_PATIENCE:g} s"
+        )
     pauses = Pauses(longest=idle_seconds)
     began = time.monotonic()
     for name in _NEEDED:

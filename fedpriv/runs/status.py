@@ -34,6 +34,8 @@ from fedpriv.runs.document import write_json
 
 #: What a server is doing, or how it ended.
 STATES = ("waiting for nodes", "training", "finished", "failed", "stopped")
+#: File of a deployed run's folder: the run-config that goes on with it.
+RESUME_FILE = "resume.toml"
 _STATUS_FILE, _REFUSED_FILE = "status.json", "refused.json"
 _MOST_CHARS = 500
 _Content = TypeVar("_Content")
@@ -113,10 +115,10 @@ class StatusFile:
         try:
             yield self
         except Exception as error:
-            self._write(state="failed", last_error=_describe(error), last_error_at=_utc_now())
+            self._write_last(state="failed", last_error=_describe(error), last_error_at=_utc_now())
             raise
         except BaseException:  # an interrupt, or an exit
-            self._write(state="stopped")
+            self._write_last(state="stopped")
             raise
         else:
             self._write(state="finished")
@@ -133,6 +135,16 @@ class StatusFile:
     def round_ended(self, *, nodes_online: int) -> None:
         """Write that a round was released and recorded, and how many nodes are online then."""
         self._write(last_round_ended=_utc_now(), nodes_online=nodes_online)
+
+    def _write_last(self, **changes: Any) -> None:
+        """Write on a full disk too: over what the file has, in the room that it has."""
+        try:
+            self._write(**changes)
+        except OSError:
+            file = self._folder / _STATUS_FILE
+            with contextlib.suppress(OSError), file.open("r+b") as out:  # another error is raised
+                out.write(json.dumps({**_head("fedpriv-status"), **asdict(self._status)}).encode())
+                out.truncate()
 
     def _write(self, **changes: Any) -> None:
         self._status = replace(self._status, changed=_utc_now(), **changes)
@@ -169,7 +181,11 @@ def _read(file: Path, kind: str, made: Callable[..., _Content]) -> _Content | No
 
 
 def _write(file: Path, kind: str, fields: Mapping[str, Any]) -> None:
-    write_json(file, {"format": kind, "version": 1, **fields})
+    write_json(file, {**_head(kind), **fields})
+
+
+def _head(kind: str) -> dict[str, Any]:
+    return {"format": kind, "version": 1}
 
 
 def _describe(error: Exception) -> str:
@@ -184,10 +200,7 @@ def _utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-_KILLED = (
-    "the server ended without a word, as one that was killed does; start it again with resume, and "
-    "it goes on"
-)
+_KILLED = "the server ended without a word, as one that was killed does"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,11 +321,16 @@ def run_status(folder: Path) -> RunStatus:
         nodes_online=status.nodes_online if status is not None and held else None,
         users=None if status is None or ledger.mode == "secure" else status.users,
         last_round_ended=_last_round(folder, status),
-        last_error=_KILLED if killed else status and status.last_error,
+        last_error=f"{_KILLED}; {to_go_on(folder)}" if killed else status and status.last_error,
         last_error_at=None if killed else status and status.last_error_at,
         refused=refusal and refusal.why,
         refused_at=refusal and refusal.at,
     )
+
+
+def to_go_on(folder: Path) -> str:
+    """Return what to do with a deployed run that has ended before its time."""
+    return f"go on with: flwr run ... --run-config {folder / RESUME_FILE}"
 
 
 def is_held(file: Path) -> bool:

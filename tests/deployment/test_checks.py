@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_users_are_counted_and_their_lack_is_refused(tiny_corpus, tmp_path):
     for name, ids in made.users.items():
         assert checks.check_users(made.folder / name) == len(ids)
     assert checks.check_users(made.folder / SERVER) == len(tiny_corpus.listed())
-    with pytest.raises(ValueError, match="not a prepared corpus"):
+    with pytest.raises(ValueError, match=r"mount.*fedpriv data part"):
         checks.check_users(tmp_path)
 
 
@@ -185,6 +186,25 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
     checks.check_writes(tmp_path)
     with pytest.raises(PermissionError, match="cannot be written to"):
         checks.check_writes(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("read_only", "owner", "told"),
+    [(True, 0, "read only"), (False, 0, "mode 0500"), (False, 7, "its owner is 7")],
+)
+def test_why_a_folder_cannot_be_written_to_is_told(tmp_path, monkeypatch, read_only, owner, told):
+    tmp_path.chmod(0o500)
+    there, user = tmp_path.stat(), os.geteuid()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    flags = SimpleNamespace(f_flag=os.ST_RDONLY if read_only else 0)
+    monkeypatch.setattr(os, "statvfs", lambda path: flags)
+    monkeypatch.setattr(os, "geteuid", lambda: there.st_uid + owner)
+    if owner:
+        told = f"its owner is {user}; give it to user {user + owner}"
+    with pytest.raises(PermissionError, match=told) as refused:
+        checks.check_writes(tmp_path)
+    assert ("give it to" in str(refused.value)) == bool(owner)
+    tmp_path.chmod(0o700)
 
 
 def test_a_damaged_part_is_refused(tiny_corpus, tmp_path):

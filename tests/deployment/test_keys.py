@@ -164,3 +164,18 @@ def test_what_is_asked_wrongly_is_one_line_and_nothing_is_made(folder, arguments
     done = made(folder, *arguments)
     assert done.returncode == 1 and said in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (folder / "keys").exists()
+
+
+def test_files_that_were_there_before_are_their_owners_alone(folder):
+    """A node's files come from other programs, under whatever mask."""
+    own = folder / "data" / "node-1"
+    own.mkdir(parents=True)
+    (own / "visits.csv").write_text("person,visits\n")
+    for path in (folder / "data", own):
+        path.chmod(0o755)
+    (own / "visits.csv").chmod(0o644)
+    (folder / "parts" / "users.json").chmod(0o644)
+    assert made(folder, "2").returncode == 0
+    found = [*(folder / "data").rglob("*"), folder / "data", *(folder / "parts").rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in found} == {0}
+    assert own / "visits.csv" in found

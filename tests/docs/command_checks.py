@@ -162,7 +162,7 @@ def _check_module(module: str, words: list[str]) -> None:
 def _check_flwr(words: list[str]) -> None:
     from flwr.common.config import parse_config_args
 
-    from fedpriv.backends.flower.settings import RESUME_FILE
+    from fedpriv.runs.status import RESUME_FILE
 
     with warnings.catch_warnings():
         # Flower asks typer for what it will do without.

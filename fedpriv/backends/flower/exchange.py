@@ -13,7 +13,8 @@ import heapq
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import httpx
@@ -42,6 +43,30 @@ _STALLED = 1.0 / 60.0
 #: unavailable. They are on the wire, so releases of Flower agree on them.
 _AWAY = frozenset((3, 4, 5))
 _MOST_WINDOWS = 64  # of pulls in this process that have not ended, stalled ones among them
+
+
+class SuperLinkGoneError(ConnectionError):
+    """A SuperLink does not answer, or does not know the run any more."""
+
+
+@contextmanager
+def naming_superlink(then: str) -> Generator[None]:
+    """Say in a line that the SuperLink is gone; Flower's client raises its own kinds of errors.
+
+    Args:
+        then: What is to be done.
+
+    Raises:
+        SuperLinkGoneError: In the place of such an error.
+    """
+    try:
+        yield
+    except httpx.HTTPError as error:
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise SuperLinkGoneError(
+            f"the SuperLink is not reached, or was started anew and knows nothing of this run "
+            f"({cause:.200}); {then}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

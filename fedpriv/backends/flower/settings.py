@@ -126,10 +126,6 @@ def read_grid_settings(run_config: Config) -> GridSettings:
     )
 
 
-#: File of a run folder: a run-config that goes on with it.
-RESUME_FILE = "resume.toml"
-
-
 def resume_config(run_config: Config, folder: Path) -> str:
     """Return a run-config as TOML that goes on with the run that was started by another.
 

@@ -90,6 +90,7 @@ def test_every_private_name_that_is_used_is_asked_for():
         ("flwr.cli.log", "start_stream"),
         ("flwr.cli.run.run", "start_stream"),
         ("flwr.supernode.cli.flower_supernode", "start_client_internal"),
+        ("flwr.supernode.fleet_http_connection", "make_simple_http_retry_invoker"),
         ("flwr.supernode.start_client_internal", "pull_objects"),
         ("flwr.supernode.start_client_internal", "time"),
     }
@@ -143,6 +144,7 @@ def test_an_app_is_loaded_from_where_the_bundle_says(reference, said, tmp_path, 
     [
         (["--bundle", "abc"], "--bundle 'abc' is no SHA-256"),
         (["--idle-seconds", "0"], "idle-seconds"),
+        (["--idle-seconds", "11"], "idle-seconds 11 is over 10"),
         (["--node-config", "a=="], "--node-config 'a==' cannot be read"),
         (["--users", "/a", "--data", "/b"], "--users and --data"),
         (["--root-certificates", "/none.pem"], "--insecure takes no --root-certificates"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -144,6 +145,37 @@ def test_a_resume_that_is_refused_is_seen_until_one_is_not(deploy, tmp_path, mon
     assert found["refused"] is None and "the run-config is another" not in text
 
 
+def test_a_full_disk_has_room_for_how_a_run_ended(tmp_path, monkeypatch):
+    """A file that is written anew needs room that there is none of."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def no_room(file, value):
+        raise full
+
+    status = StatusFile(tmp_path, "secure")
+    with pytest.raises(OSError, match="No space"), status.kept():
+        monkeypatch.setattr("fedpriv.runs.status.write_json", no_room)
+        raise full
+    found = read_server_status(tmp_path)
+    assert found is not None and found.state == "failed"
+    assert "no room is left" in str(found.last_error)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_named_with_what_to_do(deploy, tmp_path):
+    """The system says of no file that it has no room for it."""
+    folder = tmp_path / "run"
+
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(ValueError, match=str(folder)):
+        deploy(out=folder, look=full)
+    error = run_status(folder).last_error
+    assert f"no room is left on the disk of {folder}" in str(error)
+    assert str(folder / "resume.toml") in str(error)
+
+
 @pytest.mark.slow
 def test_a_second_server_is_refused_and_the_first_is_not_disturbed(deploy, tmp_path):
     looks = []
@@ -179,7 +211,8 @@ def test_a_killed_server_is_seen(deploy, tmp_path, monkeypatch, capsys):
 
     deploy(out=tmp_path / "run", look=look)
     found, text = said(monkeypatch, capsys, tmp_path / "killed", code=1)
-    assert found["state"] == "interrupted" and "start it again with resume" in text
+    assert found["state"] == "interrupted" and "resume.toml" in text
+    assert str(tmp_path / "killed" / "resume.toml") in found["last_error"]
 
 
 @pytest.mark.slow
