@@ -237,7 +237,7 @@ def _value_of(option: str, arguments: Sequence[str]) -> str:
     return next(iter(words[words.index(option) + 1 :]), "") if option in words else ""
 
 
-def _in_one_line(before: Callable[[Any], None], raised: Any) -> None:
+def _in_one_line(before: Callable[[Any], object], raised: Any) -> None:
     """Log in a line that a thread of Flower's has lost its SuperLink; it would be a traceback."""
     import httpx
 
