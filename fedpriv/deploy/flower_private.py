@@ -13,6 +13,7 @@ import logging
 import os
 import pkgutil
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +63,7 @@ OF_SUPEREXEC: Mapping[str, tuple[str, ...]] = {
     "flwr.supercore.runtime": ("RuntimeHttpClient.from_server_address",),
     "flwr.supercore.task_identity": ("TaskIdentity",),
     "flwr.superlink.cli.flwr_serverapp": ("flwr_serverapp",),
-    "flwr.superlink.grid.http_grid": ("pull_objects",),
+    "flwr.superlink.grid.http_grid": ("make_simple_http_retry_invoker", "pull_objects"),
     "flwr.superlink.runtime.run_serverapp": ("install_from_fab",),
     "flwr.supernode.runtime.run_clientapp": ("push_message", "push_task_output"),
 }
@@ -215,6 +216,36 @@ def tell_causes(invoker: Any, address: str) -> None:
             before(state)
 
     invoker.on_backoff = on_backoff
+
+
+def _tell_causes_in(name: str, address: str) -> None:
+    """Have the invokers that a module of Flower's makes log whom they do not reach."""
+    module: Any = importlib.import_module(name)
+    make = module.make_simple_http_retry_invoker
+
+    def telling() -> Any:
+        invoker = make()
+        tell_causes(invoker, f"the SuperLink {address}".strip())
+        return invoker
+
+    module.make_simple_http_retry_invoker = telling
+
+
+def _value_of(option: str, arguments: Sequence[str]) -> str:
+    """Return what an option of Flower's is given; "" if nothing."""
+    words = " ".join(arguments).replace("=", " ").split()
+    return next(iter(words[words.index(option) + 1 :]), "") if option in words else ""
+
+
+def _in_one_line(before: Callable[[Any], object], raised: Any) -> None:
+    """Log in a line that a thread of Flower's has lost its SuperLink; it would be a traceback."""
+    import httpx
+
+    if isinstance(raised.exc_value, httpx.HTTPError):
+        cause = plain(" ".join(str(raised.exc_value).split()))[:200]
+        _LOG.warning("the SuperLink is gone, or has no such run: %s", cause)
+    else:
+        before(raised)
 
 
 def _gives_up(before: Callable[[Exception], bool] | None, error: Exception) -> bool:
@@ -444,6 +475,8 @@ def run_server_app(arguments: Sequence[str], on_bundle: Callable[[Path], None]) 
 
     module.install_from_fab = installed  # pyright: ignore[reportAttributeAccessIssue]
     _look_sooner("flwr.superlink.grid.http_grid")
+    _tell_causes_in("flwr.superlink.grid.http_grid", _value_of("--runtime-api-address", arguments))
+    threading.excepthook = partial(_in_one_line, threading.excepthook)
     sys.argv = [SERVER, *arguments]
     flwr_serverapp()
 
@@ -474,17 +507,7 @@ def run_supernode(
         asked()
         return acquire(*given, **named)
 
-    connection: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
-    make_invoker = connection.make_simple_http_retry_invoker
-
-    def telling() -> Any:
-        invoker = make_invoker()
-        words = " ".join(arguments).replace("=", " ").split()
-        named = words[words.index("--superlink") + 1 :][:1] if "--superlink" in words else []
-        tell_causes(invoker, f"the SuperLink {named[0]}" if named else "the SuperLink")
-        return invoker
-
-    connection.make_simple_http_retry_invoker = telling
+    _tell_causes_in("flwr.supernode.fleet_http_connection", _value_of("--superlink", arguments))
     command: Any = importlib.import_module(flower_supernode.__module__)
     start = command.start_client_internal
 

@@ -193,6 +193,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
     [(True, 0, "read only"), (False, 0, "mode 0500"), (False, 7, "its owner is 7")],
 )
 def test_why_a_folder_cannot_be_written_to_is_told(tmp_path, monkeypatch, read_only, owner, told):
+    """Giving a folder to who owns it already is no help."""
     tmp_path.chmod(0o500)
     there, user = tmp_path.stat(), os.geteuid()
     monkeypatch.setattr(os, "access", lambda path, mode: False)

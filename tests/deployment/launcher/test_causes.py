@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from fedpriv.backends.flower.exchange import SuperLinkGoneError, naming_superlink
-from fedpriv.deploy.flower_private import tell_causes
+from fedpriv.deploy.flower_private import _in_one_line, _value_of, tell_causes
 
 
 def test_a_name_that_is_not_resolved_is_logged_with_its_host_and_cause(caplog):
@@ -24,6 +25,22 @@ def test_a_name_that_is_not_resolved_is_logged_with_its_host_and_cause(caplog):
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2 and len(theirs) == 4  # at first, and after a minute
     assert all("supernode-9:9094" in line and "Name or service" in line for line in lines)
+
+
+def test_a_thread_that_loses_its_superlink_logs_a_line(caplog):
+    others = []
+    hook = partial(_in_one_line, others.append)
+    with caplog.at_level(logging.WARNING, "fedpriv"):
+        hook(SimpleNamespace(exc_value=httpx.ConnectError("[Errno 111] Connection refused")))
+        hook(SimpleNamespace(exc_value=ValueError("a fault")))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "Connection refused" in line and len(others) == 1
+
+
+@pytest.mark.parametrize("words", [["--superlink", "gate:8443"], ["--superlink=gate:8443"]])
+def test_the_address_is_that_of_the_command(words):
+    assert _value_of("--superlink", ["--insecure", *words, "--port", "1"]) == "gate:8443"
+    assert _value_of("--superlink", ["--insecure"]) == ""
 
 
 def test_a_superlink_that_is_gone_is_a_line_with_what_to_do():

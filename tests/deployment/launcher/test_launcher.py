@@ -86,6 +86,7 @@ def test_every_private_name_that_is_used_is_asked_for():
     # Put in the place of a module's own, by assignment.
     replaced = {
         ("flwr.superlink.runtime.run_serverapp", "install_from_fab"),
+        ("flwr.superlink.grid.http_grid", "make_simple_http_retry_invoker"),
         ("flwr.superlink.grid.http_grid", "pull_objects"),
         ("flwr.cli.log", "start_stream"),
         ("flwr.cli.run.run", "start_stream"),
