@@ -4,7 +4,7 @@ Column *as the paper ran it*: features as its text has them, micro-batches of 4,
 although one example moves the sum by 2 C, and the clip norms and learning rates of Table 5 where it
 gives them; what Table 5 does not have is searched.
 Column *as its code ran it*, where the authors' code has features that the text does not describe:
-the same with those features, of the methods of Table 5 alone.
+the same with those features, of the methods of Table 5 and those given settings.
 Column *done right*: every example bounded alone, Poisson batches, and one grid for every method of
 a family, searched on a tenth of the private training set.
 """
@@ -198,13 +198,14 @@ class Setup:
         measure: As in `Reproduction`.
         scale: Likewise.
         public: Options of every method that looks at public gradients, unless it has its own.
-        own: Options of single methods, by label.
+        own: Options of single methods, by label; not of the reduced size, whose rounds are too few.
         table5: Clip norm and learning rate of the paper's Table 5, by label.
         table5_regularisers: ε_s searched with them by what divides by moments, by column; none
             for the experiment's own.
         regulariser: ε_s, in the paper's column, of what divides and is not in Table 5.
         rates: Learning rates by column and family.
         clips: Clip norms by family; "plain" for those not named.
+        code_grids: By method, in the column as its code ran it, what is not in Table 5.
         unbounded: Learning rates of runs without bound are these times the family's.
         unbounded_too: Further learning rates of runs without bound, by column and family.
         paper_epsilon: As in `Reproduction`.
@@ -225,6 +226,7 @@ class Setup:
     regulariser: float | None = None
     rates: Mapping[Column, Rates]
     clips: Mapping[Family, tuple[float, ...]]
+    code_grids: Mapping[str, tuple[Settings, ...]] = field(default_factory=dict)
     unbounded: Mapping[Family, float] = field(default_factory=dict)
     unbounded_too: Mapping[Column, Rates] = field(default_factory=dict)
     paper_epsilon: str
@@ -240,7 +242,7 @@ class Setup:
         cells = {
             column: Cell(make=partial(self.make, label, column), grid=self.grid(label, column))
             for column in self.columns
-            if column != "coded" or self.printed(label) is not None
+            if column != "coded" or self.printed(label) is not None or label in self.code_grids
         }
         return Row(label=label, paper=paper, cells=cells)
 
@@ -248,7 +250,8 @@ class Setup:
         """Return a method's experiment, before its clip norm and learning rate."""
         method = METHODS[label]
         public = self.public if method.public else {}
-        given = {**public, **method.options, **self.own.get(label, {})}
+        own = {} if reduced else self.own.get(label, {})
+        given = {**public, **method.options, **own}
         return self.base(column, split, reduced).with_options(given)
 
     def printed(self, label: str) -> Settings | None:
@@ -264,6 +267,8 @@ class Setup:
             if not method.divides or tried is None:
                 return (printed,)
             return tuple({**printed, "regulariser": value} for value in tried)
+        if column == "coded":
+            return self.code_grids[label]
         given: Settings = {}
         if column == "paper" and method.divides and self.regulariser is not None:
             given = {"regulariser": self.regulariser}
