@@ -421,6 +421,7 @@ class Forecast:
         synthetic: Whether they are synthetic.
         epsilon: Of the whole plan.
         coverage: What it does not cover.
+        cautions: What the plan allows and weakens its ε, a sentence each.
         planned: Noise on the mean of the plan itself; None where it has no Gaussian noise.
         l2_clip_norm: C; None likewise.
         grid: Noise on the mean for other cohorts and rounds at the plan's ε; None where it is not
@@ -441,6 +442,7 @@ class Forecast:
     synthetic: bool
     epsilon: Epsilon
     coverage: Coverage
+    cautions: tuple[str, ...]
     planned: NoisePoint | None
     l2_clip_norm: float | None
     grid: NoiseGrid | None
@@ -459,6 +461,7 @@ class Forecast:
         lines = [
             f"experiment  {self.name}, on {'SYNTHETIC ' if self.synthetic else ''}{self.data}",
             f"privacy     {privacy}",
+            *(f"caution     {said}" for said in self.cautions),
         ]
         if self.planned is not None and self.planned.noise_on_mean is not None:
             lines.append(
@@ -493,6 +496,7 @@ class Forecast:
             "synthetic": self.synthetic,
             **self.epsilon.to_json(),
             KEY: list(self.coverage.not_covered),
+            "cautions": list(self.cautions),
             "cohort": None if self.planned is None else self.planned.cohort,
             "rounds": None if self.planned is None else self.planned.rounds,
             "noise_multiplier": None if self.planned is None else self.planned.noise_multiplier,
@@ -580,6 +584,7 @@ def forecast(
         synthetic=bool(described.synthetic),
         epsilon=covered.explained(plan.guaranteed()),
         coverage=covered,
+        cautions=tuple(plan.warnings) if plan.is_private else (),
         planned=_planned(private) if private else None,
         l2_clip_norm=private.live_mechanism.l2_bound if private else None,
         grid=grid,

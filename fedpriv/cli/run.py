@@ -20,7 +20,7 @@ from fedpriv.cli.listing import (
     with_flags,
 )
 from fedpriv.cli.output import Interrupted, errors, print_json, print_line, print_table
-from fedpriv.datasets.local_data import NodeData
+from fedpriv.datasets.local_data import LocalUsers, NodeData
 from fedpriv.experiments.options import Option, normalize
 from fedpriv.measures import ACCURACY, MAJORITY, PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to
@@ -41,6 +41,7 @@ from fedpriv.training.stopping import interruptible
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
+    from fedpriv.runs.prepared import PreparedRun
 
 
 #: Options with a flag of their own; any other is given by -s.
@@ -279,6 +280,8 @@ def run_command(
                     label=label,
                     tell=lambda text: None if as_json else print_line(text, errors),
                 )
+        if not secure and not as_json:
+            _tell_problems(prepared)
         with writing_to(prepared.folder.path, f"; then {_to_go_on(prepared.folder.path)}"):
             prepared = prepared.with_callbacks(trackers)
             summary = follow(prepared, console=errors, shown=not as_json)
@@ -288,6 +291,17 @@ def run_command(
         print_json(summary)
     else:
         print_summary(summary, read_run(prepared.folder.path), report)
+
+
+def _tell_problems(prepared: PreparedRun) -> None:
+    """Say of a simulation on own files how many rows or people cannot be taken, and the first."""
+    users = getattr(getattr(prepared.components.task, "data", None), "users", None)
+    if isinstance(users, LocalUsers) and (problems := [*users.problems()]):
+        print_line(
+            f"{len(problems):,} rows or people of {len(users):,} cannot be taken and contribute "
+            f"nothing (`fedpriv data ids` names them): {problems[0]}",
+            errors,
+        )
 
 
 def _own_files(data: Path | None, key: Path | None, corpus: str | None) -> NodeData | None:

@@ -428,8 +428,9 @@ class LocalUsers(NodeUsers):
         self._table, self._examples, self._unnamed = table, examples, source.problems
         self._rows = {user_id(key, name): rows for name, rows in source.rows.items()}
         if not self._rows:
+            first = f" ({source.problems[0]})" if source.problems else ""
             raise ValueError(
-                f"{data.path} holds no one's data; give the files of this node's people"
+                f"{data.path} holds no one's data{first}; give the files of this node's people"
             )
 
     def __getitem__(self, user_id: str) -> Any:

@@ -42,7 +42,7 @@ from fedpriv.privacy.accounting import check_relation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
-from fedpriv.privacy.sampling import Sampler
+from fedpriv.privacy.sampling import FixedSizeSampler, Sampler
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
@@ -62,6 +62,8 @@ from fedpriv.tree import Params
 
 _MANY = 10**7
 """Users or examples with which parts are tried: enough for any cohort."""
+_SHARE = 20
+"""A cohort that is not given is one of so many parts of the roster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,12 @@ class Averaging(Experiment):
         """Refuse noise, sampling and relation that cannot be accounted together."""
         if self.noise.kind == "none":
             return
-        sampler = self.sampler_of(_MANY)
+        try:
+            sampler = self.sampler_of(_MANY)
+        except ValueError:  # of sizes, which the data decide
+            return
+        if isinstance(sampler, FixedSizeSampler) and sampler.size != _MANY // _SHARE:
+            return  # a cohort that was given may be everybody
         if isinstance(self.noise, CorrelatedNoise):
             if limit_of(sampler, 1) is None:
                 self.noise.privatizer()  # which says why

@@ -200,16 +200,17 @@ def contributing_zero_on_failure(
 
 
 def label_hint(error: BaseException) -> str:
-    """Return what to do about labels that are no classes, or integer inputs; "" of other errors."""
+    """Return what to do about labels that are no classes, or of another type than a model takes."""
     text = str(error)
     if isinstance(error, IndexError) and "Target" in text and "out of bounds" in text:
         return (
             " Labels are numbered from 0 up to the number of the model's outputs less one: number "
             "them so, or give the model more outputs."
         )
-    if isinstance(error, RuntimeError) and {"long", "float"} <= set(
-        re.findall("[a-z]+", text.lower())
-    ):
+    words = set(re.findall("[a-z]+", text.lower()))
+    if isinstance(error, RuntimeError) and {"long", "float", "target"} <= words:
+        return ' Labels of classes are whole numbers: give them as such, y.astype("int64").'
+    if isinstance(error, RuntimeError) and {"long", "float"} <= words:
         return (
             " Integer inputs are given to the model as int64, as word ids are: make pixels and "
             'other quantities float, such as x.astype("float32") / 255.'

@@ -182,6 +182,12 @@ def test_where_epsilon_is_zero_there_is_no_grid_and_the_rest_is_said():
     assert found.samplers is None and "target ε" in found.samplers_reason
 
 
+def test_a_large_delta_is_remarked():
+    given = {"target_epsilon": None, "noise_multiplier": 5.0, "delta": 0.1}
+    [caution] = forecast(an_experiment(**given), timed=False).cautions
+    assert "0.1" in caution and caution in repr(forecast(an_experiment(**given), timed=False))
+
+
 def test_of_examples_too():
     x = RNG.normal(size=(60, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)

@@ -272,6 +272,15 @@ def test_what_is_wrong_as_a_whole_is_refused(make, why, tmp_path, key):
         opened(make(tmp_path), key)
 
 
+def test_ids_that_name_no_one_are_said_to_be_why_there_is_no_one(tmp_path, key):
+    path = sqlite(tmp_path / "people.db")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE numbers (user REAL, x REAL)")
+        db.execute("INSERT INTO numbers VALUES (7.0, 1.0)")
+    with pytest.raises(ValueError, match="float"):
+        opened(path, key, Table(columns={"x": float}, name="numbers"))
+
+
 def test_a_table_is_found_by_name_and_never_written_to(tmp_path, key):
     path = sqlite(sqlite(tmp_path / "two.db"), name="second")
     with pytest.raises(ValueError, match="say which by name"):

@@ -51,7 +51,7 @@ PAIRS = [
     {"noise": "tree"},
     {"noise": "tree", "sampling": "separated", "min_separation": 2, "clip_norm": "adaptive"},
     {"sampling": "separated", "min_separation": 2},
-    {"sampling": "fixed"},
+    {"sampling": "fixed", "cohort": None},
 ]
 
 

@@ -482,6 +482,15 @@ def test_what_is_made_anew_is_given_as_what_makes_it(changes, said):
         task(**changes)
 
 
+def test_labels_that_are_floats_are_told_to_be_made_integers(tmp_path):
+    labels = ArrayExamples(np.ones((6, 8), np.float32), np.zeros(6, np.float32))
+    wrong = experiment(task(users={f"u{n:02d}": labels for n in range(12)}))
+    with pytest.raises(RuntimeError) as caught:
+        start_run(wrong, "own:experiment", None, tmp_path / "run")
+    told = " ".join(caught.value.__notes__)
+    assert 'y.astype("int64")' in told and "pixels" not in told
+
+
 def test_pixels_that_are_integers_are_told_to_be_made_float(tmp_path):
     pixels = ArrayExamples(np.ones((6, 8), np.uint8), np.zeros(6, np.int64))
     wrong = experiment(task(users={f"u{n:02d}": pixels for n in range(12)}))
