@@ -33,7 +33,7 @@ def another_thread_draws():
 
     def draw():
         while not ended.wait(1e-5):
-            random.random(), np.random.random()
+            _ = random.random(), np.random.random()
 
     thread = threading.Thread(target=draw)
     thread.start()
