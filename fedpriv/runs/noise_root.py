@@ -18,8 +18,9 @@ The digest is of
   ledger, and is not drawn again by its seed;
 * the digests of a start from a file and of what the model keeps frozen;
 * the experiment's name where it runs user-defined code (a custom task, a derived class with parts
-  of its own, `refine`, `statistics`, `bounds`). Code cannot be hashed: the name and the data stand
-  for it, so give two experiments with different code two names, or two seeds.
+  of its own, `refine`, `statistics`, `bounds`), and of functions that were given their names and
+  instructions, of classes their names, of modules what they print. What these call, enclose or read
+  is not looked at: two experiments that differ in that alone want two names, or two seeds.
 
 It is not of who works, what is measured or where it is written, nor of a name or description by
 which nothing is trained: the same experiment adds the same noise on every backend, and two that are
@@ -32,6 +33,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
+from types import CodeType, FunctionType
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
@@ -46,21 +49,25 @@ NOISE = "noise_sha256"
 """Name of the digest among the further facts of a ledger's first line."""
 NOT_TRAINED = frozenset({"eval_every", "start.file", "start.brought_weights"})
 """Options that change nothing that is trained; a start file's digest is in, wherever it lies."""
-_VERSION = 2
+_VERSION = 3
 
 
-def noise_digest(experiment: Experiment, document: Mapping[str, Any]) -> str:
+def noise_digest(
+    experiment: Experiment, document: Mapping[str, Any], code: Sequence[Any] = ()
+) -> str:
     """Return the digest that distinguishes an experiment's draws, 64 hex digits.
 
     Args:
         experiment: Its automatic options chosen.
         document: Of its experiment.json. Without a digest of all users' data another one is
             returned each time.
+        code: As of `code_of`.
     """
     corpus, start = document["corpus"], document["start"]
     return _digest(
         plan=document["plan"],
         **_trained(experiment),
+        given=list(code),
         data=_data(corpus.get("data_sha256")),
         frozen={**(corpus.get("frozen") or {}), **(corpus.get("published") or {})} or None,
         start=start["sha256"] if start["kind"] == "file" else None,
@@ -124,12 +131,50 @@ def unkept_noise_root(root: Key, components: Any, start: Params) -> Key:
     if root.mode == "secure":
         return root
     task, experiment = components.task, getattr(components, "experiment", None)
-    described = None if experiment is None else _trained(experiment)
+    described = None
+    if experiment is not None:
+        described = {**_trained(experiment), "given": code_of(components)}
     known = getattr(task, "data_sha256", None)
     digest = training_digest(
         components.plan, task.roster, start, described, None if known is None else known()
     )
     return noise_root(root, {NOISE: digest})
+
+
+def code_of(components: Any) -> list[Any]:
+    """Return what stands for functions and classes that were given, as JSON values."""
+    task, experiment = components.task, components.experiment
+    given = [getattr(own, "trained_code", ()) for own in (task, getattr(task, "users", None))]
+    if experiment is not None:
+        given += [(experiment.refine, experiment.statistics), tuple(experiment.bounds.values())]
+    return [_of_code(part) for parts in given for part in parts if part is not None]
+
+
+def _of_code(part: Any) -> Any:
+    if isinstance(part, str | int | float | None):
+        return repr(part)
+    if isinstance(part, partial):
+        named = [[name, _of_code(part.keywords[name])] for name in sorted(part.keywords)]
+        return [_of_code(part.func), *map(_of_code, part.args), *named]
+    if isinstance(part, FunctionType):
+        return [part.__module__, part.__qualname__, _instructions(part.__code__)]
+    if isinstance(part, type):
+        return [part.__module__, part.__qualname__]
+    kind = type(part)
+    # Others may print where they lie in memory.
+    shown = repr(part) if kind.__module__.startswith("torch.nn.") else ""
+    return [kind.__module__, kind.__qualname__, shown]
+
+
+def _instructions(code: CodeType) -> str:
+    """Return a digest of a function's instructions, names and constants."""
+    own = [code.co_code.hex(), *code.co_names]
+    own += [
+        _instructions(one) if isinstance(one, CodeType) else repr(one)
+        for one in code.co_consts
+        if not isinstance(one, frozenset)  # in no order
+    ]
+    return document_sha256(own)
 
 
 def _data(digests: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -2,12 +2,15 @@
 
 from collections import UserDict
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
+from torch import nn
 
 import fedpriv as fp
 from fedpriv.privacy.event import Event
@@ -92,6 +95,25 @@ class Files(UserDict):
         if user_id == self.broken:
             raise OSError("gone")
         return super().__getitem__(user_id)
+
+
+def negative(outputs, targets):
+    return -nn.functional.cross_entropy(outputs, targets)
+
+
+CODE = {
+    "loss": {"loss": negative},
+    "module": {"module": lambda: nn.Linear(4, 2, bias=False)},
+    "optimiser": {"client_optimizer": torch.optim.Adam},
+    "option of an optimiser": {"client_optimizer": partial(torch.optim.SGD, momentum=0.5)},
+}
+
+
+@pytest.mark.parametrize("changes", CODE.values(), ids=CODE)
+def test_at_one_seed_other_code_draws_of_its_own(changes, cohorts):
+    fp.run(experiment(task()))
+    fp.run(experiment(task(**changes)))
+    assert len(set(cohorts)) == len(cohorts) == 4
 
 
 def test_of_a_mapping_that_reads_files_every_user_is_hashed():
