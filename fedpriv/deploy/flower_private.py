@@ -563,9 +563,8 @@ def follow(stream: Callable[[int, Any], None], run_id: int, client: Any) -> None
         client: Of the SuperLink's control API.
 
     Raises:
-        click.ClickException: With how it ended, or that it goes on.
+        SystemExit: With status 1, after how it ended, or that it goes on.
     """
-    import click
     from flwr.proto.control_pb2 import ListRunsRequest
 
     stream(run_id, client)
@@ -573,7 +572,8 @@ def follow(stream: Callable[[int, Any], None], run_id: int, client: Any) -> None
     if (found.status, found.sub_status) != ("finished", "completed"):
         how = ":".join(word for word in (found.status, found.sub_status) if word)
         why = f" ({one})" if (one := plain(found.details)) else ""
-        raise click.ClickException(f"run {run_id} is {how}{why}")
+        print(f"Error: run {run_id} is {how}{why}", file=sys.stderr)
+        raise SystemExit(1)
 
 
 def _look_sooner(name: str) -> None:

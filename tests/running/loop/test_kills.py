@@ -207,9 +207,7 @@ class Runner:
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
     def digests(self, kind, charges, folder):
-        root = self.root
-        if kind == "noise" and charges:
-            root = noise_root(root, ledger_state(folder).extra)
+        root = noise_root(self.root, ledger_state(folder).extra) if charges else self.root
         return {
             hashlib.sha256(root.fold(kind).fold(r).fold(a).to_bytes()).hexdigest()
             for r, a in charges

@@ -140,9 +140,7 @@ def _digests(kind: str, state: LedgerState | None, seed: int) -> Iterator[str]:
     """Yield the digest of the key of each charge's draw."""
     if state is None:
         return
-    root = Key.simulation(seed)
-    if kind == "noise":
-        root = noise_root(root, state.extra)
+    root = noise_root(Key.simulation(seed), state.extra)
     for charge in state.charges:
         key = root.fold(kind).fold(charge.round_num).fold(charge.attempt)
         yield hashlib.sha256(key.to_bytes()).hexdigest()

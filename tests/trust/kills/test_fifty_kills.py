@@ -35,10 +35,9 @@ def books(tiny_corpus, tmp_path):
     books = Books(
         folder=tmp_path / "run", draws=tmp_path / "draws", seed=5, figures=Figures(what="three")
     )
-    root = Key.simulation(5)
+    of = noise_root(Key.simulation(5), ledger_state(books.folder).extra)
     lines = []
     for kind in ("cohort", "noise"):
-        of = noise_root(root, ledger_state(books.folder).extra) if kind == "noise" else root
         for number in (1, 2, 3):
             key = hashlib.sha256(of.fold(kind).fold(number).fold(1).to_bytes()).hexdigest()
             lines += [{"kind": kind, "key": key}]
