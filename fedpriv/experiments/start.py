@@ -80,6 +80,7 @@ class _AnyStart(Part):
     brought_weights: bool = option(
         False,
         "Let a secure run use weights that the task's code brings, whatever they were trained on.",
+        neutral=True,
     )
 
 

@@ -81,7 +81,8 @@ def test_options_that_came_later_move_no_root_where_they_do_nothing(name):
     there = experiment.options()
     assert not {f"local.{option.replace('-', '_')}" for option in neutral} - {*there}
     assert {*there} - {*experiment.identity()} == {
-        f"local.{option.replace('-', '_')}" for option in neutral
+        "start.brought_weights",
+        *(f"local.{option.replace('-', '_')}" for option in neutral),
     }
 
 
