@@ -8,15 +8,19 @@ import zipfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import typer
 
 from fedpriv.cli import data as commands
+from fedpriv.cli.run import _tell_problems
 from fedpriv.datasets import cache
 from fedpriv.datasets.importers import downloads, locate
 from fedpriv.datasets.importers.synthetic import Shape
+from fedpriv.datasets.local_data import NodeData, Table, local_users
+from fedpriv.datasets.user_ids import write_key
 from simulations.reviews.sst2 import load_sst2
 from tests.command_line import CliRunner
 
@@ -379,3 +383,15 @@ def test_every_command_explains_itself():
         for name in parameter.opts
     ]
     assert all(name == name.lower() and "_" not in name for name in names if name[:2] == "--")
+
+
+def test_a_simulation_on_own_files_tells_what_it_cannot_take(tmp_path, capsys):
+    write_key(tmp_path / "key")
+    (tmp_path / "people.csv").write_text("user,x\nann,1\nbob,none\n,3\n")
+    users = local_users(
+        Table(columns={"x": float}), len, data=NodeData(tmp_path / "people.csv", tmp_path / "key")
+    )
+    task = SimpleNamespace(data=SimpleNamespace(users=users))
+    _tell_problems(SimpleNamespace(components=SimpleNamespace(task=task)))
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("2 rows or people of 2 ") and "line 4" in said
