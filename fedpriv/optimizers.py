@@ -154,7 +154,7 @@ def _adaptive(
             first, moment = state["first"][name], state["second"][name]
             second(moment, gradient)
             first *= decay
-            gradient *= np.float32(1) - decay
+            gradient *= np.float32(1.0 - beta1)
             first += gradient
             # gradient's buffer becomes the step: rate * m̂ / (√v̂ + adaptivity)
             denominator = np.sqrt(moment)
@@ -175,10 +175,11 @@ def adam(
     Of private updates it is DP-FedAdam.
     """
     b1, b2 = _fraction("beta1", beta1), _fraction("beta2", beta2)
+    new = np.float32(1.0 - beta2)  # 1 - float32(β₂) is 5e-5 off at 0.999
 
     def second(moment: np.ndarray, gradient: np.ndarray) -> None:
         moment *= b2
-        moment += (np.float32(1) - b2) * np.square(gradient)
+        moment += new * np.square(gradient)
 
     def corrections(steps: int) -> tuple[float, float]:
         return 1 - beta1**steps, 1 - beta2**steps
@@ -190,11 +191,12 @@ def yogi(
     learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float = 0.9, beta2: float = 0.99
 ) -> Transform:
     """Return the transform of Yogi (FedYogi): v <- v - (1-β₂) g² sign(v - g²), uncorrected."""
-    b2 = _fraction("beta2", beta2)
+    _fraction("beta2", beta2)
+    new = np.float32(1.0 - beta2)
 
     def second(moment: np.ndarray, gradient: np.ndarray) -> None:
         square = np.square(gradient)
-        moment -= (np.float32(1) - b2) * square * np.sign(moment - square)
+        moment -= new * square * np.sign(moment - square)
 
     return _adaptive(learning_rate, adaptivity, beta1, second, lambda steps: (1.0, 1.0))
 

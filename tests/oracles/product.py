@@ -1,0 +1,248 @@
+"""The way from the oracles into the product: small problems, and runs whose draws are recorded.
+
+Every test of this folder reaches fedpriv through this module alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from scipy import sparse
+from torch import nn
+
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.build import build
+from fedpriv.mechanisms import SideInformation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.rng import Key
+from fedpriv.runs.backends import serial
+from fedpriv.runs.door import RunDoor
+from fedpriv.runs.loop import rounds
+from fedpriv.tasks.central import CentralTask, zeros
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.per_example.example_sum import CentralSum
+from fedpriv.training.per_example.linear import SoftmaxGradients
+
+Tensors = Mapping[str, np.ndarray]
+FEATURES, CLASSES = 4, 3
+
+
+# -- small problems: softmax regression by user and by example --------------------------------
+
+
+def examples(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs of unequal scales, and labels that depend on them; float32 and int64."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(number, FEATURES)) * [3.0, 1.0, 0.3, 0.05]
+    return x.astype(np.float32), (rng.random(number) * CLASSES + x[:, 0]).astype(int) % CLASSES
+
+
+USERS = {f"u{n}": examples(size, n) for n, size in enumerate([3, 7, 1, 10, 5])}
+TRAIN, PUBLIC = examples(40, 20), examples(12, 21)
+SCALE = np.array([4.0, 1.0, 0.5, 0.1])
+"""A of each feature, as side information."""
+
+
+class Users(ModuleTask):
+    """Five users of a linear layer, with side information on its features."""
+
+    def side_information(self) -> SideInformation:
+        return SideInformation(
+            multiplier={"weight": np.tile(1.0 / SCALE, (CLASSES, 1)).astype(np.float32)},
+            source="public",
+            description="given",
+        )
+
+
+def users_task(users: Tensors | None = None) -> ModuleTask:
+    return Users(
+        name="five users",
+        module=lambda: nn.Linear(FEATURES, CLASSES),
+        loss=nn.functional.cross_entropy,
+        users=USERS if users is None else users,
+        public=examples(6, 99),
+        synthetic=True,
+    )
+
+
+def examples_task() -> CentralTask:
+    (x, y), (public_x, public_y) = TRAIN, PUBLIC
+    return CentralTask(
+        name="forty examples",
+        train=SoftmaxGradients(sparse.csr_matrix(x), y, CLASSES),
+        num_train=len(y),
+        init=zeros({"kernel": (FEATURES, CLASSES), "bias": (CLASSES,)}),
+        measure=lambda params: None,
+        public=SoftmaxGradients(sparse.csr_matrix(public_x), public_y, CLASSES),
+        num_public=len(public_y),
+        synthetic=True,
+        data_sha256=lambda: {"private": "forty"},
+    )
+
+
+def by_user(users: Tensors | None = None, **options: Any) -> Any:
+    """An experiment on five users; of options the product's own names."""
+    base = FederatedExperiment(
+        name="oracle", description="", task=lambda experiment: users_task(users), delta=1e-3
+    )
+    return base.with_options({"noise.exact_sum": False, **options})
+
+
+def by_example(**options: Any) -> Any:
+    """An experiment on forty examples."""
+    base = CentralExperiment(
+        name="oracle", description="", task=lambda experiment: examples_task(), delta=1e-3
+    )
+    return base.with_options(options)
+
+
+# -- runs -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Round:
+    """What one round drew, and what it released.
+
+    Attributes:
+        cohort: Ids of users, or positions of examples.
+        batches: By user, the positions of each local step's examples among its own.
+        noise: What was added to the sum.
+        groups: Positions of each micro-batch.
+        public: Positions of the round's public batch.
+        params: After the round.
+    """
+
+    cohort: Sequence[Any] = ()
+    batches: dict[Any, list[np.ndarray]] = field(default_factory=dict)
+    noise: dict[str, np.ndarray] = field(default_factory=dict)
+    groups: list[np.ndarray] = field(default_factory=list)
+    public: list[np.ndarray] = field(default_factory=list)
+    params: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@contextmanager
+def recorded(round_: Round) -> Iterator[None]:
+    """Write down what is drawn within; where local steps are taken, in the cohort's order."""
+    chosen: list[np.ndarray] = []
+    cohort, draw, choose = RunDoor._cohort, Mechanism.draw_row, Schedule.choose
+    steps, groups = Schedule.steps, CentralSum._groups
+    gradient = SoftmaxGradients.gradient
+
+    def noted_cohort(self: Any, *given: Any) -> Any:
+        round_.cohort = cohort(self, *given)
+        return round_.cohort
+
+    def noted_draw(self: Any, *given: Any) -> Any:
+        found = draw(self, *given)
+        round_.noise = {name: np.array(array, float) for name, array in found[0]._held[0].items()}
+        return found
+
+    def noted_choice(self: Any, *given: Any) -> Any:
+        chosen.append(choose(self, *given))
+        return chosen[-1]
+
+    def noted_steps(self: Any, *given: Any) -> Any:
+        order, starts = found = steps(self, *given)
+        user = round_.cohort[len(round_.batches)]
+        picked = chosen[-1][order]
+        round_.batches[user] = [picked[a:b] for a, b in pairwise(starts)]
+        return found
+
+    def noted_groups(self: Any, *given: Any) -> Any:
+        round_.groups = groups(self, *given)
+        return round_.groups
+
+    def noted_gradient(self: Any, params: Any, index: Any, key: Any = None) -> Any:
+        round_.public.append(np.array(index))
+        return gradient(self, params, index, key)
+
+    with ExitStack() as stack:
+        for owner, name, new in (
+            (RunDoor, "_cohort", noted_cohort), (Mechanism, "draw_row", noted_draw),
+            (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
+            (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
+        ):  # fmt: skip
+            stack.enter_context(patch.object(owner, name, new))
+        yield
+
+
+def play(experiment: Any, seed: int = 0) -> tuple[dict[str, np.ndarray], list[Round]]:
+    """Run an experiment in memory; return its params before round 1, and its rounds."""
+    made, key, played = build(experiment), Key.simulation(seed), []
+    start = {n: np.array(a, float) for n, a in made.init_params(key.fold("init")).items()}
+    steps = rounds(made, serial(made.experiment, made), key, eval_every=10**9)
+    while True:
+        played.append(Round())
+        with recorded(played[-1]):
+            try:
+                _, state = next(steps)
+            except StopIteration:
+                return start, played[:-1]
+        played[-1].params = {n: np.array(a, float) for n, a in state.params.items()}
+
+
+# -- the same problems for NumPy: one flat vector, and gradients of it -------------------------
+
+
+def flat(tensors: Tensors) -> np.ndarray:
+    """All tensors as one vector: the bias last, and classes by features before it."""
+    weight = tensors["weight"] if "weight" in tensors else tensors["kernel"].T
+    return np.concatenate([np.ravel(weight), np.ravel(tensors["bias"])])
+
+
+def gradient(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Mean gradient of softmax cross-entropy at one vector of weights and biases."""
+    weight, bias = w[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), w[CLASSES * FEATURES :]
+    logits = x @ weight.T + bias
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    shares[np.arange(len(y)), y] -= 1.0
+    return np.concatenate([(shares.T @ x).ravel(), shares.sum(axis=0)]) / len(y)
+
+
+def gradient_of(examples: tuple[np.ndarray, np.ndarray]) -> Any:
+    """From a vector and positions to the mean gradient of these examples."""
+    x, y = np.asarray(examples[0], float), np.asarray(examples[1])
+
+    def grad(w: np.ndarray, index: Any) -> np.ndarray:
+        chosen = np.atleast_1d(np.asarray(index, int))
+        return gradient(x[chosen], y[chosen], w)
+
+    return grad
+
+
+def users_gradient(w: np.ndarray, batch: tuple[str, np.ndarray]) -> np.ndarray:
+    """Mean gradient of a batch, which is a user and positions among its examples."""
+    user, index = batch
+    return gradient_of(USERS[user])(w, index)
+
+
+def cohorts_of(played: Sequence[Round]) -> list[list[list[tuple[str, np.ndarray]]]]:
+    """Of each round its users, of each its local batches."""
+    return [
+        [[(user, batch) for batch in one.batches[user]] for user in one.cohort] for one in played
+    ]
+
+
+def noise_of(played: Sequence[Round]) -> list[np.ndarray]:
+    """What was added to each round's sum of updates; on a sum of gradients it counts negatively."""
+    return [flat(one.noise) for one in played]
+
+
+def groups_of(played: Sequence[Round]) -> list[list[np.ndarray]]:
+    """Of each round the groups of examples that were bounded as one."""
+    return [one.groups or [np.array([int(example)]) for example in one.cohort] for one in played]
+
+
+def check(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
+    """Every round's params, to a part in a million."""
+    assert len(played) == len(expected)
+    for one, w in zip(played, expected, strict=True):
+        assert np.linalg.norm(flat(one.params) - w) <= 1e-6 * np.linalg.norm(w)
