@@ -2,10 +2,10 @@
 
 from functools import partial
 
-import adadps
 import numpy as np
-import product
 import pytest
+
+from tests.oracles import adadps, product
 
 LOCAL = {"local.learning_rate": 0.3, "local.batch_size": 3, "local.epochs": 2}
 BY_USER = {"rounds": 4, "cohort": 4.0, "noise_multiplier": 0.5, "l2_clip_norm": 0.4, **LOCAL}
