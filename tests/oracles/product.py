@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -16,9 +17,12 @@ import numpy as np
 from scipy import sparse
 from torch import nn
 
+import fedpriv
+from fedpriv.experiments.agd import CentralDescent, FederatedDescent
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms import SideInformation
+from fedpriv.mechanisms import SideInformation, selection
+from fedpriv.privacy.accounting import rho_bs16
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
@@ -87,17 +91,18 @@ def examples_task() -> CentralTask:
     )
 
 
-def by_user(users: Tensors | None = None, **options: Any) -> Any:
+def by_user(users: Tensors | None = None, method: str = "averaging", **options: Any) -> Any:
     """An experiment on five users; of options the product's own names."""
-    base = FederatedExperiment(
+    base = {"averaging": FederatedExperiment, "agd": FederatedDescent}[method](
         name="oracle", description="", task=lambda experiment: users_task(users), delta=1e-3
     )
-    return base.with_options({"noise.exact_sum": False, **options})
+    floats = {"noise.exact_sum": False} if method == "averaging" else {}
+    return base.with_options({**floats, **options})
 
 
-def by_example(**options: Any) -> Any:
+def by_example(method: str = "averaging", **options: Any) -> Any:
     """An experiment on forty examples."""
-    base = CentralExperiment(
+    base = {"averaging": CentralExperiment, "agd": CentralDescent}[method](
         name="oracle", description="", task=lambda experiment: examples_task(), delta=1e-3
     )
     return base.with_options(options)
@@ -113,7 +118,9 @@ class Round:
     Attributes:
         cohort: Ids of users, or positions of examples.
         batches: By user, the positions of each local step's examples among its own.
-        noise: What was added to the sum.
+        draws: What was added to the sum; several where one sum is answered more than once.
+        scores: The sums that each noisy choice was made of.
+        chosen: The index of each choice.
         groups: Positions of each micro-batch.
         public: Positions of the round's public batch.
         params: After the round.
@@ -121,7 +128,9 @@ class Round:
 
     cohort: Sequence[Any] = ()
     batches: dict[Any, list[np.ndarray]] = field(default_factory=dict)
-    noise: dict[str, np.ndarray] = field(default_factory=dict)
+    draws: list[dict[str, np.ndarray]] = field(default_factory=list)
+    scores: list[np.ndarray] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
     groups: list[np.ndarray] = field(default_factory=list)
     public: list[np.ndarray] = field(default_factory=list)
     params: dict[str, np.ndarray] = field(default_factory=dict)
@@ -134,6 +143,7 @@ def recorded(round_: Round) -> Iterator[None]:
     cohort, draw, choose = RunDoor._cohort, Mechanism.draw_row, Schedule.choose
     steps, groups = Schedule.steps, CentralSum._groups
     gradient = SoftmaxGradients.gradient
+    scores, choose_index = selection._scores, selection.choose
 
     def noted_cohort(self: Any, *given: Any) -> Any:
         round_.cohort = cohort(self, *given)
@@ -141,8 +151,19 @@ def recorded(round_: Round) -> Iterator[None]:
 
     def noted_draw(self: Any, *given: Any) -> Any:
         found = draw(self, *given)
-        round_.noise = {name: np.array(array, float) for name, array in found[0]._held[0].items()}
+        noise = found[0]._held[0]
+        if isinstance(noise, dict):
+            round_.draws.append({name: np.array(array, float) for name, array in noise.items()})
         return found
+
+    def noted_scores(total: Any, offset: Any) -> Any:
+        found, most = scores(total, offset)
+        round_.scores.append(np.array(found, float) * total.granularity)
+        return found, most
+
+    def noted_index(*given: Any) -> int:
+        round_.chosen.append(choose_index(*given))
+        return round_.chosen[-1]
 
     def noted_choice(self: Any, *given: Any) -> Any:
         chosen.append(choose(self, *given))
@@ -168,6 +189,7 @@ def recorded(round_: Round) -> Iterator[None]:
             (RunDoor, "_cohort", noted_cohort), (Mechanism, "draw_row", noted_draw),
             (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
+            (selection, "_scores", noted_scores), (selection, "choose", noted_index),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, new))
         yield
@@ -207,6 +229,15 @@ def gradient(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.concatenate([(shares.T @ x).ravel(), shares.sum(axis=0)]) / len(y)
 
 
+def loss(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
+    """Mean softmax cross-entropy at one vector of weights and biases."""
+    weight, bias = w[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), w[CLASSES * FEATURES :]
+    logits = x @ weight.T + bias
+    most = logits.max(axis=1)
+    own = np.log(np.exp(logits - most[:, None]).sum(axis=1)) + most - logits[np.arange(len(y)), y]
+    return float(own.mean())
+
+
 def gradient_of(examples: tuple[np.ndarray, np.ndarray]) -> Any:
     """From a vector and positions to the mean gradient of these examples."""
     x, y = np.asarray(examples[0], float), np.asarray(examples[1])
@@ -216,6 +247,16 @@ def gradient_of(examples: tuple[np.ndarray, np.ndarray]) -> Any:
         return gradient(x[chosen], y[chosen], w)
 
     return grad
+
+
+def of_user(function: Any, w: np.ndarray, user: str) -> Any:
+    """`gradient` or `loss` of all examples of a user."""
+    return function(np.asarray(USERS[user][0], float), USERS[user][1], w)
+
+
+def of_example(function: Any, w: np.ndarray, row: int) -> Any:
+    """The same of one example."""
+    return function(np.asarray(TRAIN[0][[row]], float), TRAIN[1][[row]], w)
 
 
 def users_gradient(w: np.ndarray, batch: tuple[str, np.ndarray]) -> np.ndarray:
@@ -233,7 +274,7 @@ def cohorts_of(played: Sequence[Round]) -> list[list[list[tuple[str, np.ndarray]
 
 def noise_of(played: Sequence[Round]) -> list[np.ndarray]:
     """What was added to each round's sum of updates; on a sum of gradients it counts negatively."""
-    return [flat(one.noise) for one in played]
+    return [flat(one.draws[-1]) for one in played]
 
 
 def groups_of(played: Sequence[Round]) -> list[list[np.ndarray]]:
@@ -246,3 +287,36 @@ def check(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
     assert len(played) == len(expected)
     for one, w in zip(played, expected, strict=True):
         assert np.linalg.norm(flat(one.params) - w) <= 1e-6 * np.linalg.norm(w)
+
+
+def check_scores(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
+    """The sums that each choice was made of, to a part in a million."""
+    seen = [scores for one in played for scores in one.scores]
+    assert len(seen) == len(expected)
+    for scores, omega in zip(seen, expected, strict=True):
+        np.testing.assert_allclose(scores, omega, rtol=1e-6)
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def choices(scores: Sequence[float], cap: float, epsilon: float, number: int) -> list[int]:
+    """Draws of a permute-and-flip among sums of losses that one record raises by up to `cap`."""
+    units = [round(score * 1000) for score in scores]
+    rate, key = Fraction(epsilon) / Fraction(round(cap * 1000)), Key.simulation(0)
+    draws = (selection.ExactDraws(key.fold(str(draw))) for draw in range(number))
+    return [selection.choose(units, rate, "permute-and-flip", draw) for draw in draws]
+
+
+def accounted(*, steps: int, sampling_prob: float, sigma: float, delta: float) -> float:
+    """ε of Poisson-sampled Gaussian steps, add-remove."""
+    users = 100_000
+    rounds_ = fedpriv.Rounds(
+        users=users, cohort=sampling_prob * users, rounds=steps, delta=delta, cap=None
+    )
+    return rounds_.account(noise_multiplier=sigma).epsilon.value
+
+
+def rho(epsilon: float, delta: float) -> float:
+    """ρ of an ε by Bun and Steinke's conversion."""
+    return rho_bs16(epsilon, delta)

@@ -1,0 +1,62 @@
+"""The product against DP-AGD in plain NumPy, on the product's own draws."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy.stats import chi2_contingency
+
+from tests.oracles import dp_agd, product
+
+GIVEN = {"iterations": 12, "gradient_clip": 0.8, "loss_cap": 1.5, "num_steps": 5, "adapt_every": 2}
+UNITS = {
+    "user": (product.by_user, product.of_user, sorted(product.USERS)),
+    "example": (product.by_example, product.of_example, list(range(len(product.TRAIN[1])))),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("regulariser", [0.0, 0.01])
+def test_dp_agd(unit, regulariser):
+    make, of, records = UNITS[unit]
+    experiment = make(method="agd", target_epsilon=20.0, conversion="plain", prices="paper",
+                      regulariser=regulariser, **GIVEN)  # fmt: skip
+    start, played = product.play(experiment)
+    noise = [[-product.flat(z) for z in one.draws] for one in played]  # on sums of -gradients
+    omegas, answers = [], iter([index for one in played for index in one.chosen])
+
+    def choose(omega):
+        omegas.append(omega)
+        return next(answers)
+
+    found = dp_agd.dp_agd(
+        product.flat(start), partial(of, product.gradient), partial(of, product.loss), records,
+        noise, choose,
+        rho=dp_agd.rho_of(20.0, 1e-3), prices=dp_agd.paper_prices(20.0, 1e-3, splits=12), gamma=0.1,
+        C=0.8, C_obj=1.5, sizes=5, every=2, reg=regulariser,
+    )  # fmt: skip
+    assert len(found) > 2 and max(map(len, noise)) > 1  # some directions were rejected
+    # What is under way when the budget ends is not applied.
+    product.check(played, [*found, found[-1]][: len(played)])
+    product.check_scores(played, omegas)
+
+
+def test_noisy_max_is_permute_and_flip():
+    """The two have one law (Ding et al. 2021); 20,000 draws each, a false alarm in 10^6."""
+    scores, cap, epsilon, number = [3.0, 3.5, 3.2, 6.0], 1.5, 0.8, 20_000
+    rng = np.random.default_rng(0)
+    drawn = [dp_agd.noisy_max(scores, rng.exponential(size=4), cap, epsilon)
+             for _ in range(number)]  # fmt: skip
+    ours = product.choices(scores, cap, epsilon, number)
+    counts = np.array([np.bincount(found, minlength=4) for found in (drawn, ours)])
+    assert chi2_contingency(counts).pvalue > 1e-6
+
+
+def test_one_step_of_the_moments_accountant():
+    assert dp_agd.moments_epsilon(1e-8) == pytest.approx(0.5756, abs=1e-4)
+    assert product.accounted(steps=1, sampling_prob=0.00553, sigma=4.0, delta=1e-8) < 0.02
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.6, 20.0])
+def test_budget(epsilon):
+    assert dp_agd.rho_of(epsilon, 1e-8) == pytest.approx(product.rho(epsilon, 1e-8), rel=1e-9)
