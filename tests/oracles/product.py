@@ -18,10 +18,13 @@ from scipy import sparse
 from torch import nn
 
 import fedpriv
+from fedpriv.datasets.projection import GaussianProjection
 from fedpriv.experiments.agd import CentralDescent, FederatedDescent
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import SideInformation, selection
+from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.privacy.accounting import rho_bs16
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
@@ -33,6 +36,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import SoftmaxGradients
+from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, softmax_constants
 
 Tensors = Mapping[str, np.ndarray]
 FEATURES, CLASSES = 4, 3
@@ -64,6 +68,10 @@ class Users(ModuleTask):
             description="given",
         )
 
+    def constants(self, *, regulariser: float) -> Constants:
+        longest = max(np.linalg.norm(x, axis=1).max() for x, _ in USERS.values())
+        return softmax_constants(regulariser=regulariser, inputs=float(np.hypot(longest, 1.0)))
+
 
 def users_task(users: Tensors | None = None) -> ModuleTask:
     return Users(
@@ -93,7 +101,8 @@ def examples_task() -> CentralTask:
 
 def by_user(users: Tensors | None = None, method: str = "averaging", **options: Any) -> Any:
     """An experiment on five users; of options the product's own names."""
-    base = {"averaging": FederatedExperiment, "agd": FederatedDescent}[method](
+    kinds = {"averaging": FederatedExperiment, "agd": FederatedDescent, "bolt-on": FederatedBoltOn}
+    base = kinds[method](
         name="oracle", description="", task=lambda experiment: users_task(users), delta=1e-3
     )
     floats = {"noise.exact_sum": False} if method == "averaging" else {}
@@ -102,7 +111,8 @@ def by_user(users: Tensors | None = None, method: str = "averaging", **options: 
 
 def by_example(method: str = "averaging", **options: Any) -> Any:
     """An experiment on forty examples."""
-    base = {"averaging": CentralExperiment, "agd": CentralDescent}[method](
+    kinds = {"averaging": CentralExperiment, "agd": CentralDescent, "bolt-on": CentralBoltOn}
+    base = kinds[method](
         name="oracle", description="", task=lambda experiment: examples_task(), delta=1e-3
     )
     return base.with_options(options)
@@ -121,6 +131,7 @@ class Round:
         draws: What was added to the sum; several where one sum is answered more than once.
         scores: The sums that each noisy choice was made of.
         chosen: The index of each choice.
+        orders: Of each pass over all.
         groups: Positions of each micro-batch.
         public: Positions of the round's public batch.
         params: After the round.
@@ -131,6 +142,7 @@ class Round:
     draws: list[dict[str, np.ndarray]] = field(default_factory=list)
     scores: list[np.ndarray] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
+    orders: Sequence[np.ndarray] = ()
     groups: list[np.ndarray] = field(default_factory=list)
     public: list[np.ndarray] = field(default_factory=list)
     params: dict[str, np.ndarray] = field(default_factory=dict)
@@ -143,7 +155,7 @@ def recorded(round_: Round) -> Iterator[None]:
     cohort, draw, choose = RunDoor._cohort, Mechanism.draw_row, Schedule.choose
     steps, groups = Schedule.steps, CentralSum._groups
     gradient = SoftmaxGradients.gradient
-    scores, choose_index = selection._scores, selection.choose
+    scores, choose_index, orders = selection._scores, selection.choose, Passes.orders
 
     def noted_cohort(self: Any, *given: Any) -> Any:
         round_.cohort = cohort(self, *given)
@@ -171,14 +183,19 @@ def recorded(round_: Round) -> Iterator[None]:
 
     def noted_steps(self: Any, *given: Any) -> Any:
         order, starts = found = steps(self, *given)
-        user = round_.cohort[len(round_.batches)]
-        picked = chosen[-1][order]
-        round_.batches[user] = [picked[a:b] for a, b in pairwise(starts)]
+        picked, place = chosen[-1][order], len(round_.batches)
+        if place < len(round_.cohort):  # of bolt-on users come again and again
+            user = round_.cohort[place]
+            round_.batches[user] = [picked[a:b] for a, b in pairwise(starts)]
         return found
 
     def noted_groups(self: Any, *given: Any) -> Any:
         round_.groups = groups(self, *given)
         return round_.groups
+
+    def noted_orders(self: Any, *given: Any) -> Any:
+        round_.orders = orders(self, *given)
+        return round_.orders
 
     def noted_gradient(self: Any, params: Any, index: Any, key: Any = None) -> Any:
         round_.public.append(np.array(index))
@@ -190,6 +207,7 @@ def recorded(round_: Round) -> Iterator[None]:
             (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
             (selection, "_scores", noted_scores), (selection, "choose", noted_index),
+            (Passes, "orders", noted_orders),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, new))
         yield
@@ -247,6 +265,19 @@ def gradient_of(examples: tuple[np.ndarray, np.ndarray]) -> Any:
         return gradient(x[chosen], y[chosen], w)
 
     return grad
+
+
+def of_shortened(w: np.ndarray, row: int) -> np.ndarray:
+    """Gradient of one example whose input, with a constant 1, is shortened to length 1."""
+    x, label = np.append(TRAIN[0][row].astype(float), 1.0), TRAIN[1][row]
+    x /= max(1.0, np.linalg.norm(x))
+    cut = CLASSES * FEATURES
+    logits = np.column_stack([w[:cut].reshape(CLASSES, FEATURES), w[cut:]]) @ x
+    shares = np.exp(logits - logits.max())
+    shares /= shares.sum()
+    shares[label] -= 1.0
+    own = np.outer(shares, x)
+    return np.concatenate([own[:, :-1].ravel(), own[:, -1]])
 
 
 def of_user(function: Any, w: np.ndarray, user: str) -> Any:
@@ -320,3 +351,37 @@ def accounted(*, steps: int, sampling_prob: float, sigma: float, delta: float) -
 def rho(epsilon: float, delta: float) -> float:
     """ρ of an ε by Bun and Steinke's conversion."""
     return rho_bs16(epsilon, delta)
+
+
+def replaced_by_bolt_on(
+    passes: int, batch: int, number: int, smoothness: float, *, step_schedule: str,
+    step_rate: float | None = None, step_exponent: float = 0.5, regulariser: float = 0.0,
+) -> float:  # fmt: skip
+    """Δ₂ of a replaced example, of a loss with L₀ = 1 and this β; rounding left out."""
+    schedule = StepSchedule(name=step_schedule, rate=step_rate, exponent=step_exponent)
+    taken = Passes(passes=passes, batch_size=batch, schedule=schedule)
+    constants = Constants(name="own", lipschitz=1.0, smoothness=smoothness, convexity=regulariser)
+    return 2.0 * taken.displacement(constants, number).last
+
+
+def sphere_draws(d: int, *, sensitivity: float, epsilon: float, number: int) -> np.ndarray:
+    """Draws of spherical noise, (number, d)."""
+    template, noise = {"w": np.zeros(d, np.float32)}, Sphere(epsilon=epsilon)
+    keys = (Key.simulation(0).fold(str(draw)) for draw in range(number))
+    return np.array([
+        noise.draw({}, template=template, sensitivity=sensitivity, key=key)[0]["w"] for key in keys
+    ])  # fmt: skip
+
+
+def tuned(mistakes: Sequence[int], epsilon: float, number: int) -> list[int]:
+    """Candidates that private tuning releases, under replacement of one example."""
+    choice, key = selection.PrivateChoice(epsilon=0.5 * epsilon), Key.simulation(0)
+    total = selection.candidates([{"w": np.zeros(1)}] * len(mistakes), list(mistakes), 1)
+    drawn = (selection.ExactDraws(key.fold(str(draw))) for draw in range(number))
+    return [choice.release(total, draws, 1.0).index for draws in drawn]
+
+
+def projected(x: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in fewer dimensions, and the matrix that took them there."""
+    made = GaussianProjection(inputs=x.shape[1], outputs=outputs)
+    return made.apply(x), made.matrix

@@ -1,0 +1,100 @@
+"""Bolt-on differential privacy (Wu et al., SIGMOD 2017) in plain NumPy.
+
+A model is one flat vector w. `grad(w, i)` is the gradient of one example's data term, or of one
+user's mean. The order of each pass is an argument, as is what is added to the result.
+"""
+
+import numpy as np
+
+
+def rates(name, updates, *, m, beta=None, gamma=None, eta=None, c=0.5):
+    """Return η_1, η_2, ...: Algorithms 1 and 2, and Corollaries 2 and 3."""
+    t = np.arange(1, updates + 1)
+    if name == "constant":
+        return np.full(updates, eta)
+    if name == "decreasing":
+        return 2 / (beta * (t + m**c))
+    if name == "square-root":
+        return 2 / (beta * (np.sqrt(t) + m**c))
+    return np.minimum(1 / beta, 1 / (gamma * t))  # strongly convex
+
+
+def project(w, R):
+    """Return the nearest point of the ball of radius R."""
+    norm = np.linalg.norm(w)
+    return w if norm <= R else w * (R / norm)
+
+
+def permutation_sgd(w, grad, orders, etas, *, b, reg=0.0, R=np.inf, K=1, server=1.0, average=False):
+    """Algorithms 1 and 2 without their noise; what does not fill a last batch sits out.
+
+    Over users: K full gradient steps of each, whose mean moves w by a share `server`.
+    """
+    etas, iterates = iter(etas), []
+    for order in orders:
+        for start in range(0, len(order) - b + 1, b):
+            eta, step = next(etas), 0.0
+            for i in order[start : start + b]:
+                w_k = w
+                for _ in range(K):
+                    w_k = w_k - eta * grad(w_k, i)
+                step = step + (w_k - w) / b
+            w = project((1 - eta * reg) * w + server * step, R)
+            iterates.append(w)
+    return np.mean(iterates, axis=0) if average else w
+
+
+def convex_sensitivity(L, etas, *, passes, b, K=1):
+    """Return Δ₂ for a replaced example: 2 L Σ_j max η of pass j / b; 2kLη/b of a constant step."""
+    return 2 * L * K * sum(max(part) for part in np.split(np.asarray(etas), passes)) / b
+
+
+def strongly_convex_sensitivity(L, gamma, m):
+    """Return Δ₂ of η_t = min(1/β, 1/γt): 2L/(γm), whatever the passes and batches."""
+    return 2 * L / (gamma * m)
+
+
+def spherical_noise(direction, gamma_draw, sensitivity, epsilon):
+    """Return κ of density ∝ exp(-ε‖κ‖/Δ₂): a length of Gamma(d, Δ₂/ε) in a uniform direction."""
+    return direction / np.linalg.norm(direction) * gamma_draw * sensitivity / epsilon
+
+
+def tuning_probabilities(mistakes, epsilon):
+    """Return how likely Algorithm 3 releases each candidate: ∝ exp(-ε χ/2)."""
+    weights = np.exp(-0.5 * epsilon * (np.asarray(mistakes) - min(mistakes)))
+    return weights / weights.sum()
+
+
+def random_projection(x, P):
+    """Return inputs in fewer dimensions, shortened to ‖x‖ ≤ 1 again (Section 4.2)."""
+    y = x @ P
+    return y / np.maximum(1, np.linalg.norm(y, axis=1, keepdims=True))
+
+
+# -- comparators ------------------------------------------------------------------------------
+
+
+def scs13(w, grad, order, noise, *, eta, b, reg=0.0):
+    """SCS13: each batch's mean gradient is noised, one pass (Song, Chaudhuri, Sarwate 2013).
+
+    Args:
+        noise: One vector an update, of spherical noise of sensitivity 2 (or 4, replaced) over b ε.
+    """
+    for t, z in enumerate(noise, 1):
+        batch = order[(t - 1) * b : t * b]
+        g = np.mean([grad(w, i) for i in batch], axis=0) + reg * w
+        w = w - eta(t) * (g + z)
+    return w
+
+
+def bst14(w, grad, picks, noise, *, L, R, G, b, reg=0.0):
+    """BST14 (Bassily, Smith, Thakurta 2014): a random example each step, η_t = 2R/(G√t).
+
+    Args:
+        picks: The batch of each step, drawn with replacement.
+        G: Bounds the noisy gradient's norm: √(d σ² + b² L²).
+    """
+    for t, (batch, z) in enumerate(zip(picks, noise, strict=True), 1):
+        g = sum(grad(w, i) for i in batch) + reg * w + z
+        w = project(w - 2 * R / (G * np.sqrt(t)) * g, R)
+    return w

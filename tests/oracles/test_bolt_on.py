@@ -1,0 +1,114 @@
+"""The product against bolt-on in plain NumPy, on the product's own orders and noise."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare, ks_2samp, kstest
+
+from tests.oracles import bolt_on, product
+
+PLAIN = {"output_noise": "gaussian", "noise_multiplier": 0.01}
+SCHEDULES = {
+    "constant": {"step_schedule": "constant", "step_rate": 0.3},
+    "decreasing": {"step_schedule": "decreasing"},
+    "square-root": {"step_schedule": "square-root", "step_exponent": 0.3},
+    "strongly-convex": {"step_schedule": "strongly-convex", "regulariser": 0.05},
+}
+
+
+def etas_of(name, updates, m, smooth, given):
+    """Step sizes by the paper; β of the data term is `smooth`."""
+    gamma = given.get("regulariser", 0.0)
+    return bolt_on.rates(
+        name, updates, m=m, beta=smooth + gamma, gamma=gamma, eta=given.get("step_rate"),
+        c=given.get("step_exponent", 0.5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("batch", [1, 6, 40])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_examples(name, batch, average):
+    given = SCHEDULES[name]
+    start, [played] = product.play(
+        product.by_example(method="bolt-on", passes=3, batch_size=batch, average=average,
+                           radius=0.7, **given, **PLAIN)
+    )  # fmt: skip
+    etas = etas_of(name, 3 * (40 // batch), 40, 0.5, given)
+    found = bolt_on.permutation_sgd(
+        product.flat(start), product.of_shortened, played.orders, etas, b=batch, R=0.7,
+        reg=given.get("regulariser", 0.0), average=average,
+    )  # fmt: skip
+    product.check([played], [found + product.flat(played.draws[-1])])
+
+
+@pytest.mark.parametrize(("steps", "share"), [(1, 1.0), (3, 0.5)])
+def test_users(steps, share):
+    rate = 1e-3
+    start, [played] = product.play(
+        product.by_user(method="bolt-on", passes=2, users_per_update=2, local_steps=steps,
+                        server_rate=share, step_rate=rate, **PLAIN)
+    )  # fmt: skip
+    grad, users = partial(product.of_user, product.gradient), sorted(product.USERS)
+    found = bolt_on.permutation_sgd(
+        product.flat(start), lambda w, i: grad(w, users[i]), played.orders, [rate] * 4, b=2,
+        K=steps, server=share,
+    )  # fmt: skip
+    product.check([played], [found + product.flat(played.draws[-1])])
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+@pytest.mark.parametrize("name", ["constant", "decreasing", "square-root"])
+def test_convex_sensitivity(name, batch):
+    given = SCHEDULES[name]
+    etas = etas_of(name, 5 * 100 // batch, 100, 0.25, given)
+    expected = bolt_on.convex_sensitivity(1.0, etas, passes=5, b=batch)
+    ours = product.replaced_by_bolt_on(5, batch, 100, 0.25, **given)
+    assert ours == pytest.approx(expected, rel=1e-9)
+    if name != "constant":
+        return
+    # Of a linear loss the bound is reached: one example's sign is turned.
+    order = [np.arange(100)] * 5
+    ends = [bolt_on.permutation_sgd(np.zeros(1), lambda w, i, s=sign: -s if i == 3 else -1.0, order,
+                                    etas, b=batch) for sign in (1.0, -1.0)]  # fmt: skip
+    assert abs(ends[0] - ends[1]).item() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("batch", [1, 10, 50])
+def test_strongly_convex_sensitivity_gains_nothing_from_batches(batch):
+    """Of w²/2 - zw with |z| ≤ 1 the bound is reached, of L = 1: a division by b would be wrong."""
+    expected = bolt_on.strongly_convex_sensitivity(1.0, 1.0, 100)
+    etas = bolt_on.rates("strongly-convex", 5 * 100 // batch, m=100, beta=1.0, gamma=1.0)
+    order = [np.arange(100)] * 5
+    ends = [bolt_on.permutation_sgd(np.zeros(1), lambda w, i, s=sign: w - (s if i == 3 else 1.0),
+                                    order, etas, b=batch) for sign in (1.0, -1.0)]  # fmt: skip
+    assert abs(ends[0] - ends[1]).item() == pytest.approx(expected, rel=1e-9)
+    ours = product.replaced_by_bolt_on(5, batch, 100, 1.0, step_schedule="strongly-convex",
+                                       regulariser=1.0)  # fmt: skip
+    assert expected <= ours * (1 + 1e-12) and ours <= 1.2 * expected
+
+
+def test_spherical_noise():
+    """Lengths of 4,000 draws in 6 dimensions against Gamma(6, Δ/ε): a false alarm in 10^6."""
+    drawn = product.sphere_draws(6, sensitivity=0.4, epsilon=2.0, number=4000)
+    lengths = np.linalg.norm(drawn, axis=1)
+    assert kstest(lengths, "gamma", args=(6, 0, 0.2)).pvalue > 1e-6
+    rng = np.random.default_rng(0)
+    ours = [bolt_on.spherical_noise(rng.normal(size=6), rng.gamma(6), 0.4, 2.0) for _ in drawn]
+    assert ks_2samp(lengths, np.linalg.norm(ours, axis=1)).pvalue > 1e-6
+    angles = (drawn / lengths[:, None])[:, 0] ** 2  # of a uniform direction Beta(1/2, 5/2)
+    assert kstest(angles, "beta", args=(0.5, 2.5)).pvalue > 1e-6
+
+
+def test_private_tuning():
+    expected = bolt_on.tuning_probabilities([10, 12, 20], 1.0)
+    np.testing.assert_allclose(expected, [0.727475, 0.267623, 0.004902], atol=1e-6)
+    counts = np.bincount(product.tuned([10, 12, 20], 1.0, 20_000), minlength=3)
+    assert chisquare(counts, 20_000 * expected).pvalue > 1e-6
+
+
+def test_random_projection():
+    x = np.random.default_rng(0).normal(size=(5, 8))
+    ours, matrix = product.projected(x, 3)
+    np.testing.assert_allclose(ours, bolt_on.random_projection(x, matrix), rtol=1e-5)
