@@ -23,7 +23,7 @@ from fedpriv.experiments.agd import CentralDescent, FederatedDescent
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms import SideInformation, selection
+from fedpriv.mechanisms import Normalise, SideInformation, selection
 from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.privacy.accounting import rho_bs16
 from fedpriv.privacy.mechanism import Mechanism
@@ -385,3 +385,16 @@ def projected(x: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows in fewer dimensions, and the matrix that took them there."""
     made = GaussianProjection(inputs=x.shape[1], outputs=outputs)
     return made.apply(x), made.matrix
+
+
+def normalised(value: float, regulariser: float) -> float:
+    """A one-dimensional gradient under the bound of DP-NSGD."""
+    bound = Normalise(l2_clip_norm=1.0, regulariser=regulariser)
+    tensors, factor = bound.scaled({"w": np.array([value])})
+    return float(factor * tensors["w"][0])
+
+
+def priced_sigma(experiment: Any) -> float:
+    """Deviation over sensitivity that the accountant prices a round's noise by."""
+    plan = build(experiment).plan
+    return plan.event.noise_multiplier / plan.relation.moved
