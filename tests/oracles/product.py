@@ -18,6 +18,8 @@ from scipy import sparse
 from torch import nn
 
 import fedpriv
+from fedpriv.checkpoints import aggregates
+from fedpriv.checkpoints.uncertainty import uncertainty
 from fedpriv.datasets.projection import GaussianProjection
 from fedpriv.experiments.agd import CentralDescent, FederatedDescent
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
@@ -135,6 +137,7 @@ class Round:
         groups: Positions of each micro-batch.
         public: Positions of the round's public batch.
         params: After the round.
+        result: What the run would return after it.
     """
 
     cohort: Sequence[Any] = ()
@@ -146,6 +149,7 @@ class Round:
     groups: list[np.ndarray] = field(default_factory=list)
     public: list[np.ndarray] = field(default_factory=list)
     params: dict[str, np.ndarray] = field(default_factory=dict)
+    result: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @contextmanager
@@ -226,6 +230,8 @@ def play(experiment: Any, seed: int = 0) -> tuple[dict[str, np.ndarray], list[Ro
             except StopIteration:
                 return start, played[:-1]
         played[-1].params = {n: np.array(a, float) for n, a in state.params.items()}
+        result = made.algorithm.result(state)
+        played[-1].result = {n: np.array(a, float) for n, a in result.items()}
 
 
 # -- the same problems for NumPy: one flat vector, and gradients of it -------------------------
@@ -320,6 +326,12 @@ def check(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
         assert np.linalg.norm(flat(one.params) - w) <= 1e-6 * np.linalg.norm(w)
 
 
+def check_results(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
+    """What each round would return, to a part in a million."""
+    for one, w in zip(played, expected, strict=True):
+        assert np.linalg.norm(flat(one.result) - w) <= 1e-6 * np.linalg.norm(w)
+
+
 def check_scores(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
     """The sums that each choice was made of, to a part in a million."""
     seen = [scores for one in played for scores in one.scores]
@@ -398,3 +410,14 @@ def priced_sigma(experiment: Any) -> float:
     """Deviation over sensitivity that the accountant prices a round's noise by."""
     plan = build(experiment).plan
     return plan.event.noise_multiplier / plan.relation.moved
+
+
+def answers(rule: str, probabilities: np.ndarray) -> np.ndarray:
+    """Classes that several models' probabilities (models, n, classes) answer by a rule."""
+    return aggregates.answers(rule, [*probabilities])
+
+
+def uncertainty_of(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean, half-width at 95 %, and the variance of the mean."""
+    found = uncertainty(values)
+    return float(found.mean), float(found.half_width), float(found.variance / len(values))

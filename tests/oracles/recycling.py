@@ -1,0 +1,120 @@
+"""Recycling Scraps (Shejwalkar et al., PoPETs 2025) in plain NumPy: aggregates of checkpoints.
+
+θ_0, θ_1, ... are flat vectors. What is drawn is an argument.
+"""
+
+import numpy as np
+
+
+def ema(thetas, decay, warmup=False):
+    """Return the moving average after each θ; `decay` weights the past, and begins with θ_0."""
+    average, found = thetas[0], []
+    for t, theta in enumerate(thetas):
+        if t:
+            mu = min(decay, (1 + t) / (10 + t)) if warmup else decay
+            average = mu * average + (1 - mu) * theta
+        found.append(average)
+    return found
+
+
+def upa(thetas, k):
+    """Return the mean of the last k, of fewer at the beginning."""
+    return [np.mean(thetas[max(0, t + 1 - k) : t + 1], axis=0) for t in range(len(thetas))]
+
+
+def opa(probabilities):
+    """Return the class of the largest mean probability; k models' (n, classes)."""
+    return np.mean(probabilities, axis=0).argmax(axis=1)
+
+
+def omv(probabilities):
+    """Return the class that most of k models answer; of equal votes the first class."""
+    answers = np.argmax(probabilities, axis=2)
+    classes = np.shape(probabilities)[2]
+    return np.array([np.bincount(a, minlength=classes).argmax() for a in answers.T])
+
+
+def train_over(w, step, rounds, f_agg, *, start, replace):
+    """Algorithm 1: each step is taken at the aggregate of what was released by then.
+
+    Args:
+        step: From where updates are made, and the round, to the step that is added.
+        f_agg: From θ_0 ... θ_t to each one's aggregate.
+        start: τ, rounds before.
+        replace: Whether the step is added to the aggregate, or to θ_t (as DP-FTRL's sums have it).
+    """
+    thetas, at = [w], w
+    for t in range(rounds):
+        moved = step(at, t)
+        thetas.append((at if replace else thetas[-1]) + moved)
+        at = f_agg(thetas)[-1] if t + 1 >= start else thetas[-1]
+    return thetas[1:]
+
+
+def shift_share(t, period, smooth):
+    """Return the first kind's share of examples in round t: a square wave, or half a cosine."""
+    if smooth:
+        return 0.5 * (1 + np.cos(2 * np.pi * t / period))
+    return float(t % period < period / 2)
+
+
+def ftrl(w, g, prefix_noise, *, rate, momentum=0.0):
+    """DP-FTRL with momentum: v ← μ v + S_t, θ_t = θ_0 + rate · v (Kairouz et al. 2021).
+
+    Args:
+        g: From where updates are made, and the round, to their sum over its denominator.
+        prefix_noise: On each *prefix* sum S_t of these, likewise.
+    """
+    theta, total, v, iterates = w, 0.0, 0.0, []
+    for t, z in enumerate(prefix_noise):
+        total = total + g(theta, t)
+        v = momentum * v + total + z
+        theta = w + rate * v
+        iterates.append(theta)
+    return iterates
+
+
+def tree_prefix(leaf_draws, t):
+    """Return the noise on the prefix of t rows: a draw for each node that covers it.
+
+    Args:
+        leaf_draws: From (height, place) to a node's draw.
+    """
+    total, start = 0.0, 0
+    for height in reversed(range(t.bit_length())):
+        if t >> height & 1:
+            total = total + leaf_draws[height, start >> height]
+            start += 1 << height
+    return total
+
+
+def blt_matrix(rows, omegas, decays):
+    """Return C of a buffered linear Toeplitz strategy: 1, then Σ ω λ^(j-1) on diagonal j."""
+    first = [1.0, *(np.dot(omegas, np.power(decays, j - 1)) for j in range(1, rows))]
+    return sum(np.diag(np.full(rows - j, c), -j) for j, c in enumerate(first))
+
+
+def sensitivity(C, separation, times):
+    """Return by how much one user moves C x: the largest over patterns at least so far apart."""
+
+    def patterns(start, left):
+        yield ()
+        if left:
+            for row in range(start, len(C)):
+                for rest in patterns(row + separation, left - 1):
+                    yield (row, *rest)
+
+    return max(np.linalg.norm(C[:, list(p)].sum(axis=1)) for p in patterns(0, times))
+
+
+# -- uncertainty ------------------------------------------------------------------------------
+
+
+def variance_of_combination(values, weights):
+    """Return the estimate of Var(Σ w f): Σ w² times the sample variance."""
+    return np.sum(np.square(weights)) * np.var(values, ddof=1)
+
+
+def interval(values, quantile):
+    """Return mean and half-width of a t-interval of k values."""
+    return np.mean(values), quantile * np.sqrt(np.var(values, ddof=1) / len(values))
