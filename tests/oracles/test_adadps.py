@@ -77,10 +77,10 @@ def test_micro_batches():
 @pytest.mark.parametrize("rule", ["adam", "rmsprop", "adagrad"])
 def test_dp_adaptive(rule):
     start, played, noise, _ = played_by_example(
-        optimizer=rule, **{"optimizer.learning_rate": 0.2, "optimizer.adaptivity": 1e-3}
+        optimizer=rule, **{"optimizer.learning_rate": 0.2, "optimizer.adaptivity": 0.01}
     )
     found = adadps.dp_adaptive(
-        start, PRIVATE, product.groups_of(played), noise, rule=rule, eps=1e-3, **GIVEN
+        start, PRIVATE, product.groups_of(played), noise, rule=rule, eps=0.01, **GIVEN
     )
     product.check(played, found)
 

@@ -24,13 +24,13 @@ def test_steps(bound, optimizer, schedule):
     start, played = product.play(product.by_example(
         steps=8, batch_size=8.0, noise_multiplier=0.5, optimizer=optimizer, schedule=schedule,
         **options, **{"optimizer.learning_rate": 0.2},
-        **({"optimizer.adaptivity": 1e-3} if optimizer == "adam" else {}),
+        **({"optimizer.adaptivity": 0.03} if optimizer == "adam" else {}),
     ))  # fmt: skip
     batches = [[int(i) for i in one.cohort] for one in played]
     found = dp_nsgd.train(
         product.flat(start), GRAD, batches, [-z for z in product.noise_of(played)], bound=bounded,
         eta=0.2, B=8.0, factors=dp_nsgd.schedule(schedule, 8),
-        adam=(0.9, 0.999, 1e-3) if optimizer == "adam" else None,
+        adam=(0.9, 0.999, 0.03) if optimizer == "adam" else None,
     )  # fmt: skip
     product.check(played, found)
 
