@@ -103,7 +103,7 @@ class TestDropouts:
                 np.testing.assert_allclose(step, 1 / USERS, atol=1e-6)
 
     @pytest.mark.slow
-    def test_they_are_the_same_on_threads_and_after_a_crash(self, tmp_path):
+    def test_they_are_the_same_on_threads_and_after_a_crash(self, tmp_path, one_root):
         class Stop(fp.Callback):
             def on_round(self, released, round_num):
                 if round_num == 2:

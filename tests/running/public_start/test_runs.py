@@ -90,7 +90,7 @@ def stop(record):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_records_where_it_started_and_goes_on_from_there(tmp_path, kind):
+def test_a_run_records_where_it_started_and_goes_on_from_there(tmp_path, kind, one_root):
     experiment = KINDS[kind](start="public")
     whole = start_run(experiment, None, None, tmp_path / "whole").run()
     facts = read_document(tmp_path / "whole")["start"]
