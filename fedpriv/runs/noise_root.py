@@ -160,10 +160,9 @@ def _of_code(part: Any) -> Any:
         return [part.__module__, part.__qualname__, _instructions(part.__code__)]
     if isinstance(part, type):
         return [part.__module__, part.__qualname__]
-    kind = type(part)
+    module, name = part.__class__.__module__, part.__class__.__qualname__
     # Others may print where they lie in memory.
-    shown = repr(part) if kind.__module__.startswith("torch.nn.") else ""
-    return [kind.__module__, kind.__qualname__, shown]
+    return [module, name, repr(part) if module.startswith("torch.nn.") else ""]
 
 
 def _instructions(code: CodeType) -> str:
