@@ -18,9 +18,9 @@ The digest is of
   ledger, and is not drawn again by its seed;
 * the digests of a start from a file and of what the model keeps frozen;
 * the experiment's name where it runs user-defined code (a custom task, a derived class with parts
-  of its own, `refine`, `statistics`, `bounds`), and of functions that were given their names and
-  instructions, of classes their names, of modules what they print. What these call, enclose or read
-  is not looked at: two experiments that differ in that alone want two names, or two seeds.
+  of its own, `refine`, `statistics`, `bounds`), and functions and classes that were given, as
+  `fedpriv.experiments.own_code.describe_code` has them. What these call is not looked at: two
+  experiments that differ in that alone want two names, or two seeds.
 
 It is not of who works, what is measured or where it is written, nor of a name or description by
 which nothing is trained: the same experiment adds the same noise on every backend, and two that are
@@ -33,11 +33,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from functools import partial
-from types import CodeType, FunctionType
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.own_code import describe_code
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.mechanism import DETAILS
 from fedpriv.privacy.plan import AnyPlan
@@ -147,33 +146,7 @@ def code_of(components: Any) -> list[Any]:
     given = [getattr(own, "trained_code", ()) for own in (task, getattr(task, "users", None))]
     if experiment is not None:
         given += [(experiment.refine, experiment.statistics), tuple(experiment.bounds.values())]
-    return [_of_code(part) for parts in given for part in parts if part is not None]
-
-
-def _of_code(part: Any) -> Any:
-    if isinstance(part, str | int | float | None):
-        return repr(part)
-    if isinstance(part, partial):
-        named = [[name, _of_code(part.keywords[name])] for name in sorted(part.keywords)]
-        return [_of_code(part.func), *map(_of_code, part.args), *named]
-    if isinstance(part, FunctionType):
-        return [part.__module__, part.__qualname__, _instructions(part.__code__)]
-    if isinstance(part, type):
-        return [part.__module__, part.__qualname__]
-    module, name = part.__class__.__module__, part.__class__.__qualname__
-    # Others may print where they lie in memory.
-    return [module, name, repr(part) if module.startswith("torch.nn.") else ""]
-
-
-def _instructions(code: CodeType) -> str:
-    """Return a digest of a function's instructions, names and constants."""
-    own = [code.co_code.hex(), *code.co_names]
-    own += [
-        _instructions(one) if isinstance(one, CodeType) else repr(one)
-        for one in code.co_consts
-        if not isinstance(one, frozenset)  # in no order
-    ]
-    return document_sha256(own)
+    return describe_code(part for parts in given for part in parts)
 
 
 def _data(digests: Mapping[str, str] | None) -> Mapping[str, str]:

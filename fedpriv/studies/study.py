@@ -16,6 +16,7 @@ from fedpriv.experiments.build import make_task, takes_corpus
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import find_experiments, from_anywhere, load_code, load_experiment
 from fedpriv.experiments.options import Option, OptionIndex, flatten, kebab
+from fedpriv.experiments.own_code import CodeReader, is_fedprivs
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.experiments.user_code import user_code
 from fedpriv.hashes import document_sha256, file_sha256
@@ -23,7 +24,6 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import target_label
 from fedpriv.ranges import positive_float
 from fedpriv.report.comparison.groups import unlike
-from fedpriv.studies.own_code import CodeReader, is_fedprivs
 from fedpriv.studies.search import Search
 from fedpriv.tasks.checks import public_of_rostered
 from fedpriv.tasks.module_task import ArrayUsers

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fedpriv.studies.own_code import CodeReader
+from fedpriv.experiments.own_code import CodeReader
 from fedpriv.studies.study import Method, Resolver, Study, load_study
 from tests.studies.small import small, study, task
 

@@ -1,7 +1,9 @@
-"""User-defined code as part of a trial's key: whole files, and values that functions enclose.
+"""User-defined code as part of a key: of a trial's, or of a simulation's draws.
 
-The files are those in which functions and classes are defined, and the modules that these import,
-and so on; Python's own library, installed packages and fedpriv are left out. Nothing is imported.
+A trial's has whole files, so that an edit makes it another one: those in which functions and
+classes are defined, and the modules that these import, and so on. Python's own library, installed
+packages and fedpriv are left out. Nothing is imported. Draws are of the functions and classes that
+were given alone, so that an edit elsewhere moves none.
 """
 
 from __future__ import annotations
@@ -21,12 +23,25 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.digests import fingerprint
-from fedpriv.hashes import file_sha256
+from fedpriv.hashes import document_sha256, file_sha256
 
 _DEEPEST = 8
 _MOST_ITEMS = 1000  # a larger container is data, whose digest is in the key by itself
 _INSTALLED = {"site-packages", "dist-packages"}
 _PYTHON = (Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[1])
+
+
+def describe_code(parts: Iterable[Any]) -> list[Any]:
+    """Return what tells functions and classes from others, as JSON values.
+
+    Of a function that is in a file: its name, instructions, what it encloses and its defaults; of
+    a class its name. What they call elsewhere is not looked at.
+
+    Args:
+        parts: As of `CodeReader.document`.
+    """
+    described = _Description(set())
+    return [described.of(part, 0) for part in parts if part is not None]
 
 
 class CodeReader:
@@ -151,6 +166,8 @@ class _Description:
             return [name, *self._all(value.user_code, depth)]
         if is_fedprivs(type(value)):
             return name
+        if type(value).__module__.startswith("torch.nn."):  # a loss, with its options
+            return [name, repr(value)]
         if is_dataclass(value):
             return [name, *self._all([getattr(value, f.name) for f in fields(value)], depth)]
         known = getattr(value, "__dict__", None)
@@ -175,7 +192,8 @@ class _Description:
         if source is not None:  # in no file: what it names counts as if it were enclosed
             known = function.__globals__
             given += [known[name] for name in sorted(_names(function.__code__)) if name in known]
-        return [function.__qualname__, source, self._all(given, depth)]
+        code = _instructions(function.__code__) if source is None else source
+        return [function.__qualname__, code, self._all(given, depth)]
 
     def _class(self, kind: type, depth: int) -> Any:
         """Return the name of a class of a library's, and more of a user-written one."""
@@ -203,6 +221,17 @@ class _Description:
             return None, inspect.getsource(code)
         except (OSError, TypeError):  # typed into a console
             return None, _name(code)
+
+
+def _instructions(code: CodeType) -> str:
+    """Return a digest of a function's instructions, names and constants."""
+    own = [code.co_code.hex(), *code.co_names]
+    own += [
+        _instructions(one) if isinstance(one, CodeType) else repr(one)
+        for one in code.co_consts
+        if not isinstance(one, frozenset)  # in no order
+    ]
+    return document_sha256(own)
 
 
 def _names(code: CodeType) -> set[str]:
