@@ -63,6 +63,7 @@ def test_a_page_begins_with_the_model_that_is_returned(tmp_path):
     assert "Candidates" in rest
     table = rest.partition("Candidates")[2]  # red before: its standard errors were called ±
     assert "gain standard error lower end" in table and "±" not in page
+    assert re.search(r"\b[Aa] model may be returned", table)  # with and without an expected one
     for text in (
         "the last released model, drawn back to 0.5 of its way",
         "31.0 %",
