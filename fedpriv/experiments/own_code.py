@@ -210,8 +210,9 @@ class _Description:
 
         The latter is so in a notebook; code of a library's has neither.
         """
-        file = getattr(sys.modules.get(code.__module__), "__file__", None)
-        if file is None and code.__module__ != "__main__":  # built in
+        module = sys.modules.get(code.__module__)  # None: executed under a name of no module
+        file = getattr(module, "__file__", None)
+        if module is not None and file is None and code.__module__ != "__main__":  # built in
             return None, None
         if file is not None and Path(file).is_file():
             if (own := _own(file)) is not None:
@@ -219,8 +220,9 @@ class _Description:
             return own, None
         try:
             return None, inspect.getsource(code)
-        except (OSError, TypeError):  # typed into a console
-            return None, _name(code)
+        except (OSError, TypeError):  # typed into a console, or executed
+            made = getattr(code, "__code__", None)
+            return None, _name(code) if made is None else _instructions(made)
 
 
 def _instructions(code: CodeType) -> str:
@@ -246,4 +248,5 @@ def _name(kind: Any) -> str:
 
 def is_fedprivs(kind: Any) -> bool:
     """Return whether a function or class is fedpriv's own."""
-    return kind.__module__.partition(".")[0] == "fedpriv"
+    module = kind.__module__ or ""  # None where code was executed under no module's name
+    return module.partition(".")[0] == "fedpriv"

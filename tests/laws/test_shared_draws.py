@@ -116,6 +116,12 @@ def test_at_one_seed_other_code_draws_of_its_own(changes, cohorts):
     assert len(set(cohorts)) == len(cohorts) == 4
 
 
+def test_code_that_no_module_holds_draws_of_its_own(cohorts):
+    for source in ("lambda: nn.Linear(4, 2)", "lambda: nn.Linear(4, 2, bias=False)"):
+        fp.run(experiment(task(module=eval(source, {"nn": nn}))))  # as in a notebook's cell
+    assert len(set(cohorts)) == 4
+
+
 def test_of_a_mapping_that_reads_files_every_user_is_hashed():
     digests = [task(users=Files(users)).data_sha256() for users in (USERS, label_changed())]
     assert digests[0] != digests[1]

@@ -19,7 +19,7 @@ UNITS = {
 @pytest.mark.parametrize("regulariser", [0.0, 0.01])
 def test_dp_agd(unit, regulariser):
     make, of, records = UNITS[unit]
-    experiment = make(method="agd", target_epsilon=20.0, conversion="plain", prices="paper",
+    experiment = make(method="agd", target_epsilon=10.0, conversion="plain", prices="paper",
                       regulariser=regulariser, **GIVEN)  # fmt: skip
     start, played = product.play(experiment)
     noise = [[-product.flat(z) for z in one.draws] for one in played]  # on sums of -gradients
@@ -32,7 +32,7 @@ def test_dp_agd(unit, regulariser):
     found = dp_agd.dp_agd(
         product.flat(start), partial(of, product.gradient), partial(of, product.loss), records,
         noise, choose,
-        rho=dp_agd.rho_of(20.0, 1e-3), prices=dp_agd.paper_prices(20.0, 1e-3, splits=12), gamma=0.1,
+        rho=dp_agd.rho_of(10.0, 1e-3), prices=dp_agd.paper_prices(10.0, 1e-3, splits=12), gamma=0.1,
         C=0.8, C_obj=1.5, sizes=5, every=2, reg=regulariser,
     )  # fmt: skip
     assert len(found) > 2 and max(map(len, noise)) > 1  # some directions were rejected
