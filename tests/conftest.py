@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -28,12 +28,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Derandomised: the suite gives the same answer every time. No test is timed.
 settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25
-)
-# mutmut runs the tests of one process several times, each with test classes of its own.
-settings.register_profile(
-    "mutants",
-    settings.get_profile("fedpriv"),
-    suppress_health_check=[HealthCheck.differing_executors],
 )
 settings.load_profile("fedpriv")
 

@@ -613,7 +613,7 @@ def fedpriv_command(*argv: str) -> str:
 
 
 def public_names() -> dict[str, list[str]]:
-    """Names of the API, of commands with their flags, of options by method, and of the run-config."""
+    """Names of the API, of commands and flags, of options by method, and of the run-config."""
 
     def flags(command: Any, path: str) -> Iterator[str]:
         yield path

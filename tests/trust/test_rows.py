@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from tests.trust.mutants import GROUPS
 from tests.trust.rows import ROWS
 from tests.trust.scoreboard import TESTS
 
@@ -14,7 +13,6 @@ PATHS = sorted(
         for row in ROWS
         for path in (*row.tests, *row.long, *(test for twin in row.twins for test in twin.tests))
     }
-    | {path for group in GROUPS.values() for path in group.tests}
 )
 
 
