@@ -198,8 +198,9 @@ class FederatedExperiment(Averaging):
         return self.sampling.sampler(number, self.rounds)
 
     def check(self) -> None:
-        """Refuse what does not fit noise, sampling and relation, or correlated noise."""
+        """Refuse what does not fit together, and what would have no effect."""
         super().check()
+        self._check_effects()
         if not isinstance(self.noise, CorrelatedNoise):
             return
         kind, noise = self.release_preconditioner.kind, self.noise.kind
@@ -213,6 +214,35 @@ class FederatedExperiment(Averaging):
             raise ValueError(
                 f"clip-norm 'adaptive' and noise {noise!r}: noise that is correlated over rounds "
                 "would have to begin anew with every clip norm; use clip-norm 'fixed'"
+            )
+
+    def _check_effects(self) -> None:
+        """Refuse a preconditioner, or a rise of the rate, that nothing released depends on.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        place, releases = self.precondition.kind, self.release_preconditioner.kind
+        scaled_back = {"precondition": place == "scale-then-privatise",
+                       "release-preconditioner": releases == "past-releases"}  # fmt: skip
+        for name, back in scaled_back.items():
+            if back and self.bound.kind == "none":
+                value = place if name == "precondition" else releases
+                raise ValueError(
+                    f"{name} {value!r} has no effect with bound 'none': what is scaled is scaled "
+                    "back, and nothing is bounded or added between; give a bound"
+                )
+        optimizer = self.local.client_optimizer.kind
+        if place in ("local", "both") and optimizer == "adam":
+            raise ValueError(
+                f"precondition {place!r} has no effect on the steps of client-optimizer 'adam', "
+                "which divides each coordinate by its own size; use client-optimizer 'sgd' or "
+                "'momentum', or precondition 'update'"
+            )
+        if self.local.warmup_rounds == 1 and self.local.rate_schedule == "constant":
+            raise ValueError(
+                "warmup-rounds 1 has no effect with rate-schedule 'constant': the rate is whole in "
+                "the first round; give 2 or more, or 0"
             )
 
     def make_side_information(self, task: Task) -> SideInformation | None:

@@ -62,38 +62,43 @@ class Case:
 
 # Nine rounds: DP² first preconditions in its sixth.
 SMALL = {"cohort": 6.0, "rounds": 9, "eval-every": 3}
+TINY = {"cohort": 2.0, "rounds": 2, "eval-every": 2}
+STEPS = {"steps": 2, "epochs": None, "batch-size": 20.0}
 READY_MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "AdaDPS, local, on tags": ("adadps-tags", SMALL),
-    "AdaDPS, local, on tags, little noise": ("adadps-tags-paper", SMALL),
+    "AdaDPS, local, on tags, little noise": ("adadps-tags-paper", {**SMALL, "users": None}),
     "AdaDPS, whole update, on tags": ("adadps-update-tags", SMALL),
-    "AdaDPS, local, on words": ("adadps-words", SMALL),
+    "AdaDPS, local, on words": ("adadps-words", TINY),
     "AdaDPS with correlated noise": ("adadps-ftrl-tags", {"cohort": None, "rounds": 22}),
     "AdaS on tags": ("adas-tags", SMALL),
     "DP-AGD by user on tags": ("agd-tags", {"iterations": 4}),
     "bolt-on by user on tags": ("bolt-on-tags", {"users-per-update": 8}),
     "DP-FedAdam on tags": ("dp-fedadam-tags", SMALL),
     "DP-FedAvg on tags": ("dp-fedavg-tags", SMALL),
-    "DP-FedAvg on words": ("dp-fedavg-words", SMALL),
+    "DP-FedAvg on words": ("dp-fedavg-words", TINY),
     "DP-NormFedAvg on tags": ("dp-normfedavg-tags", SMALL),
     "DP² on tags": ("dp2-tags", SMALL),
     "FedAvg on tags": ("fedavg-tags", SMALL),
-    "FedAvg on words": ("fedavg-words", SMALL),
+    "FedAvg on words": ("fedavg-words", TINY),
     "past releases on tags": ("past-releases-tags", SMALL),
-    "DP-SGD on examples of users, on tags": ("example-sampling-tags", {}),
-    "DP-FedAvg on CIFAR by users": ("cifar10-users", SMALL),
-    "DP-FedAvg on MNIST by users": ("mnist-users", SMALL),
+    "DP-SGD on examples of users, on tags": ("example-sampling-tags", STEPS),
+    "DP-FedAvg on CIFAR by users": ("cifar10-users", TINY),
+    "DP-FedAvg on MNIST by users": ("mnist-users", TINY),
     "DP-FedAvg on FEMNIST": ("femnist-users", SMALL),
     "DP-FedAvg on Shakespeare": ("shakespeare-characters", SMALL),
     "DP-FedAvg on encoded sentences": ("encoder-tags", SMALL),
-    "DP-SGD on CIFAR": ("dp-sgd-cifar", {}),
-    "DP-SGD on conversions": ("dp-sgd-conversions", {}),
+    "DP-SGD on CIFAR": ("dp-sgd-cifar", STEPS),
+    "DP-SGD on conversions": ("dp-sgd-conversions", STEPS),
 }
 """The method of every ready-made experiment: its name today, and options."""
 
 EXAMPLE = {"steps": 6, "batch-size": 10.0, "noise.multiplier": 1.0, "l2-clip-norm": 0.5,
-           "learning-rate": 0.3, "public-batch": 4}  # fmt: skip
+           "learning-rate": 0.3}  # fmt: skip
+PUBLIC = ("public-rmsprop", "public-adam", "public-adagrad", "r-pub", "mirror-descent")
 AGD = {"target-epsilon": 20.0, "iterations": 5, "gradient-clip": 0.8, "loss-cap": 1.5}
-ONCE = {"output-noise.target-epsilon": 2.0, "regulariser": 0.01, "radius": 10.0, "passes": 2}
+ONCE = {"output-noise.target-epsilon": 2.0, "regulariser": 0.01, "radius": 10.0, "passes": 2,
+        "step-rate": 0.02}  # fmt: skip
+TWO_USERS, TEN_EXAMPLES = {**ONCE, "users-per-update": 2}, {**ONCE, "batch-size": 10}
 
 
 def by_example(**options: Any) -> Case:
@@ -115,9 +120,12 @@ METHODS: dict[str, Case] = {
     "by example, micro-batches of 4": by_example(**{"micro-batch": 4}),
     "by example, DP-NSGD": by_example(bound="normalise", **{"normalise-regulariser": 0.1}),
     **{
+        f"by example, {kind}": by_example(preconditioner=kind, **{"public-batch": 4})
+        for kind in PUBLIC
+    },
+    **{
         f"by example, {kind}": by_example(preconditioner=kind)
-        for kind in ("public-rmsprop", "public-adam", "public-adagrad", "ideal", "r-pub",
-                     "mirror-descent", "past-releases")
+        for kind in ("ideal", "past-releases")
     },
     "by example, DP²": by_example(
         preconditioner="delayed", **{"delay-plain": 2, "delay-preconditioned": 1}
@@ -126,16 +134,19 @@ METHODS: dict[str, Case] = {
         f"by example, DP-{name}": by_example(optimizer=kind)
         for name, kind in (("Adam", "adam"), ("RMSProp", "rmsprop"), ("AdaGrad", "adagrad"))
     },
-    "by example, warm start": by_example(**{"warm-start-epochs": 2}),
+    "by example, warm start": by_example(**{"warm-start-epochs": 2, "warm-start-rate": 0.05}),
     "by example, without privacy": by_example(**NOISELESS, bound="none", **{"l2-clip-norm": None}),
     **{
         f"by {unit}, {name}": Case(partial(make, method=method, **options))
-        for unit, make in (("user", product.by_user), ("example", product.by_example))
+        for unit, make, once in (
+            ("user", product.by_user, TWO_USERS),
+            ("example", product.by_example, TEN_EXAMPLES),
+        )
         for name, method, options in (
             ("DP-AGD", "agd", AGD),
             ("DP-AGD as published", "agd", {**AGD, "conversion": "plain", "prices": "paper"}),
-            ("bolt-on", "bolt-on", ONCE),
-            ("bolt-on, Gaussian", "bolt-on", {**ONCE, "output-noise": "gaussian"}),
+            ("bolt-on", "bolt-on", {**once, "delta": None}),
+            ("bolt-on, Gaussian", "bolt-on", {**once, "output-noise": "gaussian"}),
         )
     },
 }  # fmt: skip
@@ -152,7 +163,7 @@ RESUMED: dict[str, Case] = {
     },
     "by user, DP-AGD, resumed": Case(partial(product.by_user, method="agd", **AGD), crashes=(3,)),
     "by user, bolt-on, replayed": Case(
-        partial(product.by_user, method="bolt-on", **ONCE), crashes=(1,)
+        partial(product.by_user, method="bolt-on", delta=None, **TWO_USERS), crashes=(1,)
     ),
 }  # fmt: skip
 SECURE: dict[str, Case] = {
@@ -163,7 +174,7 @@ SECURE: dict[str, Case] = {
         secure=True,
     ),
     "by user, bolt-on, secure": Case(
-        partial(product.by_user, method="bolt-on", **ONCE), secure=True
+        partial(product.by_user, method="bolt-on", delta=None, **TWO_USERS), secure=True
     ),
     "by example, DP-SGD, secure": Case(partial(product.by_example, **EXAMPLE), secure=True),
 }  # fmt: skip
@@ -171,7 +182,10 @@ SECURE: dict[str, Case] = {
 
 def cases() -> dict[str, Case]:
     """Return every run by its method."""
-    named = {name: Case(made, corpus=True) for name, made in READY_MADE.items()}
+    named = {
+        name: Case(made, corpus=made[0].endswith(("tags", "words", "tags-paper")))
+        for name, made in READY_MADE.items()
+    }
     return {**named, **METHODS, **RESUMED, **SECURE}
 
 
@@ -300,7 +314,8 @@ def found(only: str, minutes: float) -> Iterator[tuple[str, str, dict[str, Any]]
             try:
                 yield file, name, made[file][name](place / f"run-{number}")
             except (RuntimeError, ValueError, OSError, KeyError) as error:
-                yield file, name, {"failed": f"{type(error).__name__}: {error}"[:300]}
+                tqdm.write(f"{name}: {error}")
+                yield file, name, {"failed": type(error).__name__}
 
 
 def public_names() -> dict[str, list[str]]:

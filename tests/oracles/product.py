@@ -119,8 +119,12 @@ def by_user(users: Tensors | None = None, method: str = "averaging", **options: 
     base = kinds[method](
         name="oracle", description="", task=lambda experiment: users_task(users), delta=1e-3
     )
-    floats = {"noise.exact_sum": False} if method == "averaging" else {}
-    return base.with_options({**floats, **options})
+    return base.with_options(floats_of(options) if method == "averaging" else options)
+
+
+def floats_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options whose sums are of floats, if they have noise and do not say otherwise."""
+    return {**({} if options.get("noise") == "none" else {"noise.exact-sum": False}), **options}
 
 
 def by_example(method: str = "averaging", **options: Any) -> Any:
@@ -446,7 +450,7 @@ class Outcome(NamedTuple):
         params: After each round.
         results: What the run would return after each round.
         cohorts: Users drawn in each round.
-        measured: Values on public users after the last round.
+        measured: Values on public users after each round.
         diagnosed: Whether a round has diagnostics, which a secure run must not keep.
         plan: As JSON.
     """
@@ -476,19 +480,19 @@ def outcome(
         users=USERS,
         public=examples(6, 99),
         public_train=None if personal else examples(12, 98),
-        test=None if personal else examples(90, 97),
+        test=None if personal else examples(1500, 97),
         personal=PersonalLayers(names=("bias",)) if personal else None,
         synthetic=True,
     )
     made = FederatedExperiment(name="oracle", description="", task=lambda _: task, delta=1e-3)
-    components = build(made.with_options(options))
+    components = build(made.with_options(floats_of(options)))
     key = Key.secure() if secure else Key.simulation(0)
     carry = serial if device is None else serial_on(device)
     backend = carry(components.experiment, components)
     start = {n: np.array(a, float) for n, a in components.init_params(key.fold("init")).items()}
     found = Outcome(start, [], [], [], [], False, json.dumps(components.plan.to_json()))
     forced = None if secure else Key.simulation(7)
-    steps = rounds(components, backend, key, eval_every=10**9, noise=forced)
+    steps = rounds(components, backend, key, eval_every=1, noise=forced)
     while True:
         round_ = Round()
         with recorded(round_):
