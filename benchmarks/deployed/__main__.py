@@ -238,7 +238,7 @@ def many(folder: Path) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
         process = subprocess.Popen(
-            [sys.executable, str(HERE.parent / "unchanged" / "on_flower.py"), str(nodes),
+            [sys.executable, str(HERE / "on_flower.py"), str(nodes),
              json.dumps(_config(corpus, run, 2, nodes))],
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

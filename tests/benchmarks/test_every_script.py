@@ -117,7 +117,6 @@ CASES = (
     Case(argv="encoding.py --help"),
     Case(argv="deployed --help"),
     Case(argv="first_round.py --help"),
-    Case(argv="unchanged --help"),
     Case(argv="peers.py --help"),  # it would download gigabytes
     Case(argv="two_trees.py --help"),
     Case(
@@ -125,12 +124,6 @@ CASES = (
         "--corpus {corpus} --out {out}/two_trees.md",
         runs=("export_tags.py", "jobs/fedpriv_jobs.py"),
         slow="twelve blocks one after the other",
-    ),
-    Case(
-        argv="unchanged record --only *dense?model,?[Fk]*[2s] --out {out}/record.json",
-        runs=("unchanged/session.py", "unchanged/dying.py", "unchanged/same_noise.py",
-              "unchanged/on_flower.py"),
-        slow="starts one fresh process after the other",
     ),
     Case(
         argv="first_round.py --repeats 1 --corpus {corpus} --out {out}",
@@ -143,6 +136,11 @@ CASES = (
     Case(
         argv="deployed --blocks 1 --rounds 1 --folder {out} --out {out}/deployed.md",
         slow="starts Flower's processes five times",
+    ),
+    Case(
+        argv='deployed/on_flower.py 3 {{"corpus":"{corpus}","out":"{out}/run","rounds":2,'
+        '"cohort":6,"delta":0.01}}',
+        slow="imports Flower's server anew",
     ),
 )  # fmt: skip
 
