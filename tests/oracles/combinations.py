@@ -1,6 +1,6 @@
 """Every pair of options of a federated run has both effects, or is refused with a reason.
 
-Each value of an axis is run with each value of every other axis, for four rounds on five users. Its
+Each value of an axis is run with each value of every other axis, for five rounds on five users. Its
 effect is compared with the run that has the other value alone. All draws are of one key, so that no
 option has an effect through the digest that keys are made of. A secure run's draws are not: of
 values beside it only what they do without it is compared.
@@ -24,7 +24,7 @@ from tqdm import tqdm
 from tests.oracles.product import Outcome, outcome, write_start
 
 BASE = {
-    "rounds": 4, "cohort": 3.0, "l2-clip-norm": 0.5, "noise.multiplier": 1.0,
+    "rounds": 5, "cohort": 3.0, "l2-clip-norm": 0.5, "noise.multiplier": 1.0,
     "local.batch-size": 4, "local-steps": 3, "local.learning-rate": 0.3,
 }  # fmt: skip
 
@@ -45,9 +45,11 @@ def moves_params(run: Outcome, without: Outcome) -> bool:
 
 
 def rounds_sums(run: Outcome, without: Outcome) -> bool:
-    """Some bits differ, which those of a grid do."""
+    """Some bits differ, as those of whole numbers of a grid's units do."""
     return run.cohorts == without.cohorts and any(
-        not np.array_equal(run.params[0][name], without.params[0][name]) for name in run.params[0]
+        not np.array_equal(one[name], other[name])
+        for one, other in zip(run.params, without.params, strict=True)
+        for name in one
     )
 
 
@@ -165,7 +167,7 @@ AXES: dict[str, dict[str, Value]] = {
         ),
     },
     "rate schedule": {"cosine": Value(moves_later, {"rate-schedule": "cosine"})},
-    "warm-up": {"2 rounds": Value(moves_params, {"warmup-rounds": 2})},
+    "warm-up": {"3 rounds": Value(moves_params, {"warmup-rounds": 3})},
     "aggregate": {
         "ema": Value(returns_other, {"aggregate": "ema"}),
         "upa": Value(returns_other, {"aggregate": "upa", "aggregate.k": 3}),

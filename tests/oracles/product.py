@@ -450,7 +450,7 @@ class Outcome(NamedTuple):
         params: After each round.
         results: What the run would return after each round.
         cohorts: Users drawn in each round.
-        measured: Values on public users after each round.
+        measured: Values on held-out examples after each round; of a secure run on public ones.
         diagnosed: Whether a round has diagnostics, which a secure run must not keep.
         plan: As JSON.
     """
@@ -504,7 +504,8 @@ def outcome(
         result = components.algorithm.result(state)
         found.results.append({n: np.array(a, float) for n, a in result.items()})
         found.cohorts.append(tuple(round_.cohort))
-        found.measured.append(dict(record.released.measured))
+        diagnosed = {} if record.diagnostics is None else record.diagnostics.measured
+        found.measured.append({**record.released.measured, **diagnosed})
         found = found._replace(diagnosed=record.diagnostics is not None)
 
 
