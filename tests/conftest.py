@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from hypothesis import settings
 from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.runs import noise_root
 
 if TYPE_CHECKING:
     from fedpriv.backends.ray.cluster import Cluster
@@ -37,6 +39,19 @@ def one_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs of different experiments draw alike, by the seed alone, so that they compare."""
     for name in ("loop.noise_root", "loop.unkept_noise_root", "averaging.noise_root"):
         monkeypatch.setattr(f"fedpriv.runs.{name}", lambda root, *given: root)
+
+
+@pytest.fixture
+def draws_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Let runs draw as the one in a folder did, whose server does not know its users' data."""
+    real = noise_root.noise_root
+
+    def draw_as(folder: Path) -> None:
+        facts = read_ledger(folder / "ledger.jsonl")[1].extra
+        for name in ("loop.noise_root", "averaging.noise_root"):
+            monkeypatch.setattr(f"fedpriv.runs.{name}", lambda root, *given: real(root, facts))
+
+    return draw_as
 
 
 _RAY = pytest.StashKey["Cluster"]()

@@ -302,7 +302,7 @@ class RunFolder:
         if not self.ledger.has_release(round_num, attempt):
             self.ledger.release(round_num, attempt, self.store.digest(round_num))
         kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
-        if round_num not in kept:
+        if round_num not in kept and (kept or self.document):  # own loops need not write any
             record = self._bare_record(round_num, attempt, numbers.get("update_norm"))
             record |= decided_as_json(decided(numbers))
             json_lines.append(self.path / "rounds.jsonl", self._marked(record))

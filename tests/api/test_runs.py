@@ -31,7 +31,7 @@ class TestRun:
     @pytest.mark.slow
     def test_its_figures_are_those_of_the_folder(self, kept):
         told = json.loads((kept.path / "summary.json").read_text("utf-8"))
-        assert dict(kept.summary) == told and told["rounds"] == 3
+        assert dict(kept.summary) == {**told, "run_dir": str(kept.path)} and told["rounds"] == 3
         assert kept.epsilon.value == told["epsilon"] and kept.epsilon.delta == 0.01
         assert kept.options["bound.l2_clip_norm"] == 1.0 and kept.name == "dense"
         assert {name: a.shape for name, a in kept.params.items()} == {

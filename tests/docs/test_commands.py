@@ -166,7 +166,8 @@ def test_every_command_could_be_typed(subtests, monkeypatch):
 
 #: Options that make a run small, whatever a page says, and words that do so for other commands.
 SMALL = {"rounds": 2, "cohort": 6, "iterations": 10, "steps": 3, "passes": 1, "min-separation": 2,
-         "aggregate-start": 1, "users": 20, "seeds": 1}  # fmt: skip
+         "aggregate-start": 1, "users": 20, "seeds": 1, "delay-plain": 1,
+         "noise.restart": 1}  # fmt: skip
 SIZE = re.compile(rf"(?<![\w.-])({'|'.join(SMALL)})( ?= ?)[\d.]+")
 ADDED = {"audit": ("--trials", "200"), "tune": ("--mean", "2"),
          "encoder reduce": ("--dimensions", "4")}  # fmt: skip
@@ -196,6 +197,7 @@ PLACES = {
 
 def small(text: str) -> str:
     """Return a text with small numbers for the options that it sets."""
+    text = text.replace('"dp2-tags"', '"dp2-tags", delay-plain = 1')
     return SIZE.sub(lambda found: f"{found[1]}{found[2]}{SMALL[found[1]]}", text)
 
 

@@ -158,7 +158,9 @@ def test_the_page_is_short():
 
 
 @pytest.mark.slow
-def test_nodes_of_their_own_files_train_what_one_process_with_all_of_them_does(place, tmp_path):
+def test_nodes_of_their_own_files_train_what_one_process_with_all_of_them_does(
+    place, tmp_path, draws_of
+):
     place.roster()
     place.run(tmp_path / "run")
     found = fp.load(tmp_path / "run")
@@ -171,6 +173,7 @@ def test_nodes_of_their_own_files_train_what_one_process_with_all_of_them_does(p
             with closing(sqlite3.connect(place.data(node))) as db:
                 rows.writerows(db.execute("SELECT * FROM visits ORDER BY rowid"))
     (words,) = (c.words for c in COMMANDS if c.words[:2] == ("fedpriv", "run"))
+    draws_of(tmp_path / "run")
     place.simulate(words, together, tmp_path / "whole")
     whole = fp.load(tmp_path / "whole")
     assert all(np.array_equal(array, found.params[name]) for name, array in whole.params.items())

@@ -176,6 +176,7 @@ ELSEWHERE = {
     "start.file": "`test_a_start_from_a_file`",
     "start.which": "`test_a_start_from_a_file`",
     "start.without_privacy": "a permission, which a secure run asks for",
+    "start.brought_weights": "another one; `test_brought_weights.py`",
     "seed": OF_KEYS,
     "user bolt-on eval_every": ONE_RELEASE,
     "example bolt-on eval_every": ONE_RELEASE,

@@ -417,7 +417,7 @@ def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:
 
 def _over_public(measure: Measure, over: Difference, value: float) -> str:
     side, public = "below" if over.value < 0 else "above", figure(measure, value - over.value)
-    size = written_difference(measure, over.value)[1:]
+    size = written_difference(measure, over.value).lstrip("+-−")  # 0 has no sign
     interval = _interval_text(_ends(measure, over), over.seeds)
     return f"{size} {side} {PUBLIC_ONLY} ({public}; {interval})"
 

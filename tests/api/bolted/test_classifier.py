@@ -53,7 +53,7 @@ def data(seed, number=60, width=3, classes=2):
 
 
 @pytest.mark.slow
-def test_it_learns_and_is_a_classifier(kind):
+def test_it_learns_and_is_a_classifier(kind, one_root):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4000, 4))
     y = (x[:, 0] > 0).astype(int)

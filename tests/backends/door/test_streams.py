@@ -142,7 +142,8 @@ def rows_of(name, key, mode):
     template = {"w": toys.TASK.init_params(Key.simulation(3).fold("init"))["w"]}
     memory, found = made.privatizer.init(template, key), []
     for _ in range(ROWS):
-        drawn, memory = made.draw_row(memory, template, key)
+        row, memory = made.draw_row(memory, template, key)
+        (drawn,) = row._held
         assert isinstance(drawn, GridNoise) == (mode == "secure")
         found.append(drawn.numbers["w"] if isinstance(drawn, GridNoise) else drawn["w"])
     return found

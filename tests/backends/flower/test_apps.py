@@ -65,7 +65,9 @@ def test_each_side_opens_the_corpus_once_and_a_node_makes_one_trainer(made, depl
 
 
 @pytest.mark.slow
-def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_corpus, tmp_path):
+def test_parts_on_machines_of_their_own_train_what_the_whole_does(
+    deploy, tiny_corpus, tmp_path, draws_of
+):
     """The server's copy has nobody's sentences, a node's its own users' alone.
 
     The other run has the server's noise, which is of the server's copy, and everybody's sentences.
@@ -76,6 +78,7 @@ def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_c
     experiment = read_document(tmp_path / "run")
     chosen = load_experiment("adadps-tags").with_options(experiment["experiment"])
     everybody = build(chosen, Corpus.open(tiny_corpus))
+    draws_of(tmp_path / "run")
     start_run(
         chosen,
         "adadps-tags",
@@ -112,7 +115,9 @@ def test_a_deployments_noise_is_of_what_its_server_reads(deploy, tiny_corpus, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parted", [False, True], ids=["whole corpus", "parts"])
-def test_settings_and_the_returned_model_are_those_of_one_process(deploy, tmp_path, parted):
+def test_settings_and_the_returned_model_are_those_of_one_process(
+    deploy, tmp_path, parted, draws_of
+):
     """Bit for bit: what the server chose from the data's size, each release, and the selection.
 
     A node with a part of its own has no public text to choose by.
@@ -126,6 +131,7 @@ def test_settings_and_the_returned_model_are_those_of_one_process(deploy, tmp_pa
     deploy(out=tmp_path / "run", **given, **unset, **places)
     chosen = load_experiment("adadps-tags").with_options(given)
     everybody = build(chosen, corpus)
+    draws_of(tmp_path / "run")
     start_run(
         chosen,
         "adadps-tags",

@@ -135,7 +135,7 @@ class TestStart:
         assert any(part.startswith("Timing") for part in said.paragraphs(NO_EPSILON_COVERS))
 
     @pytest.mark.slow
-    def test_an_answer_that_comes_twice_is_added_once(self, grid, tmp_path):
+    def test_an_answer_that_comes_twice_is_added_once(self, grid, tmp_path, one_root):
         plain, _ = started(grid, existing_app(), tmp_path / "a")
         twice = {n + 1: lambda request, reply: [reply, reply] for n in range(NUM_NODES)}
         doubled, made = started(grid, existing_app(), tmp_path / "b", tamper=twice)
@@ -155,7 +155,7 @@ class TestStart:
         assert bool(strategy.counts) != secure
 
     @pytest.mark.slow
-    def test_sums_are_unweighted_and_metrics_are_dropped(self, grid, tmp_path):
+    def test_sums_are_unweighted_and_metrics_are_dropped(self, grid, tmp_path, one_root):
         plain, _ = started(grid, existing_app(), tmp_path / "a")
         heavy = {"num-examples": 10**6, "secret-loss": 123.25}
         found, _ = started(grid, existing_app(metrics=heavy), tmp_path / "b")
@@ -165,7 +165,7 @@ class TestStart:
         assert b"secret-loss" not in kept and b"123.25" not in kept
 
     @pytest.mark.slow
-    def test_a_node_that_sends_more_than_its_users_may_is_left_out(self, grid, tmp_path):
+    def test_a_node_that_sends_more_than_its_users_may_is_left_out(self, grid, tmp_path, one_root):
         def scaled(request, reply):
             content = RecordDict(dict(reply.content))
             (name,) = content["total"]
@@ -535,7 +535,7 @@ class TestExistingApp:
             lambda w: {},
         ],
     )
-    def test_a_user_whose_reply_is_no_params_contributes_zero_alone(self, grid, wrong):
+    def test_a_user_whose_reply_is_no_params_contributes_zero_alone(self, grid, wrong, one_root):
         app = fp.flower.UserLevelClientApp(users=hosted)
 
         @app.train()

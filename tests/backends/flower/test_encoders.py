@@ -110,9 +110,10 @@ class Place:
         return fp.load(self.root / name)
 
 
-def assert_equals_one_process(place, found):
+def assert_equals_one_process(place, found, draws_of):
     """The released params are, to the last bit, those of one process with all users' text."""
     assert verify_run(found.path).ok
+    draws_of(found.path)
     chosen = load_experiment(f"{place.file}:experiment")
     chosen = chosen.with_options(read_document(found.path)["experiment"])
     with place.on("alone"):
@@ -134,17 +135,19 @@ def assert_equals_one_process(place, found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["rows", "adapters"])
-def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(place, deploy, what):
+def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(
+    place, deploy, what, draws_of
+):
     """To the same bits: no row depends on which other texts were embedded with it."""
     if what == "adapters":
         place.file.write_text(ADAPTERS.format(encoder=place.encoder), "utf-8")
     place.embed(SERVER, *NODES)
-    assert_equals_one_process(place, place.run(deploy))
+    assert_equals_one_process(place, place.run(deploy), draws_of)
 
 
 @pytest.mark.slow
 @pytest.mark.flower
-def test_supernodes_with_their_own_text_and_weights_do_too(place, processes, flower):
+def test_supernodes_with_their_own_text_and_weights_do_too(place, processes, flower, draws_of):
     """Real processes on loopback, each with a cache of its own."""
     place.embed(SERVER, *NODES)
     caches, parts = place.root / "caches", place.root / "parts"
@@ -162,7 +165,7 @@ def test_supernodes_with_their_own_text_and_weights_do_too(place, processes, flo
         ),
     )
     assert (out / "summary.json").is_file(), log[-4000:]
-    assert_equals_one_process(place, fp.load(out))
+    assert_equals_one_process(place, fp.load(out), draws_of)
 
 
 @pytest.mark.slow

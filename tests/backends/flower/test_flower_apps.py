@@ -67,8 +67,9 @@ def test_they_train_and_keep_their_books(pages, stub, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys):
+def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys, draws_of):
     deploy(pages, stub, tmp_path / "run")
+    draws_of(tmp_path / "run")
     task, train = pages.task, partial(pages.client_app.train, config=TOLD)
     users = {user_id: task.examples_of([user_id]) for user_id in task.ROSTER}
     backend = SerialBackend(trainer=_FunctionTrainer(function=train), data=_GivenUsers(users=users))

@@ -62,7 +62,7 @@ def edit_manifest(directory, digest=True, **changes):
         (lambda d: (d / "manifest.json").unlink(), "not a prepared corpus"),
         (lambda d: (d / "manifest.json").write_text('{"format"'), "damaged"),
         (lambda d: edit_manifest(d, format="other"), "not the manifest"),
-        (lambda d: edit_manifest(d, version=3), "version 3"),
+        (lambda d: edit_manifest(d, version=99), "version 99"),
         (lambda d: edit_manifest(d, digest=False, synthetic=False), "edited"),
         (lambda d: (d / "words.txt").unlink(), "missing"),
         (lambda d: flip(d / "rosters" / "inside" / "by-sentence" / "labels.npy"), "checksum"),

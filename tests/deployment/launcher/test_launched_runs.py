@@ -121,7 +121,7 @@ def test_a_launched_run_equals_in_process(launched, corpus, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.flower
-def test_a_killed_fork_loses_its_message_only(launched, tmp_path, monkeypatch):
+def test_a_killed_fork_loses_its_message_only(launched, tmp_path, monkeypatch, draws_of):
     """The node's next message is answered, by a process that knows nothing of those before."""
     app = small_app.write_app(tmp_path / "app")
     (app / "client_app.py").write_text(CLIENT, "utf-8")
@@ -142,6 +142,7 @@ def test_a_killed_fork_loses_its_message_only(launched, tmp_path, monkeypatch):
     import small  # pyright: ignore[reportMissingImports]
 
     out, lost = tmp_path / "in-process", frozenset(small.ROSTER[0::2])
+    draws_of(run)
     small_app.in_process(small, out, 3, lambda number, user: number == 2 and user in lost)
     small_app.check_same_end(run, out, 3)
 

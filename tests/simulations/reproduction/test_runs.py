@@ -127,6 +127,7 @@ class TestIdentity:
                 "optimizer": "adam",
                 "preconditioner": "public-adam",
                 "bound": "normalise",
+                "warm-start-epochs": 1,
             }
         )
         of_parts = {

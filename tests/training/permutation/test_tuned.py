@@ -134,7 +134,7 @@ def test_parts_are_equal_and_do_not_meet_and_one_model_leaves():
 
 
 @pytest.mark.slow
-def test_one_example_moves_one_candidate_or_the_counts(monkeypatch):
+def test_one_example_moves_one_candidate_or_the_counts(monkeypatch, one_root):
     """Parallel composition, seen: with one example gone, what the program makes is as before but
     for one candidate, moved by at most its Δ, or but for counts, none by more than 1."""
     seen, real = [], PrivateChoice.perturbed

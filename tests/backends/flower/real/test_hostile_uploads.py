@@ -48,7 +48,7 @@ class Memory:
 @pytest.mark.slow
 @pytest.mark.flower
 def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
-    processes, flower, tmp_path, monkeypatch
+    processes, flower, tmp_path, monkeypatch, draws_of
 ):
     """Two honest SuperNodes, and one hostile node of each kind."""
     app = small_app.write_app(tmp_path / "app")
@@ -57,7 +57,6 @@ def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
 
     out, run = tmp_path / "in-process", tmp_path / "run"
     honest = {user for place, user in enumerate(small.ROSTER) if place % NODES < HONEST}
-    oracle = small_app.in_process(small, out, ROUNDS, lambda _, user: user not in honest)
     superlink = flower.start_nodes(HONEST, of=NODES)
     hostile = [
         HostileNode(
@@ -82,6 +81,8 @@ def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
         found = memory.stop()
     assert not [node.failed for node in hostile if node.failed], log[-4000:]
     assert len((run / "rounds.jsonl").read_text().splitlines()) == ROUNDS, log[-4000:]
+    draws_of(run)
+    oracle = small_app.in_process(small, out, ROUNDS, lambda _, user: user not in honest)
     seen = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
     took = [line["seconds"] for line in seen]
     counts = json.loads((tmp_path / "run.counts").read_text())

@@ -48,7 +48,8 @@ def test_a_killed_node_is_seen_and_a_stopped_run_goes_on(processes, flower, tiny
         flower.start(name, ["flwr", "run", ".", "--stream", "--run-config", given], cwd=app)
 
     def rounds():
-        return run_status(run).round_num if (run / "ledger.jsonl").is_file() else 0
+        ledger = run / "ledger.jsonl"
+        return run_status(run).round_num if ledger.is_file() and ledger.read_bytes() else 0
 
     def stop():
         """End the run by `flwr ls` and `flwr stop`, as the pages have them."""

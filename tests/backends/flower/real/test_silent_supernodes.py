@@ -15,7 +15,7 @@ ROUNDS, NODES = 5, 10
 @pytest.mark.slow
 @pytest.mark.flower
 def test_five_rounds_with_crashes_and_hangs_end_within_their_deadline(
-    processes, flower, tmp_path, monkeypatch
+    processes, flower, tmp_path, monkeypatch, draws_of
 ):
     """R6: each round is the one without the nodes that failed, to the last bit: same noise, same
     denominator. Nobody is waited for longer than the deadline and a tenth of it."""
@@ -23,11 +23,9 @@ def test_five_rounds_with_crashes_and_hangs_end_within_their_deadline(
     monkeypatch.syspath_prepend(str(app))
     import small  # pyright: ignore[reportMissingImports]
 
-    # First, so that what is compiled once is there before nodes are asked.
     out = tmp_path / "in-process"
     node_of = {user: place % NODES for place, user in enumerate(small.ROSTER)}
     gone = lambda number, user: bool(small.fault(number, node_of[user]))  # noqa: E731
-    oracle = small_app.in_process(small, out, ROUNDS, gone)
     flower.start_nodes(NODES)
     run, deadline = tmp_path / "run", small_app.measure_deadline(flower, app, tmp_path, least=30.0)
     log = flower.run(
@@ -35,6 +33,8 @@ def test_five_rounds_with_crashes_and_hangs_end_within_their_deadline(
     )
     assert len((run / "rounds.jsonl").read_text().splitlines()) == ROUNDS, log[-4000:]
 
+    draws_of(run)
+    oracle = small_app.in_process(small, out, ROUNDS, gone)
     seen = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
     took = [line["seconds"] for line in seen]
     print(f"seconds: {took}; users lost: {oracle.lost}")
