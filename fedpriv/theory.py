@@ -864,7 +864,8 @@ def _excess(
         ),
         assumes=assumes,
         notes=(
-            "the paper's slides name the excess risk without constants: these are derived here",
+            "the paper's slides name the excess risk without constants, and release the last "
+            "iterate: the average and the constants are of this derivation",
             _UNINFORMATIVE,
         ),
     )

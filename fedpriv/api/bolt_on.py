@@ -57,8 +57,8 @@ class Moved:
     Attributes:
         sensitivity: Δ₂ of L₀, the Lipschitz constant of the data term; what noise is made of.
         lipschitz: L₀.
-        paper_sensitivity: Δ₂ of L = L₀ + λR, as the literature states it: the regulariser is the
-            same in both runs and cancels where they differ, so that it is more than need be.
+        paper_sensitivity: Δ₂ of L = L₀ + λR, which is remembered of the literature: the regulariser
+            is the same in both runs and cancels where they differ, so that it is too much.
         paper_lipschitz: L; of R = 1/λ where there is no ball.
     """
 
@@ -69,7 +69,7 @@ class Moved:
 
     def __repr__(self) -> str:
         return (
-            f"Δ₂ = {self.sensitivity:.6g} (L₀ = {self.lipschitz:.4g}; of the paper's L = "
+            f"Δ₂ = {self.sensitivity:.6g} (L₀ = {self.lipschitz:.4g}; of L = L₀ + λR = "
             f"{self.paper_lipschitz:.4g} it would be {self.paper_sensitivity:.6g})"
         )
 

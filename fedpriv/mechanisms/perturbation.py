@@ -76,8 +76,8 @@ class Sphere(_Perturbing):
 
     Guarantees:
         * A release is ε-DP, with δ = 0: the noise has a density proportional to exp(-ε ‖κ‖₂ / Δ)
-          (Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 1; Wu et al. 2017, Section 2.1), as far
-          as floating point is real arithmetic.
+          (Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 1), as far as floating point is real
+          arithmetic.
     """
 
     epsilon: float

@@ -391,7 +391,7 @@ class MirrorDescent(Preconditioner):
     """PDA-DPMD in its first-order form: step along α_t g̃ + (1 - α_t) ĝ, α_t = cos(π t / 2T).
 
     Source: Amid et al., "Public Data-Assisted Mirror Descent for Private Model Training" (ICML
-    2022), section 4.
+    2022), as AdaDPS compares with it; α_t is of the code of AdaDPS's authors.
 
     Attributes:
         gradient: Of public examples.

@@ -20,8 +20,8 @@ probability moves by e^((n-1) ε') among n of them.
 References: Dwork and Roth (2014), Section 3.3; McKenna and Sheldon (2020), Algorithm 1; Ding et al.
 (2021), that permute-and-flip is report noisy max with exponential noise; Durfee and Rogers (2019)
 and Cesar and Rogers (2021), Lemma 3.2, on bounded range. For `PrivateChoice`, one of several
-perturbed models chosen by its mistakes: Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 3; Wu
-et al. (2017), Algorithm 3; McSherry and Talwar (2007).
+perturbed models chosen by its mistakes: Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 3;
+McSherry and Talwar (2007); as remembered Wu et al. (2017), whose talk names private tuning alone.
 """
 
 from __future__ import annotations

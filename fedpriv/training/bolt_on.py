@@ -13,8 +13,8 @@ on the last part, and one is released. It costs one ε, since each example is in
 candidate sees m/(l + 1) examples.
 
 References: Wu et al., "Bolt-on Differential Privacy for Scalable Stochastic Gradient Descent-based
-Analytics" (2017), Algorithms 1 to 3, for single examples; Chaudhuri, Monteleoni and Sarwate
-(2011) for the choice.
+Analytics" (2017), Algorithms 1 and 2, for single examples, of which the slides of a talk were read;
+Chaudhuri, Monteleoni and Sarwate (2011) for the choice, which Wu et al. have too, as remembered.
 """
 
 from __future__ import annotations

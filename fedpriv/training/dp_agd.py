@@ -11,9 +11,10 @@ that free (`fedpriv.privacy.plan`).
 Averaging estimates of prices ρ₁ and ρ₂ with weights ρ₁ and ρ₂ gives the estimate of price ρ₁ + ρ₂:
 Var = C² / 2(ρ₁ + ρ₂). The average is of all estimates of an iteration so far.
 
-References: Lee and Kifer, "Concentrated Differentially Private Gradient Descent with Adaptive
-per-Iteration Privacy Budget" (2018), Algorithms 1 and 2. Where its code departs (the noise's sign
-in the choice, an index that is off by one, gradients that are paid twice), this follows the text.
+Reference: Lee and Kifer, "Concentrated Differentially Private Gradient Descent with Adaptive
+per-Iteration Privacy Budget" (2018), of which a summary was read. Where the published code departs
+from it (the noise's sign in the choice, an index that is off by one, gradients that are paid
+twice), this follows the summary.
 
 `StepSizes` are the candidates of the line search; `LossesAlong` (of users) and `CentralLosses` (of
 single examples) compute their private losses; `AdaptiveDescent` is the algorithm.
@@ -62,8 +63,8 @@ class StepSizes:
         every: Iterations between adaptations; 0 never adapts.
         growth: Room above the largest that was chosen.
 
-    Reference: Lee and Kifer, "Concentrated Differentially Private Gradient Descent with Adaptive
-    per-Iteration Privacy Budget" (2018), Section 4.3.
+    Source: that there are such sizes, zero among them, is of Lee and Kifer (2018). How many, how
+    large and how they adapt is of the published code.
     """
 
     first: float = 2.0
@@ -309,7 +310,8 @@ class Prices:
     def of_paper(cls, *, epsilon: float, delta: float, splits: float = 60.0) -> Prices:
         """Return the published code's prices: ε/(2 splits) for a choice, the same for a Gaussian.
 
-        The choice is then dearer than the gradient by 2 ln(1.25/δ), 37 times at δ = 1e-8.
+        The paper's summary states none. The choice is then dearer than the gradient by
+        2 ln(1.25/δ), 37 times at δ = 1e-8.
         """
         each = positive_float("epsilon", epsilon) / (2.0 * positive_float("splits", splits))
         return cls(gradient=each**2 / (4.0 * math.log(1.25 / delta)), selection=0.5 * each**2)

@@ -43,16 +43,16 @@ example is, b examples a step. So after update t the distance is at most
 
 wherever in each pass the example stands; a permutation of its own for each pass is as good as one.
 That is of an example that is there or not, whose place in its batch is empty then; the batch is
-still divided by b. Replaced by another it is twice as far, which is what the literature states:
-2kLη/b for a constant step of a convex loss, and 2L/(γm) for min(1/β, 1/γt), *with no gain from b*:
-there are b times fewer updates, so that 1/γt is b times longer where it counts.
+still divided by b. Replaced by another it is twice as far, which for b = 1 is what Wu et al.
+state: 2kLη/b for a constant step of a convex loss, and 2L/(γm) for min(1/β, 1/γt), *with no gain
+from b*: there are b times fewer updates, so that 1/γt is b times longer where it counts.
 
 Projecting onto a convex set after each step brings no two points further apart. An average of
 iterates with weights that do not depend on data is at most as far as their distances' average.
 
 References: Wu et al., "Bolt-on Differential Privacy for Scalable Stochastic Gradient Descent-based
-Analytics" (2017), Algorithms 1 and 2, Lemmas 2 to 4, Corollaries 1 to 3; Hardt, Recht and Singer
-(2016).
+Analytics" (2017), Algorithms 1 and 2, of which the slides of a talk were read; its schedules
+between the two are remembered; Hardt, Recht and Singer (2016).
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ _SMALLER_NOISE = replace(
     key="autoencoder-0.75",
     title="MNIST auto-encoder, σ = 0.75",
     base=partial(mnist.experiment, "autoencoder", 0.75),
-    paper_epsilon="3.0 (remembered; recomputed 3.005 by RDP) at δ = 1/60,000 (stated)",
+    paper_epsilon="not stated in the text at hand; 3.0 is remembered (recomputed 3.005 by RDP) at "
+    "δ = 1/60,000 (stated)",
 )
 
 _Printed = Mapping[str, float | None]

@@ -509,7 +509,7 @@ def scs13(
 ) -> Method:
     """Return SCS13: every batch of disjoint ones is noised for ε/k, and costs are not added up.
 
-    The paper has one pass; of k passes each has ε/k. Its steps are η/√t.
+    The paper, as remembered, has one pass with steps η/√t; of k passes each has ε/k.
 
     Args:
         num_examples: m.
@@ -537,8 +537,8 @@ def strong_composition_sigma(
     ε₂ = min(1, ε₁/2q), and the classic Gaussian mechanism of it has σ = √(2 ln(1.25/δ₁))/ε₂.
 
     References: Bassily, Smith and Thakurta (2014), Section 2; Dwork, Rothblum and Vadhan (2010)
-    for the composition. Solved for ε₁ and for a given number of steps, as Wu et al. (2017) compare
-    with it; their batches are of a fixed size, and their neighbours differ by a replaced example.
+    for the composition. All of it is remembered. Solved for ε₁ and for a given number of
+    steps, as Wu et al. (2017) compare with it; their neighbours differ by a replaced example.
     """
     each = probability("delta", delta) / positive_int("steps", steps)
     spread = math.sqrt(2.0 * steps * math.log(1.0 / each))
@@ -565,8 +565,9 @@ def bst14(
 ) -> Method:
     """Return BST14 with a given number of passes: projected SGD with steps 2R/(G√t).
 
-    G² = L² + dσ²L²/b² bounds the mean square of a noised mean gradient. The published algorithm has
-    m² steps of one example; here the number of passes is given, as in Wu et al. (2017).
+    G² = L² + dσ²L²/b² bounds the mean square of a noised mean gradient. The published algorithm, as
+    remembered, has m² steps of one example; here the number of passes is given, as in Wu et al.
+    (2017).
 
     Args:
         num_examples: m.

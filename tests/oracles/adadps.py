@@ -15,7 +15,7 @@ def clip(v, C):
 
 
 def privatised(w, grad, groups, z, C, b, psi=lambda g: g):
-    """Return g̃ = (Σ clip(ψ(g_i)) + z) / b: Algorithm 1, lines 6 and 7."""
+    """Return g̃ = (Σ clip(ψ(g_i)) + z) / b, of Algorithm 1."""
     total = z
     for group in groups:
         total = total + clip(psi(grad(w, group)), C)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def rates(name, updates, *, m, beta=None, gamma=None, eta=None, c=0.5):
-    """Return η_1, η_2, ...: Algorithms 1 and 2, and Corollaries 2 and 3."""
+    """Return η_1, η_2, ...: Algorithms 1 and 2; the two in between are remembered."""
     t = np.arange(1, updates + 1)
     if name == "constant":
         return np.full(updates, eta)
@@ -60,13 +60,13 @@ def spherical_noise(direction, gamma_draw, sensitivity, epsilon):
 
 
 def tuning_probabilities(mistakes, epsilon):
-    """Return how likely Algorithm 3 releases each candidate: ∝ exp(-ε χ/2)."""
+    """Return how likely private tuning releases each candidate: ∝ exp(-ε χ/2)."""
     weights = np.exp(-0.5 * epsilon * (np.asarray(mistakes) - min(mistakes)))
     return weights / weights.sum()
 
 
 def random_projection(x, P):
-    """Return inputs in fewer dimensions, shortened to ‖x‖ ≤ 1 again (Section 4.2)."""
+    """Return inputs in fewer dimensions, shortened to ‖x‖ ≤ 1 again."""
     y = x @ P
     return y / np.maximum(1, np.linalg.norm(y, axis=1, keepdims=True))
 

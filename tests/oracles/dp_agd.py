@@ -26,7 +26,7 @@ def paper_prices(epsilon, delta, splits=60):
 
 
 def noisy_max(scores, exponentials, cap, epsilon):
-    """Return argmax of -Ω + Exp(C_obj / ε'): Algorithm 1, whose noise is added, for minimisation.
+    """Return argmax of -Ω + Exp(C_obj / ε'), whose noise is added and not taken away.
 
     Args:
         exponentials: Draws of mean 1, one a candidate.
@@ -35,7 +35,7 @@ def noisy_max(scores, exponentials, cap, epsilon):
 
 
 def average(old, rho, new, more):
-    """Return the estimate of price ρ + more of two estimates: Algorithm 2's GradAvg."""
+    """Return the estimate of price ρ + more of two estimates."""
     return (rho * old + more * new) / (rho + more)
 
 
@@ -73,7 +73,7 @@ def dp_agd(w, grad, loss, records, noise, choose, *, rho, prices, gamma, C, C_ob
     return iterates
 
 
-# -- comparators (Section 5) ------------------------------------------------------------------
+# -- comparators ------------------------------------------------------------------------------
 
 
 def descent(w, grad, records, *, alpha, steps, reg=0.0):

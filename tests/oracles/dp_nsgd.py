@@ -43,7 +43,7 @@ def train(w, grad, batches, noise, *, bound, eta, B, factors, adam=None):
 
 
 def sensitivity(bound, relation):
-    """Return how far one example moves the sum: replaced, twice its bound (equation 46)."""
+    """Return how far one example moves the sum: replaced (Definition 2.1), twice its bound."""
     return 2 * bound if relation == "replace-one" else bound
 
 

@@ -79,7 +79,7 @@ def adadps_tags() -> FederatedExperiment:
 
 
 def adadps_tags_paper() -> FederatedExperiment:
-    """AdaDPS near the setting of its paper: 20 of 400 users a round, σ = 0.3, δ = 1/400.
+    """AdaDPS near the setting of its Figure 6: 20 of 400 users a round, σ = 0.3, δ = 1/400.
 
     Accounted for what is run (ε is above 40), that protects no one: it is here to be compared with.
     The users are of the paper's text; σ and δ are of a script of its code, as are the split by
@@ -88,7 +88,7 @@ def adadps_tags_paper() -> FederatedExperiment:
     return replace(
         adadps_tags(),
         name="adadps-tags-paper",
-        description="AdaDPS near its paper's setting, whose little noise is no protection.",
+        description="AdaDPS with its paper's few users and its code's little noise: no protection.",
         task=TagPredictionTask(split="by-sentence", users=400),
         start=Fresh(),
         sampling=PoissonCohorts(cohort=20.0),

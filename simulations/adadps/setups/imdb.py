@@ -236,8 +236,8 @@ SETUP = Setup(
         },
     },
     paper_epsilon=(
-        "1.5 (remembered, not read; recomputed 1.51 by RDP with Poisson batches of examples, as "
-        "if micro-batches were examples) at δ = 1/25,000 (stated)"
+        "not stated in the text at hand; 1.5 is remembered (recomputed 1.51 by RDP with Poisson "
+        "batches of examples, as if micro-batches were examples) at δ = 1/25,000 (stated)"
     ),
     seconds=(11, 2),
     notes=paragraphs("adadps/notes/imdb.md"),

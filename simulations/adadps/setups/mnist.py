@@ -145,7 +145,8 @@ AUTOENCODER = Setup(
     rates={"paper": _AUTOENCODER_RATES, "right": _WIDER_RATES},
     clips={"plain": (0.05, 0.5), "adaptive": (0.01, 0.1), "preconditioned": (1.0,)},
     unbounded={"plain": 10.0},
-    paper_epsilon="1.6 (remembered; recomputed 1.594 by RDP) at δ = 1/60,000 (stated)",
+    paper_epsilon="not stated in the text at hand; 1.6 is remembered (recomputed 1.594 by RDP) at "
+    "δ = 1/60,000 (stated)",
     seconds=(4_000, 12),
     notes=(*_NOTES, *paragraphs("adadps/notes/autoencoder.md")),
 )

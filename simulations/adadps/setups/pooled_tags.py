@@ -141,8 +141,8 @@ SETUP = Setup(
     rates={"paper": _RATES, "right": _RATES},
     clips={"plain": (0.1, 0.5), "preconditioned": (1.0, 5.0)},
     paper_epsilon=(
-        "0.84 (remembered; 0.849 recomputed by RDP at 45 epochs) at δ = 1/240,000 (its code's; the "
-        "text's rule gives 1/246,092)"
+        "not stated in the text at hand; 0.84 is remembered (0.849 recomputed by RDP at 45 epochs) "
+        "at δ = 1/240,000 (its code's; the text's rule gives 1/246,092)"
     ),
     seconds=(2_000, 9),
     notes=paragraphs("adadps/notes/tags.md"),

@@ -2,7 +2,7 @@
 
 Column *as the paper ran it*: features as its text has them, micro-batches of 4, noise of σ C
 although one example moves the sum by 2 C, and the clip norms and learning rates of Table 5 where it
-gives them; what Table 5 does not have is searched.
+gives them. What Table 5 does not have is searched; ε_s and its place are of the authors' code.
 Column *as its code ran it*, where the authors' code has features that the text does not describe:
 the same with those features, of the methods of Table 5 and those given settings.
 Column *done right*: every example bounded alone, Poisson batches, and one grid for every method of

@@ -173,7 +173,7 @@ def test_noise_is_of_the_bound_and_the_statement_says_so(ends):
             assert np.mean(np.square(lengths)) == pytest.approx(square, abs=6 * error)
         said = repr(made)
         assert "simulated ε" in said and "replace-one" in said and "does NOT cover" in said
-        assert "permutation SGD that was stated" in said and "(L₀ = 1; of the paper's L = 2" in said
+        assert "permutation SGD that was stated" in said and "(L₀ = 1; of L = L₀ + λR = 2" in said
 
 
 def test_a_folder_keeps_the_books_and_is_read_again(tmp_path):

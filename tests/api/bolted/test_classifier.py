@@ -62,7 +62,7 @@ def test_it_learns_and_is_a_classifier(kind, one_root):
     assert (made.classifier.predict(x) == y).mean() > 0.85
     assert type(made.classifier) is kind and not hasattr(given, "coef_")
     assert np.array_equal(made.classifier.coef_, made.released.params["weights"])
-    assert "Δ₂ = " in str(made) and "paper's L = 2" in str(made) and "δ = 0" in str(made)
+    assert "Δ₂ = " in str(made) and "L₀ + λR = 2" in str(made) and "δ = 0" in str(made)
     sparser = fp.bolt_on_classifier(
         kind(**GOOD), sparse.csr_matrix(x) if kind is not stand_in.SGDClassifier else x, y,
         classes=(0, 1), target_epsilon=10.0,

@@ -1,0 +1,109 @@
+"""Pages on papers: names they link to are in the reference, and NumPy versions are all there."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+import shlex
+
+import pytest
+
+from tests.docs.command_checks import ROOT, check
+from tests.docs.shell_blocks import Command
+
+PAPERS = ROOT / "docs" / "papers"
+ORACLES = ROOT / "tests" / "oracles"
+PAGES = {path.name: path.read_text("utf-8") for path in sorted(PAPERS.glob("*.md"))}
+#: Oracles of the papers' algorithms, each of whose functions is on a page.
+SHOWN = ("adadps", "bolt_on", "dp_agd", "dp_nsgd", "recycling")
+ROLE = re.compile(r"\{py:\w+\}`(?:[^`<]*<)?~?([\w.]+)>?`")
+INCLUDE = re.compile(
+    r"```\{literalinclude\} (\S+)\n:language: python\n:pyobject: (\w+)\n```", re.MULTILINE
+)
+ENTRY = re.compile(r"^\.\. auto\w+:: ([\w.]+)$(?:\n   :members: ?(.*)$)?", re.MULTILINE)
+
+
+def functions(path):
+    """Functions of a module by name, as syntax trees."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def lines_of_code(path, node):
+    """Number of a function's lines, neither blank, nor a comment, nor of its docstring."""
+    body = node.body[ast.get_docstring(node) is not None :]
+    lines = path.read_text("utf-8").splitlines()
+    header = range(node.lineno, node.body[0].lineno)
+    code = [*header, *range(body[0].lineno, node.end_lineno + 1)]
+    stripped = [lines[number - 1].strip() for number in code]
+    return sum(bool(line) and not line.startswith("#") for line in stripped)
+
+
+@pytest.fixture(scope="module")
+def entries():
+    """Names of the reference pages, each with the members that are listed; None without any."""
+    text = "\n".join(p.read_text("utf-8") for p in (ROOT / "docs" / "reference").glob("*.md"))
+    return {found[1]: found[2] for found in ENTRY.finditer(text)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_name_that_a_page_links_to_is_in_the_reference(page, entries):
+    names = ROLE.findall(PAGES[page])
+    assert len(names) == PAGES[page].count("{py:")
+    for name in names:
+        pkgutil.resolve_name(name)
+        owner, _, member = name.rpartition(".")
+        members = entries.get(owner)
+        listed = members is not None and (not members or member in members.split(", "))
+        assert name in entries or listed, name
+
+
+def test_every_page_but_the_list_links_to_names():
+    assert [page for page, text in PAGES.items() if not ROLE.findall(text)] == ["index.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_includes_is_a_short_function(page):
+    assert len(INCLUDE.findall(PAGES[page])) == PAGES[page].count("{literalinclude}")
+    for address, name in INCLUDE.findall(PAGES[page]):
+        path = (PAPERS / address).resolve()
+        assert path.parent == ORACLES and name in functions(path), (address, name)
+        assert lines_of_code(path, functions(path)[name]) <= 30, (address, name)
+
+
+@pytest.mark.parametrize("oracle", SHOWN)
+def test_every_function_of_an_oracle_is_on_a_page(oracle):
+    shown = {
+        name
+        for text in PAGES.values()
+        for address, name in INCLUDE.findall(text)
+        if address.endswith(f"/{oracle}.py")
+    }
+    public = {name for name in functions(ORACLES / f"{oracle}.py") if not name.startswith("_")}
+    assert public - shown == set()
+
+
+def test_an_oracle_imports_nothing_of_fedpriv():
+    for path in ORACLES.glob("*.py"):
+        if path.name == "product.py" or path.name.startswith("test_"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [one.name for one in getattr(node, "names", ()) if isinstance(one, ast.alias)]
+            names.append(getattr(node, "module", None) or "")
+            assert not [name for name in names if name.startswith(("fedpriv", "simulations"))], path
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_a_page_could_be_typed(page):
+    """Of the last section's table each row names what comes after `fedpriv reproduce`."""
+    table = PAGES[page].partition("## Tables and figures\n")[2]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    asked = [
+        ("fedpriv", "reproduce", name) for row in rows for name in re.findall("`(.+?)`", row[1])
+    ]
+    said = re.findall(r"`fedpriv (.+?)`", PAGES[page])
+    asked += [("fedpriv", *shlex.split(text)) for text in said]
+    assert asked or page == "index.md"
+    for words in asked:
+        check(Command(words))
