@@ -5,11 +5,12 @@ Every test of this folder reaches fedpriv through this module alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from scipy import sparse
 from torch import nn
 
 import fedpriv
+from fedpriv import theory as theories
 from fedpriv.checkpoints import aggregates
 from fedpriv.checkpoints.uncertainty import uncertainty
 from fedpriv.datasets.projection import GaussianProjection
@@ -25,8 +27,11 @@ from fedpriv.experiments.agd import CentralDescent, FederatedDescent
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms import Normalise, SideInformation, selection
-from fedpriv.mechanisms.perturbation import Sphere
+from fedpriv.mechanisms import Clip, Normalise, SideInformation, selection, side_information
+from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
+from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
+from fedpriv.mechanisms.perturbation import ObjectiveNoise, Sphere
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import rho_bs16
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
@@ -35,29 +40,41 @@ from fedpriv.runs.door import RunDoor
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.adaptive_clipping import CLIP
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum
-from fedpriv.training.per_example.linear import SoftmaxGradients
-from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, softmax_constants
-
-Tensors = Mapping[str, np.ndarray]
-FEATURES, CLASSES = 4, 3
-
+from fedpriv.training.per_example.linear import SoftmaxGradients, logistic_residual
+from fedpriv.training.periodic_shift import Shift
+from fedpriv.training.permutation_sgd import (
+    Constants,
+    Passes,
+    PermutationSgd,
+    StepSchedule,
+    logistic_constants,
+    softmax_constants,
+)
+from simulations.adadps import toy as adadps_toy
+from simulations.linear_models import comparators
+from tests.oracles.problems import (  # noqa: F401 - tests have them from here
+    CLASSES,
+    FEATURES,
+    PUBLIC,
+    SCALE,
+    TRAIN,
+    USERS,
+    Tensors,
+    examples,
+    flat,
+    gradient,
+    gradient_of,
+    loss,
+    of_example,
+    of_shortened,
+    of_user,
+    users_gradient,
+)
 
 # -- small problems: softmax regression by user and by example --------------------------------
-
-
-def examples(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs of unequal scales, and labels that depend on them; float32 and int64."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(number, FEATURES)) * [3.0, 1.0, 0.3, 0.05]
-    return x.astype(np.float32), (rng.random(number) * CLASSES + x[:, 0]).astype(int) % CLASSES
-
-
-USERS = {f"u{n}": examples(size, n) for n, size in enumerate([3, 7, 1, 10, 5])}
-TRAIN, PUBLIC = examples(40, 20), examples(12, 21)
-SCALE = np.array([4.0, 1.0, 0.5, 0.1])
-"""A of each feature, as side information."""
 
 
 class Users(ModuleTask):
@@ -96,6 +113,13 @@ def examples_task() -> CentralTask:
         measure=lambda params: None,
         public=SoftmaxGradients(sparse.csr_matrix(public_x), public_y, CLASSES),
         num_public=len(public_y),
+        side={
+            "given": lambda: SideInformation(
+                multiplier={"kernel": (1.0 / SCALE[:, None]).astype(np.float32)},
+                source="public",
+                description="given",
+            )
+        },
         synthetic=True,
         data_sha256=lambda: {"private": "forty"},
     )
@@ -118,6 +142,42 @@ def by_example(method: str = "averaging", **options: Any) -> Any:
         name="oracle", description="", task=lambda experiment: examples_task(), delta=1e-3
     )
     return base.with_options(options)
+
+
+def comparator(method: str, **given: Any) -> Any:
+    """A comparator of linear models on the forty examples, of whose gradients C is 0.7."""
+    task = examples_task()
+    made = getattr(comparators, method)(
+        num_examples=task.num_train, bound=Clip(l2_clip_norm=0.7), **given
+    )
+    trainer = CentralSum(gradients=task.train, num_examples=task.num_train)
+    return _running(task, made, trainer, task.init_params)
+
+
+def perturbed_objective(**given: Any) -> Any:
+    """Objective perturbation of logistic regression on the forty examples, class 0 or not."""
+    constants = logistic_constants()
+    made = comparators.objective_perturbation(
+        num_examples=len(TRAIN[1]), num_params=FEATURES + 1, constants=constants, **given
+    )
+    once = comparators.full_descent(num_examples=len(TRAIN[1]), steps=1, rate=0.01)
+    sgd = PermutationSgd(x=TRAIN[0], y=(TRAIN[1] == 0).astype(np.int64), name="weight",
+                         residual=logistic_residual, constants=constants, passes=once)  # fmt: skip
+    trainer = comparators.PerturbedMinimum(
+        sgd=sgd, strength=made.algorithm.strength, tolerance=made.algorithm.tolerance
+    )
+    start = {"weight": np.zeros(FEATURES, np.float32), "bias": np.zeros(1, np.float32)}
+    return _running(examples_task(), made, trainer, lambda key: start)
+
+
+def _running(task: Any, made: Any, trainer: Any, init_params: Any) -> Any:
+    return SimpleNamespace(dropout_rate=0.0, task=task, plan=made.plan, plan_sha256="",
+                           algorithm=made.algorithm, trainer=trainer, init_params=init_params,
+                           experiment=None)  # fmt: skip
+
+
+def _built(experiment: Any) -> Any:
+    return experiment if isinstance(experiment, SimpleNamespace) else build(experiment)
 
 
 # -- runs -------------------------------------------------------------------------------------
@@ -158,8 +218,9 @@ def recorded(round_: Round) -> Iterator[None]:
     chosen: list[np.ndarray] = []
     cohort, draw, choose = RunDoor._cohort, Mechanism.draw_row, Schedule.choose
     steps, groups = Schedule.steps, CentralSum._groups
-    gradient = SoftmaxGradients.gradient
+    looked = SoftmaxGradients.gradient
     scores, choose_index, orders = selection._scores, selection.choose, Passes.orders
+    term = ObjectiveNoise.linear_term
 
     def noted_cohort(self: Any, *given: Any) -> Any:
         round_.cohort = cohort(self, *given)
@@ -203,7 +264,12 @@ def recorded(round_: Round) -> Iterator[None]:
 
     def noted_gradient(self: Any, params: Any, index: Any, key: Any = None) -> Any:
         round_.public.append(np.array(index))
-        return gradient(self, params, index, key)
+        return looked(self, params, index, key)
+
+    def noted_term(self: Any, **given: Any) -> Any:
+        found = term(self, **given)
+        round_.draws.append({name: np.array(array, float) for name, array in found.items()})
+        return found
 
     with ExitStack() as stack:
         for owner, name, new in (
@@ -211,7 +277,7 @@ def recorded(round_: Round) -> Iterator[None]:
             (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
             (selection, "_scores", noted_scores), (selection, "choose", noted_index),
-            (Passes, "orders", noted_orders),
+            (Passes, "orders", noted_orders), (ObjectiveNoise, "linear_term", noted_term),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, new))
         yield
@@ -219,7 +285,7 @@ def recorded(round_: Round) -> Iterator[None]:
 
 def play(experiment: Any, seed: int = 0) -> tuple[dict[str, np.ndarray], list[Round]]:
     """Run an experiment in memory; return its params before round 1, and its rounds."""
-    made, key, played = build(experiment), Key.simulation(seed), []
+    made, key, played = _built(experiment), Key.simulation(seed), []
     start = {n: np.array(a, float) for n, a in made.init_params(key.fold("init")).items()}
     steps = rounds(made, serial(made.experiment, made), key, eval_every=10**9)
     while True:
@@ -234,72 +300,7 @@ def play(experiment: Any, seed: int = 0) -> tuple[dict[str, np.ndarray], list[Ro
         played[-1].result = {n: np.array(a, float) for n, a in result.items()}
 
 
-# -- the same problems for NumPy: one flat vector, and gradients of it -------------------------
-
-
-def flat(tensors: Tensors) -> np.ndarray:
-    """All tensors as one vector: the bias last, and classes by features before it."""
-    weight = tensors["weight"] if "weight" in tensors else tensors["kernel"].T
-    return np.concatenate([np.ravel(weight), np.ravel(tensors["bias"])])
-
-
-def gradient(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Mean gradient of softmax cross-entropy at one vector of weights and biases."""
-    weight, bias = w[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), w[CLASSES * FEATURES :]
-    logits = x @ weight.T + bias
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    shares[np.arange(len(y)), y] -= 1.0
-    return np.concatenate([(shares.T @ x).ravel(), shares.sum(axis=0)]) / len(y)
-
-
-def loss(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
-    """Mean softmax cross-entropy at one vector of weights and biases."""
-    weight, bias = w[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), w[CLASSES * FEATURES :]
-    logits = x @ weight.T + bias
-    most = logits.max(axis=1)
-    own = np.log(np.exp(logits - most[:, None]).sum(axis=1)) + most - logits[np.arange(len(y)), y]
-    return float(own.mean())
-
-
-def gradient_of(examples: tuple[np.ndarray, np.ndarray]) -> Any:
-    """From a vector and positions to the mean gradient of these examples."""
-    x, y = np.asarray(examples[0], float), np.asarray(examples[1])
-
-    def grad(w: np.ndarray, index: Any) -> np.ndarray:
-        chosen = np.atleast_1d(np.asarray(index, int))
-        return gradient(x[chosen], y[chosen], w)
-
-    return grad
-
-
-def of_shortened(w: np.ndarray, row: int) -> np.ndarray:
-    """Gradient of one example whose input, with a constant 1, is shortened to length 1."""
-    x, label = np.append(TRAIN[0][row].astype(float), 1.0), TRAIN[1][row]
-    x /= max(1.0, np.linalg.norm(x))
-    cut = CLASSES * FEATURES
-    logits = np.column_stack([w[:cut].reshape(CLASSES, FEATURES), w[cut:]]) @ x
-    shares = np.exp(logits - logits.max())
-    shares /= shares.sum()
-    shares[label] -= 1.0
-    own = np.outer(shares, x)
-    return np.concatenate([own[:, :-1].ravel(), own[:, -1]])
-
-
-def of_user(function: Any, w: np.ndarray, user: str) -> Any:
-    """`gradient` or `loss` of all examples of a user."""
-    return function(np.asarray(USERS[user][0], float), USERS[user][1], w)
-
-
-def of_example(function: Any, w: np.ndarray, row: int) -> Any:
-    """The same of one example."""
-    return function(np.asarray(TRAIN[0][[row]], float), TRAIN[1][[row]], w)
-
-
-def users_gradient(w: np.ndarray, batch: tuple[str, np.ndarray]) -> np.ndarray:
-    """Mean gradient of a batch, which is a user and positions among its examples."""
-    user, index = batch
-    return gradient_of(USERS[user])(w, index)
+# -- what a run drew, for NumPy -----------------------------------------------------------------
 
 
 def cohorts_of(played: Sequence[Round]) -> list[list[list[tuple[str, np.ndarray]]]]:
@@ -312,6 +313,11 @@ def cohorts_of(played: Sequence[Round]) -> list[list[list[tuple[str, np.ndarray]
 def noise_of(played: Sequence[Round]) -> list[np.ndarray]:
     """What was added to each round's sum of updates; on a sum of gradients it counts negatively."""
     return [flat(one.draws[-1]) for one in played]
+
+
+def counts_of(played: Sequence[Round]) -> list[float]:
+    """What was added to each round's sum of ± h, of adaptive clipping."""
+    return [float(one.draws[-1][CLIP][0]) for one in played]
 
 
 def groups_of(played: Sequence[Round]) -> list[list[np.ndarray]]:
@@ -408,7 +414,7 @@ def normalised(value: float, regulariser: float) -> float:
 
 def priced_sigma(experiment: Any) -> float:
     """Deviation over sensitivity that the accountant prices a round's noise by."""
-    plan = build(experiment).plan
+    plan = _built(experiment).plan
     return plan.event.noise_multiplier / plan.relation.moved
 
 
@@ -421,3 +427,92 @@ def uncertainty_of(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean, half-width at 95 %, and the variance of the mean."""
     found = uncertainty(values)
     return float(found.mean), float(found.half_width), float(found.variance / len(values))
+
+
+def sensitivity_of(experiment: Any) -> float:
+    """How far the mechanism says that one neighbour moves a round's sum."""
+    return _built(experiment).plan.live_mechanism.sensitivity
+
+
+def epsilon_of(experiment: Any) -> float:
+    """ε of the whole plan."""
+    return _built(experiment).plan.total().value
+
+
+def grouped_sum(w: np.ndarray, cohort: Sequence[int], *, groups: int, C: float, seed: int) -> Any:
+    """Sum over a cohort in so many micro-batches, each clipped to C."""
+    task = examples_task()
+    trainer = CentralSum(gradients=task.train, num_examples=task.num_train, num_groups=groups)
+    cut = CLASSES * FEATURES
+    params = {"kernel": w[:cut].reshape(CLASSES, FEATURES).T, "bias": w[cut:]}
+    return flat(trainer.partial_sum(
+        params={name: array.astype(np.float32) for name, array in params.items()},
+        bound=Clip(l2_clip_norm=C), user_ids=[str(i) for i in cohort], key=Key.simulation(seed),
+    ).total)  # fmt: skip
+
+
+def toy(method: str, steps: int) -> tuple[Any, list[Any], list[np.ndarray], list[np.ndarray]]:
+    """The toy of AdaDPS: its data, and of a run's steps params before, batches and noise."""
+    data, one, params, batches = adadps_toy.toy(), Round(), [], []
+    partial_sum = CentralSum.partial_sum
+
+    def noted(self: Any, **request: Any) -> Any:
+        params.append(np.array(request["params"]["weight"], float))
+        batches.append(np.array([int(i) for i in request["user_ids"]]))
+        return partial_sum(self, **request)
+
+    with recorded(one), patch.object(CentralSum, "partial_sum", noted):
+        adadps_toy.train(adadps_toy.METHODS[method], data, 123, steps=steps)
+    return data, params, batches, [draw["weight"] for draw in one.draws]
+
+
+_STRATEGIES = {"tree": BinaryTree, "banded": Banded, "blt": Buffered}
+
+
+def correlated_sensitivity(kind: str, rows: int, apart: int, most: int, **numbers: Any) -> float:
+    """How far one user moves C x, who has so many rows at most, so far apart at least."""
+    limit = Participation(most=most, min_separation=apart, num_rows=rows)
+    return _STRATEGIES[kind](num_rows=rows, **numbers).sensitivity(limit)
+
+
+def correlated_rows(kind: str, rows: int, **numbers: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Standard normals in the order in which they were drawn, and the rows made of them."""
+    strategy, rng = _STRATEGIES[kind](num_rows=rows, **numbers), np.random.default_rng(0)
+    key, drawn, made = Key.simulation(0), [], []
+
+    def fresh(own: Key) -> dict[str, np.ndarray]:
+        drawn.append(rng.normal(size=3).astype(np.float32))
+        return {"w": drawn[-1].copy()}
+
+    memory = strategy.init({"w": np.zeros(3, np.float32)})
+    for _ in range(rows):
+        row, memory = strategy.next(memory, key, fresh)
+        made.append(row["w"].copy())
+    return np.array(drawn, float), np.array(made, float)
+
+
+def shares(kind: str, period: int, number: int) -> list[float]:
+    """Share of questions in rounds of a shift that is periodic."""
+    return [Shift(kind=kind, period=period).share(t) for t in range(1, number + 1)]
+
+
+def multiplier(rule: str, *counts: Any, **given: Any) -> np.ndarray:
+    """1/A of words by a rule: "rank", "frequency", "tf_idf" or "tf_idf_mass"."""
+    return getattr(side_information, f"{rule}_multiplier")(*counts, **given)
+
+
+def theory(formula: str, **given: Any) -> dict[str, float]:
+    """Numbers of a bound that `fedpriv theory` states, by name."""
+    return {v.name: v.number for v in theories.FORMULAS[formula](**given).values}
+
+
+def worst_drift(norm: float, deviation: float, **scaling: Any) -> float:
+    """Least mean of bounded gradients along their true mean, over laws that deviate so far."""
+    return theories.worst_drift(norm, deviation, **scaling)
+
+
+def strong_composition_sigma(epsilon: float, delta: float, q: float, steps: int) -> float:
+    """σ of each step of BST14 as its proof has it."""
+    return comparators.strong_composition_sigma(
+        epsilon=epsilon, delta=delta, sampling_prob=q, steps=steps
+    )
