@@ -147,6 +147,21 @@ def server_adam(mean, memory, *, alpha, betas=(0.9, 0.999), eps=1e-8):
     return step, (t, m, v)
 
 
+def toy(uniform, errors):
+    """Return x, y and A of Section 4.1: frequent features hardly matter, rare ones do.
+
+    One feature in ten is there nine times in ten and weighs 0.01, the others once in a hundred
+    and 1. The numbers are of the authors' code: the text at hand has lost them.
+
+    Args:
+        uniform: (examples, features), of [0, 1).
+        errors: Of the labels, one an example.
+    """
+    frequent = np.arange(uniform.shape[1]) < uniform.shape[1] // 10
+    x = (uniform >= 1 - np.where(frequent, 0.9, 0.01)).astype(float)
+    return x, x @ np.where(frequent, 0.01, 1.0) + errors, np.where(frequent, 1.0, 0.01)
+
+
 def scale_then_privatise(w, updates_of, noise, *, C, m, server, beta=0.9, eps=1e-3):
     """A of past releases, of mean square 1, taken back after the noise (Ganesh et al. 2025).
 
@@ -202,6 +217,21 @@ def tf_idf(counts, containing, documents, *, gain, floor=1e-3):
     idf = np.log10(documents / np.maximum(containing, 0.1))
     weight = counts * np.maximum(idf, 0.0)
     return gain * np.maximum(weight / weight.max(), floor)
+
+
+def magnitude(features, *, cap):
+    """Return 1/A, A proportional to mean |x|: of TF-IDF features as Section 4 has it.
+
+    Args:
+        features: x, (examples, features).
+    """
+    mean = np.mean(np.abs(features), axis=0)
+    return np.minimum(cap, mean.max() / np.maximum(mean, 1e-300))
+
+
+def tf_idf_mass(counts, containing, documents):
+    """Return 1/A = 10 Σ TF-IDF, A inversely proportional to it, as the authors' code has it."""
+    return 10 * (counts * np.log10(documents / np.maximum(containing, 0.1)) + 1e-10)
 
 
 def rank(words, *, top, gain):

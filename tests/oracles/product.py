@@ -21,7 +21,7 @@ from torch import nn
 import fedpriv
 from fedpriv import theory as theories
 from fedpriv.checkpoints import aggregates
-from fedpriv.checkpoints.uncertainty import uncertainty
+from fedpriv.checkpoints.uncertainty import uncertainty, variance_ratio  # noqa: F401 - as it is
 from fedpriv.datasets.projection import GaussianProjection
 from fedpriv.experiments.agd import CentralDescent, FederatedDescent
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
@@ -40,6 +40,7 @@ from fedpriv.runs.door import RunDoor
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.theory import worst_drift  # noqa: F401 - as it is
 from fedpriv.training.adaptive_clipping import CLIP
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum
@@ -55,6 +56,7 @@ from fedpriv.training.permutation_sgd import (
 )
 from simulations.adadps import toy as adadps_toy
 from simulations.linear_models import comparators
+from simulations.linear_models.comparators import strong_composition_sigma  # noqa: F401 - as it is
 from tests.oracles.problems import (  # noqa: F401 - tests have them from here
     CLASSES,
     FEATURES,
@@ -504,15 +506,3 @@ def multiplier(rule: str, *counts: Any, **given: Any) -> np.ndarray:
 def theory(formula: str, **given: Any) -> dict[str, float]:
     """Numbers of a bound that `fedpriv theory` states, by name."""
     return {v.name: v.number for v in theories.FORMULAS[formula](**given).values}
-
-
-def worst_drift(norm: float, deviation: float, **scaling: Any) -> float:
-    """Least mean of bounded gradients along their true mean, over laws that deviate so far."""
-    return theories.worst_drift(norm, deviation, **scaling)
-
-
-def strong_composition_sigma(epsilon: float, delta: float, q: float, steps: int) -> float:
-    """σ of each step of BST14 as its proof has it."""
-    return comparators.strong_composition_sigma(
-        epsilon=epsilon, delta=delta, sampling_prob=q, steps=steps
-    )
