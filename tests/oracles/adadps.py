@@ -109,11 +109,13 @@ def warm_start(w, public_grad, public, *, alpha):
 def federated(w, grad, cohorts, noise, *, A, where, C, eta, m, server, normalise=None):
     """Algorithm 3 (`where` "local"), and with the whole update divided (6.2: "update", "both").
 
-    With A = 1 DP-FedAvg; DP-FedAdam and momentum by the server's rule; DP-NormFedAvg with
-    `normalise` r. A cohort is a list of users, a user the list of its local batches, all epochs.
+    "scale-then-privatise" multiplies the released mean by A again (not of the paper). With A = 1
+    DP-FedAvg; DP-FedAdam and momentum by the server's rule; DP-NormFedAvg with `normalise` r. A
+    cohort is a list of users, a user the list of its local batches, all epochs.
     """
     local = A if where in ("local", "both") else 1.0
-    whole = A if where in ("update", "both") else 1.0
+    back = A if where == "scale-then-privatise" else 1.0
+    whole = A if where in ("update", "both") else back
     iterates, memory = [], None
     for users, z in zip(cohorts, noise, strict=True):
         total = z
@@ -126,7 +128,7 @@ def federated(w, grad, cohorts, noise, *, A, where, C, eta, m, server, normalise
                 total = total + clip(delta, C)
             else:
                 total = total + C * delta / (normalise + np.linalg.norm(delta))
-        step, memory = server(total / m, memory)
+        step, memory = server(back * total / m, memory)
         w = w + step
         iterates.append(w)
     return iterates

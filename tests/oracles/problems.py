@@ -1,11 +1,13 @@
-"""Small problems, of five unequal users and of forty examples, in plain NumPy: data and gradients.
+"""Small problems, of five unequal users and of forty examples, in plain NumPy.
+
+Data, gradients, and how closely a run is to follow what is computed of them.
 
 Softmax regression; a model is one flat vector, classes by features and then a bias for each class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,3 +92,27 @@ def users_gradient(w: np.ndarray, batch: tuple[str, np.ndarray]) -> np.ndarray:
     """Mean gradient of a batch, which is a user and positions among its examples."""
     user, index = batch
     return gradient_of(USERS[user])(w, index)
+
+
+# -- what a run released, against NumPy -----------------------------------------------------------
+
+
+def check(played: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
+    """Every round's params, to a part in a million."""
+    assert len(played) == len(expected)
+    for one, w in zip(played, expected, strict=True):
+        assert np.linalg.norm(flat(one.params) - w) <= 1e-6 * np.linalg.norm(w)
+
+
+def check_results(played: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
+    """What each round would return, to a part in a million."""
+    for one, w in zip(played, expected, strict=True):
+        assert np.linalg.norm(flat(one.result) - w) <= 1e-6 * np.linalg.norm(w)
+
+
+def check_scores(played: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
+    """The sums that each choice was made of, to a part in a million."""
+    seen = [scores for one in played for scores in one.scores]
+    assert len(seen) == len(expected)
+    for scores, omega in zip(seen, expected, strict=True):
+        np.testing.assert_allclose(scores, omega, rtol=1e-6)

@@ -65,6 +65,9 @@ from tests.oracles.problems import (  # noqa: F401 - tests have them from here
     TRAIN,
     USERS,
     Tensors,
+    check,
+    check_results,
+    check_scores,
     examples,
     flat,
     gradient,
@@ -79,15 +82,17 @@ from tests.oracles.problems import (  # noqa: F401 - tests have them from here
 # -- small problems: softmax regression by user and by example --------------------------------
 
 
+def given(multiplier: Tensors) -> SideInformation:
+    """Side information that needs no counting."""
+    multiplier = {name: array.astype(np.float32) for name, array in multiplier.items()}
+    return SideInformation(multiplier=multiplier, source="public", description="given")
+
+
 class Users(ModuleTask):
     """Five users of a linear layer, with side information on its features."""
 
     def side_information(self) -> SideInformation:
-        return SideInformation(
-            multiplier={"weight": np.tile(1.0 / SCALE, (CLASSES, 1)).astype(np.float32)},
-            source="public",
-            description="given",
-        )
+        return given({"weight": np.tile(1.0 / SCALE, (CLASSES, 1))})
 
     def constants(self, *, regulariser: float) -> Constants:
         longest = max(np.linalg.norm(x, axis=1).max() for x, _ in USERS.values())
@@ -115,13 +120,7 @@ def examples_task() -> CentralTask:
         measure=lambda params: None,
         public=SoftmaxGradients(sparse.csr_matrix(public_x), public_y, CLASSES),
         num_public=len(public_y),
-        side={
-            "given": lambda: SideInformation(
-                multiplier={"kernel": (1.0 / SCALE[:, None]).astype(np.float32)},
-                source="public",
-                description="given",
-            )
-        },
+        side={"given": lambda: given({"kernel": 1.0 / SCALE[:, None]})},
         synthetic=True,
         data_sha256=lambda: {"private": "forty"},
     )
@@ -165,9 +164,8 @@ def perturbed_objective(**given: Any) -> Any:
     once = comparators.full_descent(num_examples=len(TRAIN[1]), steps=1, rate=0.01)
     sgd = PermutationSgd(x=TRAIN[0], y=(TRAIN[1] == 0).astype(np.int64), name="weight",
                          residual=logistic_residual, constants=constants, passes=once)  # fmt: skip
-    trainer = comparators.PerturbedMinimum(
-        sgd=sgd, strength=made.algorithm.strength, tolerance=made.algorithm.tolerance
-    )
+    found = {"strength": made.algorithm.strength, "tolerance": made.algorithm.tolerance}
+    trainer = comparators.PerturbedMinimum(sgd=sgd, **found)
     start = {"weight": np.zeros(FEATURES, np.float32), "bias": np.zeros(1, np.float32)}
     return _running(examples_task(), made, trainer, lambda key: start)
 
@@ -193,6 +191,7 @@ class Round:
         cohort: Ids of users, or positions of examples.
         batches: By user, the positions of each local step's examples among its own.
         draws: What was added to the sum; several where one sum is answered more than once.
+        term: What was added to the objective.
         scores: The sums that each noisy choice was made of.
         chosen: The index of each choice.
         orders: Of each pass over all.
@@ -205,6 +204,7 @@ class Round:
     cohort: Sequence[Any] = ()
     batches: dict[Any, list[np.ndarray]] = field(default_factory=dict)
     draws: list[dict[str, np.ndarray]] = field(default_factory=list)
+    term: dict[str, np.ndarray] = field(default_factory=dict)
     scores: list[np.ndarray] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
     orders: Sequence[np.ndarray] = ()
@@ -270,7 +270,7 @@ def recorded(round_: Round) -> Iterator[None]:
 
     def noted_term(self: Any, **given: Any) -> Any:
         found = term(self, **given)
-        round_.draws.append({name: np.array(array, float) for name, array in found.items()})
+        round_.term = {name: np.array(array, float) for name, array in found.items()}
         return found
 
     with ExitStack() as stack:
@@ -325,27 +325,6 @@ def counts_of(played: Sequence[Round]) -> list[float]:
 def groups_of(played: Sequence[Round]) -> list[list[np.ndarray]]:
     """Of each round the groups of examples that were bounded as one."""
     return [one.groups or [np.array([int(example)]) for example in one.cohort] for one in played]
-
-
-def check(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
-    """Every round's params, to a part in a million."""
-    assert len(played) == len(expected)
-    for one, w in zip(played, expected, strict=True):
-        assert np.linalg.norm(flat(one.params) - w) <= 1e-6 * np.linalg.norm(w)
-
-
-def check_results(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
-    """What each round would return, to a part in a million."""
-    for one, w in zip(played, expected, strict=True):
-        assert np.linalg.norm(flat(one.result) - w) <= 1e-6 * np.linalg.norm(w)
-
-
-def check_scores(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
-    """The sums that each choice was made of, to a part in a million."""
-    seen = [scores for one in played for scores in one.scores]
-    assert len(seen) == len(expected)
-    for scores, omega in zip(seen, expected, strict=True):
-        np.testing.assert_allclose(scores, omega, rtol=1e-6)
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -434,6 +413,12 @@ def uncertainty_of(values: Sequence[float]) -> tuple[float, float, float]:
 def sensitivity_of(experiment: Any) -> float:
     """How far the mechanism says that one neighbour moves a round's sum."""
     return _built(experiment).plan.live_mechanism.sensitivity
+
+
+def prices_of(experiment: Any) -> tuple[float, float]:
+    """ρ of DP-AGD's noisy gradient and of its choice, at the start."""
+    prices = _built(experiment).algorithm.prices
+    return prices.gradient, prices.selection
 
 
 def epsilon_of(experiment: Any) -> float:

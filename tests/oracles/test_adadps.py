@@ -29,7 +29,7 @@ def federated(start, played, **changes):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("where", ["none", "local", "update", "both"])
+@pytest.mark.parametrize("where", ["none", "local", "update", "both", "scale-then-privatise"])
 @pytest.mark.parametrize("server", ["sgd", "ema-momentum"])
 def test_federated(where, server):
     side = {} if where == "none" else {"side_information": "own"}

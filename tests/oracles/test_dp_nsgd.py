@@ -22,14 +22,14 @@ GRAD = partial(product.of_example, product.gradient)
 def test_steps(bound, optimizer, schedule):
     options, bounded = BOUNDS[bound]
     start, played = product.play(product.by_example(
-        steps=8, batch_size=8.0, noise_multiplier=0.5, optimizer=optimizer, schedule=schedule,
+        steps=20, batch_size=8.0, noise_multiplier=0.5, optimizer=optimizer, schedule=schedule,
         **options, **{"optimizer.learning_rate": 0.2},
         **({"optimizer.adaptivity": 0.03} if optimizer == "adam" else {}),
     ))  # fmt: skip
     batches = [[int(i) for i in one.cohort] for one in played]
     found = dp_nsgd.train(
         product.flat(start), GRAD, batches, [-z for z in product.noise_of(played)], bound=bounded,
-        eta=0.2, B=8.0, factors=dp_nsgd.schedule(schedule, 8),
+        eta=0.2, B=8.0, factors=dp_nsgd.schedule(schedule, 20),
         adam=(0.9, 0.999, 0.03) if optimizer == "adam" else None,
     )  # fmt: skip
     product.check(played, found)

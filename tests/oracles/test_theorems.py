@@ -19,6 +19,9 @@ def test_sum_over_rmsprop(gamma):
         g = rng.normal(size=60) * rng.choice([0.0, 1.0], 60, p=[0.7, 0.3]) * 10 ** rng.normal()
         total, last = theorems.rmsprop_sum(g, gamma, 1e-3)
         worst = max(worst, total / last)
+    total, last = theorems.rmsprop_sum(np.ones(50), gamma, 0.0)
+    known = sum(1 / np.sqrt(np.arange(1, 51))), np.sqrt(50)  # of γ = 1, where v_t = 1
+    assert gamma < 1 or (total, last) == pytest.approx(known)
     grown, last = theorems.rmsprop_sum(np.arange(1.0, 4001.0) ** 40, gamma, 1e-9)
     assert worst <= 2 / gamma
     assert 0.95 * 2 / gamma <= grown / last <= 2 / gamma
