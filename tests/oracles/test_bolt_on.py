@@ -102,6 +102,7 @@ def test_spherical_noise():
 
 
 def test_private_tuning():
+    """20,000 choices against the probabilities: a false alarm in 10^6."""
     expected = bolt_on.tuning_probabilities([10, 12, 20], 1.0)
     np.testing.assert_allclose(expected, [0.727475, 0.267623, 0.004902], atol=1e-6)
     counts = np.bincount(product.tuned([10, 12, 20], 1.0, 20_000), minlength=3)

@@ -77,3 +77,6 @@ def test_toy_of_two_gradients():
         assert dp_nsgd.expected(bound, values, shares) == pytest.approx(mean, abs=1e-6)
     ours = [product.normalised(value, 0.01) for value in values]
     assert np.dot(ours, shares) == pytest.approx(-0.322806, abs=1e-6)
+    stated = product.theory("bias", upper=1.3, lower=-0.5, chance=1 / 3, regulariser=0.01)
+    assert stated["step"] == pytest.approx(-0.322806, abs=1e-6)
+    assert stated["mean"] == pytest.approx(0.1)

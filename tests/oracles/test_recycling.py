@@ -84,6 +84,20 @@ def test_uncertainty():
     assert (mean, half) == pytest.approx((0.6, 0.047281), abs=1e-6)
 
 
+@pytest.mark.parametrize("noise", ["tree", "banded", "blt"])
+def test_noise_of_a_whole_run(noise):
+    """First rows of 8 runs are z itself: 120 of them, σC to a quarter, a false alarm in 10^4."""
+    experiment = product.by_user(
+        rounds=6, noise=noise, noise_multiplier=0.5, l2_clip_norm=0.4, sampling="separated",
+        cohort=2.0, min_separation=2, server="ftrl", exact_sum=False,
+    )  # fmt: skip
+    first = [product.noise_of(product.play(experiment, seed)[1])[0] for seed in range(8)]
+    assert np.std(first) == pytest.approx(0.5 * 0.4, rel=0.25)
+    if noise == "tree":  # a user in three of six rows; the whole run is one Gaussian mechanism
+        moved = recycling.sensitivity(recycling.tree_matrix(6), 2, 3)
+        assert product.priced_sigma(experiment) == pytest.approx(0.5 / moved, rel=1e-9)
+
+
 BANDS = {"coefficients": (1.0, 0.5, 0.25, 0.125)}
 BUFFERS = {"outputs": (0.5, 0.25), "decays": (0.75, 0.5)}
 
