@@ -68,6 +68,20 @@ def gaussian_delta(sigma, epsilon):
     return phi(at - epsilon * sigma) - np.exp(epsilon) * phi(-at - epsilon * sigma)
 
 
+def private_tuning(w, trainings, parts, noise, mistakes, choose):
+    """Algorithm 3: each candidate is trained on a part and perturbed; the last part judges.
+
+    Args:
+        trainings: From w and a part to each candidate's end.
+        parts: l + 1 of one size that do not meet, l candidates.
+        mistakes: From w and an example to 1 if w answers wrongly.
+        choose: From the candidates' mistakes to an index, by `tuning_probabilities`.
+    """
+    *parts, judges = parts
+    models = [t(w, part) + z for t, part, z in zip(trainings, parts, noise, strict=True)]
+    return models[choose([sum(mistakes(v, j) for j in judges) for v in models])]
+
+
 def tuning_probabilities(mistakes, epsilon):
     """Return how likely Algorithm 3 releases each candidate: ∝ exp(-ε χ/2)."""
     weights = np.exp(-0.5 * epsilon * (np.asarray(mistakes) - min(mistakes)))

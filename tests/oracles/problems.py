@@ -94,7 +94,24 @@ def users_gradient(w: np.ndarray, batch: tuple[str, np.ndarray]) -> np.ndarray:
     return gradient_of(USERS[user])(w, index)
 
 
-# -- what a run released, against NumPy -----------------------------------------------------------
+# -- what a run drew and released, for NumPy ------------------------------------------------------
+
+
+def cohorts_of(played: Sequence[Any]) -> list[list[list[tuple[str, np.ndarray]]]]:
+    """Of each round its users, of each its local batches."""
+    return [
+        [[(user, batch) for batch in one.batches[user]] for user in one.cohort] for one in played
+    ]
+
+
+def noise_of(played: Sequence[Any]) -> list[np.ndarray]:
+    """What was added to each round's sum of updates; on a sum of gradients it counts negatively."""
+    return [flat(one.draws[-1]) for one in played]
+
+
+def groups_of(played: Sequence[Any]) -> list[list[np.ndarray]]:
+    """Of each round the groups of examples that were bounded as one."""
+    return [one.groups or [np.array([int(example)]) for example in one.cohort] for one in played]
 
 
 def check(played: Sequence[Any], expected: Sequence[np.ndarray]) -> None:

@@ -42,6 +42,7 @@ from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.theory import worst_drift  # noqa: F401 - as it is
 from fedpriv.training.adaptive_clipping import CLIP
+from fedpriv.training.bolt_on import Tuned
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import SoftmaxGradients, logistic_residual
@@ -68,11 +69,14 @@ from tests.oracles.problems import (  # noqa: F401 - tests have them from here
     check,
     check_results,
     check_scores,
+    cohorts_of,
     examples,
     flat,
     gradient,
     gradient_of,
+    groups_of,
     loss,
+    noise_of,
     of_example,
     of_shortened,
     of_user,
@@ -161,13 +165,29 @@ def perturbed_objective(**given: Any) -> Any:
     made = comparators.objective_perturbation(
         num_examples=len(TRAIN[1]), num_params=FEATURES + 1, constants=constants, **given
     )
-    once = comparators.full_descent(num_examples=len(TRAIN[1]), steps=1, rate=0.01)
-    sgd = PermutationSgd(x=TRAIN[0], y=(TRAIN[1] == 0).astype(np.int64), name="weight",
-                         residual=logistic_residual, constants=constants, passes=once)  # fmt: skip
+    sgd = _logistic(comparators.full_descent(num_examples=len(TRAIN[1]), steps=1, rate=0.01))
     found = {"strength": made.algorithm.strength, "tolerance": made.algorithm.tolerance}
     trainer = comparators.PerturbedMinimum(sgd=sgd, **found)
-    start = {"weight": np.zeros(FEATURES, np.float32), "bias": np.zeros(1, np.float32)}
-    return _running(examples_task(), made, trainer, lambda key: start)
+    return _running(examples_task(), made, trainer, zeros({"weight": (FEATURES,), "bias": (1,)}))
+
+
+def tuning(rates: Sequence[float], epsilon: float) -> Any:
+    """Private tuning of logistic regression in two passes, a candidate a step size."""
+    passes = [Passes(passes=2, schedule=StepSchedule(rate=rate)) for rate in rates]
+    algorithm = Tuned(choices=_logistic(*passes), choice=selection.PrivateChoice(epsilon=epsilon))
+    made = SimpleNamespace(plan=algorithm.plan(), algorithm=algorithm)
+    start = zeros({"weight": (FEATURES,), "bias": (1,)})
+    return _running(examples_task(), made, algorithm.works(), start)
+
+
+def _logistic(*passes: Passes) -> Any:
+    """Trainings of the forty examples, class 0 or not; of one passes itself."""
+    y = (TRAIN[1] == 0).astype(np.int64)
+    made = tuple(
+        PermutationSgd(x=TRAIN[0], y=y, name="weight", residual=logistic_residual,
+                       constants=logistic_constants(), passes=one) for one in passes
+    )  # fmt: skip
+    return made if len(made) > 1 else made[0]
 
 
 def _running(task: Any, made: Any, trainer: Any, init_params: Any) -> Any:
@@ -194,8 +214,10 @@ class Round:
         term: What was added to the objective.
         scores: The sums that each noisy choice was made of.
         chosen: The index of each choice.
+        judged: The whole numbers that the last choice was made of.
         orders: Of each pass over all.
-        groups: Positions of each micro-batch.
+        trainings: The orders of each of several trainings.
+        groups: Positions of each micro-batch, or of each candidate's part, and the judges'.
         public: Positions of the round's public batch.
         params: After the round.
         result: What the run would return after it.
@@ -207,7 +229,9 @@ class Round:
     term: dict[str, np.ndarray] = field(default_factory=dict)
     scores: list[np.ndarray] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
+    judged: Sequence[int] = ()
     orders: Sequence[np.ndarray] = ()
+    trainings: list[Sequence[np.ndarray]] = field(default_factory=list)
     groups: list[np.ndarray] = field(default_factory=list)
     public: list[np.ndarray] = field(default_factory=list)
     params: dict[str, np.ndarray] = field(default_factory=dict)
@@ -222,7 +246,11 @@ def recorded(round_: Round) -> Iterator[None]:
     steps, groups = Schedule.steps, CentralSum._groups
     looked = SoftmaxGradients.gradient
     scores, choose_index, orders = selection._scores, selection.choose, Passes.orders
-    term = ObjectiveNoise.linear_term
+    term, parts, perturbed = (
+        ObjectiveNoise.linear_term,
+        Tuned.parts,
+        selection.PrivateChoice.perturbed,
+    )
 
     def noted_cohort(self: Any, *given: Any) -> Any:
         round_.cohort = cohort(self, *given)
@@ -241,6 +269,7 @@ def recorded(round_: Round) -> Iterator[None]:
         return found, most
 
     def noted_index(*given: Any) -> int:
+        round_.judged = given[0]
         round_.chosen.append(choose_index(*given))
         return round_.chosen[-1]
 
@@ -262,7 +291,17 @@ def recorded(round_: Round) -> Iterator[None]:
 
     def noted_orders(self: Any, *given: Any) -> Any:
         round_.orders = orders(self, *given)
+        round_.trainings.append(round_.orders)
         return round_.orders
+
+    def noted_parts(self: Any, key: Any) -> Any:
+        round_.groups = [np.array(part) for part in parts(self, key)]
+        return [part.tolist() for part in round_.groups]
+
+    def noted_perturbed(self: Any, total: Any, **given: Any) -> Any:
+        found = perturbed(self, total, **given)
+        round_.draws.append({name: a - total.total[name] for name, a in found.items()})
+        return found
 
     def noted_gradient(self: Any, params: Any, index: Any, key: Any = None) -> Any:
         round_.public.append(np.array(index))
@@ -280,6 +319,8 @@ def recorded(round_: Round) -> Iterator[None]:
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
             (selection, "_scores", noted_scores), (selection, "choose", noted_index),
             (Passes, "orders", noted_orders), (ObjectiveNoise, "linear_term", noted_term),
+            (Tuned, "parts", noted_parts),
+            (selection.PrivateChoice, "perturbed", noted_perturbed),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, new))
         yield
@@ -305,26 +346,9 @@ def play(experiment: Any, seed: int = 0) -> tuple[dict[str, np.ndarray], list[Ro
 # -- what a run drew, for NumPy -----------------------------------------------------------------
 
 
-def cohorts_of(played: Sequence[Round]) -> list[list[list[tuple[str, np.ndarray]]]]:
-    """Of each round its users, of each its local batches."""
-    return [
-        [[(user, batch) for batch in one.batches[user]] for user in one.cohort] for one in played
-    ]
-
-
-def noise_of(played: Sequence[Round]) -> list[np.ndarray]:
-    """What was added to each round's sum of updates; on a sum of gradients it counts negatively."""
-    return [flat(one.draws[-1]) for one in played]
-
-
 def counts_of(played: Sequence[Round]) -> list[float]:
     """What was added to each round's sum of ± h, of adaptive clipping."""
     return [float(one.draws[-1][CLIP][0]) for one in played]
-
-
-def groups_of(played: Sequence[Round]) -> list[list[np.ndarray]]:
-    """Of each round the groups of examples that were bounded as one."""
-    return [one.groups or [np.array([int(example)]) for example in one.cohort] for one in played]
 
 
 # -- numbers --------------------------------------------------------------------------------------

@@ -109,6 +109,37 @@ def test_private_tuning():
     assert chisquare(counts, 20_000 * expected).pvalue > 1e-6
 
 
+def test_training_of_candidates():
+    """Three parts of ten, one candidate each, and ten examples that judge."""
+    rates = (0.5, 2.0, 8.0)
+    start, [played] = product.play(product.tuning(rates, epsilon=4.0))
+    x = np.column_stack([product.TRAIN[0].astype(float), np.ones(40)])
+    short, y = x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), product.TRAIN[1] == 0
+    counts = []
+
+    def training(rate, orders):
+        def train(w, part):
+            def grad(v, i):
+                row = part[i]
+                return (1 / (1 + np.exp(-short[row] @ v)) - y[row]) * short[row]
+
+            return bolt_on.permutation_sgd(w, grad, orders, [rate] * 20, b=1)
+
+        return train
+
+    def choose(mistakes):
+        counts.append(mistakes)
+        return played.chosen[-1]
+
+    found = bolt_on.private_tuning(
+        product.flat(start), list(map(training, rates, played.trainings)), played.groups,
+        [product.flat(z) for z in played.draws], lambda v, j: int((x[j] @ v > 0) != y[j]), choose,
+    )  # fmt: skip
+    product.check([played], [found])
+    assert sorted(np.concatenate(played.groups)) == list(range(40))
+    assert counts == [[int(count) for count in played.judged]] and len(set(counts[0])) > 1
+
+
 def test_random_projection():
     x = np.random.default_rng(0).normal(size=(5, 8))
     ours, matrix = product.projected(x, 3)

@@ -21,13 +21,14 @@ def factors_of(name):
     return federated.rate_factors(6, schedule=schedule, warmup=0 if name == "constant" else 2)
 
 
-@pytest.mark.parametrize("limit", [0.45, 100.0])
+@pytest.mark.parametrize(("least", "most"), [(0.39, 0.45), (4e-4, 100.0)])
 @pytest.mark.parametrize("rates", RATES)
-def test_adaptive_clipping(rates, limit):
+def test_adaptive_clipping(rates, least, most):
     h, sigma = 0.3, 0.5
     experiment = product.by_user(**BY_USER, **RATES[rates], **{
         "clip_norm": "adaptive", "clip_norm.clip_rate": 0.8, "clip_norm.clip_quantile": 0.7,
-        "clip_norm.clip_count_weight": h, "clip_norm.clip_most": limit,
+        "clip_norm.clip_count_weight": h, "clip_norm.clip_least": least,
+        "clip_norm.clip_most": most,
     })  # fmt: skip
     start, played = product.play(experiment)
     cohorts, factors = product.cohorts_of(played), factors_of(rates)
@@ -44,7 +45,7 @@ def test_adaptive_clipping(rates, limit):
     found = federated.adaptively_clipped(
         product.flat(start), updates_of, [z / share for z in product.noise_of(played)],
         [xi / (2 * h) for xi in product.counts_of(played)], C=0.4, quantile=0.7, rate=0.8, m=4.0,
-        least=0.4e-3, most=limit,
+        least=least, most=most,
     )  # fmt: skip
     product.check(played, found)
 
