@@ -109,11 +109,13 @@ def warm_start(w, public_grad, public, *, alpha):
 def federated(w, grad, cohorts, noise, *, A, where, C, eta, m, server, normalise=None):
     """Algorithm 3 (`where` "local"), and with the whole update divided (6.2: "update", "both").
 
-    With A = 1 DP-FedAvg; DP-FedAdam and momentum by the server's rule; DP-NormFedAvg with
-    `normalise` r. A cohort is a list of users, a user the list of its local batches, all epochs.
+    "scale-then-privatise" multiplies the released mean by A again (not of the paper). With A = 1
+    DP-FedAvg; DP-FedAdam and momentum by the server's rule; DP-NormFedAvg with `normalise` r. A
+    cohort is a list of users, a user the list of its local batches, all epochs.
     """
     local = A if where in ("local", "both") else 1.0
-    whole = A if where in ("update", "both") else 1.0
+    back = A if where == "scale-then-privatise" else 1.0
+    whole = A if where in ("update", "both") else back
     iterates, memory = [], None
     for users, z in zip(cohorts, noise, strict=True):
         total = z
@@ -126,7 +128,7 @@ def federated(w, grad, cohorts, noise, *, A, where, C, eta, m, server, normalise
                 total = total + clip(delta, C)
             else:
                 total = total + C * delta / (normalise + np.linalg.norm(delta))
-        step, memory = server(total / m, memory)
+        step, memory = server(back * total / m, memory)
         w = w + step
         iterates.append(w)
     return iterates
@@ -145,6 +147,21 @@ def server_adam(mean, memory, *, alpha, betas=(0.9, 0.999), eps=1e-8):
     v = betas[1] * v + (1 - betas[1]) * mean**2
     step = alpha * m / (1 - betas[0] ** t) / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
     return step, (t, m, v)
+
+
+def toy(uniform, errors):
+    """Return x, y and A of Section 4.1: frequent features hardly matter, rare ones do.
+
+    One feature in ten is there nine times in ten and weighs 0.01, the others once in a hundred
+    and 1. The numbers are of the authors' code: the text at hand has lost them.
+
+    Args:
+        uniform: (examples, features), of [0, 1).
+        errors: Of the labels, one an example.
+    """
+    frequent = np.arange(uniform.shape[1]) < uniform.shape[1] // 10
+    x = (uniform >= 1 - np.where(frequent, 0.9, 0.01)).astype(float)
+    return x, x @ np.where(frequent, 0.01, 1.0) + errors, np.where(frequent, 1.0, 0.01)
 
 
 def scale_then_privatise(w, updates_of, noise, *, C, m, server, beta=0.9, eps=1e-3):
@@ -202,6 +219,21 @@ def tf_idf(counts, containing, documents, *, gain, floor=1e-3):
     idf = np.log10(documents / np.maximum(containing, 0.1))
     weight = counts * np.maximum(idf, 0.0)
     return gain * np.maximum(weight / weight.max(), floor)
+
+
+def magnitude(features, *, cap):
+    """Return 1/A, A proportional to mean |x|: of TF-IDF features as Section 4 has it.
+
+    Args:
+        features: x, (examples, features).
+    """
+    mean = np.mean(np.abs(features), axis=0)
+    return np.minimum(cap, mean.max() / np.maximum(mean, 1e-300))
+
+
+def tf_idf_mass(counts, containing, documents):
+    """Return 1/A = 10 Σ TF-IDF, A inversely proportional to it, as the authors' code has it."""
+    return 10 * (counts * np.log10(documents / np.maximum(containing, 0.1)) + 1e-10)
 
 
 def rank(words, *, top, gain):

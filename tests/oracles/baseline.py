@@ -5,7 +5,7 @@
 
 `record` writes tests/golden/baseline: of every case ε, noise multiplier and measured values, and of
 each tensor after the first and the last round its length, four projections and a SHA-256. Noise is
-of the seed alone (`product.keep`), so that digests that keys are made of may change. `compare` runs
+of the seed alone (`runs.keep`), so that digests that keys are made of may change. `compare` runs
 the cases again and exits with 1 if one is unlike: ε by 1e-4, the first round's params by 1e-6
 relative (1e-4 where sums are rounded to whole numbers, since a flipped rounding moves one
 coordinate), the last round's and measured values by 1e-3, a share of examples by 0.02. With
@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from tests.oracles import product
+from tests.oracles import product, runs
 from tests.oracles.combinations import APART, AXES, BASE, NOISELESS
 
 FOLDER = Path(__file__).parents[1] / "golden" / "baseline"
@@ -51,7 +51,7 @@ class Case:
         experiment: Makes it; or the name of a ready-made one and its options.
         corpus: Whether it is on the synthetic corpus of posts.
         secure: Without a seed; compared by its ε alone.
-        crashes: As of `product.keep`.
+        crashes: As of `runs.keep`.
     """
 
     experiment: Callable[[], Any] | tuple[str, Mapping[str, Any]]
@@ -246,12 +246,12 @@ def digest(array: np.ndarray) -> str:
 
 def of_run(case: Case, folder: Path, corpus: Callable[[], Path]) -> dict[str, Any]:
     made = case.experiment if isinstance(case.experiment, tuple) else case.experiment()
-    kept = product.keep(
+    kept = runs.keep(
         made, folder, corpus=corpus() if case.corpus else None, secure=case.secure,
         crashes=case.crashes,
     )  # fmt: skip
     if case.secure:
-        return {"values": {name: kept.values[name] for name in product.VALUES}}
+        return {"values": {name: kept.values[name] for name in runs.VALUES}}
     ends = {"first": kept.params[0], "last": kept.params[-1]}
     return {
         "values": kept.values,
@@ -261,7 +261,7 @@ def of_run(case: Case, folder: Path, corpus: Callable[[], Path]) -> dict[str, An
 
 
 def of_command(argv: tuple[str, ...]) -> dict[str, Any]:
-    printed = json.loads(product.fedpriv_command(*argv, "--json"))
+    printed = json.loads(runs.fedpriv_command(*argv, "--json"))
     return {"values": {n: v for n, v in printed.items() if isinstance(v, float | int)}}
 
 
@@ -275,10 +275,10 @@ def of_study(name: str, folder: Path, corpus: Callable[[], Path]) -> dict[str, A
     argv += ["--corpus", str(corpus())] if name in _ON_CORPUS else []
     folder.mkdir()
     if name in ("adadps-figure2", "dpnsgd-figure3-mnist"):  # which print, and store nothing
-        page = product.fedpriv_command(*argv)
+        page = runs.fedpriv_command(*argv)
     else:
         out = folder / "page.md"
-        product.fedpriv_command(*argv, "--results", str(folder / "rows.jsonl"), "--out", str(out))
+        runs.fedpriv_command(*argv, "--results", str(folder / "rows.jsonl"), "--out", str(out))
         page = out.read_text("utf-8").replace(str(folder), "")
     return {"numbers": [float(n.replace(",", "")) for n in _NUMERAL.findall(page)]}
 
@@ -296,7 +296,7 @@ def found(only: str, minutes: float) -> Iterator[tuple[str, str, dict[str, Any]]
     # A short name: sockets may lie below it.
     with TemporaryDirectory(prefix="base-") as scratch:
         place = Path(scratch)
-        corpus = cache(lambda: product.synthetic_corpus(place / "corpus"))
+        corpus = cache(lambda: runs.synthetic_corpus(place / "corpus"))
         made: dict[str, dict[str, Callable[[Path], dict[str, Any]]]] = {
             "runs": {n: partial(of_run, case, corpus=corpus) for n, case in cases().items()},
             "commands": {n: lambda _, argv=argv: of_command(argv) for n, argv in PRINTED.items()},
@@ -320,7 +320,7 @@ def found(only: str, minutes: float) -> Iterator[tuple[str, str, dict[str, Any]]
 
 def public_names() -> dict[str, list[str]]:
     """Return names of the API, of commands with their flags, and of the run-config."""
-    return product.public_names()
+    return runs.public_names()
 
 
 _SHARES = ("accuracy", "recall")

@@ -4,6 +4,8 @@ A model is one flat vector w. `grad(w, i)` is the gradient of one example's data
 user's mean. The order of each pass is an argument, as is what is added to the result.
 """
 
+from statistics import NormalDist
+
 import numpy as np
 
 
@@ -59,6 +61,27 @@ def spherical_noise(direction, gamma_draw, sensitivity, epsilon):
     return direction / np.linalg.norm(direction) * gamma_draw * sensitivity / epsilon
 
 
+def gaussian_delta(sigma, epsilon):
+    """Return δ of Gaussian noise of σ times the sensitivity (Balle and Wang 2018)."""
+    phi = NormalDist().cdf
+    at = 1 / (2 * sigma)
+    return phi(at - epsilon * sigma) - np.exp(epsilon) * phi(-at - epsilon * sigma)
+
+
+def private_tuning(w, trainings, parts, noise, mistakes, choose):
+    """Algorithm 3: each candidate is trained on a part and perturbed; the last part judges.
+
+    Args:
+        trainings: From w and a part to each candidate's end.
+        parts: l + 1 of one size that do not meet, l candidates.
+        mistakes: From w and an example to 1 if w answers wrongly.
+        choose: From the candidates' mistakes to an index, by `tuning_probabilities`.
+    """
+    *parts, judges = parts
+    models = [t(w, part) + z for t, part, z in zip(trainings, parts, noise, strict=True)]
+    return models[choose([sum(mistakes(v, j) for j in judges) for v in models])]
+
+
 def tuning_probabilities(mistakes, epsilon):
     """Return how likely private tuning releases each candidate: ∝ exp(-ε χ/2)."""
     weights = np.exp(-0.5 * epsilon * (np.asarray(mistakes) - min(mistakes)))
@@ -78,7 +101,8 @@ def scs13(w, grad, order, noise, *, eta, b, reg=0.0):
     """SCS13: each batch's mean gradient is noised, one pass (Song, Chaudhuri, Sarwate 2013).
 
     Args:
-        noise: One vector an update, of spherical noise of sensitivity 2 (or 4, replaced) over b ε.
+        noise: One vector an update on its mean gradient: spherical, of sensitivity L/b, or 2L/b
+            for a replaced example. Of k passes each has ε/k.
     """
     for t, z in enumerate(noise, 1):
         batch = order[(t - 1) * b : t * b]
@@ -87,14 +111,25 @@ def scs13(w, grad, order, noise, *, eta, b, reg=0.0):
     return w
 
 
-def bst14(w, grad, picks, noise, *, L, R, G, b, reg=0.0):
-    """BST14 (Bassily, Smith, Thakurta 2014): a random example each step, η_t = 2R/(G√t).
+def bst14(w, grad, picks, noise, *, L, R, sigma, b, reg=0.0):
+    """BST14 (Bassily, Smith, Thakurta 2014): random examples each step, and η_t = 2R/(G√t).
 
     Args:
-        picks: The batch of each step, drawn with replacement.
-        G: Bounds the noisy gradient's norm: √(d σ² + b² L²).
+        picks: The batch of each step, of b examples in expectation.
+        noise: One vector a step on its sum of gradients, of standard deviation σ.
     """
+    G = np.sqrt(L**2 + len(w) * (sigma / b) ** 2)  # bounds the noisy mean gradient's mean square
     for t, (batch, z) in enumerate(zip(picks, noise, strict=True), 1):
-        g = sum(grad(w, i) for i in batch) + reg * w + z
+        g = (sum((grad(w, i) for i in batch), np.zeros_like(w)) + z) / b + reg * w
         w = project(w - 2 * R / (G * np.sqrt(t)) * g, R)
     return w
+
+
+def strong_composition(each, steps, delta):
+    """Return ε of so many answers of ε each (Dwork, Rothblum and Vadhan 2010)."""
+    return steps * each * np.expm1(each) + np.sqrt(2 * steps * np.log(1 / delta)) * each
+
+
+def bst14_sigma(each, delta, q):
+    """Return σ of one step of BST14, whose sampling with probability q is to leave ε of `each`."""
+    return np.sqrt(2 * np.log(1.25 / delta)) / min(1, each / (2 * q))

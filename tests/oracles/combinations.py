@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from tests.oracles.product import Outcome, outcome, write_start
+from tests.oracles.runs import Outcome, outcome, write_start
 
 BASE = {
     "rounds": 5, "cohort": 3.0, "l2-clip-norm": 0.5, "noise.multiplier": 1.0,
@@ -299,7 +299,8 @@ def check(one: Place, other: Place) -> str | None:
         assert any(word in found for word in named), f"{one}, {other}: refused by {found!r}"
         return found
     for place, beside in ((one, other), (other, one)):
-        needed = value_of(place).options.items() <= value_of(beside).needs.items()
+        options, needs = value_of(place).options, value_of(beside).needs
+        needed = options and options.items() <= needs.items()
         if beside != ("mode", "secure") and not needed:
             effect = value_of(place).effect
             seen = effect(found, alone(beside, place))

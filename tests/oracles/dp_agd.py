@@ -83,6 +83,29 @@ def descent(w, grad, records, *, alpha, steps, reg=0.0):
     return w
 
 
+def noisy_descent(w, grad, records, noise, *, alpha, C, reg=0.0):
+    """T steps along noisy sums of clipped gradients, of a number that is fixed beforehand."""
+    iterates = []
+    for z in noise:
+        total = sum(clip(grad(w, r), C) for r in records) + z
+        w = w - alpha * (total / len(records) + reg * w)
+        iterates.append(w)
+    return iterates
+
+
+def perturbed_minimum(w, grad, records, term, *, strength, smoothness, steps=2000):
+    """Objective perturbation: the minimum of Σ ℓ(w) + Λ/2 ‖w‖² + ⟨b, w⟩, by gradient descent.
+
+    Args:
+        term: b, spherical or Gaussian, for gradients of length L (Chaudhuri et al. 2011).
+        strength, smoothness: Λ, and β of one record's loss.
+    """
+    for _ in range(steps):
+        g = sum(grad(w, r) for r in records) + strength * w + term
+        w = w - g / (len(records) * smoothness + strength)
+    return w
+
+
 def descent_sensitivity(L, alpha, steps, n):
     """Return by how much one record moves T-step descent at most: 3 L T η / n."""
     return 3 * L * steps * alpha / n

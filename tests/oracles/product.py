@@ -5,82 +5,98 @@ Every test of this folder reaches fedpriv through this module alone.
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import count, pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from safetensors.numpy import load_file
 from scipy import sparse
 from torch import nn
 
 import fedpriv
+from fedpriv import theory as theories
 from fedpriv.checkpoints import aggregates
-from fedpriv.checkpoints.tensor_files import write_tensors
-from fedpriv.checkpoints.uncertainty import uncertainty
-from fedpriv.cli import app, loaded
+from fedpriv.checkpoints.uncertainty import uncertainty, variance_ratio  # noqa: F401 - as it is
 from fedpriv.datasets.projection import GaussianProjection
 from fedpriv.experiments.agd import CentralDescent, FederatedDescent
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import classes
-from fedpriv.experiments.load import find_experiments, load_experiment
-from fedpriv.experiments.options import entries
-from fedpriv.mechanisms import Normalise, SideInformation, selection
-from fedpriv.mechanisms.perturbation import Sphere
+from fedpriv.mechanisms import Clip, Normalise, SideInformation, selection, side_information
+from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
+from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
+from fedpriv.mechanisms.perturbation import ObjectiveNoise, Sphere
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import rho_bs16
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
-from fedpriv.runs import loop
-from fedpriv.runs.backends import open_corpus, serial, serial_on
+from fedpriv.runs.backends import serial
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.loop import rounds
-from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.central import CentralTask, zeros
-from fedpriv.tasks.module_task import ModuleTask, PersonalLayers
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.theory import worst_drift  # noqa: F401 - as it is
+from fedpriv.training.adaptive_clipping import CLIP
+from fedpriv.training.bolt_on import Tuned
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum
-from fedpriv.training.per_example.linear import SoftmaxGradients
-from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, softmax_constants
-from tests.command_line import CliRunner
-
-Tensors = Mapping[str, np.ndarray]
-FEATURES, CLASSES = 4, 3
-
+from fedpriv.training.per_example.linear import SoftmaxGradients, logistic_residual
+from fedpriv.training.periodic_shift import Shift
+from fedpriv.training.permutation_sgd import (
+    Constants,
+    Passes,
+    PermutationSgd,
+    StepSchedule,
+    logistic_constants,
+    softmax_constants,
+)
+from simulations.adadps import toy as adadps_toy
+from simulations.linear_models import comparators
+from simulations.linear_models.comparators import strong_composition_sigma  # noqa: F401 - as it is
+from tests.oracles.problems import (  # noqa: F401 - tests have them from here
+    CLASSES,
+    FEATURES,
+    PUBLIC,
+    SCALE,
+    TRAIN,
+    USERS,
+    Tensors,
+    check,
+    check_results,
+    check_scores,
+    cohorts_of,
+    examples,
+    flat,
+    gradient,
+    gradient_of,
+    groups_of,
+    loss,
+    noise_of,
+    of_example,
+    of_shortened,
+    of_user,
+    users_gradient,
+)
 
 # -- small problems: softmax regression by user and by example --------------------------------
 
 
-def examples(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs of unequal scales, and labels that depend on them; float32 and int64."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(number, FEATURES)) * [3.0, 1.0, 0.3, 0.05]
-    return x.astype(np.float32), (rng.random(number) * CLASSES + x[:, 0]).astype(int) % CLASSES
-
-
-USERS = {f"u{n}": examples(size, n) for n, size in enumerate([3, 7, 1, 10, 5])}
-TRAIN, PUBLIC = examples(40, 20), examples(12, 21)
-SCALE = np.array([4.0, 1.0, 0.5, 0.1])
-"""A of each feature, as side information."""
+def given(multiplier: Tensors) -> SideInformation:
+    """Side information that needs no counting."""
+    multiplier = {name: array.astype(np.float32) for name, array in multiplier.items()}
+    return SideInformation(multiplier=multiplier, source="public", description="given")
 
 
 class Users(ModuleTask):
     """Five users of a linear layer, with side information on its features."""
 
     def side_information(self) -> SideInformation:
-        return SideInformation(
-            multiplier={"weight": np.tile(1.0 / SCALE, (CLASSES, 1)).astype(np.float32)},
-            source="public",
-            description="given",
-        )
+        return given({"weight": np.tile(1.0 / SCALE, (CLASSES, 1))})
 
     def constants(self, *, regulariser: float) -> Constants:
         longest = max(np.linalg.norm(x, axis=1).max() for x, _ in USERS.values())
@@ -108,6 +124,7 @@ def examples_task() -> CentralTask:
         measure=lambda params: None,
         public=SoftmaxGradients(sparse.csr_matrix(public_x), public_y, CLASSES),
         num_public=len(public_y),
+        side={"given": lambda: given({"kernel": 1.0 / SCALE[:, None]})},
         synthetic=True,
         data_sha256=lambda: {"private": "forty"},
     )
@@ -136,6 +153,57 @@ def by_example(method: str = "averaging", **options: Any) -> Any:
     return base.with_options(options)
 
 
+def comparator(method: str, **given: Any) -> Any:
+    """A comparator of linear models on the forty examples, of whose gradients C is 0.7."""
+    task = examples_task()
+    made = getattr(comparators, method)(
+        num_examples=task.num_train, bound=Clip(l2_clip_norm=0.7), **given
+    )
+    trainer = CentralSum(gradients=task.train, num_examples=task.num_train)
+    return _running(task, made, trainer, task.init_params)
+
+
+def perturbed_objective(**given: Any) -> Any:
+    """Objective perturbation of logistic regression on the forty examples, class 0 or not."""
+    constants = logistic_constants()
+    made = comparators.objective_perturbation(
+        num_examples=len(TRAIN[1]), num_params=FEATURES + 1, constants=constants, **given
+    )
+    sgd = _logistic(comparators.full_descent(num_examples=len(TRAIN[1]), steps=1, rate=0.01))
+    found = {"strength": made.algorithm.strength, "tolerance": made.algorithm.tolerance}
+    trainer = comparators.PerturbedMinimum(sgd=sgd, **found)
+    return _running(examples_task(), made, trainer, zeros({"weight": (FEATURES,), "bias": (1,)}))
+
+
+def tuning(rates: Sequence[float], epsilon: float) -> Any:
+    """Private tuning of logistic regression in two passes, a candidate a step size."""
+    passes = [Passes(passes=2, schedule=StepSchedule(rate=rate)) for rate in rates]
+    algorithm = Tuned(choices=_logistic(*passes), choice=selection.PrivateChoice(epsilon=epsilon))
+    made = SimpleNamespace(plan=algorithm.plan(), algorithm=algorithm)
+    start = zeros({"weight": (FEATURES,), "bias": (1,)})
+    return _running(examples_task(), made, algorithm.works(), start)
+
+
+def _logistic(*passes: Passes) -> Any:
+    """Trainings of the forty examples, class 0 or not; of one passes itself."""
+    y = (TRAIN[1] == 0).astype(np.int64)
+    made = tuple(
+        PermutationSgd(x=TRAIN[0], y=y, name="weight", residual=logistic_residual,
+                       constants=logistic_constants(), passes=one) for one in passes
+    )  # fmt: skip
+    return made if len(made) > 1 else made[0]
+
+
+def _running(task: Any, made: Any, trainer: Any, init_params: Any) -> Any:
+    return SimpleNamespace(dropout_rate=0.0, task=task, plan=made.plan, plan_sha256="",
+                           algorithm=made.algorithm, trainer=trainer, init_params=init_params,
+                           experiment=None)  # fmt: skip
+
+
+def _built(experiment: Any) -> Any:
+    return experiment if isinstance(experiment, SimpleNamespace) else build(experiment)
+
+
 # -- runs -------------------------------------------------------------------------------------
 
 
@@ -147,10 +215,13 @@ class Round:
         cohort: Ids of users, or positions of examples.
         batches: By user, the positions of each local step's examples among its own.
         draws: What was added to the sum; several where one sum is answered more than once.
+        term: What was added to the objective.
         scores: The sums that each noisy choice was made of.
         chosen: The index of each choice.
+        judged: The whole numbers that the last choice was made of.
         orders: Of each pass over all.
-        groups: Positions of each micro-batch.
+        trainings: The orders of each of several trainings.
+        groups: Positions of each micro-batch, or of each candidate's part, and the judges'.
         public: Positions of the round's public batch.
         params: After the round.
         result: What the run would return after it.
@@ -159,9 +230,12 @@ class Round:
     cohort: Sequence[Any] = ()
     batches: dict[Any, list[np.ndarray]] = field(default_factory=dict)
     draws: list[dict[str, np.ndarray]] = field(default_factory=list)
+    term: dict[str, np.ndarray] = field(default_factory=dict)
     scores: list[np.ndarray] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
+    judged: Sequence[int] = ()
     orders: Sequence[np.ndarray] = ()
+    trainings: list[Sequence[np.ndarray]] = field(default_factory=list)
     groups: list[np.ndarray] = field(default_factory=list)
     public: list[np.ndarray] = field(default_factory=list)
     params: dict[str, np.ndarray] = field(default_factory=dict)
@@ -174,8 +248,13 @@ def recorded(round_: Round) -> Iterator[None]:
     chosen: list[np.ndarray] = []
     cohort, draw, choose = RunDoor._cohort, Mechanism.draw_row, Schedule.choose
     steps, groups = Schedule.steps, CentralSum._groups
-    gradient = SoftmaxGradients.gradient
+    looked = SoftmaxGradients.gradient
     scores, choose_index, orders = selection._scores, selection.choose, Passes.orders
+    term, parts, perturbed = (
+        ObjectiveNoise.linear_term,
+        Tuned.parts,
+        selection.PrivateChoice.perturbed,
+    )
 
     def noted_cohort(self: Any, *given: Any) -> Any:
         round_.cohort = cohort(self, *given)
@@ -194,6 +273,7 @@ def recorded(round_: Round) -> Iterator[None]:
         return found, most
 
     def noted_index(*given: Any) -> int:
+        round_.judged = given[0]
         round_.chosen.append(choose_index(*given))
         return round_.chosen[-1]
 
@@ -215,11 +295,26 @@ def recorded(round_: Round) -> Iterator[None]:
 
     def noted_orders(self: Any, *given: Any) -> Any:
         round_.orders = orders(self, *given)
+        round_.trainings.append(round_.orders)
         return round_.orders
+
+    def noted_parts(self: Any, key: Any) -> Any:
+        round_.groups = [np.array(part) for part in parts(self, key)]
+        return [part.tolist() for part in round_.groups]
+
+    def noted_perturbed(self: Any, total: Any, **given: Any) -> Any:
+        found = perturbed(self, total, **given)
+        round_.draws.append({name: a - total.total[name] for name, a in found.items()})
+        return found
 
     def noted_gradient(self: Any, params: Any, index: Any, key: Any = None) -> Any:
         round_.public.append(np.array(index))
-        return gradient(self, params, index, key)
+        return looked(self, params, index, key)
+
+    def noted_term(self: Any, **given: Any) -> Any:
+        found = term(self, **given)
+        round_.term = {name: np.array(array, float) for name, array in found.items()}
+        return found
 
     with ExitStack() as stack:
         for owner, name, new in (
@@ -227,7 +322,9 @@ def recorded(round_: Round) -> Iterator[None]:
             (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
             (selection, "_scores", noted_scores), (selection, "choose", noted_index),
-            (Passes, "orders", noted_orders),
+            (Passes, "orders", noted_orders), (ObjectiveNoise, "linear_term", noted_term),
+            (Tuned, "parts", noted_parts),
+            (selection.PrivateChoice, "perturbed", noted_perturbed),
         ):  # fmt: skip
             stack.enter_context(patch.object(owner, name, new))
         yield
@@ -235,7 +332,7 @@ def recorded(round_: Round) -> Iterator[None]:
 
 def play(experiment: Any, seed: int = 0) -> tuple[dict[str, np.ndarray], list[Round]]:
     """Run an experiment in memory; return its params before round 1, and its rounds."""
-    made, key, played = build(experiment), Key.simulation(seed), []
+    made, key, played = _built(experiment), Key.simulation(seed), []
     start = {n: np.array(a, float) for n, a in made.init_params(key.fold("init")).items()}
     steps = rounds(made, serial(made.experiment, made), key, eval_every=10**9)
     while True:
@@ -250,110 +347,12 @@ def play(experiment: Any, seed: int = 0) -> tuple[dict[str, np.ndarray], list[Ro
         played[-1].result = {n: np.array(a, float) for n, a in result.items()}
 
 
-# -- the same problems for NumPy: one flat vector, and gradients of it -------------------------
+# -- what a run drew, for NumPy -----------------------------------------------------------------
 
 
-def flat(tensors: Tensors) -> np.ndarray:
-    """All tensors as one vector: the bias last, and classes by features before it."""
-    weight = tensors["weight"] if "weight" in tensors else tensors["kernel"].T
-    return np.concatenate([np.ravel(weight), np.ravel(tensors["bias"])])
-
-
-def gradient(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Mean gradient of softmax cross-entropy at one vector of weights and biases."""
-    weight, bias = w[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), w[CLASSES * FEATURES :]
-    logits = x @ weight.T + bias
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    shares[np.arange(len(y)), y] -= 1.0
-    return np.concatenate([(shares.T @ x).ravel(), shares.sum(axis=0)]) / len(y)
-
-
-def loss(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
-    """Mean softmax cross-entropy at one vector of weights and biases."""
-    weight, bias = w[: CLASSES * FEATURES].reshape(CLASSES, FEATURES), w[CLASSES * FEATURES :]
-    logits = x @ weight.T + bias
-    most = logits.max(axis=1)
-    own = np.log(np.exp(logits - most[:, None]).sum(axis=1)) + most - logits[np.arange(len(y)), y]
-    return float(own.mean())
-
-
-def gradient_of(examples: tuple[np.ndarray, np.ndarray]) -> Any:
-    """From a vector and positions to the mean gradient of these examples."""
-    x, y = np.asarray(examples[0], float), np.asarray(examples[1])
-
-    def grad(w: np.ndarray, index: Any) -> np.ndarray:
-        chosen = np.atleast_1d(np.asarray(index, int))
-        return gradient(x[chosen], y[chosen], w)
-
-    return grad
-
-
-def of_shortened(w: np.ndarray, row: int) -> np.ndarray:
-    """Gradient of one example whose input, with a constant 1, is shortened to length 1."""
-    x, label = np.append(TRAIN[0][row].astype(float), 1.0), TRAIN[1][row]
-    x /= max(1.0, np.linalg.norm(x))
-    cut = CLASSES * FEATURES
-    logits = np.column_stack([w[:cut].reshape(CLASSES, FEATURES), w[cut:]]) @ x
-    shares = np.exp(logits - logits.max())
-    shares /= shares.sum()
-    shares[label] -= 1.0
-    own = np.outer(shares, x)
-    return np.concatenate([own[:, :-1].ravel(), own[:, -1]])
-
-
-def of_user(function: Any, w: np.ndarray, user: str) -> Any:
-    """`gradient` or `loss` of all examples of a user."""
-    return function(np.asarray(USERS[user][0], float), USERS[user][1], w)
-
-
-def of_example(function: Any, w: np.ndarray, row: int) -> Any:
-    """The same of one example."""
-    return function(np.asarray(TRAIN[0][[row]], float), TRAIN[1][[row]], w)
-
-
-def users_gradient(w: np.ndarray, batch: tuple[str, np.ndarray]) -> np.ndarray:
-    """Mean gradient of a batch, which is a user and positions among its examples."""
-    user, index = batch
-    return gradient_of(USERS[user])(w, index)
-
-
-def cohorts_of(played: Sequence[Round]) -> list[list[list[tuple[str, np.ndarray]]]]:
-    """Of each round its users, of each its local batches."""
-    return [
-        [[(user, batch) for batch in one.batches[user]] for user in one.cohort] for one in played
-    ]
-
-
-def noise_of(played: Sequence[Round]) -> list[np.ndarray]:
-    """What was added to each round's sum of updates; on a sum of gradients it counts negatively."""
-    return [flat(one.draws[-1]) for one in played]
-
-
-def groups_of(played: Sequence[Round]) -> list[list[np.ndarray]]:
-    """Of each round the groups of examples that were bounded as one."""
-    return [one.groups or [np.array([int(example)]) for example in one.cohort] for one in played]
-
-
-def check(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
-    """Every round's params, to a part in a million."""
-    assert len(played) == len(expected)
-    for one, w in zip(played, expected, strict=True):
-        assert np.linalg.norm(flat(one.params) - w) <= 1e-6 * np.linalg.norm(w)
-
-
-def check_results(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
-    """What each round would return, to a part in a million."""
-    for one, w in zip(played, expected, strict=True):
-        assert np.linalg.norm(flat(one.result) - w) <= 1e-6 * np.linalg.norm(w)
-
-
-def check_scores(played: Sequence[Round], expected: Sequence[np.ndarray]) -> None:
-    """The sums that each choice was made of, to a part in a million."""
-    seen = [scores for one in played for scores in one.scores]
-    assert len(seen) == len(expected)
-    for scores, omega in zip(seen, expected, strict=True):
-        np.testing.assert_allclose(scores, omega, rtol=1e-6)
+def counts_of(played: Sequence[Round]) -> list[float]:
+    """What was added to each round's sum of ± h, of adaptive clipping."""
+    return [float(one.draws[-1][CLIP][0]) for one in played]
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -424,7 +423,7 @@ def normalised(value: float, regulariser: float) -> float:
 
 def priced_sigma(experiment: Any) -> float:
     """Deviation over sensitivity that the accountant prices a round's noise by."""
-    plan = build(experiment).plan
+    plan = _built(experiment).plan
     return plan.event.noise_multiplier / plan.relation.moved
 
 
@@ -439,200 +438,84 @@ def uncertainty_of(values: Sequence[float]) -> tuple[float, float, float]:
     return float(found.mean), float(found.half_width), float(found.variance / len(values))
 
 
-# -- combinations of options ------------------------------------------------------------------
+def sensitivity_of(experiment: Any) -> float:
+    """How far the mechanism says that one neighbour moves a round's sum."""
+    return _built(experiment).plan.live_mechanism.sensitivity
 
 
-class Outcome(NamedTuple):
-    """What a run of five users releases and records, and what its plan says.
-
-    Attributes:
-        start: Params before round 1.
-        params: After each round.
-        results: What the run would return after each round.
-        cohorts: Users drawn in each round.
-        measured: Values on held-out examples after each round; of a secure run on public ones.
-        diagnosed: Whether a round has diagnostics, which a secure run must not keep.
-        plan: As JSON.
-    """
-
-    start: dict[str, np.ndarray]
-    params: list[dict[str, np.ndarray]]
-    results: list[dict[str, np.ndarray]]
-    cohorts: list[Sequence[str]]
-    measured: list[dict[str, Any]]
-    diagnosed: bool
-    plan: str
+def prices_of(experiment: Any) -> tuple[float, float]:
+    """ρ of DP-AGD's noisy gradient and of its choice, at the start."""
+    prices = _built(experiment).algorithm.prices
+    return prices.gradient, prices.selection
 
 
-def outcome(
-    options: Mapping[str, Any], *, personal: bool = False, device: str | None = None,
-    secure: bool = False,
-) -> Outcome:  # fmt: skip
-    """Run options on five users; where they are simulated, all private draws are of one key.
-
-    Raises:
-        ValueError: If the product refuses the options together.
-    """
-    task = Users(
-        name="five users",
-        module=lambda: nn.Linear(FEATURES, CLASSES),
-        loss=nn.functional.cross_entropy,
-        users=USERS,
-        public=examples(6, 99),
-        public_train=None if personal else examples(12, 98),
-        test=None if personal else examples(1500, 97),
-        personal=PersonalLayers(names=("bias",)) if personal else None,
-        synthetic=True,
-    )
-    made = FederatedExperiment(name="oracle", description="", task=lambda _: task, delta=1e-3)
-    components = build(made.with_options(floats_of(options)))
-    key = Key.secure() if secure else Key.simulation(0)
-    carry = serial if device is None else serial_on(device)
-    backend = carry(components.experiment, components)
-    start = {n: np.array(a, float) for n, a in components.init_params(key.fold("init")).items()}
-    found = Outcome(start, [], [], [], [], False, json.dumps(components.plan.to_json()))
-    forced = None if secure else Key.simulation(7)
-    steps = rounds(components, backend, key, eval_every=1, noise=forced)
-    while True:
-        round_ = Round()
-        with recorded(round_):
-            try:
-                record, state = next(steps)
-            except StopIteration:
-                return found
-        found.params.append({n: np.array(a, float) for n, a in state.params.items()})
-        result = components.algorithm.result(state)
-        found.results.append({n: np.array(a, float) for n, a in result.items()})
-        found.cohorts.append(tuple(round_.cohort))
-        diagnosed = {} if record.diagnostics is None else record.diagnostics.measured
-        found.measured.append({**record.released.measured, **diagnosed})
-        found = found._replace(diagnosed=record.diagnostics is not None)
+def epsilon_of(experiment: Any) -> float:
+    """ε of the whole plan."""
+    return _built(experiment).plan.total().value
 
 
-def write_start(path: Any) -> None:
-    """Write the params of another model of the five users' shapes."""
-    rng = np.random.default_rng(5)
-    shapes = {"weight": (CLASSES, FEATURES), "bias": (CLASSES,)}
-    write_tensors(path, {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()})
+def grouped_sum(w: np.ndarray, cohort: Sequence[int], *, groups: int, C: float, seed: int) -> Any:
+    """Sum over a cohort in so many micro-batches, each clipped to C."""
+    task = examples_task()
+    trainer = CentralSum(gradients=task.train, num_examples=task.num_train, num_groups=groups)
+    cut = CLASSES * FEATURES
+    params = {"kernel": w[:cut].reshape(CLASSES, FEATURES).T, "bias": w[cut:]}
+    return flat(trainer.partial_sum(
+        params={name: array.astype(np.float32) for name, array in params.items()},
+        bound=Clip(l2_clip_norm=C), user_ids=[str(i) for i in cohort], key=Key.simulation(seed),
+    ).total)  # fmt: skip
 
 
-# -- runs that are kept -----------------------------------------------------------------------
+def toy(method: str, steps: int) -> tuple[Any, list[Any], list[np.ndarray], list[np.ndarray]]:
+    """The toy of AdaDPS: its data, and of a run's steps params before, batches and noise."""
+    data, one, params, batches = adadps_toy.toy(), Round(), [], []
+    partial_sum = CentralSum.partial_sum
+
+    def noted(self: Any, **request: Any) -> Any:
+        params.append(np.array(request["params"]["weight"], float))
+        batches.append(np.array([int(i) for i in request["user_ids"]]))
+        return partial_sum(self, **request)
+
+    with recorded(one), patch.object(CentralSum, "partial_sum", noted):
+        adadps_toy.train(adadps_toy.METHODS[method], data, 123, steps=steps)
+    return data, params, batches, [draw["weight"] for draw in one.draws]
 
 
-class Crash(BaseException):
-    """What stands for a killed process."""
+_STRATEGIES = {"tree": BinaryTree, "banded": Banded, "blt": Buffered}
 
 
-@contextmanager
-def _forced(crash_after: int | None) -> Iterator[None]:
-    """Make all private draws of one key of the seed, and crash at a charge, counted from 1."""
-    cohort, charges = RunDoor._cohort, count(1)
-
-    def crashing(self: Any, *given: Any) -> Any:
-        if next(charges) == crash_after:
-            raise Crash
-        return cohort(self, *given)
-
-    def forced(root: Key, *_: Any) -> Key:
-        return root if root.mode == "secure" else root.fold("baseline")
-
-    with (
-        patch.object(RunDoor, "_cohort", crashing),
-        patch.object(loop, "noise_root", forced),
-        patch.object(loop, "unkept_noise_root", forced),
-    ):
-        yield
+def correlated_sensitivity(kind: str, rows: int, apart: int, most: int, **numbers: Any) -> float:
+    """How far one user moves C x, who has so many rows at most, so far apart at least."""
+    limit = Participation(most=most, min_separation=apart, num_rows=rows)
+    return _STRATEGIES[kind](num_rows=rows, **numbers).sensitivity(limit)
 
 
-class Kept(NamedTuple):
-    """What a run leaves: params after each round that is kept, and values of its summary."""
+def correlated_rows(kind: str, rows: int, **numbers: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Standard normals in the order in which they were drawn, and the rows made of them."""
+    strategy, rng = _STRATEGIES[kind](num_rows=rows, **numbers), np.random.default_rng(0)
+    key, drawn, made = Key.simulation(0), [], []
 
-    params: list[dict[str, np.ndarray]]
-    values: dict[str, float | None]
+    def fresh(own: Key) -> dict[str, np.ndarray]:
+        drawn.append(rng.normal(size=3).astype(np.float32))
+        return {"w": drawn[-1].copy()}
 
-
-VALUES = ("epsilon", "epsilon_rdp", "delta", "noise_multiplier", "rounds", "charges", "users")
-"""Values of every run; the task's own measures are added to them."""
-
-
-def keep(
-    experiment: Any, folder: Path, *, corpus: Path | None = None, secure: bool = False,
-    crashes: Sequence[int] = (),
-) -> Kept:  # fmt: skip
-    """Run an experiment into a folder.
-
-    Args:
-        experiment: Itself, or the name of a ready-made one and its options.
-        folder: A new one.
-        corpus: Of a ready-made experiment that wants one.
-        secure: Without a seed.
-        crashes: Charges, counted since the run was last started, at which it crashes and goes on.
-    """
-    opened = None if corpus is None else open_corpus(str(corpus))
-    if isinstance(experiment, tuple):
-        name, options = experiment
-        experiment = load_experiment(name).with_options(options)
-    prepared = None
-    for crash_after in (*crashes, None):
-        if prepared is None:
-            prepared = start_run(experiment, None, opened, folder, secure=secure, keep_last=None)
-        else:
-            prepared = resume_run(folder, experiment=experiment, keep_last=None)
-        with _forced(crash_after):
-            try:
-                summary = prepared.run()
-            except Crash:
-                continue
-    files = sorted((folder / "checkpoints").glob("*.safetensors"))
-    measures = [measure["name"] for measure in summary["measures"]]
-    names = [*VALUES, *measures, *(f"{name}_public" for name in measures)]
-    return Kept(
-        [{n: np.array(a) for n, a in load_file(file).items()} for file in files],
-        {name: summary.get(name) for name in names},
-    )
+    memory = strategy.init({"w": np.zeros(3, np.float32)})
+    for _ in range(rows):
+        row, memory = strategy.next(memory, key, fresh)
+        made.append(row["w"].copy())
+    return np.array(drawn, float), np.array(made, float)
 
 
-def ready_made() -> list[str]:
-    """Names of the ready-made experiments."""
-    return sorted(find_experiments())
+def shares(kind: str, period: int, number: int) -> list[float]:
+    """Share of questions in rounds of a shift that is periodic."""
+    return [Shift(kind=kind, period=period).share(t) for t in range(1, number + 1)]
 
 
-def synthetic_corpus(folder: Path) -> Path:
-    """Write a corpus of 40 rostered and 20 public users."""
-    fedpriv_command("data", "synthesize", "--users", "40", "--sentences", "1200",
-                    "--public-users", "20", "--out", str(folder))  # fmt: skip
-    return folder
+def multiplier(rule: str, *counts: Any, **given: Any) -> np.ndarray:
+    """1/A of words by a rule: "rank", "frequency", "tf_idf" or "tf_idf_mass"."""
+    return getattr(side_information, f"{rule}_multiplier")(*counts, **given)
 
 
-def fedpriv_command(*argv: str) -> str:
-    """Run a command in this process, with draws of the seed alone, and return what it prints.
-
-    Raises:
-        RuntimeError: If it fails.
-    """
-    with _forced(None):
-        done = CliRunner().invoke(app, argv)
-    if done.exit_code:
-        raise RuntimeError(f"fedpriv {argv[0]}: {done.output[-500:]} {done.exception!r}")
-    return done.stdout
-
-
-def public_names() -> dict[str, list[str]]:
-    """Names of the API, of commands and flags, of options by method, and of the run-config."""
-
-    def flags(command: Any, path: str) -> Iterator[str]:
-        yield path
-        yield from (f"{path} {flag}" for one in command.params for flag in one.opts)
-        for name, inner in getattr(command, "commands", {}).items():
-            yield from flags(inner, f"{path} {name}")
-
-    pyproject = tomllib.loads((Path(fedpriv.__file__).parents[1] / "pyproject.toml").read_text())
-    options = [
-        f"{' '.join(of)} {entry.path}" for of, made in classes().items() for entry in entries(made)
-    ]
-    return {
-        "python": sorted(fedpriv.__all__),
-        "commands": sorted(flags(loaded(), "fedpriv")),
-        "options": sorted(set(options)),
-        "run-config": sorted(pyproject["tool"]["flwr"]["app"]["config"]),
-    }
+def theory(formula: str, **given: Any) -> dict[str, float]:
+    """Numbers of a bound that `fedpriv theory` states, by name."""
+    return {v.name: v.number for v in theories.FORMULAS[formula](**given).values}

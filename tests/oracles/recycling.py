@@ -74,18 +74,45 @@ def ftrl(w, g, prefix_noise, *, rate, momentum=0.0):
     return iterates
 
 
-def tree_prefix(leaf_draws, t):
-    """Return the noise on the prefix of t rows: a draw for each node that covers it.
+def tree_node(draws, height, place, efficient):
+    """Return the noise of a node's estimate, and its variance over a draw's.
+
+    The efficient one weighs the node's own answer and its children's sum by inverse variance, as
+    far down as there are rows (Honaker 2015, from below); weights are multiples of 2^-16.
+    """
+    if not (efficient and height):
+        return draws[height, place], 1.0
+    (left, v), (right, _) = (tree_node(draws, height - 1, 2 * place + i, True) for i in (0, 1))
+    share = round(2 * v / (1 + 2 * v) * 2**16) / 2**16
+    noise = share * draws[height, place] + (1 - share) * (left + right)
+    return noise, share**2 + (1 - share) ** 2 * 2 * v
+
+
+def tree_prefix(draws, t, efficient=False):
+    """Return the noise on the prefix of t rows: the sum of the fewest nodes that cover it.
 
     Args:
-        leaf_draws: From (height, place) to a node's draw.
+        draws: From (height, place) to a node's draw.
     """
     total, start = 0.0, 0
     for height in reversed(range(t.bit_length())):
         if t >> height & 1:
-            total = total + leaf_draws[height, start >> height]
+            total = total + tree_node(draws, height, start >> height, efficient)[0]
             start += 1 << height
     return total
+
+
+def tree_matrix(rows):
+    """Return C of a binary tree: a line for each complete node, of ones below it."""
+    return np.array([
+        (np.arange(rows) >> height) == place
+        for height in range(rows.bit_length()) for place in range(rows >> height)
+    ], float)  # fmt: skip
+
+
+def banded_matrix(rows, coefficients):
+    """Return C of a few bands: c_j on diagonal j."""
+    return sum(np.diag(np.full(rows - j, c), -j) for j, c in enumerate(coefficients))
 
 
 def blt_matrix(rows, omegas, decays):
@@ -95,12 +122,15 @@ def blt_matrix(rows, omegas, decays):
 
 
 def sensitivity(C, separation, times):
-    """Return by how much one user moves C x: the largest over patterns at least so far apart."""
+    """Return by how much one user moves C x: the largest over patterns at least so far apart.
+
+    Coefficients are not negative, so that contributions in one direction are the worst.
+    """
 
     def patterns(start, left):
         yield ()
         if left:
-            for row in range(start, len(C)):
+            for row in range(start, C.shape[1]):
                 for rest in patterns(row + separation, left - 1):
                     yield (row, *rest)
 
@@ -118,3 +148,9 @@ def variance_of_combination(values, weights):
 def interval(values, quantile):
     """Return mean and half-width of a t-interval of k values."""
     return np.mean(values), quantile * np.sqrt(np.var(values, ddof=1) / len(values))
+
+
+def variance_ratio(a, k):
+    """Return E[S] over the variance, of k neighbours with correlation a^|i - j|: below 1."""
+    R = a ** np.abs(np.subtract.outer(np.arange(k), np.arange(k)))
+    return (np.trace(R) - R.sum() / k) / (k - 1)

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import pytest
 
-from tests.oracles import baseline, product
+from tests.oracles import baseline, runs
 
 RUNS = json.loads((baseline.FOLDER / "runs.json").read_text("utf-8"))
 NAMES = json.loads((baseline.FOLDER / "names.json").read_text("utf-8"))
@@ -28,13 +28,13 @@ def test_a_run_releases_what_it_did(name, tmp_path):
 
 
 def test_every_ready_made_experiment_has_a_case():
-    assert set(product.ready_made()) == {name for name, _ in baseline.READY_MADE.values()}
+    assert set(runs.ready_made()) == {name for name, _ in baseline.READY_MADE.values()}
     assert set(baseline.cases()) == set(RUNS)
 
 
 def test_no_public_name_is_gone():
     """A name that goes on purpose goes from tests/golden/baseline/names.json too."""
-    now = product.public_names()
+    now = runs.public_names()
     for kind, known in NAMES.items():
         assert set(known) <= set(now[kind]), sorted(set(known) - set(now[kind]))
 

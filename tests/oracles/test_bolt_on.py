@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, ks_2samp, kstest
 
-from tests.oracles import bolt_on, product
+from tests.oracles import adadps, bolt_on, product
 
 PLAIN = {"output_noise": "gaussian", "noise_multiplier": 0.01}
 SCHEDULES = {
@@ -102,13 +102,126 @@ def test_spherical_noise():
 
 
 def test_private_tuning():
+    """20,000 choices against the probabilities: a false alarm in 10^6."""
     expected = bolt_on.tuning_probabilities([10, 12, 20], 1.0)
     np.testing.assert_allclose(expected, [0.727475, 0.267623, 0.004902], atol=1e-6)
     counts = np.bincount(product.tuned([10, 12, 20], 1.0, 20_000), minlength=3)
     assert chisquare(counts, 20_000 * expected).pvalue > 1e-6
 
 
+def test_training_of_candidates():
+    """Three parts of ten, one candidate each, and ten examples that judge."""
+    rates = (0.5, 2.0, 8.0)
+    start, [played] = product.play(product.tuning(rates, epsilon=4.0))
+    x = np.column_stack([product.TRAIN[0].astype(float), np.ones(40)])
+    short, y = x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), product.TRAIN[1] == 0
+    counts = []
+
+    def training(rate, orders):
+        def train(w, part):
+            def grad(v, i):
+                row = part[i]
+                return (1 / (1 + np.exp(-short[row] @ v)) - y[row]) * short[row]
+
+            return bolt_on.permutation_sgd(w, grad, orders, [rate] * 20, b=1)
+
+        return train
+
+    def choose(mistakes):
+        counts.append(mistakes)
+        return played.chosen[-1]
+
+    found = bolt_on.private_tuning(
+        product.flat(start), list(map(training, rates, played.trainings)), played.groups,
+        [product.flat(z) for z in played.draws], lambda v, j: int((x[j] @ v > 0) != y[j]), choose,
+    )  # fmt: skip
+    product.check([played], [found])
+    assert sorted(np.concatenate(played.groups)) == list(range(40))
+    assert counts == [[int(count) for count in played.judged]] and len(set(counts[0])) > 1
+
+
 def test_random_projection():
     x = np.random.default_rng(0).normal(size=(5, 8))
     ours, matrix = product.projected(x, 3)
     np.testing.assert_allclose(ours, bolt_on.random_projection(x, matrix), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("unit", "epsilon"), [("example", 0.5), ("example", 3.0), ("user", 1.0)])
+def test_gaussian_release(unit, epsilon):
+    """σ over the distance that a replaced example moves the result: the least of its (ε, δ)."""
+    given = {"method": "bolt-on", "output_noise": "gaussian", "target_epsilon": epsilon,
+             "step_rate": 1e-3}  # fmt: skip
+    experiment = (
+        product.by_example(batch_size=6, **given)
+        if unit == "example"
+        else product.by_user(users_per_update=2, **given)
+    )
+    sigma = product.priced_sigma(experiment)
+    assert bolt_on.gaussian_delta(sigma, epsilon) == pytest.approx(1e-3, rel=2e-3)
+    assert bolt_on.gaussian_delta(0.161152 / 0.02, 0.5) == pytest.approx(1e-6, rel=1e-3)
+
+
+# -- comparators ----------------------------------------------------------------------------------
+
+
+def clipped(w, i):
+    return adadps.clip(product.of_example(product.gradient, w, int(i)), 0.7)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_scs13(passes):
+    """Six disjoint batches of six a pass; four examples sit each out."""
+    start, played = product.play(product.comparator(
+        "scs13", epsilon=30.0, batch_size=6, passes=passes, rate=0.6, regulariser=0.05
+    ))  # fmt: skip
+    order = [i for one in played for i in one.cohort]
+    assert len(set(order[:36])) == 36 and len(order) == passes * 36
+    noise = [-z / 6 for z in product.noise_of(played)]
+    rates = {"eta": lambda t: 0.6 / np.sqrt(t), "b": 6, "reg": 0.05}
+    found = [
+        bolt_on.scs13(product.flat(start), clipped, order, noise[: t + 1], **rates)
+        for t in range(len(played))
+    ]
+    product.check(played, found)
+
+
+def test_noise_of_scs13():
+    """Lengths of 120 draws in 15 dimensions against Gamma(15, kL/ε): a false alarm in 10^6."""
+    _, played = product.play(product.comparator(
+        "scs13", epsilon=4.0, batch_size=6, passes=20, rate=1e-3
+    ))  # fmt: skip
+    lengths = [np.linalg.norm(z) for z in product.noise_of(played)]
+    assert kstest(lengths, "gamma", args=(15, 0, 20 * 0.7 / 4.0)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("composition", ["pld", "strong"])
+def test_bst14(composition):
+    experiment = product.comparator(
+        "bst14", epsilon=5.0, delta=1e-3, batch_size=8.0, passes=2.0, dimension=15, radius=0.8,
+        composition=composition, regulariser=0.05,
+    )  # fmt: skip
+    start, played = product.play(experiment)
+    noise = [-z for z in product.noise_of(played)]
+    picks = [one.cohort for one in played]
+    sigma = product.priced_sigma(experiment) * 0.7
+    found = [
+        bolt_on.bst14(product.flat(start), clipped, picks[: t + 1], noise[: t + 1], L=0.7, R=0.8,
+                      sigma=sigma, b=8.0, reg=0.05)
+        for t in range(len(played))
+    ]  # fmt: skip
+    product.check(played, found)
+    inside = [np.linalg.norm(w) < 0.8 - 1e-6 for w in found]
+    assert composition == "strong" or set(inside) == {True, False}  # some are projected
+    assert product.epsilon_of(experiment) < 5.0 + 1e-6
+
+
+@pytest.mark.parametrize(("epsilon", "steps", "q"), [(0.5, 100, 0.02), (2.0, 1000, 0.001)])
+def test_noise_of_bst14(epsilon, steps, q):
+    """The product's σ is that of a share which T steps compose to ε."""
+    sigma = product.strong_composition_sigma(
+        epsilon=epsilon, delta=1e-5, sampling_prob=q, steps=steps
+    )
+    shares = np.geomspace(1e-6, 1.0, 200_001)
+    found = [bolt_on.strong_composition(share, steps, 1e-5 / steps) for share in shares]
+    each = np.interp(epsilon, found, shares)
+    assert sigma == pytest.approx(bolt_on.bst14_sigma(each, 1e-5 / steps, q), rel=1e-6)

@@ -22,14 +22,14 @@ GRAD = partial(product.of_example, product.gradient)
 def test_steps(bound, optimizer, schedule):
     options, bounded = BOUNDS[bound]
     start, played = product.play(product.by_example(
-        steps=8, batch_size=8.0, noise_multiplier=0.5, optimizer=optimizer, schedule=schedule,
+        steps=20, batch_size=8.0, noise_multiplier=0.5, optimizer=optimizer, schedule=schedule,
         **options, **{"optimizer.learning_rate": 0.2},
         **({"optimizer.adaptivity": 0.03} if optimizer == "adam" else {}),
     ))  # fmt: skip
     batches = [[int(i) for i in one.cohort] for one in played]
     found = dp_nsgd.train(
         product.flat(start), GRAD, batches, [-z for z in product.noise_of(played)], bound=bounded,
-        eta=0.2, B=8.0, factors=dp_nsgd.schedule(schedule, 8),
+        eta=0.2, B=8.0, factors=dp_nsgd.schedule(schedule, 20),
         adam=(0.9, 0.999, 0.03) if optimizer == "adam" else None,
     )  # fmt: skip
     product.check(played, found)
@@ -77,3 +77,6 @@ def test_toy_of_two_gradients():
         assert dp_nsgd.expected(bound, values, shares) == pytest.approx(mean, abs=1e-6)
     ours = [product.normalised(value, 0.01) for value in values]
     assert np.dot(ours, shares) == pytest.approx(-0.322806, abs=1e-6)
+    stated = product.theory("bias", upper=1.3, lower=-0.5, chance=1 / 3, regulariser=0.01)
+    assert stated["step"] == pytest.approx(-0.322806, abs=1e-6)
+    assert stated["mean"] == pytest.approx(0.1)

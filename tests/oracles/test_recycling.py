@@ -82,3 +82,100 @@ def test_uncertainty():
     ours = product.uncertainty_of(values)
     assert ours == pytest.approx((mean, half, recycling.variance_of_combination(values, [0.2] * 5)))
     assert (mean, half) == pytest.approx((0.6, 0.047281), abs=1e-6)
+
+
+@pytest.mark.parametrize("noise", ["tree", "banded", "blt"])
+def test_noise_of_a_whole_run(noise):
+    """First rows of 8 runs are z itself: 120 of them, σC to a quarter, a false alarm in 10^4."""
+    experiment = product.by_user(
+        rounds=6, noise=noise, noise_multiplier=0.5, l2_clip_norm=0.4, sampling="separated",
+        cohort=2.0, min_separation=2, server="ftrl", exact_sum=False,
+    )  # fmt: skip
+    first = [product.noise_of(product.play(experiment, seed)[1])[0] for seed in range(8)]
+    assert np.std(first) == pytest.approx(0.5 * 0.4, rel=0.25)
+    if noise == "tree":  # a user in three of six rows; the whole run is one Gaussian mechanism
+        moved = recycling.sensitivity(recycling.tree_matrix(6), 2, 3)
+        assert product.priced_sigma(experiment) == pytest.approx(0.5 / moved, rel=1e-9)
+
+
+BANDS = {"coefficients": (1.0, 0.5, 0.25, 0.125)}
+BUFFERS = {"outputs": (0.5, 0.25), "decays": (0.75, 0.5)}
+
+
+@pytest.mark.parametrize("rows", [5, 8, 11])
+@pytest.mark.parametrize(("apart", "most"), [(1, 2), (2, 3), (4, 2), (4, 3)])
+@pytest.mark.parametrize("kind", ["tree", "banded", "blt"])
+def test_sensitivity_by_all_patterns(kind, apart, most, rows):
+    C, numbers = {
+        "tree": (recycling.tree_matrix(rows), {}),
+        "banded": (recycling.banded_matrix(rows, *BANDS.values()), BANDS),
+        "blt": (recycling.blt_matrix(rows, *BUFFERS.values()), BUFFERS),
+    }[kind]
+    expected = recycling.sensitivity(C, apart, most)
+    ours = product.correlated_sensitivity(kind, rows, apart, most, **numbers)
+    if kind == "banded" and apart >= 4:  # the product counts bands that the end would cut off
+        assert expected <= ours * (1 + 1e-12)
+        expected = recycling.sensitivity(
+            recycling.banded_matrix(rows + 3, *BANDS.values())[:, :rows], apart, most
+        )
+    assert ours == pytest.approx(expected, rel=1e-9)
+
+
+def test_sensitivity_of_the_tree():
+    """Squares that are known, and the one case in which the product's bound is not reached."""
+    for most, apart, rows, square in [(1, 1, 8, 4), (2, 4, 8, 10), (2, 3, 8, 12), (2, 1, 8, 14),
+                                      (3, 3, 10, 20), (3, 2, 10, 20)]:  # fmt: skip
+        found = recycling.sensitivity(recycling.tree_matrix(rows), apart, most)
+        assert found**2 == pytest.approx(square)
+        ours = product.correlated_sensitivity("tree", rows, apart, most)
+        assert ours**2 == pytest.approx(square)
+    exact = recycling.sensitivity(recycling.tree_matrix(13), 3, 4)
+    assert exact**2 == pytest.approx(23)
+    assert exact <= product.correlated_sensitivity("tree", 13, 3, 4) <= 1.043 * exact
+
+
+@pytest.mark.parametrize("rows", [5, 11, 19])
+@pytest.mark.parametrize("kind", ["banded", "blt"])
+def test_rows_of_the_inverse(kind, rows):
+    numbers = BANDS if kind == "banded" else BUFFERS
+    matrix = recycling.banded_matrix if kind == "banded" else recycling.blt_matrix
+    drawn, made = product.correlated_rows(kind, rows, **numbers)
+    found = np.linalg.solve(matrix(rows, *numbers.values()), drawn[:rows])
+    np.testing.assert_allclose(made, found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimate", ["vanilla", "efficient"])
+def test_rows_of_the_tree(estimate):
+    drawn, made = product.correlated_rows("tree", 13, estimate=estimate)
+    places = [(h, (t >> h) - 1) for t in range(1, 14) for h in range((t & -t).bit_length())]
+    nodes = dict(zip(places, drawn, strict=True))
+    prefixes = [recycling.tree_prefix(nodes, t, estimate == "efficient") for t in range(1, 14)]
+    np.testing.assert_allclose(np.cumsum(made, axis=0), prefixes, rtol=1e-5, atol=2e-6)
+    variances = [recycling.tree_node(np.ones((6, 64)), h, 0, True)[1] for h in range(6)]
+    assert variances == pytest.approx([1 / (2 - 0.5**h) for h in range(6)], abs=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "smooth"), [("blocks", False), ("smooth", True)])
+@pytest.mark.parametrize("period", [4, 7])
+def test_shift(kind, smooth, period):
+    expected = [recycling.shift_share(t, period, smooth) for t in range(2 * period)]
+    assert product.shares(kind, period, 2 * period) == pytest.approx(expected, abs=1e-12)
+
+
+def test_independent_runs():
+    """Five runs, none of which has less of the budget: their last losses, and a t-interval."""
+    experiments = [product.by_user(**{**BY_USER, "rounds": 2}) for _ in range(5)]
+    assert len({product.epsilon_of(one) for one in experiments}) == 1
+    values = [
+        product.loss(*product.PUBLIC, product.flat(product.play(one, seed)[1][-1].params))
+        for seed, one in enumerate(experiments)
+    ]
+    assert len(set(values)) == 5
+    mean, half = recycling.interval(values, student.ppf(0.975, 4))
+    assert product.uncertainty_of(values)[:2] == pytest.approx((mean, half), rel=1e-9)
+
+
+@pytest.mark.parametrize(("a", "expected"), [(0.9, 0.186), (0.9**10, 0.814), (0.9**50, 0.998)])
+def test_correlated_checkpoints(a, expected):
+    assert recycling.variance_ratio(a, 5) == pytest.approx(expected, abs=2e-3)
+    assert product.variance_ratio(a, 5) == pytest.approx(recycling.variance_ratio(a, 5), rel=1e-9)

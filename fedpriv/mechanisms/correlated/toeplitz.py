@@ -154,7 +154,9 @@ class Banded(_Toeplitz):
         return f"{self.bands} {self.how} bands ({shown}{rest})"
 
     def sensitivity(self, participation: Participation) -> float:
-        """Return it exactly; see `column_sensitivity` where bands overlap.
+        """Return it exactly, but for bands that the end cuts off where a user's do not overlap.
+
+        Those count in full there; of overlapping bands see `column_sensitivity`.
 
         Raises:
             ValueError: If rows of a user overlap and a coefficient is negative or rises.

@@ -1,0 +1,75 @@
+"""The product against adaptive clipping and FedProx in plain NumPy, on its own draws."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tests.oracles import adadps, federated, product
+
+LOCAL = {"local.learning_rate": 0.3, "local.batch_size": 3, "local.epochs": 2}
+BY_USER = {"rounds": 6, "cohort": 4.0, "noise_multiplier": 0.5, "l2_clip_norm": 0.4, **LOCAL}
+RATES = {
+    "constant": {},
+    "warm-up": {"local.warmup_rounds": 2},
+    "cosine": {"local.warmup_rounds": 2, "local.rate_schedule": "cosine"},
+}
+
+
+def factors_of(name):
+    schedule = "cosine" if name == "cosine" else "constant"
+    return federated.rate_factors(6, schedule=schedule, warmup=0 if name == "constant" else 2)
+
+
+@pytest.mark.parametrize(("least", "most"), [(0.39, 0.45), (4e-4, 100.0)])
+@pytest.mark.parametrize("rates", RATES)
+def test_adaptive_clipping(rates, least, most):
+    h, sigma = 0.3, 0.5
+    experiment = product.by_user(**BY_USER, **RATES[rates], **{
+        "clip_norm": "adaptive", "clip_norm.clip_rate": 0.8, "clip_norm.clip_quantile": 0.7,
+        "clip_norm.clip_count_weight": h, "clip_norm.clip_least": least,
+        "clip_norm.clip_most": most,
+    })  # fmt: skip
+    start, played = product.play(experiment)
+    cohorts, factors = product.cohorts_of(played), factors_of(rates)
+
+    def updates_of(w, t):
+        return [federated.local_update(w, product.users_gradient, batches, eta=0.3 * factors[t])
+                for batches in cohorts[t]]  # fmt: skip
+
+    # The vector that is sent, of length 1, gives √(1 - h²) to the update and h to the count.
+    sigma_b = sigma / (2 * h)
+    share = sigma / federated.update_noise(sigma, sigma_b)
+    assert product.sensitivity_of(experiment) == 1.0
+    assert share == pytest.approx(np.sqrt(1 - h**2), rel=1e-12)
+    found = federated.adaptively_clipped(
+        product.flat(start), updates_of, [z / share for z in product.noise_of(played)],
+        [xi / (2 * h) for xi in product.counts_of(played)], C=0.4, quantile=0.7, rate=0.8, m=4.0,
+        least=least, most=most,
+    )  # fmt: skip
+    product.check(played, found)
+
+
+def test_noise_of_the_count():
+    """40 draws of σ on ± h: their deviation to a third, a false alarm in 10^3."""
+    experiment = product.by_user(**{**BY_USER, "rounds": 40}, **{"clip_norm": "adaptive"})
+    _, played = product.play(experiment)
+    assert np.std(product.counts_of(played)) == pytest.approx(0.5, rel=1 / 3)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+@pytest.mark.parametrize("mu", [0.0, 0.4])
+@pytest.mark.parametrize("rates", RATES)
+def test_fedprox(rates, mu, momentum):
+    own = {"client_optimizer": "momentum", "client_optimizer.client_decay": momentum}
+    start, played = product.play(product.by_user(
+        **BY_USER, **RATES[rates], **{"local.proximal_mu": mu}, **(own if momentum else {})
+    ))  # fmt: skip
+    factors, w, found = factors_of(rates), product.flat(start), []
+    train = partial(federated.local_update, mu=mu, momentum=momentum)
+    cohorts, noise = product.cohorts_of(played), product.noise_of(played)
+    for users, z, factor in zip(cohorts, noise, factors, strict=True):
+        deltas = [train(w, product.users_gradient, user, eta=0.3 * factor) for user in users]
+        w = w + (z + sum((adadps.clip(delta, 0.4) for delta in deltas), np.zeros_like(w))) / 4.0
+        found.append(w)
+    product.check(played, found)
