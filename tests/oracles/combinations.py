@@ -233,9 +233,8 @@ def value_of(place: Place) -> Value:
 def pairs() -> Iterator[tuple[Place, Place]]:
     """Yield each pair of values of two axes."""
     for one, other in itertools.combinations(AXES, 2):
-        yield from itertools.product(
-            *([(axis, value) for value in AXES[axis]] for axis in (one, other))
-        )
+        for value, beside in itertools.product(AXES[one], AXES[other]):
+            yield (one, value), (other, beside)
 
 
 @cache
