@@ -1,8 +1,8 @@
 """Breaks one thing in every Python process that has this folder on its path.
 
-FEDPRIV_TWIN names a fault of `breaks`: the module is changed as soon as it has been executed, before
-another has imported a name of it. FEDPRIV_SOURCE is "MODULE=FILE": the module is executed from that
-file's text. Processes that tests start inherit both, however they are started.
+FEDPRIV_TWIN names a fault of `breaks`: the module is changed as soon as it has been executed,
+before another has imported a name of it. FEDPRIV_SOURCE is "MODULE=FILE": the module is executed
+from that file's text. Processes that tests start inherit both, however they are started.
 """
 
 import importlib.abc
