@@ -675,6 +675,26 @@ FAULTS = (
             "training/test_streams.py::test_in_a_round_what_a_user_draws_or_seeds_moves_no_other",
         ),
     ),
+    Fault(
+        name="short_batch_dropped",
+        behaviour="A user's last batch is left out where it is not full.",
+        module=f"{_LOCAL}.schedule",
+        old="for a, b in itertools.pairwise(starts.tolist())]",
+        new="for a, b in itertools.pairwise(starts.tolist()) if b - a == self.batch_size]",
+        tests=(
+            "training/local/test_module_trainer.py::TestModuleTrainer::test_equals_the_sparse_trainer",
+        ),
+    ),
+    Fault(
+        name="warmup_within_the_schedule",
+        behaviour="The rounds of a warm-up count as rounds of the schedule that follows it.",
+        module="fedpriv.experiments.local",
+        old="done = (round_num - 1 - rising) / (num_rounds - rising)",
+        new="done = (round_num - 1) / num_rounds",
+        tests=(
+            "running/methods/test_federated_methods.py::TestRatesOfRounds::test_every_round_trains_at_its_own",
+        ),
+    ),
     # Adaptive clipping.
     Fault(
         name="clip_norm_moves_the_wrong_way",
@@ -731,6 +751,14 @@ FAULTS = (
             "mechanisms/preconditioners/test_preconditioners.py::TestPublicMoments::test_each_round_looks_once_and_divides_before_the_bound",
         ),
     ),
+    Fault(
+        name="moments_of_private_examples",
+        behaviour="What should be of public examples, A, is made of the private training set.",
+        module="fedpriv.experiments.preconditioning",
+        old="public_gradient(self.task.public_examples(), self.task.num_public, batch)",
+        new="public_gradient(self.task.train, self.task.num_public, batch)",
+        tests=("oracles/test_adadps.py::test_adadps",),
+    ),
     # Server.
     Fault(
         name="classic_momentum_for_the_average",
@@ -749,6 +777,16 @@ FAULTS = (
         old="return 1 - beta1**steps, 1 - beta2**steps",
         new="return 1.0, 1.0",
         tests=("laws/transforms/test_vectors.py::TestGolden::test_dp_adam",),
+    ),
+    Fault(
+        name="server_schedule_from_zero",
+        behaviour="A schedule of the server's rate counts steps from zero.",
+        module="fedpriv.optimizers",
+        old="by = np.float32(factor(step))",
+        new="by = np.float32(factor(step - 1))",
+        tests=(
+            "laws/transforms/test_vectors.py::TestSchedules::test_the_first_step_is_number_one",
+        ),
     ),
     Fault(
         name="weights_of_an_average_exchanged",
@@ -900,6 +938,16 @@ FAULTS = (
         module=f"{_FLOWER}.client",
         old="for item in dict.fromkeys(request.user_ids) if",
         new="for item in request.user_ids if",
+        tests=(
+            "backends/flower/test_client.py::test_users_that_live_elsewhere_or_are_named_twice_add_nothing",
+        ),
+    ),
+    Fault(
+        name="users_of_other_nodes_trained",
+        behaviour="A node trains whom a request names, and not its own users alone.",
+        module=f"{_FLOWER}.client",
+        old="if item in self.user_ids]",
+        new="if item]",
         tests=(
             "backends/flower/test_client.py::test_users_that_live_elsewhere_or_are_named_twice_add_nothing",
         ),
