@@ -112,7 +112,9 @@ def play(algorithm, root=KEY, folder=None, plan=None):
     state = algorithm.init(START)
     if folder is not None:
         state = folder.resume(state)
-    *_, (_, state) = rounds(made, backend, root, folder=folder, state=state)
+    # Without a folder nothing is known of the data, and the noise would be other each time.
+    noise = root if folder is None else None
+    *_, (_, state) = rounds(made, backend, root, folder=folder, state=state, noise=noise)
     return state, backend
 
 
