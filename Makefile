@@ -16,7 +16,7 @@ help:
 	@echo "make test       lint, types of the product and the quick tests (minutes)"
 	@echo "make test-full  everything, the tests marked slow included (an hour)"
 	@echo "make trust      the scoreboard: each privacy claim's tests, and mutants that must fail them"
-	@echo "make mutants    small changes to privacy-critical code, which tests must notice (hours)"
+	@echo "make mutants    named faults, and a sample of small changes, which tests must notice (hours)"
 	@echo "make deploy-test  the compose file's commands as processes on loopback (a few minutes)"
 	@echo "make deploy-guide docs/deployment.md walked through, command by command (needs Docker)"
 	@echo "make deploy-test-docker  the compose file in real containers (needs Docker; ten minutes)"
@@ -147,6 +147,7 @@ trust-quick: $(STAMP)
 # What is found is kept in build/mutants, and not run again.
 mutants: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps coverage==7.17.3
+	$(BIN)/python -m tests.trust.named
 	$(BIN)/python -m tests.trust.sampled cover
 	$(BIN)/python -m tests.trust.sampled changes
 	$(BIN)/python -m tests.trust.sampled raises

@@ -20,7 +20,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ from fedpriv.mechanisms.perturbation import (
     Unperturbed,
 )
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
-from fedpriv.mechanisms.selection import NoisyMin, PrivateChoice, choose
+from fedpriv.mechanisms.selection import NoisyMin, PrivateChoice, candidates
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 
@@ -215,11 +214,11 @@ def test_a_noisy_minimum(form):
 
 def test_a_private_choice():
     """Two candidates that are one mistake apart: the odds of the worse one are exp(-ε)."""
-    for rate, right in ((1, True), (2, False)):
-        wrong = sum(
-            choose((0, 1), Fraction(rate), "exponential", selection.ExactDraws(KEY.fold(draw)))
-            for draw in range(SELECTIONS)
-        )
+    total = candidates([{"w": np.zeros(1)}] * 2, [0, 1], 1)
+    for epsilon, right in ((1.0, True), (2.0, False)):
+        choice = PrivateChoice(epsilon=epsilon)
+        draws = (selection.ExactDraws(KEY.fold(draw)) for draw in range(SELECTIONS))
+        wrong = sum(choice.release(total, drawn, 1.0).index for drawn in draws)
         share = math.exp(-1.0) / (1.0 + math.exp(-1.0))
         assert (stats.binomtest(wrong, SELECTIONS, share).pvalue > ALPHA) == right
 

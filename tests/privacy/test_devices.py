@@ -141,6 +141,9 @@ def test_devices_are_drawn_as_users_are():
     assert DevicesSampler(draws=draws, devices=1).event(Gaussian(noise_multiplier=1).cost) == (
         draws.event(Gaussian(noise_multiplier=1).cost)
     )
+    assert sampler.event(Gaussian(noise_multiplier=1).cost) == cohort_event(
+        num_users=4, expected_cohort_size=2, noise_multiplier=1, devices=2
+    )
     assert not sampler.event(Unprotected().cost).is_private
 
 

@@ -15,7 +15,13 @@ from scipy import stats
 
 from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.event import NONPRIVATE, Event
-from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.privacy.sampling import (
+    Everybody,
+    FixedSizeSampler,
+    Partition,
+    PoissonSampler,
+    Sampler,
+)
 from fedpriv.rng import Key
 
 ALPHA = 1e-6
@@ -156,6 +162,33 @@ def test_a_cap_drops_a_uniform_subset(mode):
         stats.chisquare(survived, drawn * rate * survived.sum() / (drawn * rate).sum()).pvalue
         > ALPHA
     )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_whom_a_cap_drops_is_not_a_matter_of_places(mode):
+    """Of 1,500 cohorts some 50 are cut: in one the last user stays, in one the first goes."""
+    roster = ROSTER[:12]
+    capped, free = (draws(coins(1 / 6, 12, cap=cap), 1500, roster, mode) for cap in (4, None))
+    cut = free.sum(axis=1) > 4
+    assert capped[cut & free[:, -1], -1].any()
+    assert not capped[cut & free[:, 0], 0].all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_batches_of_a_pass_do_not_meet(mode):
+    sampler, roster = Partition(num_users=20, size=6, passes=2), ROSTER[:20]
+    key = Key.from_bytes(Key.simulation(21).to_bytes(), mode)
+    memory, batches = sampler.init(), []
+    for number in range(sampler.num_batches):
+        batch, memory = sampler.next(memory, key.fold(number), roster)
+        batches.append(batch)
+    assert [len(batch) for batch in batches] == [6] * 6
+    first, second = batches[:3], batches[3:]
+    for one_pass in (first, second):
+        assert len({user for batch in one_pass for user in batch}) == 18
+    assert set(first) != set(second)
+    with pytest.raises(ValueError, match="used up"):
+        sampler.next(memory, key.fold("more"), roster)
 
 
 def test_cohorts_depend_on_the_key_alone():

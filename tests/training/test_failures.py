@@ -17,6 +17,7 @@ from fedpriv.training.failures import (
     contributes_zero,
     contributing_zero_on_failure,
     counted_failures,
+    only_places_of_errors,
     raised_at,
     users_not_logged,
 )
@@ -36,6 +37,13 @@ def test_the_places_of_an_error_and_none_of_its_text():
         raising()
     said = raised_at(caught.value)
     assert said.startswith("test_failures.py:") and "in raising" in said and SECRET not in said
+
+
+def test_of_a_node_kind_and_place_leave_and_no_text():
+    with counted_failures() as failures, only_places_of_errors(), contributing_zero_on_failure():
+        raising()
+    assert failures.text is not None and SECRET not in failures.text
+    assert failures.text.startswith("ValueError at test_failures.py:")
 
 
 def test_nothing_of_the_text_at_any_level(caplog):

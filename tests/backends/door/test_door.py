@@ -231,7 +231,6 @@ def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
         assert (first / "secret" / "replay.key").stat().st_size == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 @pytest.mark.parametrize("die_after", [2, 3, 5])
 def test_c_a_row_left_open_is_burned_and_its_users_took_part(

@@ -91,7 +91,6 @@ def undecodable(request, reply):
     raise ValueError("Unexpected set of `children`.")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tamper", "lost", "counts"),
     [

@@ -66,15 +66,25 @@ def play(sampler, algorithm, *, num_rounds=4, relation="add-remove"):
     return [record for record, _ in played]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "relation"),
     [
-        (PoissonSampler(num_users=12, expected_cohort_size=1.0), "add-remove"),
-        (PoissonSampler(num_users=12, expected_cohort_size=1.0, cap=6), "add-remove"),
-        (FixedSizeSampler(num_users=12, size=3), "replace-one"),
+        pytest.param(
+            PoissonSampler(num_users=12, expected_cohort_size=1.0), "add-remove", id="poisson"
+        ),
+        pytest.param(
+            PoissonSampler(num_users=12, expected_cohort_size=1.0, cap=6),
+            "add-remove",
+            id="capped",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            FixedSizeSampler(num_users=12, size=3),
+            "replace-one",
+            id="fixed",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["poisson", "capped", "fixed"],
 )
 def test_a_sum_over_a_drawn_cohort_is_answered_once(sampler, relation):
     """Four answers of one cohort at σ = 1 cost one at σ = 1/2: ε = 3.40, and 4 charges say 0.91."""

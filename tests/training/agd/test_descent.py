@@ -223,6 +223,18 @@ def test_estimates_are_averaged_by_their_prices():
     assert [rho_of(e, Relation.ADD_REMOVE) for e in events] == pytest.approx([0.001, 0.0011])
 
 
+def test_an_estimate_that_replaces_another_is_paid_in_full():
+    """Reject, accept: prices .01 and then the whole of .011, whose noise is that of .011."""
+    made = descent(Prices(gradient=0.01, selection=0.001), estimates="discard")
+    door = Scripted(plan(10.0), [0, 5])
+    door.answers = [{"w": np.array(v, np.float32)} for v in ([9, 9], [0, 4])]
+    state = made.step(made.init({"w": np.zeros(2, np.float32)}), door)
+    assert state.params["w"] == pytest.approx([0.0, 0.5])
+    events = [charge.event for charge in door.ledger.state.charges]
+    prices = [rho_of(event, Relation.ADD_REMOVE) for event in events]
+    assert prices == pytest.approx([0.01, 0.001, 0.011, 0.001])
+
+
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("form", ["permute-and-flip", "exponential"])
 def test_prices_are_kept_under_either_relation(relation, form):

@@ -39,6 +39,33 @@ def replaced(schedule, *, m, k, b=1, constants=QUARTER):
     return 2 * passes.displacement(constants, m).last
 
 
+def test_an_example_of_a_batch_that_is_not_full_counts_as_any_other():
+    """Of five examples in batches of four the last is alone: its gradient is divided by four.
+
+    At params of zero a logistic loss has the derivative 1/2, of an input 1 and a bias, shortened
+    to length 1 together; its own number of examples would move the result four times as far.
+    """
+    passes = Passes(batch_size=4, schedule=StepSchedule(rate=1.0), last_batch="divided")
+    x = np.zeros((5, 1), np.float32)
+    last = passes.orders(5, KEY.fold("order"))[0][-1]
+    present = np.arange(5) == last
+    x[last] = 1.0
+    made = PermutationSgd(
+        x=x,
+        y=np.ones(5, np.int64),
+        name="w",
+        residual=logistic_residual,
+        constants=logistic_constants(),
+        passes=passes,
+        present=present,
+    )
+    zeros = {"w": np.zeros((1, 1), np.float32), "bias": np.zeros(1, np.float32)}
+    found = made.trained(zeros, KEY.fold("order"))
+    moved = float(np.hypot(found["w"], found["bias"]).item())
+    assert moved == pytest.approx(0.5 / 4, rel=1e-6)
+    assert moved <= passes.displacement(made.constants, 5).last
+
+
 class TestNumbers:
     def test_a_constant_step(self):
         constant = StepSchedule(rate=0.01)
