@@ -147,7 +147,7 @@ trust-quick: $(STAMP)
 # What is found is kept in build/mutants, and not run again.
 mutants: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps coverage==7.17.3
-	$(BIN)/python -m tests.trust.named
+	$(BIN)/python -m tests.trust.named --state build/mutants/named.json
 	$(BIN)/python -m tests.trust.sampled cover
 	$(BIN)/python -m tests.trust.sampled changes
 	$(BIN)/python -m tests.trust.sampled raises

@@ -76,7 +76,7 @@ def outcome(
         module=lambda: nn.Linear(FEATURES, CLASSES),
         loss=nn.functional.cross_entropy,
         users=USERS,
-        public=examples(6, 99),
+        public=examples(600, 99),
         public_train=None if personal else examples(12, 98),
         test=None if personal else examples(1500, 97),
         personal=PersonalLayers(names=("bias",)) if personal else None,
