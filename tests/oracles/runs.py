@@ -103,7 +103,8 @@ def outcome(
         found.results.append({n: np.array(a, float) for n, a in result.items()})
         found.cohorts.append(tuple(round_.cohort))
         diagnosed = {} if record.diagnostics is None else record.diagnostics.measured
-        found.measured.append({**record.released.measured, **diagnosed})
+        known = {name: value for name, value in diagnosed.items() if value is not None}
+        found.measured.append({**record.released.measured, **known})
         found = found._replace(diagnosed=record.diagnostics is not None)
 
 
