@@ -117,7 +117,7 @@ WITH = {
     "noise.target_epsilon": {"noise.multiplier": None, "noise.target-epsilon": 8.0},
     "completion": {"noise.restart": 2},
     "aggregate.start": {"aggregate.training": "replace"},
-    "user averaging aggregate.k": {"local.learning-rate": 50.0},
+    "user averaging aggregate.k": {"local.learning-rate": 2.0, "l2-clip-norm": 20.0},
     "epochs": {"steps": None, "epochs": 1.0},
     "local.epochs": {},
     "refresh": {"public-batch": 5},

@@ -196,7 +196,7 @@ class TestOnCompiledTrainers:
             {"local_steps": 3, "local_batch_size": 4},
             {"rate_schedule": "cosine", "warmup_rounds": 1},
             {"dropout_rate": 0.3},
-            {"clip_norm": "adaptive", "warmup_rounds": 1, "dropout_rate": 0.2},
+            {"clip_norm": "adaptive", "rate_schedule": "cosine", "dropout_rate": 0.2},
         ],
         ids=str,
     )
