@@ -3,21 +3,24 @@
 A trial's has whole files, so that an edit makes it another one: those in which functions and
 classes are defined, and the modules that these import, and so on. Python's own library, installed
 packages and fedpriv are left out. Nothing is imported. Draws are of the functions and classes that
-were given alone, so that an edit elsewhere moves none.
+were given, and of what these name, so that an edit elsewhere moves none.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import secrets
 import sys
 import sysconfig
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import CodeType, MethodType
+from types import CodeType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,23 +28,29 @@ import numpy as np
 from fedpriv.datasets.digests import fingerprint
 from fedpriv.hashes import document_sha256, file_sha256
 
-_DEEPEST = 8
+_DEEPEST = 24
 _MOST_ITEMS = 1000  # a larger container is data, whose digest is in the key by itself
 _INSTALLED = {"site-packages", "dist-packages"}
 _PYTHON = (Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[1])
 
 
 def describe_code(parts: Iterable[Any]) -> list[Any]:
-    """Return what tells functions and classes from others, as JSON values.
+    """Return what tells trained code from other code, as JSON values.
 
-    Of a function that is in a file: its name, instructions, what it encloses and its defaults; of
-    a class its name. What they call elsewhere is not looked at.
+    Of user-defined functions and classes these are the instructions, what they enclose, defaults,
+    attributes and the globals that they name, and so on; of a library's and of fedpriv's the name.
+
+    Guarantees:
+        * Equal values are of equal code, as far as it is reached by names. Where something is met
+          whose value is not known (a large container, a generator, a user-written module that is
+          named as a whole, `globals()`), fresh entropy is among them, so that no two are equal.
 
     Args:
         parts: As of `CodeReader.document`.
     """
-    described = _Description(set())
-    return [described.of(part, 0) for part in parts if part is not None]
+    described = _Description(set(), follow=True)
+    found = [described.of(part, 0) for part in parts if part is not None]
+    return found if described.whole else [*found, secrets.token_hex(16)]
 
 
 class CodeReader:
@@ -128,50 +137,108 @@ def _own(file: str | None) -> Path | None:
 
 
 class _Description:
-    """Describes objects, and collects the files that their code is in."""
+    """Describes objects, and collects the files that their code is in.
 
-    def __init__(self, files: set[Path]) -> None:
-        self._files, self._open = files, set[int]()
+    Args:
+        files: To which files are added.
+        follow: Whether the globals that functions of files name are described, and all that
+            user-defined classes hold; a trial's key has the whole files instead.
+
+    Attributes:
+        whole: Whether equal descriptions are of equal objects. It is False once something was met
+            that is not known by its value, such as a generator or a large container.
+    """
+
+    def __init__(self, files: set[Path], *, follow: bool = False) -> None:
+        self._files, self._follow, self._open = files, follow, set[int]()
+        self.whole = True
 
     def of(self, value: Any, depth: int) -> Any:
         """Return what stands for an object, as JSON values."""
-        if value is None or isinstance(value, bool | int | float | str | bytes | Path):
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes | Path):
+            plain = type(value) in _PLAIN or isinstance(value, Path)
+            return repr(value) if plain else self._unknown(value)
+        if isinstance(value, np.generic | np.dtype | slice | range | Decimal | Fraction):
+            return f"{type(value).__name__} {value!r}"
+        if isinstance(value, ModuleType):
+            return self._module(value)
+        if isinstance(value, np.ufunc):
+            return f"numpy.{value.__name__}"
+        if type(value).__module__.startswith("torch") and isinstance(value, torch_tensor()):
+            value = value.detach().cpu()
+            name = str(value.dtype)
+            exact = value.double() if value.is_floating_point() else value
+            return f"{name} {fingerprint(exact.numpy())}"
+        if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
             return repr(value)
         if isinstance(value, np.ndarray):
-            return str(value.dtype) if value.dtype.hasobject else fingerprint(value)
-        if depth > _DEEPEST or id(value) in self._open:  # such as a function that names itself
+            return self._unknown(value) if value.dtype.hasobject else fingerprint(value)
+        if id(value) in self._open:  # such as a function that names itself
             return type(value).__name__
+        if depth > _DEEPEST:
+            return self._unknown(value)
         self._open.add(id(value))
         found = self._parts(value, depth + 1)
         self._open.remove(id(value))
         return found
 
+    def _unknown(self, value: Any) -> str:
+        self.whole = False
+        return type(value).__name__
+
+    def _module(self, module: ModuleType) -> str:
+        """Return a module's name; what a user-written one holds is not known."""
+        if _own(getattr(module, "__file__", None)) is not None:
+            self.whole = False
+        return module.__name__
+
     def _parts(self, value: Any, depth: int) -> Any:
         if isinstance(value, partial):
+            self.whole &= type(value) is partial and not vars(value)
             return self._all((value.func, value.args, value.keywords), depth)
         if isinstance(value, MethodType):
             return self._all((value.__func__, value.__self__), depth)
         if isinstance(value, Mapping | list | tuple | set | frozenset):
+            self.whole &= type(value) in _CONTAINERS
             items = list(value.items() if isinstance(value, Mapping) else value)
             if len(items) > _MOST_ITEMS:
+                self.whole = False
                 return [type(value).__name__, len(items)]
             found = self._all(items, depth)
-            return sorted(found, key=repr) if isinstance(value, set | frozenset) else found
+            found = sorted(found, key=repr) if isinstance(value, set | frozenset) else found
+            return [type(value).__name__, found] if self._follow else found
         if inspect.isfunction(value):
             return self._function(value, depth)
+        if isinstance(value, staticmethod | classmethod):
+            return [type(value).__name__, self.of(value.__func__, depth)]
+        if isinstance(value, property):
+            return self._all((value.fget, value.fset, value.fdel), depth)
         if inspect.isclass(value):
             return self._class(value, depth)
+        if inspect.isroutine(value):
+            owner = getattr(value, "__self__", None)
+            if owner is not None and not isinstance(owner, ModuleType | type):
+                self.whole &= type(owner).__module__.startswith("torch")  # as torch.relu has one
+            return _name(value)
+        return self._instance(value, depth)
+
+    def _instance(self, value: Any, depth: int) -> Any:
         name = self._class(type(value), depth)
         if hasattr(value, "user_code"):  # a task that was made
             return [name, *self._all(value.user_code, depth)]
         if is_fedprivs(type(value)):
             return name
-        if type(value).__module__.startswith("torch.nn."):  # a loss, with its options
-            return [name, repr(value)]
-        if is_dataclass(value):
-            return [name, *self._all([getattr(value, f.name) for f in fields(value)], depth)]
-        known = getattr(value, "__dict__", None)
-        return name if isinstance(name, str) else [name, self.of(known, depth)]
+        if (wrapped := getattr(value, "__wrapped__", None)) is not None:  # such as of a cache
+            return [name, self.of(wrapped, depth)]
+        held = dict[str, Any](getattr(value, "__dict__", {}))
+        for kind in type(value).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
+                    held[slot] = getattr(value, slot)
+        if not held and not type(value).__flags__ & _OF_PYTHON:  # its state is out of sight
+            return [name, self._unknown(value)]
+        return [name, self.of(held, depth)] if held else name
 
     def _all(self, values: Iterable[Any], depth: int) -> list[Any]:
         return [self.of(value, depth) for value in values]
@@ -189,21 +256,33 @@ class _Description:
         if file is None and source is None:  # a library's, perhaps around a user-written one
             return [_name(function), *self._all(given, depth)] if given else _name(function)
         given += [function.__defaults__, function.__kwdefaults__]
-        if source is not None:  # in no file: what it names counts as if it were enclosed
-            known = function.__globals__
-            given += [known[name] for name in sorted(_names(function.__code__)) if name in known]
-        code = _instructions(function.__code__) if source is None else source
+        if source is not None or self._follow:
+            known, named = function.__globals__, _names(function.__code__)
+            # What a file's function names counts as if it were enclosed.
+            given += [known[name] for name in sorted(named) if name in known]
+            self.whole &= not named & _OUT_OF_SIGHT
+        if self._follow:
+            given += [{n: v for n, v in vars(function).items() if n != "__wrapped__"}]
+            code: Any = [_instructions(function.__code__), source]
+        else:
+            code = _instructions(function.__code__) if source is None else source
         return [function.__qualname__, code, self._all(given, depth)]
 
     def _class(self, kind: type, depth: int) -> Any:
         """Return the name of a class of a library's, and more of a user-written one."""
         file, source = self._source(kind)
-        if file is None and source is None:
+        if is_fedprivs(kind) or (file is None and source is None):
             return _name(kind)
-        methods = (
-            [] if source is None else [f for f in vars(kind).values() if inspect.isfunction(f)]
-        )
-        return [kind.__qualname__, source, self._all((*kind.__bases__, *methods), depth)]
+        held: Any = []
+        if self._follow:
+            held = {
+                n: v
+                for n, v in vars(kind).items()
+                if n not in _OF_EVERY_CLASS and not inspect.ismemberdescriptor(v)
+            }
+        elif source is not None:
+            held = [f for f in vars(kind).values() if inspect.isfunction(f)]
+        return [kind.__qualname__, source, self._all((*kind.__bases__, held), depth)]
 
     def _source(self, code: Any) -> tuple[Path | None, str | None]:
         """Return the user-written file that code is in, or its source where that is no file.
@@ -212,27 +291,57 @@ class _Description:
         """
         module = sys.modules.get(code.__module__)  # None: executed under a name of no module
         file = getattr(module, "__file__", None)
-        if module is not None and file is None and code.__module__ != "__main__":  # built in
-            return None, None
-        if file is not None and Path(file).is_file():
+        if file is not None and Path(file).is_file() and not _is_executed(code):
             if (own := _own(file)) is not None:
                 self._files.add(own)
             return own, None
+        made = getattr(code, "__code__", None)
+        built_in = module is not None and file is None and code.__module__ != "__main__"
+        if built_in and made is None and not code.__flags__ & _OF_PYTHON:
+            return None, None
         try:
             return None, inspect.getsource(code)
         except (OSError, TypeError):  # typed into a console, or executed
-            made = getattr(code, "__code__", None)
             return None, _name(code) if made is None else _instructions(made)
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_CONTAINERS = (dict, list, tuple, set, frozenset, OrderedDict, MappingProxyType)
+_OF_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of a class statement
+_OF_EVERY_CLASS = frozenset([
+    "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__slots__",
+    "__qualname__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl",
+    "__dataclass_fields__", "__dataclass_params__", "__match_args__",
+])  # fmt: skip
+#: By which a function reaches what its code does not name.
+_OUT_OF_SIGHT = frozenset({"globals", "locals", "vars", "eval", "exec", "__import__", "open",
+                           "import_module", "getenv", "environ"})  # fmt: skip
+
+
+def _is_executed(code: Any) -> bool:
+    """Return whether a function or class is of a text that is no file, whatever module it names."""
+    functions = [code, *(vars(code).values() if inspect.isclass(code) else ())]
+    made = [one.__code__ for one in functions if inspect.isfunction(one)]
+    return bool(made) and made[0].co_filename.startswith("<string")
+
+
+def torch_tensor() -> Any:
+    """Return PyTorch's class of tensors; only asked of an object of PyTorch's."""
+    import torch
+
+    return torch.Tensor
 
 
 def _instructions(code: CodeType) -> str:
     """Return a digest of a function's instructions, names and constants."""
-    own = [code.co_code.hex(), *code.co_names]
-    own += [
-        _instructions(one) if isinstance(one, CodeType) else repr(one)
-        for one in code.co_consts
-        if not isinstance(one, frozenset)  # in no order
-    ]
+    arguments = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    own: list[Any] = [code.co_code.hex(), *code.co_names, "/", *code.co_varnames, "/"]
+    own += [*code.co_freevars, *arguments, code.co_exceptiontable.hex()]
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            own.append(_instructions(one))
+        else:  # a set of constants is in no order
+            own.append(sorted(map(repr, one)) if isinstance(one, frozenset) else repr(one))
     return document_sha256(own)
 
 

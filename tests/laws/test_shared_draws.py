@@ -13,6 +13,7 @@ from dp_accounting.pld import PLDAccountant
 from torch import nn
 
 import fedpriv as fp
+from fedpriv.experiments.own_code import describe_code
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.privacy.sampling import PoissonSampler
@@ -120,6 +121,93 @@ def test_code_that_no_module_holds_draws_of_its_own(cohorts):
     for source in ("lambda: nn.Linear(4, 2)", "lambda: nn.Linear(4, 2, bias=False)"):
         fp.run(experiment(task(module=eval(source, {"nn": nn}))))  # as in a notebook's cell
     assert len(set(cohorts)) == 4
+
+
+def weighing(weight):
+    return lambda outputs, targets: nn.functional.cross_entropy(outputs, targets) * float(weight)
+
+
+def acting(act):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.layer(act(x))
+
+    return Net
+
+
+class Slotted:
+    __slots__ = ("weight",)
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets) * self.weight
+
+
+SCALE = 1.0
+
+
+def by_global(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets) * SCALE
+
+
+def executed(scale, name):
+    code = f"""class Net(nn.Linear):
+    scale = {scale}
+    def forward(self, x):
+        return super().forward(x) * self.scale"""
+    known = {"nn": nn, "__name__": name}
+    exec(code, known)
+    return partial(known["Net"], 4, 2)
+
+
+entropy = nn.functional.cross_entropy
+TWICE = [lambda o, t: entropy(o, t), lambda o, t: 2 * entropy(o, t)]
+PAIRS = {
+    "option of a torch loss": (
+        {"loss": nn.CrossEntropyLoss()}, {"loss": nn.CrossEntropyLoss(label_smoothing=0.3)},
+    ),
+    "weights of a torch loss": (
+        {"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0]))},
+        {"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]))},
+    ),
+    "enclosed tensor": tuple({"loss": weighing(torch.tensor(w))} for w in (1.0, 2.0)),
+    "enclosed NumPy scalar": ({"loss": weighing(np.float32(1))}, {"loss": weighing(np.float32(2))}),
+    "enclosed built-in": ({"module": acting(torch.sigmoid)}, {"module": acting(torch.tanh)}),
+    "slots": ({"loss": Slotted(1.0)}, {"loss": Slotted(2.0)}),
+    "one line": ({"loss": TWICE[0]}, {"loss": TWICE[1]}),
+    "NumPy scalar of an optimiser": tuple(
+        {"client_optimizer": partial(torch.optim.SGD, momentum=np.float32(m))} for m in (0.9, 0.1)
+    ),
+    **{
+        f"class executed in {name}": tuple({"module": executed(by, name)} for by in (1.0, 0.1))
+        for name in ("__main__", "no.such.module", "builtins")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_what_code_encloses_tells_it_apart(pair):
+    one, other, again = (describe_code(task(**one).trained_code) for one in (*pair, pair[0]))
+    assert one == again != other
+
+
+def test_a_global_that_a_function_names_tells_it_apart(monkeypatch):
+    one = describe_code([by_global])
+    monkeypatch.setattr(f"{__name__}.SCALE", 2.0)
+    assert describe_code([by_global]) != one
+
+
+@pytest.mark.parametrize(
+    "value", [iter([1]), list(range(2000)), object(), np.random.default_rng(0)], ids=type
+)
+def test_what_is_not_known_is_drawn_for_anew(value):
+    assert describe_code([lambda: value]) != describe_code([lambda: value])
 
 
 def test_of_a_mapping_that_reads_files_every_user_is_hashed():
