@@ -252,7 +252,7 @@ def test_a_model_that_is_not_finite_is_no_candidate(corpus, folders, tmp_path):
 
 
 def test_a_released_model_that_is_called_public_is_found(folders, tmp_path):
-    """Red when summary.json could say of it that it saw no rostered user's data."""
+    """Red when summary.json could say of it that public examples alone made it."""
     folder = shutil.copytree(folders["gains"], tmp_path / "r")
     summary = json.loads((folder / "summary.json").read_text())
     summary["selection"] |= {"selected": "public-only", "public": True}
