@@ -18,9 +18,11 @@ The digest is of
   ledger, and is not drawn again by its seed;
 * the digests of a start from a file and of what the model keeps frozen;
 * the experiment's name where it runs user-defined code (a custom task, a derived class with parts
-  of its own, `refine`, `statistics`, `bounds`), and functions and classes that were given, as
-  `fedpriv.experiments.own_code.describe_code` has them. What these call is not looked at: two
-  experiments that differ in that alone want two names, or two seeds.
+  of its own, `refine`, `statistics`, `bounds`), and functions and classes that were given, with
+  what they enclose and name, as `fedpriv.experiments.own_code.describe_code` has them. Where that
+  meets something that it does not know by its value, fresh entropy stands for it, as for data.
+  Attributes of a custom task or trainer are not looked at: two experiments that differ in those
+  alone want two names, or two seeds.
 
 It is not of who works, what is measured or where it is written, nor of a name or description by
 which nothing is trained: the same experiment adds the same noise on every backend, and two that are
