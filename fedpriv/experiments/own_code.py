@@ -15,12 +15,20 @@ import sys
 import sysconfig
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal
-from fractions import Fraction
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import CodeType, MappingProxyType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    MappingProxyType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import numpy as np
@@ -155,22 +163,20 @@ class _Description:
 
     def of(self, value: Any, depth: int) -> Any:
         """Return what stands for an object, as JSON values."""
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes | Path):
-            plain = type(value) in _PLAIN or isinstance(value, Path)
-            return repr(value) if plain else self._unknown(value)
-        if isinstance(value, np.generic | np.dtype | slice | range | Decimal | Fraction):
+        if type(value) in _PLAIN or isinstance(value, np.generic | np.dtype | Path):
             return f"{type(value).__name__} {value!r}"
         if isinstance(value, ModuleType):
             return self._module(value)
         if isinstance(value, np.ufunc):
             return f"numpy.{value.__name__}"
-        if type(value).__module__.startswith("torch") and isinstance(value, torch_tensor()):
-            value = value.detach().cpu()
-            name = str(value.dtype)
-            exact = value.double() if value.is_floating_point() else value
-            return f"{name} {fingerprint(exact.numpy())}"
-        if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
-            return repr(value)
+        if type(value).__module__.startswith("torch"):
+            import torch
+
+            if isinstance(value, torch.Tensor):
+                bytes_of = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+                return f"{value.dtype} {tuple(value.shape)} {fingerprint(bytes_of)}"
+            if isinstance(value, torch.dtype):
+                return repr(value)
         if isinstance(value, np.ndarray):
             return self._unknown(value) if value.dtype.hasobject else fingerprint(value)
         if id(value) in self._open:  # such as a function that names itself
@@ -193,20 +199,18 @@ class _Description:
         return module.__name__
 
     def _parts(self, value: Any, depth: int) -> Any:
-        if isinstance(value, partial):
-            self.whole &= type(value) is partial and not vars(value)
+        if type(value) is partial:
             return self._all((value.func, value.args, value.keywords), depth)
         if isinstance(value, MethodType):
             return self._all((value.__func__, value.__self__), depth)
-        if isinstance(value, Mapping | list | tuple | set | frozenset):
-            self.whole &= type(value) in _CONTAINERS
+        if type(value) in _CONTAINERS:
             items = list(value.items() if isinstance(value, Mapping) else value)
             if len(items) > _MOST_ITEMS:
                 self.whole = False
                 return [type(value).__name__, len(items)]
             found = self._all(items, depth)
             found = sorted(found, key=repr) if isinstance(value, set | frozenset) else found
-            return [type(value).__name__, found] if self._follow else found
+            return [type(value).__name__, found]
         if inspect.isfunction(value):
             return self._function(value, depth)
         if isinstance(value, staticmethod | classmethod):
@@ -215,7 +219,7 @@ class _Description:
             return self._all((value.fget, value.fset, value.fdel), depth)
         if inspect.isclass(value):
             return self._class(value, depth)
-        if inspect.isroutine(value):
+        if isinstance(value, _COMPILED):
             owner = getattr(value, "__self__", None)
             if owner is not None and not isinstance(owner, ModuleType | type):
                 self.whole &= type(owner).__module__.startswith("torch")  # as torch.relu has one
@@ -223,6 +227,7 @@ class _Description:
         return self._instance(value, depth)
 
     def _instance(self, value: Any, depth: int) -> Any:
+        """Return an object's class, and its state as `copy.copy` would take it."""
         name = self._class(type(value), depth)
         if hasattr(value, "user_code"):  # a task that was made
             return [name, *self._all(value.user_code, depth)]
@@ -230,15 +235,14 @@ class _Description:
             return name
         if (wrapped := getattr(value, "__wrapped__", None)) is not None:  # such as of a cache
             return [name, self.of(wrapped, depth)]
-        held = dict[str, Any](getattr(value, "__dict__", {}))
-        for kind in type(value).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            for slot in (slots,) if isinstance(slots, str) else slots:
-                if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
-                    held[slot] = getattr(value, slot)
-        if not held and not type(value).__flags__ & _OF_PYTHON:  # its state is out of sight
+        try:
+            state = value.__reduce_ex__(2)
+        except Exception:  # a lock, a generator, a file
             return [name, self._unknown(value)]
-        return [name, self.of(held, depth)] if held else name
+        if isinstance(state, str):
+            return [name, self._unknown(value)]
+        items = [list(one) if isinstance(one, Iterator) else one for one in state]
+        return [name, *self._all(items, depth)]
 
     def _all(self, values: Iterable[Any], depth: int) -> list[Any]:
         return [self.of(value, depth) for value in values]
@@ -297,7 +301,7 @@ class _Description:
             return own, None
         made = getattr(code, "__code__", None)
         built_in = module is not None and file is None and code.__module__ != "__main__"
-        if built_in and made is None and not code.__flags__ & _OF_PYTHON:
+        if built_in and made is None and not _is_of_python(code):
             return None, None
         try:
             return None, inspect.getsource(code)
@@ -305,17 +309,26 @@ class _Description:
             return None, _name(code) if made is None else _instructions(made)
 
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes, slice, range, type(...)])
+_COMPILED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType,
+             ClassMethodDescriptorType, MethodWrapperType)  # fmt: skip
 _CONTAINERS = (dict, list, tuple, set, frozenset, OrderedDict, MappingProxyType)
-_OF_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of a class statement
 _OF_EVERY_CLASS = frozenset([
     "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__slots__",
     "__qualname__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl",
-    "__dataclass_fields__", "__dataclass_params__", "__match_args__",
+    "__dataclass_fields__", "__dataclass_params__", "__match_args__", "__slotnames__",
 ])  # fmt: skip
 #: By which a function reaches what its code does not name.
 _OUT_OF_SIGHT = frozenset({"globals", "locals", "vars", "eval", "exec", "__import__", "open",
                            "import_module", "getenv", "environ"})  # fmt: skip
+
+
+def _is_of_python(kind: Any) -> bool:
+    """Return whether a class is of a class statement, and not of compiled code."""
+    held = vars(kind)
+    return bool({"__weakref__", "__slots__"} & set(held)) or any(
+        map(inspect.isfunction, held.values())
+    )
 
 
 def _is_executed(code: Any) -> bool:
@@ -323,13 +336,6 @@ def _is_executed(code: Any) -> bool:
     functions = [code, *(vars(code).values() if inspect.isclass(code) else ())]
     made = [one.__code__ for one in functions if inspect.isfunction(one)]
     return bool(made) and made[0].co_filename.startswith("<string")
-
-
-def torch_tensor() -> Any:
-    """Return PyTorch's class of tensors; only asked of an object of PyTorch's."""
-    import torch
-
-    return torch.Tensor
 
 
 def _instructions(code: CodeType) -> str:
@@ -352,7 +358,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _name(kind: Any) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return f"{getattr(kind, '__module__', None)}.{kind.__qualname__}"
 
 
 def is_fedprivs(kind: Any) -> bool:

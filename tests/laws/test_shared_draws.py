@@ -1,8 +1,12 @@
 """Runs that could differ in a user's data, or in what is done, share neither cohorts nor noise."""
 
+import threading
 from collections import UserDict
 from dataclasses import replace
-from functools import partial
+from fractions import Fraction
+from functools import cache, partial
+from operator import itemgetter
+from random import Random
 from types import SimpleNamespace
 
 import numpy as np
@@ -149,6 +153,18 @@ class Slotted:
         return nn.functional.cross_entropy(outputs, targets) * self.weight
 
 
+class Scale(float):
+    def __new__(cls, value, name):
+        made = super().__new__(cls, value)
+        made.name = name
+        return made
+
+
+class Named(list):
+    def __init__(self, name):
+        self.name = name
+
+
 SCALE = 1.0
 
 
@@ -180,6 +196,17 @@ PAIRS = {
     "enclosed NumPy scalar": ({"loss": weighing(np.float32(1))}, {"loss": weighing(np.float32(2))}),
     "enclosed built-in": ({"module": acting(torch.sigmoid)}, {"module": acting(torch.tanh)}),
     "slots": ({"loss": Slotted(1.0)}, {"loss": Slotted(2.0)}),
+    **{
+        kind: ({"loss": weighing(one)}, {"loss": weighing(other)})
+        for kind, one, other in (
+            ("fraction", Fraction(1, 2), Fraction(1, 3)),
+            ("float of a class", Scale(1.0, "a"), Scale(1.0, "b")),
+            ("generator of numbers", Random(1), Random(2)),
+            ("getter", itemgetter(1), itemgetter(2)),
+            ("cached function", cache(weighing(1.0)), cache(weighing(2.0))),
+            ("list of a class", Named("a"), Named("b")),
+        )
+    },
     "one line": ({"loss": TWICE[0]}, {"loss": TWICE[1]}),
     "NumPy scalar of an optimiser": tuple(
         {"client_optimizer": partial(torch.optim.SGD, momentum=np.float32(m))} for m in (0.9, 0.1)
@@ -204,7 +231,9 @@ def test_a_global_that_a_function_names_tells_it_apart(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "value", [iter([1]), list(range(2000)), object(), np.random.default_rng(0)], ids=type
+    "value",
+    [(n for n in [1]), list(range(2000)), threading.Lock(), np.array([object()])],
+    ids=["generator", "large", "lock", "objects"],
 )
 def test_what_is_not_known_is_drawn_for_anew(value):
     assert describe_code([lambda: value]) != describe_code([lambda: value])
