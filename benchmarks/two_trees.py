@@ -1,10 +1,12 @@
 """Another checkout of fedpriv beside this one, in one run of alternating blocks.
 
-    python benchmarks/two_trees.py CHECKOUT [best same floor first_round] --blocks 7
+    python benchmarks/two_trees.py CHECKOUT [PART ...] --blocks 7
 
 Whether a change of the code made it slower. Both run under this Python with the packages it has;
-each checkout brings its own benchmark scripts, so names may differ between them. Rounds of `best`
-and `same` come from workers that stay up, floors and first rounds from fresh processes in turns.
+each checkout brings its own benchmark scripts, so names may differ between them; of a script that
+the other has not, this one's is run. Parts are rounds of workers that stay up (`best`, `same`,
+`cifar`, `words`, and `small`: a network of one's own, single examples, secure rounds) and figures
+of fresh processes in turns (`floor`, `first_round`, and `commands`: account, calibrate, plan).
 The ratio is this checkout's time over the other's, taken block by block, with the 95 % interval of
 the median ratio that order statistics give, whatever the distribution.
 """
@@ -19,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -27,12 +30,25 @@ from pathlib import Path
 from statistics import median
 
 import first_round
-from compare import measure, tell
+from compare import COHORTS, measure, tell
 from harness import contestants, figures
 from harness.contestants import Contestant
+from jobs.cifar_job import NUM_USERS
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("best", "same", "floor", "first_round")
+ROUNDS: dict[str, Callable[[str | None], list[Contestant]]] = {
+    "best": lambda corpus: contestants.best(corpus, peers_too=False),
+    "same": lambda corpus: contestants.same(corpus, peers_too=False),
+    "cifar": lambda corpus: contestants.cifar(None, NUM_USERS, COHORTS["cifar"]),
+    "words": lambda corpus: contestants.words(corpus, COHORTS["words"]),
+    "small": contestants.small,
+}
+PARTS = (*ROUNDS, "floor", "first_round", "commands")
+COMMANDS = {
+    "account": "account --users 400 --cohort 20 --rounds 237 --noise-multiplier 1.2 --delta 1e-3",
+    "calibrate": "calibrate --users 400 --cohort 20 --rounds 237 --epsilon 8 --delta 1e-3",
+    "plan": "plan adadps-tags",
+}
 #: Beyond this a checkout is called slower.
 TOLERANCE = 1.05
 
@@ -44,9 +60,10 @@ def environment(checkout: Path) -> dict[str, str]:
 
 
 def script_of(checkout: Path, script: Path) -> Path:
-    """Return a checkout's own script of this name: in a room as here, or beside the commands."""
+    """Return a checkout's script of this name, from a room or beside the commands; else ours."""
     room = checkout / "benchmarks" / script.relative_to(HERE)
-    return room if room.exists() else checkout / "benchmarks" / script.name
+    beside = checkout / "benchmarks" / script.name
+    return next((each for each in (room, beside) if each.exists()), script)
 
 
 def interval(values: list[float], level: float = 0.95) -> tuple[float, float, float]:
@@ -96,8 +113,8 @@ def rounds(part: str, checkout: Path, arguments: argparse.Namespace) -> list[str
     """Return the rows of rounds: every setting of ours in both checkouts."""
     ours = [
         person
-        for person in getattr(contestants, part)(arguments.corpus, peers_too=False)
-        if fnmatch(person.name, arguments.only)
+        for person in ROUNDS[part](arguments.corpus)
+        if person.tool == "fedpriv" and fnmatch(person.name, arguments.only)
     ]
     people = [
         of_checkout(person, tree, label)
@@ -155,6 +172,21 @@ def floor_of(arguments: argparse.Namespace, tree: Path) -> dict[str, float]:
     return {kind: float(re.findall(pattern, text)[0]) for kind, pattern in kinds.items()}
 
 
+def commands_of(arguments: argparse.Namespace, tree: Path) -> dict[str, float]:
+    """Run each command of a checkout once, from its start to its exit."""
+    found = {}
+    for name, command in COMMANDS.items():
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "fedpriv", *command.split()],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **environment(tree)},
+        )
+        found[name] = time.perf_counter() - began
+    return found
+
+
 def first_round_of(arguments: argparse.Namespace, tree: Path) -> dict[str, float]:
     """Start a checkout's command once, with its kernels at hand."""
     command = [sys.executable, "-m", "fedpriv", "run", first_round.NAME, "--backend=ray"]
@@ -171,7 +203,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--block-seconds", type=float, default=6.0)
     parser.add_argument("--corpus", default=None, help="as for `fedpriv run`")
-    parser.add_argument("--only", default="*", help="pattern of settings of best and same")
+    parser.add_argument("--only", default="*", help="pattern of settings of rounds")
     parser.add_argument("--out", type=Path, default=None, help="file of the table")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
@@ -186,10 +218,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)  # no file beside a script shall be taken for a package
         for part in arguments.parts or PARTS:
-            if part in ("best", "same"):
+            if part in ROUNDS:
                 rows += rounds(part, checkout, arguments)
                 continue
-            of = floor_of if part == "floor" else first_round_of
+            of = {"floor": floor_of, "commands": commands_of}.get(part, first_round_of)
             if part == "first_round":
                 for tree in (HERE.parent, checkout):  # each compiles its kernels once
                     first_round_of(arguments, tree)

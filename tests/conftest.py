@@ -91,8 +91,7 @@ def ray(request: pytest.FixtureRequest) -> Cluster:
 
     stash = request.config.stash
     if _RAY not in stash:
-        laws = (HERE / "laws", HERE / "laws" / "words")
-        helpers = [*laws, *(HERE / "backends" / room for room in ("", "door", "flower"))]
+        helpers = [HERE.parent, *(HERE / "backends" / room for room in ("", "door", "flower"))]
         found = [*map(str, helpers), *filter(None, [os.environ.get("PYTHONPATH")])]
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", os.pathsep.join(found))

@@ -212,6 +212,20 @@ def words(corpus: str | None, cohort: int) -> list[Contestant]:
     ]
 
 
+def small(corpus: str | None) -> list[Contestant]:
+    """Return fedpriv's own jobs: a network of one's own, single examples, the main job secure."""
+    own = [f"--corpus={corpus}"] if corpus else []
+    return [
+        Contestant(
+            name=name,
+            tool="fedpriv",
+            command=[str(JOBS / "small_jobs.py"), name, *own],
+            environment={**_QUIET, "PYTHONPATH": _OURS, "OMP_NUM_THREADS": "1"},
+        )
+        for name in ("own-cnn", "by-example", "secure")
+    ]
+
+
 def on_device(
     part: str, device: str, num_gpus: int, options: Mapping[str, Any]
 ) -> list[Contestant]:

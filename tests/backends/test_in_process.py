@@ -1,4 +1,4 @@
-"""Threads and sharding; what they sum is held to the oracle in tests/laws/test_backends.py."""
+"""Threads and sharding; what they sum is held to the oracle in tests/oracles/test_backends.py."""
 
 from __future__ import annotations
 

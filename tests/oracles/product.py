@@ -1,6 +1,6 @@
 """The way from the oracles into the product: small problems, and runs whose draws are recorded.
 
-Every test of this folder reaches fedpriv through this module alone.
+Tests of this folder reach fedpriv through this module, `runs` and `sums` alone.
 """
 
 from __future__ import annotations

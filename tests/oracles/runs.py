@@ -1,6 +1,6 @@
 """The way to whole runs of the product: combinations of options, baseline, public names.
 
-With `product` it is all that this folder has of fedpriv.
+With `product` and `sums` it is all that this folder has of fedpriv.
 """
 
 from __future__ import annotations

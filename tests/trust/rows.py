@@ -227,8 +227,8 @@ ROWS = (
     Row(
         number=14,
         claim="Serial, threads, Ray and Flower give the same sum, to the bit",
-        tests=("laws/test_backends.py",),
-        twins=(Twin(name="floats_summed", tests=("laws/test_backends.py",)),),
+        tests=("oracles/test_backends.py",),
+        twins=(Twin(name="floats_summed", tests=("oracles/test_backends.py",)),),
     ),
     Row(
         number=15,

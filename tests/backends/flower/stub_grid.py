@@ -281,16 +281,6 @@ class TinyTags:
         return self.num_words if made is None else made.num_rows
 
 
-def open_worker(
-    device: str, schedule: Any, word_features: WordFeatures | None = None
-) -> SerialBackend:
-    """Return what a worker of another process works with: the same synthetic users."""
-    task = TinyTags(word_features=word_features)
-    return SerialBackend(
-        trainer=task.trainer(schedule, {}), data=task.data, measure=lambda *given, **named: None
-    )
-
-
 SCHEDULE = Schedule(learning_rate=2.0)
 
 

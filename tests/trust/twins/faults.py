@@ -763,7 +763,7 @@ FAULTS = (
         module=f"{_TRAINING}.federated_averaging",
         old="        if context.inverse:\n",
         new="        if context.inverse is None:\n",
-        tests=("golden/test_placements.py::TestPlacements::test_all_are_different_methods",),
+        tests=("oracles/test_adadps.py::test_federated",),
     ),
     Fault(
         name="multiplied_instead_of_divided",
