@@ -29,7 +29,7 @@ def test_what_ray_hands_out_is_used_unless_another_device_is_named(processes, fl
     federation = f"{processes.simulated(2)} {GPUS}"
 
     def run(out, **more):
-        given = {"experiment": name, "out": str(tmp_path / out), "register-seconds": 60.0, **more}
+        given = {"experiment": name, "out": str(tmp_path / out), "register-seconds": 600.0, **more}
         log = flower.run(app, processes.run_config(**given), federation)
         return " ".join(re.sub(r"\x1b\[\d+m", "", log).split())
 
