@@ -20,6 +20,7 @@ import ast
 import json
 import os
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -223,7 +224,7 @@ def covering(state: Path, change: Change) -> list[str]:
 
 
 def node_id(context: str) -> str | None:
-    """Return pytest's name of a test function; None for what is none.
+    """Return pytest's name of a test function, or the file of one made within another; else None.
 
     >>> node_id("tests.trust.test_rows.test_names")
     'tests/trust/test_rows.py::test_names'
@@ -233,6 +234,8 @@ def node_id(context: str) -> str | None:
         file = ROOT.joinpath(*parts[:number]).with_suffix(".py")
         if file.is_file():
             inside = parts[number:]
+            if "<locals>" in inside:
+                return file.relative_to(ROOT).as_posix()
             if not inside or not inside[-1].startswith("test"):
                 return None
             return "::".join([file.relative_to(ROOT).as_posix(), *inside])
@@ -266,8 +269,12 @@ def noticed(change: Change, tests: list[str]) -> str:
             return "timeout"
     if done.returncode == 0:
         return ""
-    if done.returncode in (4, 5):  # pytest found no such tests: nothing was tried
-        raise RuntimeError(f"{change.name}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+    if done.returncode in (4, 5):  # nothing was tried: a test is gone since lines were recorded
+        gone = set(re.findall(r"^ERROR: not found: (\S+)", done.stderr + done.stdout, re.MULTILINE))
+        left = [test for test in tests if str(ROOT / test) not in gone]
+        if len(left) == len(tests):
+            raise RuntimeError(f"{change.name}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        return noticed(change, left) if left else ""
     lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return lines[0][:200] if lines else f"status {done.returncode}"
 
