@@ -47,6 +47,7 @@ def dp_agd(w, grad, loss, records, noise, choose, *, rho, prices, gamma, C, C_ob
         noise: Of each accepted step the draws on its sum of gradients, one more a rejection.
         choose: From Ω (sizes + 1,) to an index; 0 is the step of size zero.
         rho, prices: The budget, and (ρ_ng, ρ_nmax).
+        reg: λ, which joins u (the code); in Ω, as n λ/2 ‖w‖², it is ours.
     """
     (ng, nmax), chosen, alpha_max, iterates = prices, [], largest, []
     for draws in noise:

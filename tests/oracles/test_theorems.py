@@ -162,11 +162,14 @@ def least_of(h, tau, more=0.0):
 
 
 @pytest.mark.parametrize(
-    ("tau", "more", "L1"), [(0.0, 0.0, 0.0), (0.3, 0.0, 0.0), (0.3, 0.0, 0.5), (0.3, 0.4, 0.5)]
+    ("tau", "more", "L1"), [(0.0, 0.0, 0.0), (0.3, 0.0, 0.0), (0.3, 0.0, 2.0), (0.3, 0.4, 2.0)]
 )
 @pytest.mark.parametrize("scaling", RULES)
 def test_theorems_32_and_34(scaling, tau, more, L1):
-    """The product's bound to 2 %, as both maximise over grids of their own."""
+    """The product's bound to half a per cent, as both maximise over grids of their own.
+
+    With L₁ left out the last two would be 15 % lower, or more.
+    """
     h, spread, own = RULES[scaling]
 
     def longest(G):
@@ -174,13 +177,13 @@ def test_theorems_32_and_34(scaling, tau, more, L1):
         return size * h(size)
 
     found = theorems.least_gradient(
-        least_of(h, tau, more), longest, gap=2.0, eta=0.02, T=5000, L0=1.5, L1=L1,
+        least_of(h, tau, more), longest, gap=2.0, eta=0.2, T=5000, L0=1.5, L1=L1,
         noise=4 * (0.6 * spread / 5) ** 2,
     )  # fmt: skip
-    ours = product.theory("dp-nsgd", rounds=5000, learning_rate=0.02, **SMOOTH, deviation=tau,
+    ours = product.theory("dp-nsgd", rounds=5000, learning_rate=0.2, **SMOOTH, deviation=tau,
                           relative_deviation=more, relative_smoothness=L1, noise_multiplier=0.6,
                           batch=5, **own)["bound"]  # fmt: skip
-    assert found == pytest.approx(ours, rel=0.02)
+    assert found == pytest.approx(ours, rel=0.005)
 
 
 @pytest.mark.parametrize(("drift", "factor"), [("least", 30), ("lemma", 40)])
