@@ -113,5 +113,5 @@ def descent_sensitivity(L, alpha, steps, n):
 
 
 def moments_epsilon(delta, order=32):
-    """Return what the paper's moments accountant gives of one step: its largest order alone."""
+    """Return ε of one step by moments of orders up to 32: the largest order alone (inferred)."""
     return np.log(1 / delta) / order
