@@ -39,7 +39,7 @@ def adadps(w, grad, public_grad, batches, looks, noise, *, rule, C, alpha, b, ep
     Args:
         looks: Of each step the public batches that are looked at; none keeps A and m as they are.
             Of several, as the authors' code takes them once an epoch, v is their mean square.
-        rule: "rmsprop", "adam" or "adagrad": φ, ϕ and ψ.
+        rule: "rmsprop", "adam" or "adagrad": φ, μ and ψ.
     """
     v, m, iterates = np.zeros_like(w), np.zeros_like(w), []
     for groups, public, z in zip(batches, looks, noise, strict=True):
@@ -232,7 +232,10 @@ def magnitude(features, *, cap):
 
 
 def tf_idf_mass(counts, containing, documents):
-    """Return 1/A = 10 Σ TF-IDF, A inversely proportional to it, as the authors' code has it."""
+    """Return 1/A = 10 Σ TF-IDF, A inversely proportional to it, as the authors' code has it.
+
+    There the first three tokens are no words and have 0.01, which is left out.
+    """
     return 10 * (counts * np.log10(documents / np.maximum(containing, 0.1)) + 1e-10)
 
 

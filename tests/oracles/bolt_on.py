@@ -10,7 +10,7 @@ import numpy as np
 
 
 def rates(name, updates, *, m, beta=None, gamma=None, eta=None, c=0.5):
-    """Return η_1, η_2, ...: Algorithms 1 and 2; the two in between are remembered."""
+    """Return η_1, η_2, ...: Algorithms 1 and 2; the two in between are unverified."""
     t = np.arange(1, updates + 1)
     if name == "constant":
         return np.full(updates, eta)

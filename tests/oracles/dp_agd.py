@@ -47,6 +47,7 @@ def dp_agd(w, grad, loss, records, noise, choose, *, rho, prices, gamma, C, C_ob
         noise: Of each accepted step the draws on its sum of gradients, one more a rejection.
         choose: From Ω (sizes + 1,) to an index; 0 is the step of size zero.
         rho, prices: The budget, and (ρ_ng, ρ_nmax).
+        reg: λ, which joins u (the code); in Ω, as n λ/2 ‖w‖², it is ours.
     """
     (ng, nmax), chosen, alpha_max, iterates = prices, [], largest, []
     for draws in noise:
@@ -112,5 +113,5 @@ def descent_sensitivity(L, alpha, steps, n):
 
 
 def moments_epsilon(delta, order=32):
-    """Return what the paper's moments accountant gives of one step: its largest order alone."""
+    """Return ε of one step by moments of orders up to 32: the largest order alone (inferred)."""
     return np.log(1 / delta) / order

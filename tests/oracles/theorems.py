@@ -66,10 +66,13 @@ def drift_normalised(G, e, r):
     """DP-NSGD, Lemma A.3: E⟨∇f, h g⟩/‖∇f‖ is at least this, of ‖∇f‖ = G.
 
     No gradient points back where G >= e. Elsewhere h varies by 1/r - 1/(r + G + e) about its
-    middle, and what it weighs, ⟨∇f, g - ∇f⟩, has mean zero.
+    middle, and what it weighs, ⟨∇f, g - ∇f⟩, has mean zero. No g lies further back than e - G,
+    which caps it (ours). It is of use for r >= e; `least_drift` is the least itself.
     """
     level = G / (r + G + e)
-    return np.where(e <= G, level, level - 0.5 * e * (1 / r - 1 / (r + G + e)))
+    back = np.maximum(e - G, 0.0)
+    lemma = level - 0.5 * e * (1 / r - 1 / (r + G + e))
+    return np.where(e <= G, level, np.maximum(lemma, -back / (r + back)))
 
 
 def drift_clipped(G, e, c):
@@ -77,27 +80,56 @@ def drift_clipped(G, e, c):
     return G * c / np.maximum(c, G + e)
 
 
-def least_gradient(drift, longest, *, gap, eta, T, L0, noise, top=1e3):
-    """DP-NSGD, Theorems 3.2 and 3.4: E min ‖∇f(x_t)‖ is at most this, of L₀-smooth f.
+def least_drift(G, e, h):
+    """Least E⟨u, h g⟩ of all laws of g with mean ∇f and ‖g - ∇f‖ <= e, u = ∇f/‖∇f‖, d >= 2.
 
-    A step lowers f by ψ(G) η at least, ψ = G drift(G) - (η/2) L₀ (longest² + noise) (Lemma A.2).
+    Of g with ⟨u, g⟩ = a the least is φ(a): of the longest g if a > 0, of the shortest if a <= 0.
+    E a = G, so that min (φ(a) - λ (a - G)) over a is at most the answer for every λ. It is concave
+    in λ, and its greatest value is the answer.
+
+    Args:
+        G, e: Vectors, of one size.
+        h: From lengths ‖g‖ to factors.
+    """
+    near = np.concatenate([-np.geomspace(1e-6, 1, 60), [0.0], np.geomspace(1e-6, 1, 60)])
+    a = G[:, None] + e[:, None] * np.concatenate([np.linspace(-1, 1, 321), near])
+    a = np.hstack([a, e[:, None] * near])  # about zero too
+    a = np.clip(a, (G - e)[:, None], (G + e)[:, None])
+    longest = np.sqrt(np.maximum((e**2 - G**2)[:, None] + 2 * a * G[:, None], a**2))
+    phi = a * h(np.where(a > 0, longest, -a))
+    low, high = -h(np.zeros_like(G)), h(np.zeros_like(G))
+    for _ in range(80):
+        third = (high - low) / 3
+        one, two = (np.min(phi - lam[:, None] * (a - G[:, None]), axis=1)
+                    for lam in (low + third, high - third))  # fmt: skip
+        low, high = np.where(one < two, low + third, low), np.where(one < two, high, high - third)
+    return np.maximum(one, two)
+
+
+def least_gradient(drift, longest, *, gap, eta, T, L0, noise, L1=0.0, top=1e3):
+    """DP-NSGD, Theorems 3.2 and 3.4: E min ‖∇f(x_t)‖ is at most this.
+
+    A step lowers E f by ψ(G) η at least (Lemma A.2), G = ‖∇f‖ and
+    ψ = G drift(G) - (η/2) (L₀ + L₁ G) (longest² + noise).
     So κ E min G <= Δ/(ηT) + max (κ G - ψ) for every κ.
 
     Args:
+        drift: From G to `least_drift`, or to a lemma's bound on it.
         longest: From G to the longest that h g can be.
         noise: d times the variance of a coordinate's noise.
     """
     G = np.concatenate([[0.0], np.geomspace(1e-7, top, 1500)])
-    psi = G * drift(G) - eta / 2 * L0 * (longest(G) ** 2 + noise)
+    psi = G * drift(G) - eta / 2 * (L0 + L1 * G) * (longest(G) ** 2 + noise)
     kappas = psi[-1] / top * np.geomspace(1e-5, 1, 400)
     return min((gap / (eta * T) + np.max(k * G - psi)) / k for k in kappas)
 
 
 def privacy_lemma(epsilon, delta, B, N, T):
-    """DP-NSGD, Lemma 3.1: σ = c₂ (B/N) √(T log(1/δ))/ε, ε <= log(1/δ).
+    """DP-NSGD, Lemma 3.1, derived: σ = c₂ (B/N) √(T log(1/δ))/ε, ε <= log(1/δ).
 
-    The paper says that there is a c₂. By Proposition E.3, ρ + 2 √(ρ log(1/δ)) <= ε of
-    ρ = 26 T (B/N)²/σ² makes it √26/(√2 - 1).
+    The paper's text says that constants exist, and has lost formula and range: this shape is that
+    of Abadi et al. (2016), Theorem 1, to which it refers. By Proposition E.3,
+    ρ + 2 √(ρ log(1/δ)) <= ε of ρ = 26 T (B/N)²/σ² makes c₂ = √26/(√2 - 1).
     """
     c2 = math.sqrt(26) / (math.sqrt(2) - 1)
     return c2 * B / N * math.sqrt(T * math.log(1 / delta)) / epsilon
@@ -114,12 +146,15 @@ def subsampled_tcdp(s, sigma):
 
 
 def private_rate(N, epsilon, delta, d):
-    """DP-NSGD, Corollaries 3.3 and 3.5, and its row of Table 1: (d log(1/δ)/(N²ε²))^(1/4)."""
+    """Rate that `corollary` falls at without deviation, derived: (d log(1/δ)/(N²ε²))^(1/4).
+
+    DP-NSGD's own, in Corollaries 3.3 and 3.5 and Table 1, is lost in the text at hand.
+    """
     return (d * math.log(1 / delta) / (N * epsilon) ** 2) ** 0.25
 
 
 def corollary(drift, *, gap, L0, N, epsilon, delta, d, top=1e3):
-    """DP-NSGD, Corollaries 3.3 and 3.5: `least_gradient` of Lemma 3.1's σ and T without end.
+    """DP-NSGD, Corollaries 3.3 and 3.5, τ₁ = L₁ = 0: `least_gradient` at Lemma 3.1's σ, T → ∞.
 
     The step size's own part vanishes, Δ/x + (x/2) L₀ d c₂² log(1/δ)/(Nε)² at the best x = ηT is
     left, and what normalising leaves for ever.
@@ -127,12 +162,13 @@ def corollary(drift, *, gap, L0, N, epsilon, delta, d, top=1e3):
     noise = d * privacy_lemma(epsilon, delta, 1, N, 1) ** 2  # of T steps over T: batches cancel
     left = math.sqrt(2 * gap * L0 * noise)
     G = np.concatenate([[0.0], np.geomspace(1e-7, top, 1500)])
-    kappas = drift(top) * np.geomspace(1e-5, 1, 400)
-    return min((left + np.max(k * G - G * drift(G))) / k for k in kappas)
+    level = drift(G)
+    kappas = level[-1] * np.geomspace(1e-5, 1, 400)
+    return min((left + np.max(k * G - G * level)) / k for k in kappas)
 
 
 def public_rate(T):
-    """DP-NSGD, Table 1, SGD and clipped SGD without noise: T^(-1/4)."""
+    """Rate of SGD without noise, T^(-1/4): derived; in Table 1 of DP-NSGD it is lost."""
     return T**-0.25
 
 
