@@ -27,15 +27,6 @@ def test_constant_decay() -> None:
     assert _run(ema(0.9), range(6)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_from_zero_over_its_weights_it_is_the_debiased_one() -> None:
-    """The published vector; of a start that is a model no bias is there to be taken off."""
-    averages = _run(ema(0.9), [0, *range(6)])[1:]  # the zero in front is the state, no checkpoint
-    weights = [1 - 0.9**count for count in range(1, 7)]
-    expected = [0, 0.526316, 1.070111, 1.631288, 2.209714, 2.805218]
-    found = [average / weight for average, weight in zip(averages, weights, strict=True)]
-    assert found == pytest.approx(expected, rel=1e-5)
-
-
 def test_warmup() -> None:
     # The step from a to b by a share 1 - m, with m_t = (1 + t) / (10 + t) below the decay.
     expected = [0, 0.818182, 1.704545, 2.601399, 3.5005, 4.4002]

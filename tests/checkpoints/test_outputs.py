@@ -37,14 +37,6 @@ def test_one_model_gives_its_own_answers() -> None:
         assert np.array_equal(answers(rule, [own]), own.argmax(axis=1))
 
 
-def test_many_examples_are_answered_one_by_one() -> None:
-    rng = np.random.default_rng(2)
-    given = [rng.dirichlet(np.ones(4), size=30) for _ in range(5)]
-    for rule in ("opa", "omv"):
-        alone = [int(answers(rule, [one[i : i + 1] for one in given])[0]) for i in range(30)]
-        assert answers(rule, given).tolist() == alone
-
-
 def test_models_are_packed_and_unpacked() -> None:
     trees = [{"kernel": np.full((2, 3), i, np.float32), "a.b": np.ones(i + 1)} for i in range(12)]
     rule, found = unpacked(packed("omv", trees)) or ("", [])

@@ -52,11 +52,6 @@ class TestVectors:
         assert steady_square_sum(0.9) == pytest.approx(float(weights @ weights))
         assert steady_square_sum(0.0) == 1.0  # the newest alone: one draw
 
-    def test_how_much_too_small_the_variance_of_correlated_draws_is(self) -> None:
-        found = [variance_ratio(0.9**spacing, 5) for spacing in (1, 10, 50)]
-        assert found == pytest.approx([0.186, 0.814, 0.998], abs=5e-4)
-        assert variance_ratio(0.0, 5) == 1.0
-
 
 class TestLaws:
     @pytest.mark.parametrize(("spacing", "expected"), [(1, 0.186), (10, 0.814), (50, 0.998)])

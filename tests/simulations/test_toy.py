@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from statistics import mean
 
-import numpy as np
 import pytest
 
 from simulations.adadps import toy
@@ -18,17 +17,6 @@ def data():
 
 def finals(data, name, seeds, **more):
     return [toy.train(METHODS[name], data, seed, **more)[-1][1] for seed in seeds]
-
-
-class TestData:
-    def test_features(self, data):
-        assert data.x.shape == (1000, 500) and set(np.unique(data.x)) == {0.0, 1.0}
-        assert data.x.sum() == 49_372
-        assert (data.x[:, :50].sum(), data.x[:, 50:].sum()) == (44_905, 4_467)
-
-    def test_targets(self, data):
-        assert round(float(data.y.mean()), 6) == 4.916045
-        assert round(float(data.y.std()), 6) == 2.087572
 
 
 class TestEpsilon:

@@ -49,28 +49,6 @@ def averaging(at=None, optimizer=None, aggregate=None):
     )
 
 
-REPLACE = [
-    (0.5, 0.5), (0.75, 0.625), (0.8125, 0.78125), (0.890625, 0.851562), (0.925781, 0.908203),
-    (0.954102, 0.939941),
-]  # fmt: skip
-GRADIENT_ONLY = [
-    (0.5, 0.5), (0.75, 0.625), (0.9375, 0.84375), (1.015625, 0.976562), (1.027344, 1.021484),
-    (1.016602, 1.021973),
-]  # fmt: skip
-
-
-class TestVectors:
-    @pytest.mark.parametrize(
-        ("reading", "expected"), [("replace", REPLACE), ("gradient-only", GRADIENT_ONLY)]
-    )
-    def test_both_readings(self, reading, expected):
-        at = AtAggregates(start=2, reading=reading)
-        found, asked, state = trained(averaging(at))
-        np.testing.assert_allclose(found, expected, atol=6e-7)
-        assert asked == pytest.approx([0.0, *(agg for _, agg in expected[:-1])], abs=6e-7)
-        assert averaging(at).result(state)["w"][0] == pytest.approx(expected[-1][1], abs=6e-7)
-
-
 READINGS = ("replace", "gradient-only")
 
 

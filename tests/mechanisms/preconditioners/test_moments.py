@@ -8,7 +8,6 @@ import pytest
 from fedpriv.mechanisms import Clip, Unbounded
 from fedpriv.mechanisms.preconditioners import (
     PublicMoments,
-    adagrad,
     adam,
     moving_average,
     moving_square,
@@ -34,23 +33,6 @@ class TestMoments:
             close(v, second)
             close(inside.denominator(v), root_inside, 2e-5)
             close(rule.denominator(v), root_outside, 2e-5)
-
-    def test_adagrad(self):
-        rule, v = adagrad(regulariser=1e-12), np.zeros(2, np.float32)
-        for gradient, expected in zip(
-            PUBLIC, ([1, 0.1], [2.236068, 0.1], [2.236068, 0.223607]), strict=True
-        ):
-            v = rule.second(v, gradient)
-            close(rule.denominator(v), expected)
-
-    def test_adam_means(self):
-        rule, m = adam(), np.zeros(2, np.float32)
-        for gradient, expected in zip(
-            PUBLIC, ([0.1, 0.01], [0.29, 0.009], [0.261, 0.0281]), strict=True
-        ):
-            m = rule.first(m, gradient)
-            assert m.dtype == np.float32
-            close(m, expected)
 
     def test_the_adam_mix_through_a_preconditioner_and_a_bound(self):
         """ψ(g) = (0.9 g + 0.1 m)/√(v + 1e-6), in the space of updates: both signs turned."""

@@ -70,39 +70,6 @@ def run(method, seed=0, number=NUMBER):
     return charges, states
 
 
-class Answers:
-    """A door that gives one update after the other."""
-
-    round_num = 1
-
-    def __init__(self, *updates):
-        self.updates = [np.array(update, np.float32) for update in updates]
-
-    def ask(self, query):
-        return SimpleNamespace(update={"w": self.updates.pop(0)})
-
-
-class TestDescent:
-    def steps(self, descent, *updates):
-        door, states = Answers(*updates), [descent.init({"w": np.array([1.0, 0.0], np.float32)})]
-        while (following := descent.step(states[-1], door)) is not None:
-            states.append(following)
-        return states
-
-    def test_steps_by_hand(self):
-        plain = self.steps(NoisyDescent(steps=2, rate=0.5), [2, 0], [0, 4])
-        assert [s.params["w"].tolist() for s in plain[1:]] == [[2, 0], [2, 2]]
-        shrinking = NoisyDescent(steps=4, rate=0.5, schedule="inverse-root", regulariser=0.2)
-        last = self.steps(shrinking, [0, 0], [0, 0], [0, 0], [0, 8])[-1].params["w"]
-        kept = math.prod(1 - 0.1 / math.sqrt(t) for t in (1, 2, 3, 4))
-        assert last == pytest.approx([kept, 0.25 * 8])
-
-    def test_projection(self):
-        states = self.steps(NoisyDescent(steps=2, rate=1.0, radius=5.0), [5, 8], [-3, -4])
-        assert states[1].params["w"] == pytest.approx([3, 4])  # of (6, 8)
-        assert states[2].params["w"] == pytest.approx([0, 0])
-
-
 class TestFixedSteps:
     def test_all_steps_cost_rho(self):
         made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)

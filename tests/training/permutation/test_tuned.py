@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.mechanisms.selection import ExactDraws, PrivateChoice, candidates
+from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
@@ -46,21 +46,6 @@ def tuned(epsilon=0.5, number=NUMBER, present=None, rates=(0.5, 2.0, 1e-6)):
         ),
         choice=PrivateChoice(epsilon=epsilon),
     )  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_choice_has_the_references_law():
-    """χ = [10, 12, 20], ε = 1: 20,000 draws, each frequency within five standard errors."""
-    choice, times = PrivateChoice(epsilon=0.5), 20_000  # of one replaced: ε = 1
-    found = np.zeros(3)
-    total = candidates([START] * 3, [10, 12, 20], 1)
-    for number in range(times):
-        found[choice.release(total, ExactDraws(KEY.fold(number)), 1.0).index] += 1
-    expected = np.array([0.727475, 0.267623, 0.004902])
-    weights = np.exp(-np.array([10, 12, 20]) / 2)
-    assert np.allclose(weights / weights.sum(), expected, atol=5e-7)
-    errors = np.sqrt(expected * (1 - expected) / times)
-    assert (np.abs(found / times - expected) < 5 * errors).all()
 
 
 def test_no_neighbour_moves_a_probability_by_more_than_epsilon():

@@ -834,7 +834,7 @@ FAULTS = (
         module=f"{_TRAINING}.federated_averaging",
         old='if at is not None and at.reading == "replace":',
         new="if at is not None:",
-        tests=("training/test_at_aggregates.py::TestVectors::test_both_readings",),
+        tests=("oracles/test_recycling.py::test_training_over_aggregates",),
     ),
     # Recycling.
     Fault(
