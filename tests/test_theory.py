@@ -189,17 +189,6 @@ def plain(**options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scaling", "rate"), [({"regulariser": 1.0}, 3.0), ({"clip_norm": 1.0}, 2.0)]
-)
-def test_one_step_to_the_optimum_attains_both_theorems(scaling, rate):
-    """f = ‖x‖²/2 from ‖x‖ = 2; h g = 2/3 or 1 of it, so that these rates reach 0 in one step."""
-    found = plain(rounds=1, learning_rate=rate, gap=2.0, **scaling)
-    assert found["bound"] == pytest.approx(2.0, rel=0.01)
-    assert found["limit"] == pytest.approx(0.0, abs=1e-4)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("clip", "limit"), [(0.25, 0.75), (0.8, 0.2), (1.0, 0.0), (3.0, 0.0)])
 def test_the_limit_of_clipping_in_one_dimension(clip, limit):
     """Of deviation 1 it is 1 - c: the right end is clipped to c, the left end is -c."""

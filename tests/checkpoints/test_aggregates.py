@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
-from fedpriv.checkpoints.store import load_state, save_state
 
 
 def _scalar(value: float) -> dict[str, np.ndarray]:
@@ -91,25 +90,6 @@ def test_nothing_that_was_given_or_returned_changes(aggregate) -> None:
 
 
 @every_aggregate
-def test_state_survives_a_file(aggregate, tmp_path) -> None:
-    first = state = aggregate.init(_scalar(0.0))
-    for value in (1.0, 2.0, 3.0, 4.0):
-        _, state = aggregate.next(_scalar(value), state)
-    flat, form = (
-        {f"{tree}/{name}": t for tree, named in one.items() for name, t in named.items()}
-        for one in (state, first)
-    )
-    save_state(tmp_path / "s", flat)
-    loaded, _ = load_state(tmp_path / "s", form)  # the first state has the form of every other
-    back: dict[str, dict[str, np.ndarray]] = {}
-    for key, tensor in loaded.items():
-        tree, name = key.split("/")
-        back.setdefault(tree, {})[name] = tensor
-    expected, found = (aggregate.next(_scalar(5.0), one)[0]["w"][0] for one in (state, back))
-    assert found == expected
-
-
-@every_aggregate
 def test_another_models_params_are_refused(aggregate) -> None:
     state = aggregate.init(_scalar(0.0))
     with pytest.raises(ValueError, match="'other'"):
@@ -126,10 +106,6 @@ def test_a_decay_that_is_none_is_refused(decay: float) -> None:
 
 def nbytes(state) -> int:
     return sum(array.nbytes for tree in state.values() for array in tree.values())
-
-
-def test_one_checkpoint_is_the_newest() -> None:
-    assert _run(upa(1), [3, 5, 7]) == [3, 5, 7]
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 9])

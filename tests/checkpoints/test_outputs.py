@@ -12,14 +12,6 @@ def models(*rows: list[float]) -> list[np.ndarray]:
     return [np.array([row]) for row in rows]
 
 
-def test_mean_and_vote_may_differ() -> None:
-    given = models([0.51, 0.49, 0], [0.51, 0.49, 0], [0, 1, 0])
-    assert np.allclose(mean_probabilities(given), [[0.34, 0.66, 0]])
-    assert answers("opa", given).tolist() == [1]
-    assert votes(given).tolist() == [[2, 1, 0]]
-    assert answers("omv", given).tolist() == [0]
-
-
 def test_a_tied_vote_goes_to_the_lowest_class() -> None:
     given = models([0.40, 0.35, 0.25], [0.30, 0.45, 0.25], [0.45, 0.05, 0.50])
     assert np.allclose(mean_probabilities(given), [[0.383333, 0.283333, 0.333333]], atol=1e-6)

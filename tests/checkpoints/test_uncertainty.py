@@ -54,21 +54,6 @@ class TestVectors:
 
 
 class TestLaws:
-    @pytest.mark.parametrize(("spacing", "expected"), [(1, 0.186), (10, 0.814), (50, 0.998)])
-    def test_the_mean_of_the_variance_over_chains(self, spacing: int, expected: float) -> None:
-        """40,000 chains of 5; the exact standard error of the mean of S, a false alarm of 1e-6.
-
-        Off by .02 would be seen at every spacing (standard errors .0009 to .0036).
-        """
-        number, k, a = 40_000, 5, 0.9**spacing
-        found = uncertainty(chains(0.9, spacing, k, number, seed=1)).variance
-        lags = np.abs(np.subtract.outer(np.arange(k), np.arange(k)))
-        centred = (np.eye(k) - 1 / k) @ a**lags
-        error = math.sqrt(2 * np.trace(centred @ centred) / (k - 1) ** 2 / number)
-        assert error < 0.004
-        assert abs(float(found.mean()) - variance_ratio(a, k)) < QUANTILE * error
-        assert variance_ratio(a, k) == pytest.approx(expected, abs=5e-4)
-
     def test_the_variance_of_the_mean_of_correlated_draws(self) -> None:
         """40,000 chains of 10 at a = .7: relative standard error √(2/40,000) = .0071."""
         number, k, a = 40_000, 10, 0.7

@@ -54,12 +54,6 @@ READINGS = ("replace", "gradient-only")
 
 @pytest.mark.parametrize("reading", READINGS)
 class TestLaws:
-    def test_until_the_start_it_is_inference_alone(self, reading):
-        plain, asked, _ = trained(averaging())
-        found, other, _ = trained(averaging(AtAggregates(start=5, reading=reading)))
-        assert [theta for theta, _ in found[:5]] == [theta for theta, _ in plain[:5]]
-        assert other[:5] == asked[:5] and other[5] != asked[5]
-
     def test_an_aggregate_of_one_checkpoint_changes_nothing(self, reading):
         alone = [theta for theta, _ in trained(averaging())[0]]
         at = AtAggregates(reading=reading)

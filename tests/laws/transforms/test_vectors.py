@@ -28,19 +28,6 @@ class TestGolden:
             for out in run(transform, {"w": np.zeros(len(values[0]), np.float32)}, updates)[0]
         ]
 
-    def test_dp_adam(self):
-        # g = -update: gradients [.2, -.4], [.1, .3]; α = .01, ε_s = 1e-5 outside the root.
-        steps = self.sequence(adam(0.01, 1e-5), [[-0.2, 0.4], [-0.1, -0.3]])
-        np.testing.assert_allclose(steps[0], [-0.0099995, 0.00999975], rtol=1e-5)
-        np.testing.assert_allclose(steps[0] / -0.01, [0.99995, -0.999975], rtol=1e-5)
-        np.testing.assert_allclose(steps[1] / -0.01, [0.932121, -0.089322], rtol=2e-5)
-        np.testing.assert_allclose(sum(steps), [-0.019321, 0.010893], rtol=5e-5)
-
-    def test_server_momentum_as_moving_average(self):
-        steps = self.sequence(momentum(1.0, 0.9, ema=True), [[1.0], [1.0], [-1.0], [2.0]])
-        np.testing.assert_allclose(np.ravel(steps), [0.1, 0.19, 0.071, 0.2639], rtol=1e-6)
-        np.testing.assert_allclose(np.cumsum(steps), [0.1, 0.29, 0.361, 0.6249], rtol=1e-6)
-
     def test_server_momentum_classic(self):
         steps = self.sequence(momentum(0.5, 0.9, ema=False), [[1.0], [1.0], [-1.0], [2.0]])
         np.testing.assert_allclose(np.ravel(steps), [0.5, 0.95, 0.355, 1.3195], rtol=1e-6)

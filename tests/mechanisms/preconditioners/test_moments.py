@@ -5,15 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms import Clip, Unbounded
 from fedpriv.mechanisms.preconditioners import (
-    PublicMoments,
     adam,
     moving_average,
     moving_square,
     rmsprop,
 )
-from tests.mechanisms.preconditioners.rounds_begun import PUBLIC, close, gradients, rounds
+from tests.mechanisms.preconditioners.rounds_begun import PUBLIC, close
 
 
 class TestMoments:
@@ -33,20 +31,6 @@ class TestMoments:
             close(v, second)
             close(inside.denominator(v), root_inside, 2e-5)
             close(rule.denominator(v), root_outside, 2e-5)
-
-    def test_the_adam_mix_through_a_preconditioner_and_a_bound(self):
-        """ψ(g) = (0.9 g + 0.1 m)/√(v + 1e-6), in the space of updates: both signs turned."""
-        preconditioner = PublicMoments(
-            gradient=gradients(PUBLIC), statistics=adam(regulariser=1e-6, inside=True)
-        )
-        context = rounds(preconditioner, 3)[-1]
-        update = {"w": -np.array([0.5, -0.3], np.float32)}
-        assert context.mixture is not None
-        close(-context.mixture.of(update)["w"], [0.4761, -0.26719])
-        out = context.bound(Unbounded()).apply(update)
-        close(-out["w"], [0.716933, -3.852144], 1e-5)
-        clipped = context.bound(Clip(l2_clip_norm=1.0)).apply(update)["w"]
-        close(-clipped, np.array([0.716933, -3.852144]) / 3.918290, 1e-5)
 
     @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, math.nan])
     def test_a_decay_outside_is_refused(self, decay):

@@ -59,14 +59,6 @@ class TestFixed:
 
 
 class TestPublicMoments:
-    def test_each_round_looks_once_and_divides_before_the_bound(self):
-        seen = rounds(PublicMoments(gradient=gradients(PUBLIC), statistics=rmsprop()), 3)
-        for context, a in zip(
-            seen, ([0.317228, 0.032623], [0.701, 0.031], [0.665078, 0.070354]), strict=True
-        ):
-            close(1 / context.multiplier["w"], a, 2e-5)
-            assert context.mixture is None and not context.inverse and not context.scale
-
     def test_several_batches_average_squares_and_forget(self):
         preconditioner = PublicMoments(
             gradient=gradients([*PUBLIC, PUBLIC[1], PUBLIC[1], PUBLIC[1]]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.perturbation import Sphere, SphereRows
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
@@ -33,6 +31,7 @@ from simulations.linear_models.comparators import (
     scs13,
     strong_composition_sigma,
 )
+from tests.running.by_hand import charges_noted, components
 
 NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)
 
@@ -43,31 +42,11 @@ def run(method, seed=0, number=NUMBER):
     x = rng.normal(size=(number, 3)).astype(np.float32)
     gradients = LogisticGradients(sparse.csr_matrix(x), (x[:, 0] > 0).astype(int))
     trainer = CentralSum(gradients=gradients, num_examples=number)
-    built = SimpleNamespace(
-        dropout_rate=0.0,
-        task=SimpleNamespace(roster=example_ids(number), measures=()),
-        plan=method.plan,
-        plan_sha256="",
-        algorithm=method.algorithm,
-        trainer=trainer,
-        init_params=lambda key: {
-            "weight": np.zeros(3, np.float32),
-            "bias": np.zeros(1, np.float32),
-        },
-    )
-    charges, charge = [], Ledger.charge
-
-    def noted(self, round_num, attempt, event, **rest):
-        charge(self, round_num, attempt, event, **rest)
-        charges.append(event)
-
-    Ledger.charge = noted
-    try:
-        backend = SerialBackend(trainer=trainer, data=None)
+    built = components(method.plan, method.algorithm, trainer, number=number)
+    backend = SerialBackend(trainer=trainer, data=None)
+    with charges_noted() as charges:
         states = [s for _, s in rounds(built, backend, Key.simulation(seed), eval_every=10**6)]
-    finally:
-        Ledger.charge = charge
-    return charges, states
+    return [event for _, event in charges], states
 
 
 class TestFixedSteps:

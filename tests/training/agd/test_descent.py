@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,8 +30,9 @@ from fedpriv.training.dp_agd import (
     StepSizes,
     pack_line,
 )
-from fedpriv.training.per_example.example_sum import CentralSum, example_ids
+from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import HingeGradients, LogisticGradients
+from tests.running.by_hand import charges_noted, components
 
 X = np.array([[1, 0, 1], [1, 2, -1], [1, -4, 3]], np.float32)
 Y = np.array([1, 0, 1])
@@ -186,46 +186,25 @@ def test_prices_are_kept_under_either_relation(relation, form):
     assert rho_of(chosen, relation) == pytest.approx(0.009)
 
 
-def components(made, planned, kind=LogisticGradients, seed=0, number=300):
+def of_logistic(made, planned, kind=LogisticGradients, seed=0, number=300):
     rng = np.random.default_rng(seed)
     x = rng.uniform(0, 1, (number, 4)).astype(np.float32)
     scores = x @ rng.normal(size=4)
     y = (scores > np.median(scores)).astype(int)
     gradients = kind(sparse.csr_matrix(x), y)
-    return SimpleNamespace(
-        dropout_rate=0.0,
-        task=SimpleNamespace(roster=example_ids(number), measures=()),
-        plan=planned,
-        plan_sha256="",
-        algorithm=made,
-        trainer={
-            "train": CentralSum(gradients=gradients, num_examples=number),
-            LOSSES: CentralLosses(losses=gradients, number=made.step_sizes.number),
-        },
-        init_params=lambda key: {
-            "weight": np.zeros(4, np.float32),
-            "bias": np.zeros(1, np.float32),
-        },
-        gradients=gradients,
-    )
+    works = {
+        "train": CentralSum(gradients=gradients, num_examples=number),
+        LOSSES: CentralLosses(losses=gradients, number=made.step_sizes.number),
+    }
+    return components(planned, made, works, number=number, inputs=4), gradients
 
 
 def spent_by(made, rho, seed, number=300, **changes):
     planned = AdaptivePlan(num_users=number, rho=rho, delta=1e-6, unit="example", **changes)
-    built = components(made, planned, seed=seed % 7, number=number)
-    charges = []
-    charge = Ledger.charge
-
-    def noted(self, round_num, attempt, event, **rest):
-        charge(self, round_num, attempt, event, **rest)  # refuses first
-        charges.append((round_num, event))
-
-    Ledger.charge = noted
-    try:
-        backend = SerialBackend(trainer=built.trainer, data=None)
+    built, _ = of_logistic(made, planned, seed=seed % 7, number=number)
+    backend = SerialBackend(trainer=built.trainer, data=None)
+    with charges_noted() as charges:
         states = [s for _, s in rounds(built, backend, Key.simulation(seed), eval_every=1000)]
-    finally:
-        Ledger.charge = charge
     return charges, states, planned
 
 
@@ -270,14 +249,13 @@ def test_it_learns_where_noise_is_little():
     )
     planned = AdaptivePlan(num_users=300, rho=50.0, delta=1e-6, unit="example")
     for kind in (LogisticGradients, HingeGradients):
-        built = components(made, planned, kind)
+        built, gradients = of_logistic(made, planned, kind)
         backend = SerialBackend(trainer=built.trainer, data=None)
         states = [s for _, s in rounds(built, backend, Key.simulation(2), eval_every=1000)]
         index = np.arange(300)
         zero_direction = {n: np.zeros_like(a) for n, a in states[0].params.items()}
         losses = [
-            built.gradients.losses_along(s.params, zero_direction, [0.0], index).mean()
-            for s in states
+            gradients.losses_along(s.params, zero_direction, [0.0], index).mean() for s in states
         ]
         fell = sum(b < a for a, b in pairwise(losses))
         assert fell >= 0.6 * (len(losses) - 1) and losses[-1] < losses[0]

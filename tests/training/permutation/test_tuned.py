@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.training.bolt_on import CHOSEN, Tuned, candidate
-from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.linear import logistic_residual
 from fedpriv.training.permutation_sgd import (
     Passes,
@@ -25,6 +22,7 @@ from fedpriv.training.permutation_sgd import (
     StepSchedule,
     logistic_constants,
 )
+from tests.running.by_hand import components
 
 KEY = Key.simulation(11)
 START = {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
@@ -84,15 +82,7 @@ class Asked(SerialBackend):
 def play(algorithm, root=KEY, folder=None, plan=None):
     plan = algorithm.plan() if plan is None else plan
     algorithm.check_plan(plan)
-    made: Any = SimpleNamespace(
-        dropout_rate=0.0,
-        task=SimpleNamespace(roster=example_ids(algorithm.num_examples), measures=()),
-        init_params=lambda key: START,
-        plan=plan,
-        plan_sha256="",
-        algorithm=algorithm,
-        trainer=algorithm.works(),
-    )
+    made = components(plan, algorithm, algorithm.works(), number=algorithm.num_examples)
     backend = Asked(algorithm.works())
     state = algorithm.init(START)
     if folder is not None:
