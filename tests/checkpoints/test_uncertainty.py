@@ -20,7 +20,6 @@ from fedpriv.checkpoints.uncertainty import (
 
 VALUES = (0.62, 0.58, 0.65, 0.60, 0.55)
 #: Two-sided, of every test below that draws: one in a million seeds would fail.
-FALSE_ALARM = 1e-6
 QUANTILE = 4.891638
 
 

@@ -1,4 +1,4 @@
-"""AdaDPS's toy regression: its data number for number, its ε, and who wins."""
+"""AdaDPS's toy regression: its ε, its windows, and who wins."""
 
 from __future__ import annotations
 

@@ -134,9 +134,6 @@ def played(norms, number, noise=0.0, clip=CLIPPING, seed=0):
     return found, means
 
 
-NORMS = [0.5, 0.8, 1.0, 1.25, 2.0]
-
-
 def test_it_stays_within_public_limits():
     clip = replace(CLIPPING, initial=1.0, least=0.9, most=1.1, rate=5.0)
     assert set(played([1e-6] * 4, 5, clip=clip)[0]) == {np.float32(0.9)}

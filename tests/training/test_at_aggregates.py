@@ -1,4 +1,4 @@
-"""Training over aggregates: both readings step for step, and what stays untouched."""
+"""Training over aggregates: who is asked where, what stays untouched, and what is refused."""
 
 from __future__ import annotations
 

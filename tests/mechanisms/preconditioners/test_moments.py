@@ -1,4 +1,4 @@
-"""Running moments of gradients: RMSProp, Adam and one's own."""
+"""Running moments of gradients: RMSProp's, and decays that are refused."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The comparators: what each is charged, how much noise it adds, and a step by hand."""
+"""The comparators: what each is charged, how much noise it adds, and how far it moves."""
 
 from __future__ import annotations
 

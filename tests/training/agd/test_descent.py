@@ -1,4 +1,4 @@
-"""Adaptive descent: the reference's numbers, its budget, and an iteration without noise."""
+"""Adaptive descent: the reference's budget, what estimates cost, and that it learns."""
 
 from __future__ import annotations
 

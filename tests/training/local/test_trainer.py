@@ -1,4 +1,4 @@
-"""What one user of tag prediction does: row-sparse training is dense training, and is capped."""
+"""What one user of tag prediction does: nothing without examples, and no more than its cap."""
 
 import numpy as np
 from scipy import stats
@@ -17,7 +17,7 @@ from tests.training.local.tag_examples import (
 )
 
 
-class TestRowSparseIsDense:
+class TestEmpty:
     def test_an_empty_user_is_zero_and_does_not_fail(self):
         trainer = CompiledSoftmaxTrainer(
             schedule=Schedule(learning_rate=0.5), multiplier=MULTIPLIER

@@ -1,4 +1,4 @@
-"""Private tuning: the law of the choice, parts that do not meet, one charge, one release."""
+"""Private tuning: how far a choice moves, parts that do not meet, one charge, one release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The periodic shift: its schedule, whose sentences a round has, and that backends agree."""
+"""The periodic shift: whose sentences a round has, and that backends agree."""
 
 import contextlib
 
