@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
-from fedpriv.checkpoints.store import load_state, save_state
 
 
 def _scalar(value: float) -> dict[str, np.ndarray]:
@@ -25,15 +24,6 @@ def _run(aggregate, values) -> list[float]:
 def test_constant_decay() -> None:
     expected = [0, 0.1, 0.29, 0.561, 0.9049, 1.31441]
     assert _run(ema(0.9), range(6)) == pytest.approx(expected, rel=1e-6)
-
-
-def test_from_zero_over_its_weights_it_is_the_debiased_one() -> None:
-    """The published vector; of a start that is a model no bias is there to be taken off."""
-    averages = _run(ema(0.9), [0, *range(6)])[1:]  # the zero in front is the state, no checkpoint
-    weights = [1 - 0.9**count for count in range(1, 7)]
-    expected = [0, 0.526316, 1.070111, 1.631288, 2.209714, 2.805218]
-    found = [average / weight for average, weight in zip(averages, weights, strict=True)]
-    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_warmup() -> None:
@@ -100,25 +90,6 @@ def test_nothing_that_was_given_or_returned_changes(aggregate) -> None:
 
 
 @every_aggregate
-def test_state_survives_a_file(aggregate, tmp_path) -> None:
-    first = state = aggregate.init(_scalar(0.0))
-    for value in (1.0, 2.0, 3.0, 4.0):
-        _, state = aggregate.next(_scalar(value), state)
-    flat, form = (
-        {f"{tree}/{name}": t for tree, named in one.items() for name, t in named.items()}
-        for one in (state, first)
-    )
-    save_state(tmp_path / "s", flat)
-    loaded, _ = load_state(tmp_path / "s", form)  # the first state has the form of every other
-    back: dict[str, dict[str, np.ndarray]] = {}
-    for key, tensor in loaded.items():
-        tree, name = key.split("/")
-        back.setdefault(tree, {})[name] = tensor
-    expected, found = (aggregate.next(_scalar(5.0), one)[0]["w"][0] for one in (state, back))
-    assert found == expected
-
-
-@every_aggregate
 def test_another_models_params_are_refused(aggregate) -> None:
     state = aggregate.init(_scalar(0.0))
     with pytest.raises(ValueError, match="'other'"):
@@ -135,10 +106,6 @@ def test_a_decay_that_is_none_is_refused(decay: float) -> None:
 
 def nbytes(state) -> int:
     return sum(array.nbytes for tree in state.values() for array in tree.values())
-
-
-def test_one_checkpoint_is_the_newest() -> None:
-    assert _run(upa(1), [3, 5, 7]) == [3, 5, 7]
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 9])

@@ -12,14 +12,6 @@ def models(*rows: list[float]) -> list[np.ndarray]:
     return [np.array([row]) for row in rows]
 
 
-def test_mean_and_vote_may_differ() -> None:
-    given = models([0.51, 0.49, 0], [0.51, 0.49, 0], [0, 1, 0])
-    assert np.allclose(mean_probabilities(given), [[0.34, 0.66, 0]])
-    assert answers("opa", given).tolist() == [1]
-    assert votes(given).tolist() == [[2, 1, 0]]
-    assert answers("omv", given).tolist() == [0]
-
-
 def test_a_tied_vote_goes_to_the_lowest_class() -> None:
     given = models([0.40, 0.35, 0.25], [0.30, 0.45, 0.25], [0.45, 0.05, 0.50])
     assert np.allclose(mean_probabilities(given), [[0.383333, 0.283333, 0.333333]], atol=1e-6)
@@ -35,14 +27,6 @@ def test_one_model_gives_its_own_answers() -> None:
     own = rng.dirichlet(np.ones(6), size=50)
     for rule in ("opa", "omv"):
         assert np.array_equal(answers(rule, [own]), own.argmax(axis=1))
-
-
-def test_many_examples_are_answered_one_by_one() -> None:
-    rng = np.random.default_rng(2)
-    given = [rng.dirichlet(np.ones(4), size=30) for _ in range(5)]
-    for rule in ("opa", "omv"):
-        alone = [int(answers(rule, [one[i : i + 1] for one in given])[0]) for i in range(30)]
-        assert answers(rule, given).tolist() == alone
 
 
 def test_models_are_packed_and_unpacked() -> None:

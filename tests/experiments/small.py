@@ -1,4 +1,4 @@
-"""A small experiment, and two rounds of any."""
+"""A small experiment, and some rounds of any."""
 
 from itertools import islice
 
@@ -15,10 +15,6 @@ def base(**options):
         name="base", description="", rounds=4, delta=1e-3, presets={"preconditioner-top": 10}
     ).with_options({"noise_multiplier": 1.0, "cohort": 6.0, "l2_clip_norm": 0.5})
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
-
-
-def run_two(components):
-    return run_some(components, 2)
 
 
 def run_some(components, number):

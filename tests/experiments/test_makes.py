@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bounds import AdaptableClip, BoundPart, Clipped, NoBound
@@ -24,9 +23,8 @@ from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
-from fedpriv.tasks.central import CentralTask, zeros
-from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.transform import Transform
+from tests.tasks.sixty import sixty
 
 # One new object of each kind, and the part that makes it.
 
@@ -117,19 +115,6 @@ class Backwards(Part):
         )
 
 
-def sixty(experiment):
-    rng = np.random.default_rng(0)
-    x = sparse.csr_matrix(rng.normal(size=(60, 5)).astype(np.float32))
-    return CentralTask(
-        name="sixty",
-        train=LogisticGradients(x, (x.toarray()[:, 0] > 0).astype(np.int64)),
-        num_train=60,
-        init=zeros({"weight": (5,), "bias": (1,)}),
-        measure=lambda params: None,
-        synthetic=True,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class ByUser(FederatedExperiment):
     bound: AdaptableClip | NoBound | Halved = place(AdaptableClip(), "Bounds.")
@@ -164,7 +149,12 @@ def last(request, one_root):
             called = {"rule": "optimizer", "step": "preconditioner"}
             options = {called.get(name, name): value for name, value in options.items()}
             experiment = ByExample(
-                name="ours", description="", task=sixty, batch_size=6, steps=2, delta=1e-3
+                name="ours",
+                description="",
+                task=lambda experiment: sixty(),
+                batch_size=6,
+                steps=2,
+                delta=1e-3,
             ).with_options(options)
             components = build(experiment)
         backend = serial(experiment, components)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import sys
 from contextlib import closing
 
 import numpy as np
@@ -13,25 +12,11 @@ import pytest
 from safetensors.numpy import load_file
 
 import fedpriv as fp
-from fedpriv.cli import main
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import render
 from fedpriv.report.run_record import epsilon_spent, read_run
+from tests.command_line import fedpriv
 from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
-
-
-@pytest.fixture
-def fedpriv(monkeypatch, capsys):
-    """Runs a command line and returns its status and what it printed."""
-
-    def run(*argv):
-        monkeypatch.setattr(sys, "argv", ["fedpriv", *map(str, argv)])
-        with pytest.raises(SystemExit) as done:
-            main()
-        said = capsys.readouterr()
-        return done.value.code or 0, said.out, said.err
-
-    return run
 
 
 @pytest.fixture
@@ -41,7 +26,7 @@ def own(tmp_path):
     return out, fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=out)(Ones())
 
 
-def test_what_verifies_is_reported_with_its_epsilon_and_its_statement(own, fedpriv):
+def test_what_verifies_is_reported_with_its_epsilon_and_its_statement(own):
     folder, trained = own
     assert verify_run(folder).ok
     code, out, err = fedpriv("report", folder)
@@ -56,7 +41,7 @@ def test_what_verifies_is_reported_with_its_epsilon_and_its_statement(own, fedpr
     assert run.figures == () and run.plan == EXACT.to_json() and not run.synthetic
 
 
-def test_a_loop_that_records_no_rounds_is_drawn_from_its_ledger(tmp_path, fedpriv):
+def test_a_loop_that_records_no_rounds_is_drawn_from_its_ledger(tmp_path):
     plan = fp.Rounds(users=400, cohort=20, rounds=3, delta=1e-4).plan(
         l2_clip_norm=1.0, noise_multiplier=1.0
     )
@@ -79,7 +64,7 @@ def words(page):
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
-def test_its_model_is_exported_with_a_card(own, fedpriv, tmp_path):
+def test_its_model_is_exported_with_a_card(own, tmp_path):
     folder, trained = own
     code, _, err = fedpriv("export", folder, "--to", tmp_path / "model")
     assert code == 0, err
@@ -93,7 +78,7 @@ def test_its_model_is_exported_with_a_card(own, fedpriv, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_is_compared_with_others_and_loaded(own, fedpriv, tmp_path):
+def test_it_is_compared_with_others_and_loaded(own, tmp_path):
     folder, trained = own
     other = tmp_path / "elsewhere" / "own-app"
     fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=other, seed=1)(Ones())
@@ -112,7 +97,7 @@ def test_it_is_compared_with_others_and_loaded(own, fedpriv, tmp_path):
     assert list(run.rounds().index) == list(range(1, trained.rounds + 1))
 
 
-def test_rdp_is_rounded_in_one_way_and_data_without_a_name_are_named(own, fedpriv):
+def test_rdp_is_rounded_in_one_way_and_data_without_a_name_are_named(own):
     folder, trained = own
     run = fp.load(folder)
     (rdp,) = re.findall(r"RDP ([\d.,]+)\)", repr(trained))
@@ -122,7 +107,7 @@ def test_rdp_is_rounded_in_one_way_and_data_without_a_name_are_named(own, fedpri
     assert f"own data, {len(ROSTER)} users" in repr(run)
 
 
-def test_a_run_under_way_is_reported_as_one(tmp_path, fedpriv):
+def test_a_run_under_way_is_reported_as_one(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=tmp_path / "own")(Ones(ends_in=2))
     assert fedpriv("report", tmp_path / "own")[0] == 0
@@ -130,9 +115,7 @@ def test_a_run_under_way_is_reported_as_one(tmp_path, fedpriv):
 
 
 @pytest.mark.slow
-def test_a_run_of_an_experiment_that_lost_its_document_is_not_taken_for_one(
-    tiny_corpus, tmp_path, fedpriv
-):
+def test_a_run_of_an_experiment_that_lost_its_document_is_not_taken_for_one(tiny_corpus, tmp_path):
     numbers = {"rounds": 1, "sampling.cohort": 6, "noise_multiplier": 1.0, "delta": 1e-3}
     out = tmp_path / "run"
     fp.run("dp-fedavg-tags", out, corpus=tiny_corpus.directory, progress=False, **numbers)
@@ -142,7 +125,7 @@ def test_a_run_of_an_experiment_that_lost_its_document_is_not_taken_for_one(
         assert code != 0 and "experiment.json" in err and "restore" in err
 
 
-def test_a_perturbed_training_is_read_too(tmp_path, fedpriv):
+def test_a_perturbed_training_is_read_too(tmp_path):
     made = fp.bolt_on(
         lambda walk: {"w": np.zeros(3)},
         fp.loss_constants("logistic", regulariser=0.01),

@@ -9,14 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedpriv.runs.progress import Pace, PlainLines, plain_lines
-
-
-class Clock:
-    def __init__(self):
-        self.seconds = 0.0
-
-    def __call__(self):
-        return self.seconds
+from tests.running.test_progress import Clock
 
 
 @pytest.fixture

@@ -1,26 +1,13 @@
 """`fedpriv account --rho` and `fedpriv calibrate --zcdp`."""
 
 import json
-import sys
 
 import pytest
 
-from fedpriv import cli
+from tests.command_line import fedpriv
 
 
-@pytest.fixture
-def fedpriv(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fedpriv", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        shown = capsys.readouterr()
-        return left.value.code, shown.out, shown.err
-
-    return call
-
-
-def test_a_rho_has_two_epsilons(fedpriv):
+def test_a_rho_has_two_epsilons():
     code, out, _ = fedpriv("account", "--rho", 0.5, "--delta", 1e-6, "--json")
     found = json.loads(out)
     assert code == 0 and found["epsilon"] < found["epsilon_bs16"] == pytest.approx(5.756522)
@@ -29,7 +16,7 @@ def test_a_rho_has_two_epsilons(fedpriv):
     assert "ε = 5.2216 at δ = 1e-06 (add-remove, of ρ = 0.5" in words and "5.7566" in words
 
 
-def test_an_epsilon_has_two_rhos(fedpriv):
+def test_an_epsilon_has_two_rhos():
     code, out, _ = fedpriv("calibrate", "--zcdp", "--target-epsilon", 1, "--delta", 1e-5, "--json")
     found = json.loads(out)
     assert code == 0 and found["rho_bs16"] == pytest.approx(0.020820, abs=5e-7)
@@ -53,6 +40,6 @@ def test_an_epsilon_has_two_rhos(fedpriv):
         (["calibrate", "--target-epsilon", 1], "missing option '--users'"),
     ],
 )
-def test_what_does_not_go_together(fedpriv, arguments, said):
+def test_what_does_not_go_together(arguments, said):
     code, _, err = fedpriv(*arguments)
     assert code != 0 and said in err

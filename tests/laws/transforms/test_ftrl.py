@@ -21,17 +21,6 @@ def followed(transform):
     return np.array(found)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_it_stands_where_the_velocity_of_the_sum_puts_it(momentum):
-    velocity, summed, wanted = np.zeros(5), np.zeros(5), []
-    for step in STEPS:
-        summed = summed + step
-        velocity = momentum * velocity + summed
-        wanted.append(0.3 * velocity)
-    found = followed(optimizers.ftrl(0.3, momentum))
-    np.testing.assert_allclose(found, wanted, atol=2e-6)
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_without_restarts_it_is_classic_momentum(momentum):
     classic = followed(optimizers.momentum(0.3, momentum, ema=False))

@@ -215,13 +215,6 @@ class TestDegenerate:
         assert self.same_runs(scheduled(lambda step: 1.0), identity())
         assert not self.same_runs(scheduled(lambda step: 0.999), identity())
 
-    def test_ema_of_zero_is_the_newest(self):
-        params, *others = trees(13, 4)
-        outputs, _ = run(ema(0.0), params, others)
-        for out, newest in zip(outputs, others, strict=True):
-            for name in SHAPES:
-                np.testing.assert_allclose(out[name], newest[name], rtol=1e-6, atol=1e-7)
-
     @given(st.floats(0.01, 100))
     def test_adaptive_steps_ignore_the_scale_of_the_gradient(self, factor):
         params, *updates = trees(14, 4)

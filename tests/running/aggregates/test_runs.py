@@ -140,46 +140,6 @@ def test_one_model_s_outputs_are_measured_as_the_model_is(tiny_corpus, tmp_path)
             assert found.num_examples == alone.num_examples
 
 
-def test_training_over_aggregates_asks_at_the_aggregate(tiny_corpus, tmp_path):
-    """Seen by the backend that the users are asked through."""
-    asked = []
-
-    class Seeing(SerialBackend):
-        def partial_sum(self, **arguments):
-            asked.append({n: np.array(a) for n, a in arguments["params"].items()})
-            return super().partial_sum(**arguments)
-
-    prepared = start(
-        tiny_corpus,
-        tmp_path / "run",
-        make_backend=lambda experiment, made: Seeing(
-            trainer=made.trainer, data=made.task.data, measure=made.task.evaluate
-        ),
-        **KINDS["upa-gradient-only"],
-    )
-    prepared.run()
-    found = checkpoints(tmp_path / "run")
-    assert same(asked[0], prepared.state.params)
-    for before, params in zip(found, asked[1:], strict=False):
-        assert same(params, average(before)) and not same(params, iterate(before))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reading", ["replace", "gradient-only"])
-def test_examples_train_over_aggregates_too(reading, tmp_path):
-    """Central DP-SGD: the same algorithm, with examples in the place of users."""
-    options = {"steps": 5, "noise-multiplier": 1.0, "aggregate": "upa", "aggregate-k": 2}
-    at = {"aggregate-training": reading, "aggregate-start": 2}
-    ends = []
-    for more in ({}, at):
-        experiment = own_examples().with_options({**options, **more})
-        made = build(experiment)
-        backend = SerialBackend(trainer=made.trainer, data=None, measure=made.task.evaluate)
-        *_, (_, state) = rounds(made, backend, Key.simulation(1))
-        ends.append(state.params)
-    assert not same(*ends)
-
-
 def own_examples():
     return load_experiment(f"{Path(__file__).with_name('blobs.py')}:blobs")
 

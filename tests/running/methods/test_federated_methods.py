@@ -118,16 +118,6 @@ class TestDropouts:
         for other in (two, three):
             np.testing.assert_array_equal(one.params["w"], other.params["w"])
 
-    @pytest.mark.slow
-    def test_they_change_neither_epsilon_nor_noise(self, tmp_path):
-        private = {"noise": "gaussian", "noise_multiplier": 1.0, "bound": "clip"}
-        plain, dropping = (
-            fp.run(votes(**private, sampling="poisson", cohort=20.0, **more), progress=False)
-            for more in ({}, {"dropout_rate": 0.5})
-        )
-        assert plain.epsilon == dropping.epsilon
-        assert plain.record.plan == dropping.record.plan
-
     def test_a_secure_run_refuses_to_simulate_them(self, tmp_path):
         with pytest.raises(ValueError, match=r"dropout-rate 0\.4 simulates users who do not"):
             fp.run(votes(dropout_rate=0.4), tmp_path / "run", secure=True, progress=False)
@@ -135,21 +125,6 @@ class TestDropouts:
 
 
 class TestRatesOfRounds:
-    @pytest.mark.parametrize("backend", ["serial", "threads"])
-    def test_every_round_trains_at_its_own(self, backend, tmp_path):
-        options = {"rate_schedule": "cosine", "warmup_rounds": 2, "local_learning_rate": 0.5}
-        out = tmp_path / "run"
-        fp.run(votes(rounds=6, **options), out, backend=backend, progress=False)
-        cosine = [0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
-        expected = [0.5, 1.0, *cosine]
-        for step, factor in zip(moved(out, 6), expected, strict=True):
-            np.testing.assert_allclose(step, 0.5 * factor / USERS, rtol=1e-4)
-
-    def test_constant_is_none_to_the_bit(self, tmp_path):
-        plain = fp.run(votes(), progress=False)
-        same = fp.run(votes(rate_schedule="constant", warmup_rounds=0), progress=False)
-        np.testing.assert_array_equal(plain.params["w"], same.params["w"])
-
     def test_a_resumed_run_goes_on_at_its_round(self, tmp_path):
         class Stop(fp.Callback):
             def on_round(self, released, round_num):
@@ -211,17 +186,6 @@ class TestOnCompiledTrainers:
         if "clip_norm" not in options:
             assert one.epsilon == plain.epsilon
 
-    @pytest.mark.slow
-    def test_neutral_values_are_the_run_without_them(self, tiny_corpus):
-        given = {"corpus": tiny_corpus.directory, "progress": False, **TAGS}
-        neutral = {
-            "local_steps": None, "proximal_mu": 0.0, "client_optimizer": "sgd",
-            "rate_schedule": "constant", "warmup_rounds": 0, "dropout_rate": 0.0,
-        }  # fmt: skip
-        one, two = fp.run("dp-fedavg-tags", **given), fp.run("dp-fedavg-tags", **given, **neutral)
-        for name, array in one.params.items():
-            np.testing.assert_array_equal(array, two.params[name])
-
     def test_fedprox_needs_the_loop_that_has_it(self, tiny_corpus):
         given = {"corpus": tiny_corpus.directory, "progress": False, **TAGS, "proximal_mu": 0.5}
         with pytest.raises(ValueError, match=r"CompiledSoftmaxTrainer.*--device cpu"):
@@ -258,22 +222,6 @@ def small(task_options=None, **options):
 
 
 class TestOnModules:
-    @pytest.mark.slow
-    def test_methods_are_private_runs_that_differ(self):
-        plain = fp.run(small(), progress=False)
-        ends = [plain.params]
-        for options in (
-            {"proximal_mu": 1.0},
-            {"client_optimizer": "momentum"},
-            {"client_optimizer": "adam", "local_learning_rate": 0.01},
-            {"epochs": 1, "local_steps": 4},
-        ):
-            run = fp.run(small(**options), progress=False)
-            assert run.epsilon == plain.epsilon
-            ends.append(run.params)
-        stacked = np.stack([np.concatenate([a.ravel() for a in end.values()]) for end in ends])
-        assert len(np.unique(stacked, axis=0)) == len(ends)
-
     def test_the_option_is_the_tasks_own_optimizer(self):
         """Local training is the same; the noise is another mechanism's."""
         from fedpriv.experiments.build import build

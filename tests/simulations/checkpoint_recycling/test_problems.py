@@ -17,7 +17,6 @@ from simulations.checkpoint_recycling.checkpoints import (
     Aggregates,
     averages,
     checkpoints,
-    states,
 )
 from simulations.reproduction.study import Store
 from tests.simulations.photographs.records import write_records
@@ -36,26 +35,6 @@ def conversions():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("cifar"), 40, 400)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("own", "more"),
-    [
-        ("EMA 0.8", {"aggregate": "ema", "ema-decay": 0.8}),
-        ("UPA 3", {"aggregate": "upa", "aggregate-k": 3}),
-    ],
-)
-def test_models_are_those_that_a_run_makes_itself(conversions, own, more, one_root):
-    options = {**conversions.options, "target-epsilon": 6.0}
-    plain = conversions.make().with_options(options)
-    models = averages(checkpoints(plain, build(plain, None), 0), WHICH).models()
-    during = conversions.make().with_options({**options, **more})
-    made = build(during, None)
-    *_, end = states(during, made, 0)
-    for name, array in made.algorithm.result(end).items():
-        assert np.array_equal(models[own][name], array)
-        assert (models[LAST][name] != array).any()
 
 
 @pytest.mark.slow

@@ -1,9 +1,8 @@
-"""The comparators: what each is charged, how much noise it adds, and a step by hand."""
+"""The comparators: what each is charged, how much noise it adds, and how far it moves."""
 
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.perturbation import Sphere, SphereRows
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
@@ -33,6 +31,7 @@ from simulations.linear_models.comparators import (
     scs13,
     strong_composition_sigma,
 )
+from tests.running.by_hand import charges_noted, components
 
 NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)
 
@@ -43,64 +42,11 @@ def run(method, seed=0, number=NUMBER):
     x = rng.normal(size=(number, 3)).astype(np.float32)
     gradients = LogisticGradients(sparse.csr_matrix(x), (x[:, 0] > 0).astype(int))
     trainer = CentralSum(gradients=gradients, num_examples=number)
-    built = SimpleNamespace(
-        dropout_rate=0.0,
-        task=SimpleNamespace(roster=example_ids(number), measures=()),
-        plan=method.plan,
-        plan_sha256="",
-        algorithm=method.algorithm,
-        trainer=trainer,
-        init_params=lambda key: {
-            "weight": np.zeros(3, np.float32),
-            "bias": np.zeros(1, np.float32),
-        },
-    )
-    charges, charge = [], Ledger.charge
-
-    def noted(self, round_num, attempt, event, **rest):
-        charge(self, round_num, attempt, event, **rest)
-        charges.append(event)
-
-    Ledger.charge = noted
-    try:
-        backend = SerialBackend(trainer=trainer, data=None)
+    built = components(method.plan, method.algorithm, trainer, number=number)
+    backend = SerialBackend(trainer=trainer, data=None)
+    with charges_noted() as charges:
         states = [s for _, s in rounds(built, backend, Key.simulation(seed), eval_every=10**6)]
-    finally:
-        Ledger.charge = charge
-    return charges, states
-
-
-class Answers:
-    """A door that gives one update after the other."""
-
-    round_num = 1
-
-    def __init__(self, *updates):
-        self.updates = [np.array(update, np.float32) for update in updates]
-
-    def ask(self, query):
-        return SimpleNamespace(update={"w": self.updates.pop(0)})
-
-
-class TestDescent:
-    def steps(self, descent, *updates):
-        door, states = Answers(*updates), [descent.init({"w": np.array([1.0, 0.0], np.float32)})]
-        while (following := descent.step(states[-1], door)) is not None:
-            states.append(following)
-        return states
-
-    def test_steps_by_hand(self):
-        plain = self.steps(NoisyDescent(steps=2, rate=0.5), [2, 0], [0, 4])
-        assert [s.params["w"].tolist() for s in plain[1:]] == [[2, 0], [2, 2]]
-        shrinking = NoisyDescent(steps=4, rate=0.5, schedule="inverse-root", regulariser=0.2)
-        last = self.steps(shrinking, [0, 0], [0, 0], [0, 0], [0, 8])[-1].params["w"]
-        kept = math.prod(1 - 0.1 / math.sqrt(t) for t in (1, 2, 3, 4))
-        assert last == pytest.approx([kept, 0.25 * 8])
-
-    def test_projection(self):
-        states = self.steps(NoisyDescent(steps=2, rate=1.0, radius=5.0), [5, 8], [-3, -4])
-        assert states[1].params["w"] == pytest.approx([3, 4])  # of (6, 8)
-        assert states[2].params["w"] == pytest.approx([0, 0])
+    return [event for _, event in charges], states
 
 
 class TestFixedSteps:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,6 +38,7 @@ from simulations.linear_models.comparators import (
     full_descent,
     objective_perturbation,
 )
+from tests.running.by_hand import components
 
 KEY = Key.simulation(4)
 WIDTH = 0.1
@@ -204,26 +204,16 @@ class TestMinimum:
 
 class TestThroughTheDoor:
     def components(self, method, trainer):
-        return SimpleNamespace(
-            dropout_rate=0.0,
-            task=SimpleNamespace(
-                roster=example_ids(200), measures=(), data_sha256=lambda: {"private": "200"}
-            ),
-            plan=method.plan,
-            plan_sha256="",
-            algorithm=method.algorithm,
-            trainer=trainer,
-            init_params=lambda key: {
-                "weight": np.zeros(3, np.float32),
-                "bias": np.zeros(1, np.float32),
-            },
-        )
+        return components(
+            method.plan, method.algorithm, trainer, number=200,
+            data_sha256=lambda: {"private": "200"},
+        )  # fmt: skip
 
     def run(self, method, kind="logistic", seed=0):
         x, y = data(200)
-        components = self.components(method, work(kind, x, y, method))
-        backend = SerialBackend(trainer=components.trainer)
-        states = [s for _, s in rounds(components, backend, Key.simulation(seed), eval_every=9)]
+        made = self.components(method, work(kind, x, y, method))
+        backend = SerialBackend(trainer=made.trainer)
+        states = [s for _, s in rounds(made, backend, Key.simulation(seed), eval_every=9)]
         assert len(states) == 1 and set(states[0].params) == {"weight", "bias"}
         return states[0].params, (x, y)
 
@@ -259,10 +249,10 @@ class TestThroughTheDoor:
             raise SystemExit
 
         def play(root):
-            components = self.components(method, found)
+            made = self.components(method, found)
             backend = SerialBackend(trainer=found)
             with closing(RunFolder.of_plan(tmp_path, method.plan, mode="secure")) as folder:
-                told = rounds(components, backend, root, folder=folder, eval_every=9)
+                told = rounds(made, backend, root, folder=folder, eval_every=9)
                 return [state for _, state in told], folder.ledger.charges
 
         with monkeypatch.context() as patched, pytest.raises(SystemExit):

@@ -1,10 +1,9 @@
-"""Adaptive descent: the reference's numbers, its budget, and an iteration without noise."""
+"""Adaptive descent: the reference's budget, what estimates cost, and that it learns."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,78 +29,18 @@ from fedpriv.training.dp_agd import (
     Prices,
     StepSizes,
     pack_line,
-    unit_direction,
 )
-from fedpriv.training.per_example.example_sum import CentralSum, example_ids
+from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import HingeGradients, LogisticGradients
+from tests.running.by_hand import charges_noted, components
 
 X = np.array([[1, 0, 1], [1, 2, -1], [1, -4, 3]], np.float32)
 Y = np.array([1, 0, 1])
 EVERYBODY = tuple("012")
 
 
-def model(kind=LogisticGradients):
-    """The reference's three examples; its constant 1 is an input of its own, and no bias moves."""
-    return kind(sparse.csr_matrix(X), Y)
-
-
 def zero():
     return {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
-
-
-class TestPrices:
-    def test_the_papers(self):
-        made = Prices.of_paper(epsilon=1.6, delta=1e-8, splits=60)
-        assert made.selection == pytest.approx(8.888889e-5, rel=1e-6)
-        assert made.gradient == pytest.approx(2.383870e-6, rel=1e-6)
-        assert 3.0 / math.sqrt(2 * made.selection) == pytest.approx(225.0)
-        assert 3.0 / math.sqrt(2 * made.gradient) == pytest.approx(1373.931, rel=1e-6)
-        most = rho_bs16(1.6, 1e-8) / (made.gradient + made.selection)
-        assert int(most) == 364
-        small = Prices.of_paper(epsilon=0.1, delta=1e-8, splits=60)
-        assert small.selection == pytest.approx(3.472222e-7, rel=1e-6)
-        assert small.gradient == pytest.approx(9.311990e-9, rel=1e-6)
-        assert 3.0 / math.sqrt(2 * small.selection) == pytest.approx(3600.0)
-        assert 3.0 / math.sqrt(2 * small.gradient) == pytest.approx(21982.90, rel=1e-6)
-        assert int(rho_bs16(0.1, 1e-8) / (small.gradient + small.selection)) == 379
-
-
-class TestIterationWithoutNoise:
-    """The reference's worked example, C_grad = 1, C_obj = 3."""
-
-    def test_clipped_sum(self):
-        bound, everyone = Clip(l2_clip_norm=1.0), np.arange(3)
-        # The input's own constant is the first; the model's bias is left out by a multiplier.
-        gradients = np.array([[-0.5, 0, -0.5], [0.5, 1, -0.5], [-0.5, 2, -1.5]])
-        norms = np.linalg.norm(gradients, axis=1)
-        assert norms == pytest.approx([0.707107, 1.224745, 2.549510], rel=1e-6)
-        clipped = sum(bound.apply({"w": row.astype(np.float32)})["w"] for row in gradients)
-        assert clipped == pytest.approx([-0.287868, 1.600961, -1.496597], rel=1e-5)
-        found = model().bounded_sum(zero(), everyone, Clip(l2_clip_norm=1e6))
-        assert -found["weight"] == pytest.approx(gradients.sum(axis=0))
-
-    def test_choice(self):
-        direction = unit_direction({"weight": -np.array([-0.287868, 1.600961, -1.496597])})
-        assert direction["weight"] == pytest.approx([0.130235, -0.724295, 0.677079], abs=2e-6)
-        sizes = np.array([0, 0.5, 1, 1.5, 2], np.float32)
-        brought = pack_line(
-            zero(),
-            {
-                "weight": direction["weight"].astype(np.float32),
-                "bias": np.zeros(1, np.float32),
-            },
-            sizes,
-        )
-        work = CentralLosses(losses=model(), number=5)
-        found = work.partial_sum(
-            params=brought,
-            bound=Capped(cap=3.0, num_coordinates=5),
-            user_ids=EVERYBODY,
-            key=Key.simulation(0),
-        )
-        losses = found.real()[LOSSES]
-        assert losses == pytest.approx([2.079442, 0.902121, 0.502646, 0.310173, 0.199814], abs=3e-6)
-        assert int(np.argmin(losses)) == 4
 
 
 class Scripted:
@@ -247,46 +186,25 @@ def test_prices_are_kept_under_either_relation(relation, form):
     assert rho_of(chosen, relation) == pytest.approx(0.009)
 
 
-def components(made, planned, kind=LogisticGradients, seed=0, number=300):
+def of_logistic(made, planned, kind=LogisticGradients, seed=0, number=300):
     rng = np.random.default_rng(seed)
     x = rng.uniform(0, 1, (number, 4)).astype(np.float32)
     scores = x @ rng.normal(size=4)
     y = (scores > np.median(scores)).astype(int)
     gradients = kind(sparse.csr_matrix(x), y)
-    return SimpleNamespace(
-        dropout_rate=0.0,
-        task=SimpleNamespace(roster=example_ids(number), measures=()),
-        plan=planned,
-        plan_sha256="",
-        algorithm=made,
-        trainer={
-            "train": CentralSum(gradients=gradients, num_examples=number),
-            LOSSES: CentralLosses(losses=gradients, number=made.step_sizes.number),
-        },
-        init_params=lambda key: {
-            "weight": np.zeros(4, np.float32),
-            "bias": np.zeros(1, np.float32),
-        },
-        gradients=gradients,
-    )
+    works = {
+        "train": CentralSum(gradients=gradients, num_examples=number),
+        LOSSES: CentralLosses(losses=gradients, number=made.step_sizes.number),
+    }
+    return components(planned, made, works, number=number, inputs=4), gradients
 
 
 def spent_by(made, rho, seed, number=300, **changes):
     planned = AdaptivePlan(num_users=number, rho=rho, delta=1e-6, unit="example", **changes)
-    built = components(made, planned, seed=seed % 7, number=number)
-    charges = []
-    charge = Ledger.charge
-
-    def noted(self, round_num, attempt, event, **rest):
-        charge(self, round_num, attempt, event, **rest)  # refuses first
-        charges.append((round_num, event))
-
-    Ledger.charge = noted
-    try:
-        backend = SerialBackend(trainer=built.trainer, data=None)
+    built, _ = of_logistic(made, planned, seed=seed % 7, number=number)
+    backend = SerialBackend(trainer=built.trainer, data=None)
+    with charges_noted() as charges:
         states = [s for _, s in rounds(built, backend, Key.simulation(seed), eval_every=1000)]
-    finally:
-        Ledger.charge = charge
     return charges, states, planned
 
 
@@ -331,14 +249,13 @@ def test_it_learns_where_noise_is_little():
     )
     planned = AdaptivePlan(num_users=300, rho=50.0, delta=1e-6, unit="example")
     for kind in (LogisticGradients, HingeGradients):
-        built = components(made, planned, kind)
+        built, gradients = of_logistic(made, planned, kind)
         backend = SerialBackend(trainer=built.trainer, data=None)
         states = [s for _, s in rounds(built, backend, Key.simulation(2), eval_every=1000)]
         index = np.arange(300)
         zero_direction = {n: np.zeros_like(a) for n, a in states[0].params.items()}
         losses = [
-            built.gradients.losses_along(s.params, zero_direction, [0.0], index).mean()
-            for s in states
+            gradients.losses_along(s.params, zero_direction, [0.0], index).mean() for s in states
         ]
         fell = sum(b < a for a, b in pairwise(losses))
         assert fell >= 0.6 * (len(losses) - 1) and losses[-1] < losses[0]

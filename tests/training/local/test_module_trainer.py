@@ -190,7 +190,6 @@ class TestModuleTrainer:
 
 
 COSINE = partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=9)
-COOLED = partial(TorchOptimizer, optimizer=torch.optim.SGD, scheduler=COSINE)
 
 
 @pytest.mark.slow

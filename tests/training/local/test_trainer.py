@@ -1,11 +1,7 @@
-"""What one user of tag prediction does: row-sparse training is dense training, and is capped."""
+"""What one user of tag prediction does: nothing without examples, and no more than its cap."""
 
 import numpy as np
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
-from torch import nn
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip
@@ -17,48 +13,11 @@ from tests.training.local.tag_examples import (
     MULTIPLIER,
     PARAMS,
     assert_close,
-    dense_inputs,
     make_examples,
 )
 
 
-def dense_update(params, examples, schedule, key, inputs, multiplier=None):
-    """Plain dense SGD by torch's autograd, float64, on the same batches."""
-    rng = key.generator()
-    chosen = schedule.choose(len(examples), rng)
-    x = torch.from_numpy(dense_inputs(examples, inputs)[chosen])
-    y = torch.from_numpy(examples.labels[chosen].astype(np.int64))
-    kernel, bias = (
-        torch.from_numpy(params[n].astype(np.float64)).requires_grad_() for n in ("kernel", "bias")
-    )
-    factor = 1.0 if multiplier is None else torch.from_numpy(multiplier.astype(np.float64))[:, None]
-    for batch in schedule.batches(len(chosen), rng):
-        loss = nn.functional.cross_entropy(x[batch] @ kernel + bias, y[batch])
-        dk, db = torch.autograd.grad(loss, [kernel, bias])
-        with torch.no_grad():
-            kernel -= schedule.learning_rate * dk * factor
-            bias -= schedule.learning_rate * db
-    return {
-        "kernel": kernel.detach().numpy() - params["kernel"],
-        "bias": bias.detach().numpy() - params["bias"],
-    }
-
-
-class TestRowSparseIsDense:
-    @given(
-        number=st.integers(1, 12),
-        seed=st.integers(0, 999),
-        batch=st.integers(1, 6),
-        epochs=st.integers(1, 3),
-        cap=st.integers(1, 12),
-    )
-    def test_equals_dense_autograd_for_any_user(self, number, seed, batch, epochs, cap):
-        schedule = Schedule(learning_rate=0.3, batch_size=batch, epochs=epochs, max_examples=cap)
-        key, examples = Key.simulation(seed), make_examples(number, seed, empty=0.5)
-        trainer = CompiledSoftmaxTrainer(schedule=schedule, multiplier=MULTIPLIER)
-        found = trainer.train(PARAMS, examples, key)
-        assert_close(found, dense_update(PARAMS, examples, schedule, key, "tff", MULTIPLIER))
-
+class TestEmpty:
     def test_an_empty_user_is_zero_and_does_not_fail(self):
         trainer = CompiledSoftmaxTrainer(
             schedule=Schedule(learning_rate=0.5), multiplier=MULTIPLIER

@@ -1,23 +1,20 @@
-"""Private tuning: the law of the choice, parts that do not meet, one charge, one release."""
+"""Private tuning: how far a choice moves, parts that do not meet, one charge, one release."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.mechanisms.selection import ExactDraws, PrivateChoice, candidates
+from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.training.bolt_on import CHOSEN, Tuned, candidate
-from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.linear import logistic_residual
 from fedpriv.training.permutation_sgd import (
     Passes,
@@ -25,6 +22,7 @@ from fedpriv.training.permutation_sgd import (
     StepSchedule,
     logistic_constants,
 )
+from tests.running.by_hand import components
 
 KEY = Key.simulation(11)
 START = {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
@@ -46,21 +44,6 @@ def tuned(epsilon=0.5, number=NUMBER, present=None, rates=(0.5, 2.0, 1e-6)):
         ),
         choice=PrivateChoice(epsilon=epsilon),
     )  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_choice_has_the_references_law():
-    """χ = [10, 12, 20], ε = 1: 20,000 draws, each frequency within five standard errors."""
-    choice, times = PrivateChoice(epsilon=0.5), 20_000  # of one replaced: ε = 1
-    found = np.zeros(3)
-    total = candidates([START] * 3, [10, 12, 20], 1)
-    for number in range(times):
-        found[choice.release(total, ExactDraws(KEY.fold(number)), 1.0).index] += 1
-    expected = np.array([0.727475, 0.267623, 0.004902])
-    weights = np.exp(-np.array([10, 12, 20]) / 2)
-    assert np.allclose(weights / weights.sum(), expected, atol=5e-7)
-    errors = np.sqrt(expected * (1 - expected) / times)
-    assert (np.abs(found / times - expected) < 5 * errors).all()
 
 
 def test_no_neighbour_moves_a_probability_by_more_than_epsilon():
@@ -99,15 +82,7 @@ class Asked(SerialBackend):
 def play(algorithm, root=KEY, folder=None, plan=None):
     plan = algorithm.plan() if plan is None else plan
     algorithm.check_plan(plan)
-    made: Any = SimpleNamespace(
-        dropout_rate=0.0,
-        task=SimpleNamespace(roster=example_ids(algorithm.num_examples), measures=()),
-        init_params=lambda key: START,
-        plan=plan,
-        plan_sha256="",
-        algorithm=algorithm,
-        trainer=algorithm.works(),
-    )
+    made = components(plan, algorithm, algorithm.works(), number=algorithm.num_examples)
     backend = Asked(algorithm.works())
     state = algorithm.init(START)
     if folder is not None:

@@ -1,4 +1,4 @@
-"""The periodic shift: its schedule, whose sentences a round has, and that backends agree."""
+"""The periodic shift: whose sentences a round has, and that backends agree."""
 
 import contextlib
 
@@ -57,16 +57,6 @@ def kinds_seen(share, users=("a",)):
     work = transformed(seen, SHIFT)
     work.partial_sum(params=params, bound=BOUND, data=Users(), user_ids=users, key=KEY)
     return seen.kinds
-
-
-@pytest.mark.parametrize("kind", ["blocks", "smooth"])
-@pytest.mark.parametrize("period", [2, 5, 20])
-def test_the_share_has_its_period_and_a_mean_of_half(kind, period):
-    shares = [Shift(kind=kind, period=period).share(n) for n in range(1, 3 * period + 1)]
-    assert shares[:period] == shares[period : 2 * period] and shares[0] == 1.0
-    assert all(0.0 <= share <= 1.0 for share in shares)
-    if period % 2 == 0 or kind == "smooth":
-        assert np.mean(shares) == pytest.approx(0.5)
 
 
 def test_rounds_of_one_kind_have_it_alone():

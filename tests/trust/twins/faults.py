@@ -715,9 +715,7 @@ FAULTS = (
         module="fedpriv.experiments.local",
         old="done = (round_num - 1 - rising) / (num_rounds - rising)",
         new="done = (round_num - 1) / num_rounds",
-        tests=(
-            "running/methods/test_federated_methods.py::TestRatesOfRounds::test_every_round_trains_at_its_own",
-        ),
+        tests=("oracles/test_federated.py::test_fedprox",),
     ),
     # Adaptive clipping.
     Fault(
@@ -726,7 +724,7 @@ FAULTS = (
         module=_ADAPTIVE,
         old="exponent = min(max(-self.rate * (share",
         new="exponent = min(max(self.rate * (share",
-        tests=("training/test_adaptive_clipping.py::test_it_is_the_geometric_update_of_the_paper",),
+        tests=("oracles/test_federated.py::test_adaptive_clipping",),
     ),
     Fault(
         name="count_beside_a_whole_update",
@@ -742,9 +740,7 @@ FAULTS = (
         module=_ADAPTIVE,
         old="tree.scale(mean, norm / self.clip.update_weight)",
         new="tree.scale(mean, self.clip.moved(norm, count) / self.clip.update_weight)",
-        tests=(
-            "training/test_adaptive_clipping.py::test_the_mean_is_that_of_the_clip_norm_that_was_used",
-        ),
+        tests=("oracles/test_federated.py::test_adaptive_clipping",),
     ),
     # Preconditioning.
     Fault(
@@ -753,9 +749,7 @@ FAULTS = (
         module=_PRECONDITIONERS,
         old="public = np.float32(rule.own - 1.0)",
         new="public = np.float32(1.0 - rule.own)",
-        tests=(
-            "mechanisms/preconditioners/test_moments.py::TestMoments::test_the_adam_mix_through_a_preconditioner_and_a_bound",
-        ),
+        tests=("oracles/test_adadps.py::test_adadps",),
     ),
     Fault(
         name="scale_not_undone",
@@ -771,9 +765,7 @@ FAULTS = (
         module=_PRECONDITIONERS,
         old="multiplier = {n: np.float32(1.0) / rule.denominator(v) for",
         new="multiplier = {n: rule.denominator(v) for",
-        tests=(
-            "mechanisms/preconditioners/test_preconditioners.py::TestPublicMoments::test_each_round_looks_once_and_divides_before_the_bound",
-        ),
+        tests=("oracles/test_adadps.py::test_adadps",),
     ),
     Fault(
         name="moments_of_private_examples",
@@ -790,9 +782,7 @@ FAULTS = (
         module="fedpriv.optimizers",
         old="gain = np.float32(1) - beta if ema else np.float32(1)",
         new="gain = np.float32(1)",
-        tests=(
-            "laws/transforms/test_vectors.py::TestGolden::test_server_momentum_as_moving_average",
-        ),
+        tests=("oracles/test_adadps.py::test_federated",),
     ),
     Fault(
         name="adam_uncorrected",
@@ -800,7 +790,7 @@ FAULTS = (
         module="fedpriv.optimizers",
         old="return 1 - beta1**steps, 1 - beta2**steps",
         new="return 1.0, 1.0",
-        tests=("laws/transforms/test_vectors.py::TestGolden::test_dp_adam",),
+        tests=("oracles/test_adadps.py::test_dp_fedadam",),
     ),
     Fault(
         name="server_schedule_from_zero",
@@ -834,7 +824,7 @@ FAULTS = (
         module=f"{_TRAINING}.federated_averaging",
         old='if at is not None and at.reading == "replace":',
         new="if at is not None:",
-        tests=("training/test_at_aggregates.py::TestVectors::test_both_readings",),
+        tests=("oracles/test_recycling.py::test_training_over_aggregates",),
     ),
     # Recycling.
     Fault(
@@ -861,7 +851,7 @@ FAULTS = (
         module="fedpriv.checkpoints.aggregates",
         old='if rule == "opa" else votes(probabilities)',
         new="if rule else votes(probabilities)",
-        tests=("checkpoints/test_outputs.py::test_mean_and_vote_may_differ",),
+        tests=("oracles/test_recycling.py::test_outputs",),
     ),
     # Bolt-on.
     Fault(
