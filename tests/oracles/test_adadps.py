@@ -93,6 +93,9 @@ def test_adadps(rule, refresh):
         preconditioner=f"public-{rule}", public_batch=4, refresh=refresh,
         **{"optimizer.learning_rate": 0.2, "preconditioner.regulariser": 1e-3},
     )  # fmt: skip
+    # One public batch a step; or all of them once an epoch, of 40 examples in batches of 8.
+    per_step = {"step": [1] * 6, "epoch": [3, 0, 0, 0, 0, 3]}[refresh]
+    assert [len(one) for one in looks] == per_step
     found = adadps.adadps(
         start, PRIVATE, PUBLIC, product.groups_of(played), looks, noise, rule=rule, eps=1e-3,
         **GIVEN,
