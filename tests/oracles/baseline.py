@@ -227,6 +227,8 @@ STUDIES: dict[str, tuple[str, float]] = {
 }
 """Of each study its name today and about how many minutes its smallest size takes."""
 _ON_CORPUS = ("recycling-pds", "recycling-stackoverflow", "tags", "ablation-tags")
+_PRINTED = ("adadps-figure2",)
+_ROWLESS = ("adadps-figure2", "dpnsgd-figure3-mnist")
 _SEEDLESS = ("adadps-figure2", "adadps-figure3", "recycling-convex", "dpnsgd-figure3-mnist")
 
 
@@ -277,11 +279,11 @@ def of_study(name: str, folder: Path, corpus: Callable[[], Path]) -> dict[str, A
     argv += [] if name in _SEEDLESS else ["--seeds", "1"]
     argv += ["--corpus", str(corpus())] if name in _ON_CORPUS else []
     folder.mkdir()
-    if name in ("adadps-figure2", "dpnsgd-figure3-mnist"):  # which print, and store nothing
-        page = runs.fedpriv_command(*argv)
-    else:
-        out = folder / "page.md"
-        runs.fedpriv_command(*argv, "--results", str(folder / "rows.jsonl"), "--out", str(out))
+    out = folder / "page.md"
+    argv += [] if name in _ROWLESS else ["--results", str(folder / "rows.jsonl")]
+    argv += [] if name in _PRINTED else ["--out", str(out)]
+    page = runs.fedpriv_command(*argv)
+    if out.exists():
         page = out.read_text("utf-8").replace(str(folder), "")
     shown = "\n".join(line for line in page.splitlines() if not _PROGRESS.search(line))
     numerals = (n.replace(",", "").replace("−", "-") for n in _NUMERAL.findall(shown))
