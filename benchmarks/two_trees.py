@@ -46,7 +46,7 @@ ROUNDS: dict[str, Callable[[str | None], list[Contestant]]] = {
 PARTS = (*ROUNDS, "floor", "first_round", "commands")
 COMMANDS = {
     "account": "account --users 400 --cohort 20 --rounds 237 --noise-multiplier 1.2 --delta 1e-3",
-    "calibrate": "calibrate --users 400 --cohort 20 --rounds 237 --epsilon 8 --delta 1e-3",
+    "calibrate": "calibrate --users 400 --cohort 20 --rounds 237 --target-epsilon 8 --delta 1e-3",
     "plan": "plan adadps-tags",
 }
 #: Beyond this a checkout is called slower.
