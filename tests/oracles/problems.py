@@ -100,7 +100,7 @@ def users_gradient(w: np.ndarray, batch: tuple[str, np.ndarray]) -> np.ndarray:
 def cohorts_of(played: Sequence[Any]) -> list[list[list[tuple[str, np.ndarray]]]]:
     """Of each round its users, of each its local batches."""
     return [
-        [[(user, batch) for batch in one.batches[user]] for user in one.cohort] for one in played
+        [[(user, batch) for batch in one.batches[user]] for user in one.present] for one in played
     ]
 
 

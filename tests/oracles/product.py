@@ -213,6 +213,7 @@ class Round:
 
     Attributes:
         cohort: Ids of users, or positions of examples.
+        present: Those of the cohort who did not drop out.
         batches: By user, the positions of each local step's examples among its own.
         draws: What was added to the sum; several where one sum is answered more than once.
         term: What was added to the objective.
@@ -228,6 +229,7 @@ class Round:
     """
 
     cohort: Sequence[Any] = ()
+    present: Sequence[Any] = ()
     batches: dict[Any, list[np.ndarray]] = field(default_factory=dict)
     draws: list[dict[str, np.ndarray]] = field(default_factory=list)
     term: dict[str, np.ndarray] = field(default_factory=dict)
@@ -247,7 +249,7 @@ def recorded(round_: Round) -> Iterator[None]:
     """Write down what is drawn within; where local steps are taken, in the cohort's order."""
     chosen: list[np.ndarray] = []
     cohort, draw, choose = RunDoor._cohort, Mechanism.draw_row, Schedule.choose
-    steps, groups = Schedule.steps, CentralSum._groups
+    steps, groups, present = Schedule.steps, CentralSum._groups, RunDoor._present
     looked = SoftmaxGradients.gradient
     scores, choose_index, orders = selection._scores, selection.choose, Passes.orders
     term, parts, perturbed = (
@@ -259,6 +261,10 @@ def recorded(round_: Round) -> Iterator[None]:
     def noted_cohort(self: Any, *given: Any) -> Any:
         round_.cohort = cohort(self, *given)
         return round_.cohort
+
+    def noted_present(self: Any, *given: Any) -> Any:
+        round_.present = present(self, *given)
+        return round_.present
 
     def noted_draw(self: Any, *given: Any) -> Any:
         found = draw(self, *given)
@@ -284,8 +290,8 @@ def recorded(round_: Round) -> Iterator[None]:
     def noted_steps(self: Any, *given: Any) -> Any:
         order, starts = found = steps(self, *given)
         picked, place = chosen[-1][order], len(round_.batches)
-        if place < len(round_.cohort):  # of bolt-on users come again and again
-            user = round_.cohort[place]
+        if place < len(round_.present):  # of bolt-on users come again and again
+            user = round_.present[place]
             round_.batches[user] = [picked[a:b] for a, b in pairwise(starts)]
         return found
 
@@ -318,7 +324,8 @@ def recorded(round_: Round) -> Iterator[None]:
 
     with ExitStack() as stack:
         for owner, name, new in (
-            (RunDoor, "_cohort", noted_cohort), (Mechanism, "draw_row", noted_draw),
+            (RunDoor, "_cohort", noted_cohort), (RunDoor, "_present", noted_present),
+            (Mechanism, "draw_row", noted_draw),
             (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
             (selection, "_scores", noted_scores), (selection, "choose", noted_index),

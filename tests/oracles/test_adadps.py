@@ -69,7 +69,9 @@ def test_dp_sgd():
 def test_micro_batches():
     start, played, noise, _ = played_by_example(micro_batch=4, **{"optimizer.learning_rate": 0.2})
     groups = product.groups_of(played)
-    assert max(len(group) for one in groups for group in one) > 1
+    # A batch of 8 in expectation falls into two; whoever is drawn is in one of them.
+    assert max(map(len, groups)) == 2 and max(len(group) for one in groups for group in one) > 1
+    assert all(len(set(np.concatenate(one))) == sum(map(len, one)) for one in groups if one)
     product.check(played, adadps.dp_sgd(start, PRIVATE, groups, noise, **{**GIVEN, "b": 2.0}))
     # Appendix B: one example moves its micro-batch by up to 2 C, and noise is for that.
     assert np.std(np.concatenate(noise)) == pytest.approx(0.5 * 2 * 0.7, rel=0.3)

@@ -73,3 +73,39 @@ def test_fedprox(rates, mu, momentum):
         w = w + (z + sum((adadps.clip(delta, 0.4) for delta in deltas), np.zeros_like(w))) / 4.0
         found.append(w)
     product.check(played, found)
+
+
+def test_dropouts():
+    """Whoever drops out contributes zero, by a draw of its own; m and noise are as they were."""
+    start, played = product.play(product.by_user(**BY_USER, **{"dropout_rate": 0.4}))
+    assert any(0 < len(one.present) < len(one.cohort) for one in played)
+    w, found = product.flat(start), []
+    for users, z in zip(product.cohorts_of(played), product.noise_of(played), strict=True):
+        deltas = [
+            federated.local_update(w, product.users_gradient, user, eta=0.3) for user in users
+        ]
+        w = w + (z + sum((adadps.clip(delta, 0.4) for delta in deltas), np.zeros_like(w))) / 4.0
+        found.append(w)
+    product.check(played, found)
+
+
+@pytest.mark.parametrize("most", [1000, 4])
+def test_batches_are_whole_passes(most):
+    """Of 3 examples a step, each of at most so many of a user's once a pass, in an order anew."""
+    own = {"max_examples_per_user": most}
+    _, played = product.play(
+        product.by_user(**BY_USER, **{f"local.{n}": v for n, v in own.items()})
+    )
+    anew = False
+    for users in product.cohorts_of(played):
+        for batches in users:
+            size = min(most, len(product.USERS[batches[0][0]][1]))
+            steps = -(-size // 3)
+            assert len(batches) == 2 * steps
+            passes = [np.concatenate([b for _, b in batches[k * steps :][:steps]]) for k in (0, 1)]
+            assert [len(b) for _, b in batches[: steps - 1]] == [3] * (steps - 1)
+            for one in passes:
+                assert len(one) == len(set(one.tolist())) == size
+            assert set(passes[0].tolist()) == set(passes[1].tolist())
+            anew |= passes[0].tolist() != passes[1].tolist()
+    assert anew

@@ -1069,5 +1069,57 @@ FAULTS = (
         new='rank, best = [score, ""], self',
         tests=("studies/test_private_selection.py::test_equal_scores_do_not_favour_the_first",),
     ),
+    Fault(
+        name="all_drop_out_together",
+        behaviour="One draw says for a whole cohort whether its users drop out.",
+        module=_DOOR,
+        old="if draws.fold(u).generator().random() >= rate",
+        new="if draws.generator().random() >= rate",
+        tests=("oracles/test_federated.py::test_dropouts",),
+    ),
+    Fault(
+        name="dropouts_make_up_the_sum",
+        behaviour="A sum of floats is scaled up to the users who were drawn.",
+        module=_DOOR,
+        old="        return replace(total, l2_bound=bound.l2_bound)\n",
+        new=(
+            "        more = len(cohort) / max(1, total.num_users)\n"
+            "        scaled = {n: a * more for n, a in total.total.items()}\n"
+            "        return replace(total, total=scaled, l2_bound=bound.l2_bound)\n"
+        ),
+        tests=("oracles/test_federated.py::test_dropouts",),
+    ),
+    Fault(
+        name="passes_in_one_order",
+        behaviour="A user's later passes take its examples in the order of the first.",
+        module="fedpriv.training.local.schedule",
+        old="again = (rng.permutation(num_chosen) for",
+        new="again = (np.arange(num_chosen) for",
+        tests=("oracles/test_federated.py::test_batches_are_whole_passes",),
+    ),
+    Fault(
+        name="one_example_over_the_cap",
+        behaviour="A user trains on one example more than the most that it may.",
+        module="fedpriv.training.local.schedule",
+        old="[: self.max_examples]",
+        new="[: self.max_examples + 1]",
+        tests=("oracles/test_federated.py::test_batches_are_whole_passes",),
+    ),
+    Fault(
+        name="twice_the_micro_batches",
+        behaviour="Micro-batches are half as large as they are said to be.",
+        module="fedpriv.experiments.averaging",
+        old="round(self.batch_size / self.micro_batch)",
+        new="round(2 * self.batch_size / self.micro_batch)",
+        tests=("oracles/test_adadps.py::test_micro_batches",),
+    ),
+    Fault(
+        name="looks_once_an_epoch_ignored",
+        behaviour="Public batches are looked at in every step, where once an epoch is asked for.",
+        module="fedpriv.experiments.preconditioning",
+        old='        if self.refresh == "epoch":\n',
+        new='        if self.refresh == "never":\n',
+        tests=("oracles/test_adadps.py::test_adadps",),
+    ),
 )
 """By area."""
