@@ -24,6 +24,7 @@ from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.runs.prepared import start_run
 from fedpriv.studies.runner import composed
+from tests import combinations
 from tests.running.loop.tag_runs import stopping
 from tests.tasks.people import USERS, experiment, person, task
 
@@ -237,6 +238,32 @@ def test_a_global_that_a_function_names_tells_it_apart(monkeypatch):
 )
 def test_what_is_not_known_is_drawn_for_anew(value):
     assert describe_code([lambda: value]) != describe_code([lambda: value])
+
+
+def nested(deep):
+    """A function that encloses a tuple of so many levels."""
+    held = ()
+    for _ in range(deep):
+        held = (held,)
+    return lambda: held
+
+
+def asked_of_all_globals():
+    return globals()["SCALE"]
+
+
+def of_a_module_as_a_whole():
+    return combinations
+
+
+@pytest.mark.parametrize("code", [asked_of_all_globals, of_a_module_as_a_whole, nested(40)])
+def test_what_is_out_of_sight_is_drawn_for_anew(code):
+    """By a name that code makes, in a user-written module, or far down."""
+    assert describe_code([code]) != describe_code([code])
+
+
+def test_what_is_in_sight_is_not(monkeypatch):
+    assert describe_code([by_global, nested(3)]) == describe_code([by_global, nested(3)])
 
 
 def test_of_a_mapping_that_reads_files_every_user_is_hashed():

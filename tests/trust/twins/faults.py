@@ -1121,5 +1121,29 @@ FAULTS = (
         new='        if self.refresh == "never":\n',
         tests=("oracles/test_adadps.py::test_adadps",),
     ),
+    Fault(
+        name="names_that_code_makes_overlooked",
+        behaviour="Code that reads globals by names that it makes shares draws with other code.",
+        module="fedpriv.experiments.own_code",
+        old="            self.whole &= not named & _OUT_OF_SIGHT\n",
+        new="",
+        tests=("laws/test_shared_draws.py::test_what_is_out_of_sight_is_drawn_for_anew",),
+    ),
+    Fault(
+        name="user_written_module_taken_as_known",
+        behaviour="A module that code names as a whole is told by its name.",
+        module="fedpriv.experiments.own_code",
+        old='        if _own(getattr(module, "__file__", None)) is not None:\n',
+        new="        if False:\n",
+        tests=("laws/test_shared_draws.py::test_what_is_out_of_sight_is_drawn_for_anew",),
+    ),
+    Fault(
+        name="far_down_taken_as_known",
+        behaviour="What lies deeper than is looked at counts as equal.",
+        module="fedpriv.experiments.own_code",
+        old="        if depth > _DEEPEST:\n            return self._unknown(value)\n",
+        new="        if depth > _DEEPEST:\n            return type(value).__name__\n",
+        tests=("laws/test_shared_draws.py::test_what_is_out_of_sight_is_drawn_for_anew",),
+    ),
 )
 """By area."""
