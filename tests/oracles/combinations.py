@@ -11,6 +11,7 @@ values beside it only what they do without it is compared.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -278,10 +279,10 @@ def alone(place: Place, other: Place) -> Outcome:
 
 
 def words(value: Value) -> set[str]:
-    """Return what a reason for refusing a value may name."""
+    """Return what a reason for refusing a value may name: what is a word of English is left out."""
     names = {name.rpartition(".")[2] for name in value.options}
     given = {str(one) for one in value.options.values() if isinstance(one, str)}
-    return {*names, *given, *value.keywords}
+    return {*names, *given, *value.keywords} - {"k", "own", "none"}
 
 
 def check(one: Place, other: Place) -> str | None:
@@ -295,7 +296,8 @@ def check(one: Place, other: Place) -> str | None:
     found = run(one, other)
     if isinstance(found, str):
         named = words(value_of(one)) | words(value_of(other))
-        assert any(word in found for word in named), f"{one}, {other}: refused by {found!r}"
+        said = set(re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)*", found))
+        assert said & named, f"{one}, {other}: refused by {found!r}"
         return found
     for place, beside in ((one, other), (other, one)):
         options, needs = value_of(place).options, value_of(beside).needs

@@ -34,6 +34,15 @@ def noisy_max(scores, exponentials, cap, epsilon):
     return int(np.argmax(-np.asarray(scores) + exponentials * cap / epsilon))
 
 
+def exponential(scores, gumbels, cap, epsilon):
+    """Return argmax of -ε' Ω / C_obj + Gumbel: the exponential mechanism of sums of capped losses.
+
+    Args:
+        gumbels: Standard draws, one a candidate.
+    """
+    return int(np.argmax(-np.asarray(scores) * epsilon / cap + gumbels))
+
+
 def average(old, rho, new, more):
     """Return the estimate of price ρ + more of two estimates."""
     return (rho * old + more * new) / (rho + more)

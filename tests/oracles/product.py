@@ -45,7 +45,11 @@ from fedpriv.training.adaptive_clipping import CLIP
 from fedpriv.training.bolt_on import Tuned
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum
-from fedpriv.training.per_example.linear import SoftmaxGradients, logistic_residual
+from fedpriv.training.per_example.linear import (
+    SoftmaxGradients,
+    linear_metrics,
+    logistic_residual,
+)
 from fedpriv.training.periodic_shift import Shift
 from fedpriv.training.permutation_sgd import (
     Constants,
@@ -110,6 +114,7 @@ def users_task(users: Tensors | None = None) -> ModuleTask:
         loss=nn.functional.cross_entropy,
         users=USERS if users is None else users,
         public=examples(6, 99),
+        public_train=examples(12, 98),
         synthetic=True,
     )
 
@@ -122,6 +127,9 @@ def examples_task() -> CentralTask:
         num_train=len(y),
         init=zeros({"kernel": (FEATURES, CLASSES), "bias": (CLASSES,)}),
         measure=lambda params: None,
+        public_measure=lambda params, at: linear_metrics(
+            params, sparse.csr_matrix(public_x[at]), public_y[at]
+        ),
         public=SoftmaxGradients(sparse.csr_matrix(public_x), public_y, CLASSES),
         num_public=len(public_y),
         side={"given": lambda: given({"kernel": 1.0 / SCALE[:, None]})},
@@ -365,12 +373,14 @@ def counts_of(played: Sequence[Round]) -> list[float]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def choices(scores: Sequence[float], cap: float, epsilon: float, number: int) -> list[int]:
-    """Draws of a permute-and-flip among sums of losses that one record raises by up to `cap`."""
+def choices(
+    form: Any, scores: Sequence[float], cap: float, epsilon: float, number: int
+) -> list[int]:
+    """Draws of a choice among sums of losses that one record raises by up to `cap`."""
     units = [round(score * 1000) for score in scores]
     rate, key = Fraction(epsilon) / Fraction(round(cap * 1000)), Key.simulation(0)
     draws = (selection.ExactDraws(key.fold(str(draw))) for draw in range(number))
-    return [selection.choose(units, rate, "permute-and-flip", draw) for draw in draws]
+    return [selection.choose(units, rate, form, draw) for draw in draws]
 
 
 def accounted(*, steps: int, sampling_prob: float, sigma: float, delta: float) -> float:

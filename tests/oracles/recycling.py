@@ -58,34 +58,44 @@ def shift_share(t, period, smooth):
     return float(t % period < period / 2)
 
 
-def ftrl(w, g, prefix_noise, *, rate, momentum=0.0):
+def ftrl(w, g, prefix_noise, *, rate, momentum=0.0, restart=None):
     """DP-FTRL with momentum: v ← μ v + S_t, θ_t = θ_0 + rate · v (Kairouz et al. 2021).
 
     Args:
         g: From where updates are made, and the round, to their sum over its denominator.
-        prefix_noise: On each *prefix* sum S_t of these, likewise.
+        prefix_noise: On each *prefix* sum S_t of these, likewise, of all rounds.
+        restart: After so many rounds θ_0 becomes θ, and v and S begin with zero.
     """
-    theta, total, v, iterates = w, 0.0, 0.0, []
+    theta, total, v, before, iterates = w, 0.0, 0.0, 0.0, []
     for t, z in enumerate(prefix_noise):
+        if t and restart and t % restart == 0:
+            w, total, v, before = theta, 0.0, 0.0, prefix_noise[t - 1]
         total = total + g(theta, t)
-        v = momentum * v + total + z
+        v = momentum * v + total + z - before
         theta = w + rate * v
         iterates.append(theta)
     return iterates
 
 
-def tree_node(draws, height, place, efficient):
+def tree_node(draws, height, place, efficient, rows=None):
     """Return the noise of a node's estimate, and its variance over a draw's.
 
     The efficient one weighs the node's own answer and its children's sum by inverse variance, as
     far down as there are rows (Honaker 2015, from below); weights are multiples of 2^-16.
+
+    Args:
+        rows: After which rows of nothing follow, which have no noise; None where none do.
     """
+    if rows is not None and place << height >= rows:
+        return 0.0, 0.0
     if not (efficient and height):
         return draws[height, place], 1.0
-    (left, v), (right, _) = (tree_node(draws, height - 1, 2 * place + i, True) for i in (0, 1))
-    share = round(2 * v / (1 + 2 * v) * 2**16) / 2**16
+    (left, v), (right, u) = (
+        tree_node(draws, height - 1, 2 * place + i, True, rows) for i in (0, 1)
+    )
+    share = round((v + u) / (1 + v + u) * 2**16) / 2**16
     noise = share * draws[height, place] + (1 - share) * (left + right)
-    return noise, share**2 + (1 - share) ** 2 * 2 * v
+    return noise, share**2 + (1 - share) ** 2 * (v + u)
 
 
 def tree_prefix(draws, t, efficient=False):
@@ -102,11 +112,28 @@ def tree_prefix(draws, t, efficient=False):
     return total
 
 
-def tree_matrix(rows):
-    """Return C of a binary tree: a line for each complete node, of ones below it."""
+def tree_nodes(rows, restart=None, completed=False):
+    """Return (tree, height, place) of every node that is answered, tree by tree.
+
+    A tree has its complete nodes. One that is completed has all nodes above a row, up to its root,
+    those of rows of nothing too; the last tree never is.
+    """
+    found, size = [], restart or rows
+    for tree in range(-(-rows // size)):
+        steps = min(size, rows - tree * size)
+        whole = completed and (tree + 1) * size < rows
+        for height in range((steps - 1 if whole else steps // 2).bit_length() + 1):
+            number = -(-steps // 2**height) if whole else steps >> height
+            found += [(tree, height, place) for place in range(number)]
+    return found
+
+
+def tree_matrix(rows, restart=None, completed=False):
+    """Return C of binary trees: a line for each node, of ones below it."""
+    row, size = np.arange(rows), restart or rows
     return np.array([
-        (np.arange(rows) >> height) == place
-        for height in range(rows.bit_length()) for place in range(rows >> height)
+        (row // size == tree) & (row % size >> height == place)
+        for tree, height, place in tree_nodes(rows, restart, completed)
     ], float)  # fmt: skip
 
 

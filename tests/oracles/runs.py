@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -36,6 +36,7 @@ from fedpriv.tasks.module_task import PersonalLayers
 from tests.command_line import CliRunner
 from tests.oracles.problems import CLASSES, FEATURES, USERS, examples
 from tests.oracles.product import Round, Users, floats_of, recorded
+from tests.tiny_bert import write_tiny_bert
 
 # -- combinations of options ------------------------------------------------------------------
 
@@ -144,9 +145,10 @@ def _forced(crash_after: int | None) -> Iterator[None]:
 
 
 class Kept(NamedTuple):
-    """What a run leaves: params after each round that is kept, and values of its summary."""
+    """What a run leaves: params after each round that is kept, what it returns, and values."""
 
     params: list[dict[str, np.ndarray]]
+    result: dict[str, np.ndarray]
     values: dict[str, float | None]
 
 
@@ -187,6 +189,7 @@ def keep(
     names = [*VALUES, *measures, *(f"{name}_public" for name in measures)]
     return Kept(
         [{n: np.array(a) for n, a in load_file(file).items()} for file in files],
+        fedpriv.load(folder).params,
         {name: summary.get(name) for name in names},
     )
 
@@ -203,6 +206,41 @@ def synthetic_corpus(folder: Path) -> Path:
     return folder
 
 
+def leaf_file(folder: Path, inputs: Callable[[np.random.Generator], tuple[Any, Any]]) -> Path:
+    """Write 40 users of six examples each in LEAF's JSON.
+
+    Args:
+        folder: A new one.
+        inputs: From a generator to an example and what is to be predicted.
+    """
+    folder.mkdir()
+    rng, users = np.random.default_rng(0), dict[str, Any]()
+    for number in range(40):
+        x, y = zip(*(inputs(rng) for _ in range(6)), strict=True)
+        users[f"u{number:02d}"] = {"x": x, "y": y}
+    whole = {"users": list(users), "num_samples": [6] * len(users), "user_data": users}
+    path = folder / "all_data.json"
+    path.write_text(json.dumps(whole), "utf-8")
+    return path
+
+
+def a_digit(rng: np.random.Generator) -> tuple[list[float], int]:
+    return rng.random(28 * 28).round(2).tolist(), int(rng.integers(10))
+
+
+def a_line(rng: np.random.Generator) -> tuple[str, str]:
+    text = "".join(rng.choice(list("abc def"), size=81))
+    return text[:80], text[80]
+
+
+def embedded(corpus: Path, folder: Path) -> Path:
+    """Write an encoder of random weights, and embed a corpus's titles with it."""
+    write_tiny_bert(folder)
+    fedpriv_command("encoder", "embed", str(folder), "--corpus", str(corpus), "--texts", "title",
+                    "--processes", "1")  # fmt: skip
+    return folder
+
+
 def fedpriv_command(*argv: str) -> str:
     """Run a command in this process, with draws of the seed alone, and return what it prints.
 
@@ -216,6 +254,13 @@ def fedpriv_command(*argv: str) -> str:
     return done.stdout
 
 
+def options() -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield unit and method, and each option of theirs, as the product declares it."""
+    for of, made in classes().items():
+        for entry in entries(made):
+            yield of, entry
+
+
 def public_names() -> dict[str, list[str]]:
     """Names of the API, of commands and flags, of options by method, and of the run-config."""
 
@@ -226,12 +271,9 @@ def public_names() -> dict[str, list[str]]:
             yield from flags(inner, f"{path} {name}")
 
     pyproject = tomllib.loads((Path(fedpriv.__file__).parents[1] / "pyproject.toml").read_text())
-    options = [
-        f"{' '.join(of)} {entry.path}" for of, made in classes().items() for entry in entries(made)
-    ]
     return {
         "python": sorted(fedpriv.__all__),
         "commands": sorted(flags(loaded(), "fedpriv")),
-        "options": sorted(set(options)),
+        "options": sorted({f"{' '.join(of)} {entry.path}" for of, entry in options()}),
         "run-config": sorted(pyproject["tool"]["flwr"]["app"]["config"]),
     }

@@ -4,32 +4,56 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from functools import cache
 
 import pytest
 
-from tests.oracles import baseline, runs
+from tests.oracles import baseline, options, runs
 
 RUNS = json.loads((baseline.FOLDER / "runs.json").read_text("utf-8"))
 NAMES = json.loads((baseline.FOLDER / "names.json").read_text("utf-8"))
 QUICK = ("by user, bound adaptive", "by example, DP-SGD", "by user, DP-AGD", "by user, bolt-on",
          "by user, tree, resumed", "by example, DP-SGD, secure")  # fmt: skip
-OF_NO_CORPUS = [
-    name for name, case in baseline.cases().items() if not isinstance(case.experiment, tuple)
-]
+TRIED = list(options.tried())
+# Of each option by user and by example the first method that has it.
+QUICK += tuple(one.name for one in TRIED if one.first)
+SMALL = [name for name, case in baseline.cases().items()
+         if name in QUICK or not isinstance(case.experiment, tuple)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """The synthetic corpus, made when a case first asks for it."""
+    return cache(lambda: runs.synthetic_corpus(tmp_path_factory.mktemp("base") / "corpus"))
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in OF_NO_CORPUS],
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SMALL]
 )
-def test_a_run_releases_what_it_did(name, tmp_path):
-    new = baseline.of_run(baseline.cases()[name], tmp_path / "run", lambda: tmp_path)
-    assert list(baseline.differences(RUNS[name], new, exact=False)) == []
+def test_a_run_releases_what_it_did(name, tmp_path, corpus):
+    case = baseline.cases()[name]
+    new = baseline.of_run(case, tmp_path / "run", corpus)
+    assert list(baseline.differences(RUNS[name], new, exact=False, floats=case.floats)) == []
 
 
 def test_every_ready_made_experiment_has_a_case():
     assert set(runs.ready_made()) == {name for name, _ in baseline.READY_MADE.values()}
     assert set(baseline.cases()) == set(RUNS)
+
+
+@pytest.mark.parametrize("one", TRIED, ids=[one.name for one in TRIED])
+def test_what_is_recorded_of_an_option_is_its_effect(one):
+    case = baseline.cases()[one.name]
+    with_it, without = RUNS[one.name], RUNS[one.base]
+    assert list(baseline.differences(without, with_it, exact=False, floats=case.floats))
+
+
+def test_every_option_is_tried_or_has_a_place_elsewhere():
+    """An option that is added is tried, too."""
+    known = {f"{' '.join(one.of)} {one.option.partition(' ')[0]}" for one in TRIED}
+    for name in set(runs.public_names()["options"]) - known:
+        unit, method, path = name.split()
+        assert options.by_end(options.ELSEWHERE, (unit, method), path) is not None, name
 
 
 def test_no_public_name_is_gone():

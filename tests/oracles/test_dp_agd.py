@@ -41,13 +41,17 @@ def test_dp_agd(unit, regulariser):
     product.check_scores(played, omegas)
 
 
-def test_noisy_max_is_permute_and_flip():
-    """The two have one law (Ding et al. 2021); 20,000 draws each, a false alarm in 10^6."""
+@pytest.mark.parametrize("form", ["permute-and-flip", "exponential"])
+def test_laws_of_the_choice(form):
+    """Noisy max is permute-and-flip (Ding et al. 2021); 20,000 draws, a false alarm in 10^6."""
     scores, cap, epsilon, number = [3.0, 3.5, 3.2, 6.0], 1.5, 0.8, 20_000
     rng = np.random.default_rng(0)
-    drawn = [dp_agd.noisy_max(scores, rng.exponential(size=4), cap, epsilon)
-             for _ in range(number)]  # fmt: skip
-    ours = product.choices(scores, cap, epsilon, number)
+    choose, draw = {
+        "permute-and-flip": (dp_agd.noisy_max, rng.exponential),
+        "exponential": (dp_agd.exponential, rng.gumbel),
+    }[form]
+    drawn = [choose(scores, draw(size=4), cap, epsilon) for _ in range(number)]
+    ours = product.choices(form, scores, cap, epsilon, number)
     counts = np.array([np.bincount(found, minlength=4) for found in (drawn, ours)])
     assert chi2_contingency(counts).pvalue > 1e-6
 
