@@ -5,8 +5,9 @@ probability that the round's number decides, those of answers with the rest of i
 public and looks at no data. Users get it as a tensor next to the params, so that every backend, and
 a run that goes on after a crash, does the same in a round of that number.
 
-Periodic shift is that of Shejwalkar et al., "Recycling Scraps" (2025), whose abstract names it;
-blocks and the smooth mixture follow Zhu et al., "Diurnal or Nocturnal?" (ICLR 2022).
+Periodic shift is that of Shejwalkar et al., "Recycling Scraps" (2025), whose abstract names it. The
+smooth mixture follows Zhu et al., "Diurnal or Nocturnal?" (ICLR 2022); blocks are the older
+block-cyclic pattern, which that paper replaces.
 """
 
 from __future__ import annotations

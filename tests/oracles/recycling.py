@@ -11,8 +11,8 @@ def ema(thetas, decay, warmup=False):
     average, found = thetas[0], []
     for t, theta in enumerate(thetas):
         if t:
-            mu = min(decay, (1 + t) / (10 + t)) if warmup else decay
-            average = mu * average + (1 - mu) * theta
+            kept = min(decay, (1 + t) / (10 + t)) if warmup else decay
+            average = kept * average + (1 - kept) * theta
         found.append(average)
     return found
 
@@ -40,7 +40,7 @@ def train_over(w, step, rounds, f_agg, *, start, replace):
     Args:
         step: From where updates are made, and the round, to the step that is added.
         f_agg: From θ_0 ... θ_t to each one's aggregate.
-        start: τ, rounds before.
+        start: τ, the number of rounds before aggregates are used.
         replace: Whether the step is added to the aggregate, or to θ_t (as DP-FTRL's sums have it).
     """
     thetas, at = [w], w
@@ -52,7 +52,7 @@ def train_over(w, step, rounds, f_agg, *, start, replace):
 
 
 def shift_share(t, period, smooth):
-    """Return the first kind's share of examples in round t: a square wave, or half a cosine."""
+    """Return the first kind's share in round t: a square wave, or (1 + cos(2πt/period))/2."""
     if smooth:
         return 0.5 * (1 + np.cos(2 * np.pi * t / period))
     return float(t % period < period / 2)
@@ -115,8 +115,8 @@ def tree_prefix(draws, t, efficient=False):
 def tree_nodes(rows, restart=None, completed=False):
     """Return (tree, height, place) of every node that is answered, tree by tree.
 
-    A tree has its complete nodes. One that is completed has all nodes above a row, up to its root,
-    those of rows of nothing too; the last tree never is.
+    A tree has its complete nodes. One that is completed has every node with at least one real row
+    below it, up to its root. The last tree is never completed.
     """
     found, size = [], restart or rows
     for tree in range(-(-rows // size)):

@@ -255,7 +255,7 @@ PRIVATE = {"N": 50_000, "epsilon": 2.0, "delta": 1e-5, "d": 4}
 def test_corollaries(scaling, e):
     """Of 10^12 rounds at Lemma 3.1's σ and the best rate, to 3 %."""
     h, spread, own = RULES[scaling]
-    found = theorems.corollary(least_of(h, e), gap=2.0, L0=1.5 * spread**2, **PRIVATE)
+    found = theorems.corollary(least_of(h, e), gap=2.0, L0=1.5, c=spread, **PRIVATE)
     sigma = theorems.privacy_lemma(2.0, 1e-5, 100, 50_000, 10**12)
     ours = product.theory("dp-nsgd", rounds=10**12, learning_rate=1e-9, **SMOOTH, deviation=e,
                           noise_multiplier=sigma, batch=100, **own)["bound_at_best"]  # fmt: skip
@@ -288,7 +288,7 @@ def divergence(s, sigma, alpha):
     return np.log(np.sum(ratio**alpha * q) * step) / (alpha - 1)
 
 
-@pytest.mark.parametrize(("s", "sigma"), [(0.01, 4.0), (0.1, 4.0), (0.1, 6.0)])
+@pytest.mark.parametrize(("s", "sigma"), [(0.01, 4.5), (0.1, 4.5), (0.1, 6.0)])
 def test_proposition_e3(s, sigma):
     """Divergences by quadrature are below 13 s²ρα, and a fourteenth of it or more, up to ω."""
     rho, omega = theorems.subsampled_tcdp(s, sigma)
@@ -313,7 +313,19 @@ def test_lemma_31():
         relation="replace-one",
     )  # fmt: skip
     assert product.priced_sigma(experiment) == pytest.approx(sigma / 2, rel=1e-9)
+    assert theorems.within_lemma(2.0, delta, 4, 40, sigma)
     assert 2.0 / 10 <= product.epsilon_of(experiment) <= 2.0
+
+
+def test_lemma_31_out_of_its_range():
+    """One step on one of a thousand: whoever sees it knows the example wherever it was drawn."""
+    sigma = theorems.privacy_lemma(1.0, 1e-5, 1, 1000, 1)
+    assert not theorems.within_lemma(1.0, 1e-5, 1, 1000, sigma)
+    x = np.linspace(-2.0, 2.0, 100_001)
+    at = {mean: np.exp(-((x - mean) ** 2) / (2 * sigma**2)) for mean in (-1, 0, 1)}
+    one, other = (0.999 * at[0] + 0.001 * at[sign] for sign in (1, -1))
+    spent = np.maximum(one - np.exp(1.0) * other, 0.0).sum() / at[0].sum()
+    assert spent == pytest.approx(1e-3, rel=1e-3)
 
 
 # -- Bolt-on and Recycling Scraps -----------------------------------------------------------------

@@ -125,7 +125,7 @@ def least_gradient(drift, longest, *, gap, eta, T, L0, noise, L1=0.0, top=1e3):
 
 
 def privacy_lemma(epsilon, delta, B, N, T):
-    """DP-NSGD, Lemma 3.1, derived: σ = c₂ (B/N) √(T log(1/δ))/ε, ε <= log(1/δ).
+    """DP-NSGD, Lemma 3.1, derived: σ = c₂ (B/N) √(T log(1/δ))/ε; see `within_lemma` for its range.
 
     The paper's text says that constants exist, and has lost formula and range: this shape is that
     of Abadi et al. (2016), Theorem 1, to which it refers. By Proposition E.3,
@@ -135,11 +135,20 @@ def privacy_lemma(epsilon, delta, B, N, T):
     return c2 * B / N * math.sqrt(T * math.log(1 / delta)) / epsilon
 
 
+def within_lemma(epsilon, delta, B, N, sigma):
+    """Return whether Lemma 3.1 holds of a σ: (1 + √2) log(1/δ)/ε + 1 is an order that it has."""
+    s, rho = B / N, 2 / sigma**2
+    sampled = max(s, rho) <= 0.1 and math.log(1 / s) >= 3 * rho * (2 + math.log2(1 / rho))
+    order = 1 + (1 + math.sqrt(2)) * math.log(1 / delta) / epsilon
+    return epsilon <= math.log(1 / delta) and sampled and order < subsampled_tcdp(s, sigma)[1]
+
+
 def subsampled_tcdp(s, sigma):
-    """DP-NSGD, Proposition E.3 (46): (ρ', ω') of a sampled Gaussian, replace-one, s = B/N <= 0.1.
+    """DP-NSGD, Proposition E.3 (46): (ρ', ω') of a sampled Gaussian, replace-one, s = B/N.
 
     A replaced example moves the sum by 2, so that the Gaussian alone is ρ-zCDP, ρ = 2/σ². It holds
-    where log(1/s) >= 3 ρ (2 + log2(1/ρ)) (Bun et al. 2018, Theorem 11): of orders below ω'.
+    for orders from 1 to ω' if s <= 0.1, ρ <= 0.1 and log(1/s) >= 3 ρ (2 + log2(1/ρ)): Bun et al.
+    (2018), Theorem 11.
     """
     rho = 2 / sigma**2
     return 13 * s**2 * rho, math.log(1 / s) / (4 * rho)
@@ -153,13 +162,16 @@ def private_rate(N, epsilon, delta, d):
     return (d * math.log(1 / delta) / (N * epsilon) ** 2) ** 0.25
 
 
-def corollary(drift, *, gap, L0, N, epsilon, delta, d, top=1e3):
+def corollary(drift, *, gap, L0, N, epsilon, delta, d, c=1.0, top=1e3):
     """DP-NSGD, Corollaries 3.3 and 3.5, τ₁ = L₁ = 0: `least_gradient` at Lemma 3.1's σ, T → ∞.
 
     The step size's own part vanishes, Δ/x + (x/2) L₀ d c₂² log(1/δ)/(Nε)² at the best x = ηT is
     left, and what normalising leaves for ever.
+
+    Args:
+        c: What the noise is a multiple of: the clipping threshold, or 1 of normalised gradients.
     """
-    noise = d * privacy_lemma(epsilon, delta, 1, N, 1) ** 2  # of T steps over T: batches cancel
+    noise = d * (c * privacy_lemma(epsilon, delta, 1, N, 1)) ** 2  # of T steps, over T
     left = math.sqrt(2 * gap * L0 * noise)
     G = np.concatenate([[0.0], np.geomspace(1e-7, top, 1500)])
     level = drift(G)

@@ -10,7 +10,8 @@ nodes alone, rounded where they are whole: rows need no finer numbers, and have 
 
 A tree may be begun anew every so many rows (`restart`), after which a user's rows of earlier trees
 no longer add up with later ones. Completion then goes on as if the tree had been filled with rows
-of nothing, so that what is left in the sum is one node's noise (Kairouz et al. 2021, Section 4).
+of nothing, so that what is left in the sum is one node's noise (Kairouz et al. 2021; Appendix D by
+the published code).
 
 References: Dwork, Naor, Pitassi and Rothblum (2010); Chan, Shi and Song (2011).
 """
