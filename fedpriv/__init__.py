@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fedpriv.api.bolt_on import Perturbed as Perturbed
     from fedpriv.api.bolt_on import bolt_on as bolt_on
     from fedpriv.api.bolt_on import loss_constants as loss_constants
-    from fedpriv.api.bolt_on_classifier import bolt_on_classifier as bolt_on_classifier
     from fedpriv.api.forecast import Forecast as Forecast
     from fedpriv.api.forecast import forecast as forecast
     from fedpriv.api.result import Run as Run
@@ -65,7 +64,6 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "fedpriv.api.bolt_on": ("Perturbed", "bolt_on", "loss_constants"),
-    "fedpriv.api.bolt_on_classifier": ("bolt_on_classifier",),
     "fedpriv.api.forecast": ("Forecast", "forecast"),
     "fedpriv.api.result": ("Run", "compare", "load"),
     "fedpriv.api.rounds": ("Account", "Rounds", "bounded_sum"),
@@ -129,7 +127,6 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "ArrayState",
     # A permutation SGD of one's own, perturbed once.
     "bolt_on",
-    "bolt_on_classifier",
     "loss_constants",
     "Constants",
     "StepSchedule",

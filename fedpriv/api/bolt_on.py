@@ -326,8 +326,8 @@ def _check_train(train: Any) -> None:
                 )
     if hasattr(train, "partial_fit") or hasattr(getattr(train, "__self__", None), "partial_fit"):
         raise ValueError(
-            "train is an estimator's, whose parameters say how it trains: give an SGDClassifier to "
-            "fedpriv.bolt_on_classifier; of another kind nothing is known"
+            "train is an estimator's, whose parameters say how it trains, and of which nothing is "
+            "known; give a function of a walk that returns params"
         )
     if not callable(train):
         raise ValueError(

@@ -28,17 +28,14 @@ from fedpriv.mechanisms import Bound
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
-from fedpriv.privacy.plan import BY_EXAMPLE, AnyPlan, Plan, unit_words
-from fedpriv.privacy.sampling import DevicesSampler, Everybody, FixedSizeSampler, PoissonSampler
-from fedpriv.privacy.sampling_comparison import SamplingComparison, compare_sampling
+from fedpriv.privacy.plan import AnyPlan, Plan, unit_words
+from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.coverage import KEY, Coverage, coverage
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
 from fedpriv.sums import BITS
-from fedpriv.tasks.task import BaseTask
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
 from fedpriv.training.work import TRAIN, Work, as_works
@@ -432,9 +429,6 @@ class Forecast:
         unit: What one neighbour is.
         settings: What was chosen from the data's size; None where nothing was.
         selects: Whether the returned model is selected on public examples.
-        samplers: Drawing users compared with drawing examples; None where it was not asked for,
-            or is not known.
-        samplers_reason: Why it is not known, else empty.
     """
 
     name: str
@@ -452,8 +446,6 @@ class Forecast:
     unit: str
     settings: Settings | None = None
     selects: bool = False
-    samplers: SamplingComparison | None = None
-    samplers_reason: str = ""
 
     def __repr__(self) -> str:
         privacy = self.coverage.qualified(f"{self.epsilon}, not yet spent")
@@ -484,8 +476,6 @@ class Forecast:
             f"noise alone {self.loss}",
             "",
             str(self.grid) if self.grid is not None else f"noise on the mean: {self.reason}",
-            *(("", str(self.samplers)) if self.samplers is not None else ()),
-            *(("", f"by example or by user: {why}") if (why := self.samplers_reason) else ()),
         ])  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -505,8 +495,6 @@ class Forecast:
             "settings": None if self.settings is None else self.settings.to_json(),
             "grid": None if self.grid is None else self.grid.to_json(),
             "grid_reason": self.reason,
-            "samplers": None if self.samplers is None else self.samplers.to_json(),
-            "samplers_reason": self.samplers_reason,
             "round": self.cost.to_json(),
             "noise_loss": self.loss.to_json(),
         }
@@ -521,9 +509,6 @@ def forecast(
     grid_rounds: Sequence[int] | None = None,
     workers: int = 1,
     timed: bool = True,
-    samplers: bool = False,
-    user_examples: Sequence[int] | None = None,
-    grid_examples: Sequence[int] | None = None,
     console: Console | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     **options: Option,
@@ -538,10 +523,6 @@ def forecast(
         grid_rounds: Numbers of rounds; None for 25 to 400.
         workers: How many would share a cohort.
         timed: Whether some rostered users' data may be trained on, for the time alone.
-        samplers: Whether drawing users is compared with drawing examples, at the same ε of a user.
-        user_examples: How many training examples users have, for that: what is known without an ε,
-            such as a guess. None takes the task's public users; rostered users' are never counted.
-        grid_examples: Bounds on examples of one user that are compared; None for powers of two.
         console: Where it is said that a corpus is synthetic or being prepared, if anywhere.
         progress: Called with how many cells of the grid are done, of how many.
         **options: Options of the experiment to change, such as `rounds=50`.
@@ -575,9 +556,6 @@ def forecast(
         grid = noise_grid(
             private, _target(private), cohorts=grid_cohorts, rounds=grid_rounds, progress=progress
         )
-    compared, unknown = None, ""
-    if samplers or user_examples is not None or grid_examples is not None:
-        compared, unknown = _compared(plan, task, start, user_examples, grid_examples)
     return Forecast(
         name=chosen.name,
         data=str(described.name),
@@ -594,61 +572,7 @@ def forecast(
         unit=chosen.unit,
         settings=components.settings,
         selects=chosen.options().get("task.select") == "public",
-        samplers=compared,
-        samplers_reason=unknown,
     )
-
-
-def _compared(
-    plan: AnyPlan,
-    task: BaseTask,
-    start: Params,
-    stated: Sequence[int] | None,
-    bounds: Sequence[int] | None,
-) -> tuple[SamplingComparison | None, str]:
-    """Compare drawing users with drawing examples; or return None, and why it is not known."""
-    if not isinstance(plan, Plan) or not plan.is_private or plan.unit not in ("user", BY_EXAMPLE):
-        return None, "not known: it is of a plan with noise, whose unit is a user"
-    sampler = plan.live_mechanism.sampler
-    if isinstance(sampler, DevicesSampler):
-        sampler = sampler.draws
-    independent = isinstance(plan.live_mechanism.privatizer, Gaussian)
-    if not independent or not isinstance(sampler, PoissonSampler) or sampler.cap is not None:
-        return None, (
-            "not known: it is of Gaussian noise drawn anew every round, and of independent draws "
-            "(poisson, without a cap)"
-        )
-    if plan.relation is not Relation.ADD_REMOVE or plan.trials is not None:
-        return None, "not known: a mixture of Gaussians is accounted for add-remove, and of one run"
-    if not _target(plan):
-        return None, _NO_TARGET
-    counts = task.public_example_counts() if stated is None else stated
-    if not counts or not any(counts):
-        return None, (
-            "not known: the task knows no user outside the roster with an example, and rostered "
-            "users' are not counted before a charge; say how many examples users have "
-            "(--user-examples 1,3,20 or user_examples=)"
-        )
-    most = plan.max_examples_per_user
-    mean = float(np.minimum(counts, most or max(counts)).mean())
-    by_users = plan.unit == "user"
-    compared = compare_sampling(
-        counts,
-        num_users=plan.num_protected,
-        examples_a_round=sampler.sampling_prob * plan.num_protected * mean,
-        rounds=plan.num_rounds,
-        target_epsilon=_target(plan),
-        delta=plan.delta or 0.0,
-        most_examples=most if by_users else None,
-        correlation=task.public_gradient_correlation(start),
-        bounds=bounds,
-        source=(
-            f"as stated ({len(counts):,} numbers)"
-            if stated is not None
-            else f"of {len(counts):,} users outside the roster; no rostered user's are counted"
-        ),
-    )
-    return compared, ""
 
 
 _NO_TARGET = (

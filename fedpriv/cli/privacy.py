@@ -61,29 +61,6 @@ def plan_command(
     ] = True,
     grid_cohorts: GridCohorts = None,
     grid_rounds: GridRounds = None,
-    samplers: Annotated[
-        bool,
-        typer.Option(
-            "--samplers",
-            help="Compare drawing users with drawing their examples one by one, at the same ε of a "
-            "user.",
-        ),
-    ] = False,
-    user_examples: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="For that: how many training examples users have, such as 1,3,20; by default "
-            "those of users outside the roster. Say nothing that was counted on rostered users.",
-        ),
-    ] = None,
-    grid_examples: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="For that: bounds on the examples of one user; by default powers of two.",
-        ),
-    ] = None,
     out: PlotFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -93,8 +70,6 @@ def plan_command(
     """
     check_plot(out)
     cohorts, counts = cohorts_of(grid_cohorts), whole_numbers(grid_rounds, "--grid-rounds")
-    stated = whole_numbers(user_examples, "--user-examples")
-    bounds = whole_numbers(grid_examples, "--grid-examples")
     from fedpriv.api.forecast import forecast
     from fedpriv.api.running import chosen_experiment
 
@@ -107,9 +82,6 @@ def plan_command(
             grid_rounds=counts,
             workers=workers,
             timed=timed,
-            samplers=samplers,
-            user_examples=stated,
-            grid_examples=bounds,
             console=None if as_json else errors,
             progress=progress,
         )

@@ -79,14 +79,6 @@ class UsersExamples(CentralTask):
         """Return folds of public users' examples."""
         return self.users.public_folds()
 
-    def public_example_counts(self) -> Sequence[int] | None:
-        """Return how many training examples each user outside the roster has."""
-        return self.users.public_example_counts()
-
-    def public_gradient_correlation(self, params: Params) -> float | None:
-        """Return how alike gradients of one user's examples are, of users outside the roster."""
-        return self.users.public_gradient_correlation(params)
-
     def describe(self) -> TaskDescription:
         """Return the description of the users' data."""
         found = self.users.describe()

@@ -44,7 +44,6 @@ from fedpriv.training.per_example.linear import (
     UnbiasedSoftmaxGradients,
     losses_on_line,
     softmax_losses,
-    softmax_residual,
 )
 from fedpriv.training.permutation_sgd import Constants, softmax_constants
 from fedpriv.training.public_learning import PublicLearner, tag_learner
@@ -170,7 +169,6 @@ def majority_share(label_counts: np.ndarray) -> float | None:
 
 
 NUM_FOLDS = 5
-_MOST_COMPARED = 200  # gradients of one user
 TF_IDF, ENCODER = "tf-idf", "encoder"
 MOST_PARAMETERS = 10_000_000
 """Limit on a model's size with rows for pairs of words."""
@@ -390,31 +388,6 @@ class TagPrediction(ViewTask[TagView]):
         inputs, labels = spread_examples(self.examples(rows[there]), there, self.norm)
         made = SoftmaxGradients if self._encoded is None else UnbiasedSoftmaxGradients
         return made(inputs, labels, len(view.tags))
-
-    def public_gradient_correlation(self, params: Params) -> float | None:
-        """Return how alike gradients of one public user's examples are; see `BaseTask`.
-
-        Of those in threads that a public user asked: others' titles and tags may be a rostered
-        user's.
-        """
-        products, squares = [], []
-        for rows in self._public_by_user():
-            rows = rows[:_MOST_COMPARED]
-            if len(rows) < 2:
-                continue
-            inputs, labels = spread_examples(
-                self.examples(rows), np.ones(len(rows), bool), self.norm
-            )
-            residuals = softmax_residual(
-                inputs @ params["kernel"] + params.get("bias", 0.0), labels
-            )
-            # Of examples' gradients x rᵀ and r: every inner product is one of x times one of r.
-            with_bias = (inputs @ inputs.T).toarray() + ("bias" in params)
-            inner = with_bias * (residuals @ residuals.T)
-            own, number = float(np.trace(inner)), len(rows)
-            products.append((float(inner.sum()) - own) / (number * (number - 1)))
-            squares.append(own / number)
-        return float(np.sum(products) / np.sum(squares)) if products else None
 
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], examples: TagExamples

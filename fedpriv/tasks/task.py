@@ -223,21 +223,6 @@ class BaseTask(ABC):
         """
         return None
 
-    def public_example_counts(self) -> Sequence[int] | None:
-        """Return how many training examples each user outside the roster has; None if not known."""
-        return None
-
-    def public_gradient_correlation(self, params: Params) -> float | None:
-        """Return how alike gradients of one user's examples are, of users outside the roster.
-
-        The mean inner product of two gradients of one user over the mean squared length of one:
-        about 0 for what strangers have in common, 1 where they are all alike. None if not known.
-
-        Args:
-            params: Where the gradients are taken.
-        """
-        return None
-
     def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
         """Return how many public examples equal a rostered user's, and of how many were looked at.
 

@@ -51,10 +51,6 @@ class ViewTask(Task, Generic[V]):
         """The rostered users' training examples."""
         return self._data
 
-    def public_example_counts(self) -> list[int]:
-        """Return how many training examples each user outside the roster has."""
-        return [self._view.num_examples(user, "train") for user in self._view.public_users]
-
     @property
     def counts_are_published(self) -> bool:
         """Whether words were counted among rostered users too, by whoever published the data."""

@@ -176,10 +176,9 @@ def test_without_noise_there_is_no_grid():
 def test_where_epsilon_is_zero_there_is_no_grid_and_the_rest_is_said():
     """A δ that pays for it all: no noise is calibrated to an ε of 0."""
     given = {"target_epsilon": None, "noise_multiplier": 1e3, "delta": 0.1}
-    found = forecast(an_experiment(**given), timed=False, samplers=True, user_examples=(1, 3))
+    found = forecast(an_experiment(**given), timed=False)
     assert found.epsilon.value == 0.0 and found.planned is not None
     assert found.grid is None and "target ε" in found.reason
-    assert found.samplers is None and "target ε" in found.samplers_reason
 
 
 def test_a_large_delta_is_remarked():

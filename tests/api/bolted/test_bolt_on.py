@@ -310,7 +310,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="cannot be called"):
             release(train=[1])
         for estimator in (SGDClassifier(), SGDClassifier().partial_fit):
-            with pytest.raises(ValueError, match="give an SGDClassifier to fedpriv"):
+            with pytest.raises(ValueError, match="estimator"):
                 release(train=estimator)
 
     @pytest.mark.parametrize(
