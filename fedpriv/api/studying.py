@@ -37,9 +37,6 @@ from fedpriv.untrusted_text import plain
 if TYPE_CHECKING:
     import pandas as pd
 
-NOTEBOOK = "study.ipynb"
-FORMATS = ("page", "notebook")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult:
@@ -85,18 +82,6 @@ class StudyResult:
         """The page, one self-contained file."""
         return self.directory / PAGE
 
-    def notebook(self, path: str | Path | None = None) -> Path:
-        """Write a notebook that reads the study and draws it, and return its path.
-
-        Args:
-            path: The file; None for `study.ipynb` in the study's folder.
-        """
-        from fedpriv.studies.notebook import write_notebook
-
-        file = self.directory / NOTEBOOK if path is None else Path(path)
-        write_notebook(self._record(), file)
-        return file
-
     def _record(self) -> StudyRecord:
         if self.record is None:
             raise ValueError(
@@ -118,7 +103,6 @@ def study(
     retry_failed: bool = False,
     secure: bool = False,
     progress: ShowProgress = "auto",
-    format: str = "page",
 ) -> StudyResult:
     """Run every trial of a study that has not ended yet, and write its page.
 
@@ -137,14 +121,11 @@ def study(
         secure: Entropy from the operating system, for a private search alone: other studies are
             simulations, whose ε is that of each run by itself.
         progress: As for `fedpriv.run`; of a private search nothing is ever shown.
-        format: "page", or "notebook" for `study.ipynb` besides the page.
 
     Raises:
         ValueError: If something does not fit together, or the folder holds something else. A trial
             that fails is a row of the study, and raises nothing.
     """
-    if format not in FORMATS:
-        raise ValueError(f"format {format!r} is unknown; use one of {', '.join(FORMATS)}")
     chosen = study if isinstance(study, Study) else load_study(study)
     folder = default_folder(chosen) if out is None else Path(out)
     if isinstance(chosen.search, Search) and chosen.search.private:
@@ -180,10 +161,7 @@ def study(
             show=show,
         )
     write_page(record, folder / PAGE)
-    result = StudyResult(record=record)
-    if format == "notebook":
-        result.notebook()
-    return result
+    return StudyResult(record=record)
 
 
 def private_search(study: Study, secure: bool) -> GridStudy:

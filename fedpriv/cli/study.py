@@ -65,10 +65,6 @@ def study(
         bool,
         typer.Option("--secure", help="Entropy from the operating system; a private search only."),
     ] = False,
-    format: Annotated[
-        str,
-        typer.Option(help="page, or notebook: study.ipynb, which reads the folder, besides it."),
-    ] = "page",
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Run methods × ε × seeds × data in parallel, and write one page of them.
@@ -107,7 +103,6 @@ def study(
                 retry_failed=retry_failed,
                 secure=secure,
                 progress=not as_json,
-                format=format,
             )
     except KeyboardInterrupt:
         print_line("interrupted; the same command goes on with the study", errors)

@@ -1,6 +1,5 @@
-"""A study that was run: its data frames, its page and its notebook agree."""
+"""A study that was run: its data frames and its page agree."""
 
-import json
 from dataclasses import replace
 from html import unescape
 
@@ -12,13 +11,12 @@ import fedpriv as fp
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.tasks.module_task import ModuleTask
 from tests.studies.small import examples, small, study
-from tests.studies.test_notebook import run_cells
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     out = tmp_path_factory.mktemp("study") / "small"
-    return fp.study(study(), out, workers=1, progress=False, format="notebook")
+    return fp.study(study(), out, workers=1, progress=False)
 
 
 @pytest.mark.slow
@@ -38,19 +36,6 @@ def test_differences_from_public_only_are_over_users(found):
     assert set(rows["second"]) <= {"public-only"} and len(rows) in (0, 2)
     for row in rows.itertuples():
         assert row.interval_over.startswith("users") and row.low <= row.difference <= row.high
-
-
-@pytest.mark.slow
-def test_the_notebook_runs_where_it_lies(found, monkeypatch):
-    document = json.loads((found.directory / "study.ipynb").read_text("utf-8"))
-    names, drawn = run_cells(document, found.directory, monkeypatch)
-    assert len(names["results"]) == 2 and len(drawn) == 2
-
-
-def test_an_unknown_format_is_refused_before_the_work(tmp_path):
-    with pytest.raises(ValueError, match="format 'pdf' is unknown; use one of page, notebook"):
-        fp.study(study(), tmp_path / "out", format="pdf")
-    assert not (tmp_path / "out").exists()
 
 
 NOTE = "10,000 images decoded from JPEG: lossy"
