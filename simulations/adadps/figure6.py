@@ -336,7 +336,7 @@ def _given(label: str, real: tuple[float, float], paper: tuple[float, float]) ->
     return Given(label=label, values=values, data="onstartups")
 
 
-#: From `docs/results/public-only-runs.jsonl`, made by `fedpriv reproduce public-only-tags`.
+#: Made by `fedpriv reproduce public-only-tags`.
 _GIVEN = (
     _given("majority class", (0.1124, 0.1124), (0.1217, 0.1217)),
     _given("public users' sentences alone, ε = 0", (0.3891, 0.3934), (0.6116, 0.6312)),

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.ranges import Range
 from fedpriv.report.charts import Reference, tradeoff_plot
 from fedpriv.rng import Key
-from simulations.evaluation.evaluate import Estimate, Evaluation, differences, evaluate
+from simulations.evaluation.evaluate import Evaluation, differences, evaluate
 from simulations.evaluation.held_out import MAJORITY, Fold
 from simulations.evaluation.table import percent
 from simulations.reproduction import items
@@ -380,24 +379,6 @@ def _returned(
         for name, own in selected.items()
     ]
     return table(["inputs", "public-only", *(f"ε = {e:g}" for e in epsilons)], rows)
-
-
-def readme_table(found: Mapping[str, Any]) -> str:
-    """Return the README's table of the published JSON: titles and words, public to central."""
-    epsilons = [model.partition("ε = ")[2] for model in found["titles"]["models"] if "ε" in model]
-
-    def cells(kind: str, *models: str) -> list[str]:
-        of = found[kind]["models"]
-        return [percent(Estimate.from_json(of[name]["values"]["accuracy"])) for name in models]
-
-    private = [f"{PRIVATE}, ε = {epsilon}" for epsilon in epsilons]
-    rows = [
-        [label, *(cell.partition(" (")[0] for cell in cells(kind, PUBLIC)), *cells(kind, *private)]
-        + [cell.partition(" (")[0] for cell in cells(kind, CENTRAL)]
-        for kind, label in (("titles", "pretrained encoder"), ("words", "bag of words"))
-    ]
-    levels = [f"ε = {epsilon}" for epsilon in epsilons]
-    return table(["model on", "public data alone", *levels, "without privacy"], rows) + "\n"
 
 
 _COLOURS = ("s4", "s1", "s2", "s5", "s6", "s7")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.public_only import examples as script
 
-RECORDED = Path(__file__).parents[2] / "docs" / "results" / "public-only-runs.jsonl"
 DIM = 6
 
 
@@ -85,27 +83,3 @@ def test_of_equal_figures_the_lower_loss_is_chosen_and_edges_are_said(halves):
     assert (found.learning_rate, found.passes) == (0.1, 4)
     assert script._edges(found, (0.01, 0.1), 4) == ["learning_rate", "passes"]
     assert script._edges(found, (0.01, 0.1, 1.0), 5) == []
-
-
-@pytest.mark.parametrize(
-    ("page", "name", "row", "said"),
-    [
-        ("imdb.md", "imdb", "public-only", "0.760 (0.750-0.771)"),
-        ("imdb.md", "imdb-paper", "public-only", "0.755 (0.736-0.773)"),
-        ("dpnsgd-mnist.md", "mnist", "public-only", "0.943 (0.935-0.949)"),
-        ("imdb.md", "imdb", "all, not private", "0.883"),
-        ("imdb.md", "imdb-paper", "all, not private", "0.885"),
-        ("dpnsgd-mnist.md", "mnist", "all, not private", "0.989"),
-        ("autoencoder.md", "autoencoder", "public-only", "1.854"),
-    ],
-)
-def test_the_pages_say_what_was_measured(page, name, row, said):
-    lines = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
-    found = [line for line in lines if (line["spec"]["data"], line["spec"]["row"]) == (name, row)]
-    assert not any(line["synthetic"] for line in found)
-    figures = [line.get("accuracy", line.get("loss")) for line in found]
-    text = f"{np.mean(figures):.3f}"
-    if len(figures) > 1:
-        text += f" ({min(figures):.3f}-{max(figures):.3f})"
-    shown = (RECORDED.parent / page).read_text("utf-8").replace(" to ", "-")
-    assert text == said and said in shown

@@ -1,14 +1,10 @@
 """Public-only by sentence: the rows, and who is learnt from."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from simulations.adadps import figure6
 from simulations.adadps.public_only import tags as script
-
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +36,3 @@ def test_the_command_prints_a_line_for_each(tiny_corpus, capsys):
     assert all(row["spec"]["data"] == f"{roster}, by-sentence" and row["synthetic"] for row in rows)
     assert {row["spec"]["inputs"] for row in rows} == {"tff"}
     assert all(0 < row["accuracy"] <= 1 for row in rows)
-
-
-def test_the_rows_of_figure_6_are_the_recorded_ones():
-    recorded = {}
-    for line in (RESULTS / "public-only-runs.jsonl").read_text("utf-8").splitlines():
-        row = json.loads(line)
-        spec = row["spec"]
-        if spec["data"].endswith("by-sentence"):
-            roster = spec["data"].partition(",")[0]
-            recorded[roster, spec["inputs"], spec["row"]] = row["accuracy"]
-    names = {"majority class": 0, "public-only": 1, "all, not private": 2}
-    _, table = figure6.REPRODUCTIONS
-    for (roster, inputs, row), accuracy in recorded.items():
-        setting = "paper" if roster.endswith("-400") else "private-8"
-        assert table.given[names[row]].values[f"{setting} {inputs}"] == accuracy
-    assert len(recorded) == 12

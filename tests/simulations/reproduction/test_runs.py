@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from tiny_tables import RATES, SEEDS, cell, figure, made, row, table, task
 
 from simulations.reproduction.items import TUNING_SEED, Cell, Row
-from simulations.reproduction.page import markdown
 from simulations.reproduction.runs import (
     Run,
     best,
@@ -194,94 +188,6 @@ class TestRefusals:
     def test_untuned(self):
         with pytest.raises(ValueError, match=r"tiny: .*0\.01.* was not run; tune it first"):
             list(final_runs(table(), {}, seeds=SEEDS, reduced=False))
-
-
-REVIEWS = 24_750
-RECORDED = Path(__file__).parents[3] / "docs" / "results" / "reproductions.jsonl"
-
-
-class TestRecorded:
-    """Every run that was published must be found again, or hours of work are done twice."""
-
-    @pytest.mark.slow
-    def test_published_rows_keep_their_identity(self):
-        lines = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
-        assert len(lines) >= 526
-        for line in lines:
-            again = Run(
-                experiment=replace(made(), name=line["experiment"]).restored(line["options"]),
-                split=line["split"],
-                seed=line["seed"],
-                reduced=line["reduced"],
-            )
-            assert "curve" in line or again.identity == line["identity"]
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("file", ["reproductions.jsonl", "dpnsgd.jsonl"])
-    def test_published_rows_are_found_by_the_tables(self, file, monkeypatch):
-        """Tables and figures of real data, whose names are all that an identity has of them."""
-        from simulations.adadps.setups import imdb, mnist
-        from simulations.dpnsgd import images
-        from simulations.dpnsgd.figure3 import heat_maps, scheduled
-        from simulations.reproduction.command import find_reproductions
-
-        for module, function, name in (
-            (imdb, "reviews", "imdb"),
-            (mnist, "dataset", "mnist"),
-            (images, "cifar", "cifar10"),
-        ):
-            named = SimpleNamespace(name=name, x_train=np.empty(REVIEWS))
-            monkeypatch.setattr(module, function, lambda named=named: named)
-        numbers = SimpleNamespace(num_train=REVIEWS)
-        monkeypatch.setattr(imdb, "task", lambda *given: numbers)
-        monkeypatch.setattr(mnist, "task", lambda *given: numbers)
-        done = read(RECORDED.with_name(file))
-        found = set()
-        for item in find_reproductions().values():
-            if item.kind == "study":
-                continue
-            for runs in (tuning_runs, partial(final_runs, done=done, seeds=range(3))):
-                with suppress(ValueError):  # of a table that was not tuned
-                    found |= {run.identity for run in runs(item, reduced=False)}
-        maps = [grid for key in images.SETUPS for grid in heat_maps(key)]
-        if file == "dpnsgd.jsonl":
-            maps += scheduled("mnist", False, heat_maps("mnist"), ["cyclic"], done)
-            # Those of curves are found by the page of Figure 2, on the data themselves.
-            done = {identity: row for identity, row in done.items() if "curve" not in row}
-        for grid in maps:
-            found |= {run.identity for run in grid.tuning()}
-            with suppress(ValueError):
-                found |= {run.identity for run in grid.finals(done)}
-        # The paper's column was first run with the ε_s of its authors' code, in a grid of before.
-        before = [
-            row
-            for identity, row in done.items()
-            if identity not in found and row["options"].get("preconditioner.regulariser") == 1e-10
-        ]
-        assert len(before) in (0, 47) and all("curve" not in row for row in before)
-        assert len(found & set(done)) + len(before) == len(done)
-
-    @pytest.mark.slow
-    def test_the_page_of_imdb_is_what_its_commands_render(self, monkeypatch):
-        """Every paragraph and table of it, headings one level down; the prose above is its own."""
-        from simulations.adadps import tables
-        from simulations.adadps.setups import imdb
-
-        named = SimpleNamespace(name="imdb", x_train=np.empty(REVIEWS))
-        monkeypatch.setattr(imdb, "reviews", lambda: named)
-        monkeypatch.setattr(imdb, "task", lambda *given: SimpleNamespace(num_train=REVIEWS))
-        page, done = RECORDED.with_name("imdb.md").read_text("utf-8"), read(RECORDED)
-        parts = {part.strip() for part in page.split("\n\n")}
-        items = [one for one in tables.REPRODUCTIONS if one.name.endswith("-imdb")]
-        assert len(items) == 11
-        for item in items:
-            if item.name == "adadps-table3-imdb":
-                continue  # not run
-            figure = item.name.removesuffix("-imdb")
-            picture = f"{figure}-imdb.png" if item.kind == "figure" else None
-            text = markdown(item, done, seeds=range(3), picture=picture)
-            for part in text.strip().split("\n\n"):
-                assert (f"#{part}" if part.startswith("#") else part) in parts
 
 
 class TestCurves:

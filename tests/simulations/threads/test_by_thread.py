@@ -11,14 +11,10 @@ from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.experiments.load import load_experiment
 from fedpriv.report.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate
-from simulations.evaluation.table import percent
 from simulations.threads import command, study
 from simulations.threads.methods import ABLATION, BY_METHOD, BY_SIZE, METHODS
 from simulations.threads.page import differences_table
 from tests.laws.test_raw_deletion import LITTLE, community, imported
-
-ROOT = Path(__file__).parents[3]
-RESULTS = ROOT / "docs" / "results"
 
 
 @pytest.fixture
@@ -128,45 +124,10 @@ def test_what_cannot_be_asked_for_is_refused(tiny_corpus, tmp_path, more, messag
         call(tiny_corpus, tmp_path, **more)
 
 
-def rows_of(text):
-    """Markdown tables' rows by their first cell, of the first table that has it."""
-    found = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|") and not line.startswith("|---"):
-            found.setdefault(cells[0], cells[1:])
-    return found
-
-
-@pytest.fixture(scope="module")
-def published():
-    return json.loads((RESULTS / "threads.json").read_text("utf-8"))["models"]
-
-
-def test_the_published_table_is_the_recorded_evaluation(published):
-    rows = rows_of((RESULTS / "threads.md").read_text("utf-8"))
-    models = {"majority class": "majority", "public-only": "public-only"}
-    models |= {"central, not private": "central", "federated, not private": "federated"}
-    for label, name in models.items():
-        assert rows[label][0] == percent(Estimate.from_json(published[name]["values"]["accuracy"]))
-    columns = rows[""]
-    for name in ("public start", "from zero"):
-        for column, heading in enumerate(columns):
-            found = published.get(f"{name}, {heading}")
-            value = found and Estimate.from_json(found["values"]["accuracy"])
-            assert rows[METHODS[name].label][column] == percent(value)
-
-
-def test_pages_that_differ_on_preconditioning_name_each_other():
-    ablation, methods = ((RESULTS / f"{name}.md").read_text("utf-8")
-                         for name in ("threads", "tags-by-method"))  # fmt: skip
-    assert "(tags-by-method.md)" in ablation and "(threads.md#what-each-part-is-worth)" in methods
-    assert "rests on one clip norm" in ablation
-    for text in (ablation, methods):
-        assert "was not measured" in text and "2.2 points worse" in text
+def test_averaging_without_preconditioning_is_the_same_on_both_pages():
     plain, averaged = (
         made.options[2.0] for made in (ABLATION["not adaptive"], BY_METHOD["DP-FedAvg"])
-    )  # "in the same settings"
+    )
     shared = ("rounds", "l2-clip-norm", "local-learning-rate", "start", "start-factor")
     assert all(plain[name] == averaged[name] for name in shared)
 

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,18 +17,6 @@ if find_spec("transformers") is None:
 from fedpriv.datasets.encoders import Encoder, add_encoder
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings
 from tests.tiny_bert import write_tiny_bert
-
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
-
-
-def test_the_readme_has_the_recorded_table():
-    found = json.loads((RESULTS / "encoders.json").read_text("utf-8"))
-    readme = (RESULTS.parents[1] / "README.md").read_text("utf-8")
-    assert encoders.readme_table(found) in readme
-    for control in ("random", "public vectors"):
-        values = found[control]["models"]["private, ε = 2"]["values"]
-        assert f" {100 * values['accuracy']['value']:.1f} %" in readme.replace("\n", " ")
-    assert not any(kind["data"]["synthetic"] for kind in found.values())
 
 
 @pytest.fixture
