@@ -27,7 +27,7 @@ help:
 	@echo "make sbom       list what a core installation consists of (CycloneDX), in dist/sbom.json"
 	@echo "make next-flower  simulation, apps, launcher and deployment on the newest Flower of the index"
 	@echo "make docs       the site, in build/site; notebooks run once for each content"
-	@echo "make options    write the pages of all options, commands and tested commands from the code"
+	@echo "make options    write the pages of options and commands, and examples into pages that show them"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 

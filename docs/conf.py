@@ -12,6 +12,7 @@ from typing import Any
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
 
+from docs.write_options import write_generated  # noqa: E402
 from fedpriv import __version__  # noqa: E402
 
 project = "fedpriv"
@@ -29,8 +30,6 @@ html_show_sphinx = False
 # Anchors of headings are those that GitHub makes, so that links work in both.
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]
-# Pages of results are written by studies, whose tables stand below headings of the third level.
-suppress_warnings = ["myst.header"]
 
 # A notebook is executed anew where it, or the package, has changed.
 for _noisy in ("alembic", "traitlets"):
@@ -65,5 +64,6 @@ def _outside(_app: Any, page: str, text: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
-    """Register what changes pages as they are read."""
+    """Write the generated pages, and register what changes pages as they are read."""
+    write_generated()
     app.connect("source-read", _outside)

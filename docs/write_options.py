@@ -1,8 +1,7 @@
-"""Writes pages from the code: of options, of commands and of who tests them; examples in others.
+"""Writes the pages of options and of commands, and code of examples into the pages that show it.
 
-`make options` calls it.
-
-A test compares the pages with what they are made of.
+`make docs` writes the first two, which are not committed; `make options` the others too, which a
+test compares with the examples.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ place, `-s noise=banded`, in TOML `noise.kind = "banded"`. Any ending of a path 
 will do, and `-`, `_` and `.` are alike: `target-epsilon`. An option exists only where its part is
 chosen; elsewhere it is refused with the part's name. So is a value that has no effect under the
 others, such as `pair-weight` without pairs or a restart after the last round. `fedpriv list
-EXPERIMENT` shows those of one experiment with their values. `make options` writes this page."""
+EXPERIMENT` shows those of one experiment with their values."""
 
 
 _KINDS = {
@@ -45,8 +44,7 @@ _KINDS = {
 }
 _COMMANDS = """# Commands
 
-What `fedpriv COMMAND --help` prints, for every command ([exit codes](exit-codes.md)). This page is
-written by `make options`."""
+What `fedpriv COMMAND --help` prints, for every command ([exit codes](exit-codes.md))."""
 
 
 def tables() -> str:
@@ -159,11 +157,13 @@ def with_code(page: str) -> str:
     return _SHOWN.sub(block, page)
 
 
-if __name__ == "__main__":
-    from tests.docs.test_commands import LIST, listing
-
-    for shown in Path(__file__).parent.rglob("*.md"):
-        shown.write_text(with_code(shown.read_text("utf-8")), "utf-8")
+def write_generated() -> None:
+    """Write the pages that are not committed."""
     Path(__file__).with_name("options.md").write_text(tables(), "utf-8")
     Path(__file__).parent.joinpath("reference", "commands.md").write_text(commands(), "utf-8")
-    LIST.write_text(listing(), "utf-8")
+
+
+if __name__ == "__main__":
+    for shown in Path(__file__).parent.rglob("*.md"):
+        shown.write_text(with_code(shown.read_text("utf-8")), "utf-8")
+    write_generated()

@@ -1,7 +1,7 @@
 """Every command of README, docs/ and examples/: run here, by another test, or why by none.
 
 Here a page's commands are typed in the page's order, in a folder with the files that it names, on
-tiny data and in a small size. `make options` writes the list, docs/results/commands.md.
+tiny data and in a small size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,10 +29,8 @@ from tests.datasets.importers.test_stackexchange import answer, document, questi
 from tests.docs import shell_blocks
 from tests.docs.command_checks import ROOT, Refused, check
 from tests.docs.shell_blocks import Command, commands
-from tests.docs.test_pages import NOTEBOOKS, RUN_BY, name_of
 from tests.tiny_bert import write_tiny_bert
 
-LIST = ROOT / "docs" / "results" / "commands.md"
 FILES = (ROOT / "README.md", *shell_blocks.PAGES, *sorted(ROOT.glob("examples/*/README.md")))
 TEXTS = {file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in FILES}
 COMMANDS = {page: found for page, text in TEXTS.items() if (found := commands(text))}
@@ -49,7 +46,6 @@ RULES = (
     ("", r"^make encoder$", "fetches 83 MB from the network"),
     ("", r"cuda:|--gpus-per-worker", "needs a GPU"),
     ("pretrained", r"^python -m", "tests/simulations/threads/test_next_tokens.py"),
-    ("", r"reproduce recycling-cifar", "takes hours"),
     ("", r"^flwr (ls|stop|.*/resume\.toml)", "tests/backends/flower/real/test_operating.py"),
     ("deployment", r"operator ls|RUN_ID|:/resume", "needs Docker and a run to stop or resume"),
     ("deployment", r"docker-compose", "needs Docker: `make deploy-guide` runs it"),
@@ -86,51 +82,6 @@ def rule_of(page: str, command: Command) -> tuple[str, str, str]:
 def run_by(page: str, command: Command) -> str:
     """Return the test that runs a command of a page, or why none does."""
     return rule_of(page, command)[2]
-
-
-def listing() -> str:
-    """Return docs/results/commands.md."""
-    rows = [(page, c, run_by(page, c)) for page, found in COMMANDS.items() for c in found]
-    counted = Counter(by for _, _, by in rows)
-    here = sum(number for by, number in counted.items() if by.startswith(HERE))
-    others = sum(number for by, number in counted.items() if by.startswith("tests/")) - here
-    lines = [
-        "# Commands of README, documentation and examples, and the tests that run them",
-        "",
-        f"{len(rows)} commands: {here} are run by `{HERE}`, in small sizes on tiny data,",
-        f"and {others} by other tests. {len(rows) - here - others} are not run by tests:",
-        "",
-        *(f"- {n}: {by}" for by, n in counted.most_common() if not by.startswith("tests/")),
-        "",
-        "Of every command program, options, names and keys are checked. A command that no rule of",
-        "that test covers fails it. This page is written by `make options`.",
-        "",
-        "| page | command | run by, or why not |",
-        "|---|---|---|",
-    ]
-    for page, command, by in rows:
-        test, _, more = by.partition(" ")
-        by = f"`{test}` {more}".strip() if by.startswith("tests/") else by
-        lines.append(f"| {page} | `{str(command).replace('|', chr(92) + '|')}` | {by} |")
-    python = {"README.md": "tests/docs/test_readme.py"}
-    python |= {f"docs/{page}": test for page, test in RUN_BY.items()}
-    python |= {f"docs/{name_of(page)}": "tests/docs/test_pages.py" for page in NOTEBOOKS}
-    lines += [
-        "",
-        "## Python",
-        "",
-        "Blocks of Python, and cells of notebooks. Blocks of `text` are output, drawings or",
-        "sketches with a gap, and are not run.",
-        "",
-        "| page | run by |",
-        "|---|---|",
-        *(f"| {page} | `{test}` |" for page, test in sorted(python.items())),
-    ]
-    return "\n".join([*lines, ""])
-
-
-def test_the_list_is_as_the_pages_are():
-    assert LIST.read_text("utf-8") == listing(), "`make options` writes it"
 
 
 def test_who_runs_a_command_names_its_page():
