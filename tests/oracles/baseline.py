@@ -150,6 +150,10 @@ METHODS: dict[str, Case] = {
         f"by example, DP-{name}": by_example(optimizer=kind)
         for name, kind in (("Adam", "adam"), ("RMSProp", "rmsprop"), ("AdaGrad", "adagrad"))
     },
+    "by example, trained at aggregates with public gradients": by_example(
+        preconditioner="public-rmsprop", aggregate="ema",
+        **{"public-batch": 4, "ema-decay": 0.5, "training": "gradient-only"},
+    ),
     "by example, warm start": by_example(**{"warm-start-epochs": 2, "warm-start-rate": 0.05}),
     "by example, without privacy": by_example(**NOISELESS, bound="none", **{"l2-clip-norm": None}),
     **{
@@ -174,8 +178,13 @@ RESUMED: dict[str, Case] = {
     **{
         f"by user, {name}, resumed": Case(partial(product.by_user, **{**BASE, **APART, **more}),
                                           crashes=(3,))
-        for name, more in (("tree", {"noise": "tree"}),
-                           ("banded", {"noise": "banded", "bands": 2}))
+        for name, more in (
+            ("tree", {"noise": "tree"}), ("banded", {"noise": "banded", "bands": 2}),
+            ("FTRL and UPA", {"noise": "tree", "server": "ftrl", "server.restart": 3,
+                              "aggregate": "upa", "aggregate.k": 4}),
+            ("momentum at aggregates", {"noise": "tree", "server": "momentum", "aggregate": "ema",
+                                        "training": "replace"}),
+        )
     },
     "by user, DP-AGD, resumed": Case(partial(product.by_user, method="agd", **AGD), crashes=(3,)),
     "by user, bolt-on, replayed": Case(

@@ -74,6 +74,8 @@ WITH: dict[str, dict[str, Any]] = {
     "completion": {"noise.restart": 3, "rounds": 7},
     "example averaging noise.completion": {"noise.restart": 3, "steps": 7},
     "aggregate.start": {"aggregate.training": "replace"},
+    "aggregate=opa": {"aggregate.k": 2},
+    "aggregate=omv": {"aggregate.k": 2},
     "epochs": {"steps": None, "epochs": 1.0},
     "local.epochs": {},
     "refresh": {"public-batch": 5},
@@ -125,23 +127,23 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 """Another value of an option, by the last steps of its path."""
 
-PERMISSION = "a permission, which a secure run asks for: tests/tasks/test_brought_weights.py"
+FILE = "tests/experiments/test_refused_options.py::test_a_start_from_a_file"
 ELSEWHERE = {
-    "start file": "tests/experiments/test_refused_options.py",
-    "start.file": "tests/experiments/test_refused_options.py",
-    "start.which": "tests/experiments/test_refused_options.py",
-    "start.without_privacy": PERMISSION,
-    "start.brought_weights": PERMISSION,
-    "seed": "it makes the keys, which are forced here: tests/running/loop/test_noise_root.py",
-    "eval_every": "how often it is measured; the last round always is",
-    "exact_sum": "sums are rounded: `combinations`, and `Case.floats` of the baseline",
-    "preconditioner.side_information": "names of a task: test_adadps",
-    "precondition.side_information own": "each place of `precondition` has it",
-    "preconditioner public-own": "statistics that are given as code: test_adadps",
-    "example averaging aggregate opa": "of a task that scores classes; by user it is here",
-    "example averaging aggregate omv": "of a task that scores classes; by user it is here",
+    "start file": FILE,
+    "start.file": FILE,
+    "start.which": FILE,
+    "start.without_privacy": "tests/running/public_start/test_trained_before.py",  # a permission
+    "start.brought_weights": "tests/tasks/test_brought_weights.py",  # another one
+    "seed": "tests/running/loop/test_noise_root.py",  # of keys, which are forced here
+    "eval_every": "tests/running/central/test_runs.py",
+    "exact_sum": "tests/laws/test_exact_sum.py",  # some bits differ
+    "preconditioner.side_information": "tests/oracles/test_adadps.py",  # names of a task
+    "precondition.side_information own": "tests/oracles/test_combinations.py",
+    "preconditioner public-own": "tests/mechanisms/preconditioners/test_preconditioners.py",
+    "example averaging aggregate opa": "tests/oracles/test_recycling.py::test_outputs",
+    "example averaging aggregate omv": "tests/oracles/test_recycling.py::test_outputs",
 }
-"""What is not tried here, and where it is."""
+"""What is not tried here, and the tests that hold it."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Tried:
         without: Options of the run without it.
         given: Options of the run with it.
         words: Whether it is of AdaDPS on tags.
-        first: Whether no other method of the unit has it before.
+        first: Whether no other method of the unit that reads it by the same code has it before.
     """
 
     of: Method
@@ -210,7 +212,9 @@ def tried() -> Iterator[Tried]:
                 given = {**FEW[of[0]], **given}
             before = {**(WORDS if words else BASES[of]), **given}
             within = f" ({', '.join(str(chosen) for _, chosen in entry.within)})"
-            key = (of[0], entry.path, kind)
+            # What every method of a unit reads by the same code is quick once.
+            shared = entry.path.startswith(("start", "local.client_optimizer"))
+            key = (of[0] if shared else of, entry.path, kind, entry.within)
             yield Tried(
                 of, label + (within if entry.within else ""), before, {**before, **changed},
                 words, key not in seen,

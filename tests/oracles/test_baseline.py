@@ -13,9 +13,12 @@ from tests.oracles import baseline, options, runs
 RUNS = json.loads((baseline.FOLDER / "runs.json").read_text("utf-8"))
 NAMES = json.loads((baseline.FOLDER / "names.json").read_text("utf-8"))
 QUICK = ("by user, bound adaptive", "by example, DP-SGD", "by user, DP-AGD", "by user, bolt-on",
-         "by user, tree, resumed", "by example, DP-SGD, secure")  # fmt: skip
+         "by user, tree, resumed", "by user, FTRL and UPA, resumed",
+         "by user, momentum at aggregates, resumed",
+         "by example, trained at aggregates with public gradients",
+         "by example, DP-SGD, secure")  # fmt: skip
 TRIED = list(options.tried())
-# Of each option by user and by example the first method that has it.
+# Of each option the first method that reads it by the same code.
 QUICK += tuple(one.name for one in TRIED if one.first)
 SMALL = [name for name, case in baseline.cases().items()
          if name in QUICK or not isinstance(case.experiment, tuple)]  # fmt: skip
@@ -54,6 +57,12 @@ def test_every_option_is_tried_or_has_a_place_elsewhere():
     for name in set(runs.public_names()["options"]) - known:
         unit, method, path = name.split()
         assert options.by_end(options.ELSEWHERE, (unit, method), path) is not None, name
+
+
+@pytest.mark.parametrize("where", set(options.ELSEWHERE.values()))
+def test_what_is_tried_elsewhere_is_there(where):
+    file, _, function = where.partition("::")
+    assert f"def {function}" in (baseline.FOLDER.parents[2] / file).read_text("utf-8")
 
 
 def test_no_public_name_is_gone():

@@ -109,3 +109,13 @@ def test_batches_are_whole_passes(most):
             assert set(passes[0].tolist()) == set(passes[1].tolist())
             anew |= passes[0].tolist() != passes[1].tolist()
     assert anew
+
+
+def test_a_cap_is_kept():
+    """Of twelve users, two in expectation: more than four in some of 80 rounds without a cap."""
+    users = {f"u{n:02d}": product.examples(3, n) for n in range(12)}
+    given = {**BY_USER, "rounds": 80, "cohort": 2.0, "local.epochs": 1}
+    free, capped = (product.play(product.by_user(users, **given, **more))[1]
+                    for more in ({}, {"cohort_cap": 4}))  # fmt: skip
+    assert max(len(one.cohort) for one in free) > 4
+    assert max(len(one.cohort) for one in capped) == 4
