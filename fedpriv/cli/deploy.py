@@ -182,29 +182,3 @@ def compose(
     except OSError as error:
         raise ValueError(f"{out} cannot be written: {error.strerror or error}") from error
     print_line(f"{out}: a server and {nodes} nodes")
-
-
-@app.command()
-def kubernetes(
-    nodes: Annotated[int, typer.Option(help="Nodes, each a SuperNode and a client app.")],
-    out: Annotated[
-        Path, typer.Option(help="A folder, made if needed, for server.yaml and node-K.yaml.")
-    ] = Path("kubernetes"),
-    storage: Annotated[str, typer.Option(help="Size of each volume claim.")] = "10Gi",
-) -> None:
-    """Write Kubernetes manifests of the compose file's layout.
-
-    Variables of the compose file, such as FEDPRIV_USER and FEDPRIV_SUPERLINK, are read here.
-    """
-    import os
-
-    from fedpriv.deploy.kubernetes import kubernetes_manifests
-
-    files = kubernetes_manifests(nodes, os.environ, storage=storage)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (out / name).write_text(text, "utf-8")
-    except OSError as error:
-        raise ValueError(f"{out} cannot be written: {error.strerror or error}") from error
-    print_line(f"{out}: {', '.join(files) if nodes < 4 else f'server.yaml and {nodes} nodes'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,17 +12,36 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
-from fedpriv.deploy.kubernetes import read_compose
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COMPOSE = CHECKOUT / "docker-compose.yml"
 NODES = ("1", "2", "3")
 
 
+_VARIABLE = re.compile(r"\$\$|\$\{(\w+):-([^}]*)\}")
+
+
 def read(path: Path = COMPOSE, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a compose file with its variables filled in: given ones, else their defaults."""
-    return read_compose(path.read_text("utf-8"), environment or {})
+    """Return a compose file with its variables filled in: given ones, else their defaults.
+
+    As compose has it, an empty one is not given, and a value is no part of the file's YAML.
+    """
+    known = environment or {}
+
+    def value(found: re.Match[str]) -> str:
+        return (known.get(found[1]) or found[2]) if found[1] else "$"
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: filled(each) for key, each in part.items()}
+        if isinstance(part, list):
+            return [filled(each) for each in part]
+        return _VARIABLE.sub(value, part) if isinstance(part, str) else part
+
+    return filled(yaml.safe_load(path.read_text("utf-8")))
 
 
 def broken(compose: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests grant what the compose file grants, and are of Kubernetes' schema."""
+"""The manifests in examples/kubernetes grant what the compose file grants, and fit the schema."""
 
 from __future__ import annotations
 
@@ -14,32 +14,40 @@ import pytest
 import yaml
 
 from fedpriv.deploy.checks import check_keys
-from fedpriv.deploy.kubernetes import kubernetes_manifests
-from tests.deployment.layout import read
+from tests.deployment.layout import CHECKOUT
+from tests.deployment.layout import read as read_compose
 
-NODES = 3
+FILES = sorted((CHECKOUT / "examples" / "kubernetes").glob("*.yaml"))
 #: The rules of a Kubernetes release that is in use.
 RELEASES = ("1.30", "1.34")
 
 
-def documents(environment=None):
-    files = kubernetes_manifests(NODES, environment or {})
-    return [one for text in files.values() for one in yaml.safe_load_all(text)]
+def read():
+    """The compose file with the first of its nodes, as the manifests have it."""
+    compose = read_compose()
+    gone = {f"{kind}-{node}" for kind in ("supernode", "client") for node in (2, 3)}
+    services = {name: one for name, one in compose["services"].items() if name not in gone}
+    return {**compose, "services": services}
 
 
-def deployments(environment=None):
-    found = [one for one in documents(environment) if one["kind"] == "Deployment"]
+def documents():
+    return [one for file in FILES for one in yaml.safe_load_all(file.read_text("utf-8"))]
+
+
+def deployments():
+    found = [one for one in documents() if one["kind"] == "Deployment"]
     return {one["metadata"]["name"]: one["spec"]["template"] for one in found}
 
 
 @pytest.mark.slow
 def test_there_is_a_pod_for_each_container_with_its_user_memory_and_no_rights():
-    pods, services = deployments({"FEDPRIV_USER": "1234:99"}), read()["services"]
+    pods, services = deployments(), read()["services"]
     assert set(pods) == set(services)
     for name, pod in pods.items():
         spec, service = pod["spec"], services[name]
         whole = spec["securityContext"]
-        assert whole["runAsNonRoot"] and (whole["runAsUser"], whole["runAsGroup"]) == (1234, 99)
+        assert whole["runAsNonRoot"]
+        assert f"{whole['runAsUser']}:{whole['runAsGroup']}" == service["user"]
         assert spec["automountServiceAccountToken"] is False
         for container in [*spec["containers"], *spec.get("initContainers", [])]:
             assert container["image"] == service["image"]
@@ -84,13 +92,6 @@ def test_who_is_on_which_node_lies_beside_the_servers_part():
         "name": "parts-server", "mountPath": "/node-users.json", "readOnly": True,
         "subPath": "node-users.json",
     }  # fmt: skip
-
-
-@pytest.mark.slow
-def test_files_of_a_nodes_own_take_the_place_of_its_part_of_a_corpus():
-    pod = deployments({"FEDPRIV_FILES": "people.csv"})["client-2"]
-    claims = {one["name"] for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one}
-    assert claims == {"data-node-2"}
 
 
 def _reaches(policies, pod, other):
@@ -183,26 +184,14 @@ def test_keys_are_copied_to_a_folder_that_is_root_s():
         shutil.rmtree(folder)
 
 
-@pytest.mark.slow
-def test_empty_variables_are_defaults_and_others_are_what_they_are():
-    assert documents({"FEDPRIV_USER": "", "FEDPRIV_SUPERLINK": ""}) == documents()
-    for given in ('a "b":\\n c', "$$x ${y:-z}", "'", "a\nb: {"):
-        (container,) = deployments({"FEDPRIV_PLANS": given})["client-1"]["spec"]["containers"]
-        assert {"name": "FEDPRIV_PLANS", "value": given} in container["env"]
-
-
 @pytest.mark.slow  # an environment of its own
 def test_they_are_of_kubernetes_schema(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "own")], check=True)
     pip = [str(tmp_path / "own" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, "kubernetes-validate>=1.34"], check=True)
-    files = kubernetes_manifests(NODES, {})
-    for name, text in files.items():
-        (tmp_path / name).write_text(text, "utf-8")
     check = [str(tmp_path / "own" / "bin" / "kubernetes-validate"), "--strict", "--quiet"]
     for release in RELEASES:
-        found = [str(tmp_path / name) for name in files]
-        subprocess.run([*check, "-k", release, *found], check=True)
+        subprocess.run([*check, "-k", release, *map(str, FILES)], check=True)
     wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(files["server.yaml"].replace("runAsNonRoot:", "runAsNoRoot:"), "utf-8")
+    wrong.write_text(FILES[-1].read_text("utf-8").replace("runAsNonRoot:", "runAsNoRoot:"), "utf-8")
     assert subprocess.run([*check, str(wrong)], check=False).returncode != 0
