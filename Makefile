@@ -8,20 +8,20 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs dist sbom next-flower encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full suite check collected install clean help bench bench-full
+.PHONY: docs dist sbom next-flower encoder bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check install clean help bench bench-full
 
 help:
 	@echo "make install    the environment in .venv, which the other commands make as well"
 	@echo "make run        train the main experiment and write a report"
-	@echo "make test       lint, types of the product and the quick tests (minutes)"
-	@echo "make test-full  everything, the tests marked slow included (an hour)"
+	@echo "make test       the quick tests (minutes)"
+	@echo "make check      lint and types"
+	@echo "make test-full  lint, types and all tests, those marked slow included (an hour)"
 	@echo "make trust      the scoreboard: each privacy claim's tests, and mutants that must fail them"
 	@echo "make mutants    named faults, and a sample of small changes, which tests must notice (hours)"
 	@echo "make deploy-test  the compose file's commands as processes on loopback (a few minutes)"
 	@echo "make deploy-guide docs/deployment.md walked through, command by command (needs Docker)"
 	@echo "make deploy-test-docker  the compose file in real containers (needs Docker; ten minutes)"
 	@echo "make encoder    fetch a small pretrained encoder of sentences (83 MB), which some tests need"
-	@echo "make check      lint and types only"
 	@echo "make bundle     build the Flower bundle, and print its size in bytes"
 	@echo "make dist       the wheel and the sdist of the library, in dist/"
 	@echo "make sbom       list what a core installation consists of (CycloneDX), in dist/sbom.json"
@@ -63,17 +63,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	NODE_OPTIONS=--max-semi-space-size=256 $(BIN)/pyright $(TYPED)
 
-# Each process of the tests collects all of them; what one has compiled (test modules, kernels) the
-# others read. So one collects first, and pyright runs beside it and the tests. What is wrong with a
-# test module is said by the tests themselves.
-collected: $(STAMP)
-	@$(BIN)/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
-
-# Types of tests and benchmarks, and tests marked slow, are left to test-full.
 test: $(STAMP)
-	$(MAKE) --jobs 2 check suite TYPED='fedpriv server client simulations'
-
-suite: collected
 	$(BIN)/python -m pytest -n auto --dist worksteal $(TESTS)
 
 # The compose file in real containers; --base and --pip-options say what images are built from.
@@ -135,7 +125,7 @@ options: $(STAMP)
 	$(BIN)/python -m docs.write_options
 
 test-full: encoder
-	$(MAKE) --jobs 2 check suite TESTS='-m "slow or not slow"'
+	$(MAKE) --jobs 2 check test TESTS='-m "slow or not slow"'
 
 # Every claim's tests must pass, and each of its mutants must turn them red.
 trust: $(STAMP)
