@@ -142,7 +142,6 @@ def bolt_on(
     secure: bool = False,
     seed: int = 0,
     anchor: str | Path | None = None,
-    anchor_command: str | None = None,
 ) -> Perturbed:
     """Run a training without noise, perturb its result once, and release that.
 
@@ -171,7 +170,6 @@ def bolt_on(
         seed: Of the simulation. What `train` reads is not known here: the noise is another one each
             time, whatever it is.
         anchor: As of `fedpriv.averaging`.
-        anchor_command: Likewise.
 
     Guarantees:
         * The charge is on the ledger, and synced where there is a folder, before a row is read.
@@ -191,7 +189,7 @@ def bolt_on(
         raise ValueError(f"constants {known!r}: give loss_constants(...), or Constants of your own")
     if not isinstance(schedule, StepSchedule):
         schedule = StepSchedule(rate=schedule)
-    keeping = Keeping.of(out, secure, seed, anchor, anchor_command)
+    keeping = Keeping.of(out, secure, seed, anchor)
     start = _float32(params)
     size = sum(array.size for array in start.values())
     if not size:

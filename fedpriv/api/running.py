@@ -66,7 +66,6 @@ def run(
     progress: ShowProgress = "auto",
     keep_checkpoints: int | None = 10,
     anchor: str | Path | None = None,
-    anchor_command: str | None = None,
     label: str | None = None,
     callbacks: Sequence[Callback] = (),
     **options: Option,
@@ -93,8 +92,6 @@ def run(
         keep_checkpoints: Newest checkpoints to keep besides every tenth; None keeps all.
         anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of
             the folder that is continued besides, and an old backup, are then refused.
-        anchor_command: A command that keeps it, instead or besides; docs/sharp-edges.md says what
-            it is given.
         label: What reports, comparisons and the run's status call it; None for the experiment's
             name. It changes nothing that is trained, drawn or guaranteed.
         callbacks: Called with each round's released values: trackers (`fedpriv.trackers`), or
@@ -113,7 +110,7 @@ def run(
     if out is not None and not str(out):
         raise ValueError("out='' names no folder; give one, or leave it out")
     callbacks = check_callbacks(callbacks, secure=secure)
-    keeping = Keeping.of(out, secure, 0, anchor, anchor_command)
+    keeping = Keeping.of(out, secure, 0, anchor)
     if secure and "seed" in options:
         raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
     if out is not None and (Path(out) / "experiment.json").exists():
@@ -171,7 +168,6 @@ def resume(
     progress: ShowProgress = "auto",
     keep_checkpoints: int | None = 10,
     anchor: str | Path | None = None,
-    anchor_command: str | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Go on with the run of a folder, to the end of its plan; everything else is as it was.
@@ -188,7 +184,6 @@ def resume(
         progress: As for `run`.
         keep_checkpoints: As for `run`.
         anchor: The one that the run was started with, if it was.
-        anchor_command: Likewise.
         callbacks: As for `run`; they are called with the rounds that were released before first.
 
     Guarantees:
@@ -219,7 +214,7 @@ def resume(
             experiment=experiment,
             make_backend=factories(reference, recorded_place(document)),
             keep_last=_check_keep(keep_checkpoints),
-            anchors=anchors_of(anchor, anchor_command),
+            anchors=anchors_of(anchor),
         )
         _follow(prepared.with_callbacks(callbacks), console, progress, kept=True)
     return read(folder, None)

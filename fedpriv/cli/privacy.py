@@ -25,7 +25,6 @@ from fedpriv.cli.output import errors, fail, print_json, print_line, print_table
 from fedpriv.cli.run import (
     EXPERIMENT,
     FLAGS,
-    AnchorCommand,
     AnchorFile,
     CorpusName,
     Settings,
@@ -97,7 +96,6 @@ def plan_command(
 def verify(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     anchor: AnchorFile = None,
-    anchor_command: AnchorCommand = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a run's ledger and files, and recompute its ε; exits with 1 if anything is wrong.
@@ -105,7 +103,7 @@ def verify(
     Without the anchor outside the folder that shows that its files agree with each other, and the
     first line says what that leaves open. The last lines say what of the folder is not checked.
     """
-    found = verify_run(run, anchors=anchors_of(anchor, anchor_command))
+    found = verify_run(run, anchors=anchors_of(anchor))
     if as_json:
         print_json(found.to_json())
     else:

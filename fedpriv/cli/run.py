@@ -99,9 +99,6 @@ Track = Annotated[
         "for more.",
     ),
 ]
-AnchorCommand = Annotated[
-    str | None, typer.Option(help="A command that keeps it; see docs/sharp-edges.md.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -207,7 +204,6 @@ def run_command(
         ),
     ] = False,
     anchor: AnchorFile = None,
-    anchor_command: AnchorCommand = None,
     keep_checkpoints: Annotated[
         str, typer.Option(help="'all', or how many of the last; every tenth stays too.")
     ] = "10",
@@ -233,7 +229,7 @@ def run_command(
         device=device,
         tell=lambda line: print_line(line, errors),
     )
-    keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
+    keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor)
     options = given_once(flags, settings_of(option or ()))
     given = out or corpus or data or data_key or secure or options or label or quick
     if resume is not None and given:

@@ -80,7 +80,6 @@ def averaging(
     aggregate: Transform | None = None,
     at_aggregates: AtAggregates | None = None,
     anchor: str | Path | None = None,
-    anchor_command: str | None = None,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
     stated: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda line: None,
@@ -103,8 +102,6 @@ def averaging(
         anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of
             the folder that is continued besides, and an old backup, are then refused; who goes on
             with the run gives it again, and so does `fedpriv verify`.
-        anchor_command: A command that keeps it, instead or besides; docs/sharp-edges.md says what
-            it is asked.
         on_round: Called with each round's number and released params, to measure them on public
             data or to show progress.
         stated: One fact of how users are trained, by its name, as JSON: a simulation's noise is
@@ -123,7 +120,7 @@ def averaging(
     """
     check_ids(roster, "the roster")
     check_distinct(roster)
-    keeping = Keeping.of(out, secure, seed, anchor, anchor_command)
+    keeping = Keeping.of(out, secure, seed, anchor)
     components = Components(
         plan=plan,
         algorithm=FederatedAveraging(
@@ -160,14 +157,12 @@ class Keeping:
         secure: Whether entropy is the operating system's.
         seed: Of a simulation.
         anchor: A file that marks the ledger's lines outside the folder, or None.
-        anchor_command: A command that does, or None.
     """
 
     out: Path | None
     secure: bool
     seed: int
     anchor: str | Path | None
-    anchor_command: str | None
 
     @classmethod
     def of(
@@ -176,13 +171,11 @@ class Keeping:
         secure: bool,
         seed: int,
         anchor: str | Path | None,
-        anchor_command: str | None,
     ) -> Keeping:
         """Return it.
 
         Raises:
-            ValueError: If a secure or anchored run is not kept, or the folder's name or the
-                command is empty.
+            ValueError: If a secure or anchored run is not kept, or the folder's name is empty.
         """
         if out == "":
             raise ValueError("out is empty; give a folder, or None to keep nothing")
@@ -191,20 +184,16 @@ class Keeping:
                 "secure=True needs out=...: the ledger of a secure run is the proof of what was "
                 "spent, and must not be thrown away"
             )
-        for name, given in (("anchor", anchor), ("anchor_command", anchor_command)):
-            if given is not None and out is None:
-                raise ValueError(
-                    f"{name}={str(given)!r} needs out=...: a ledger that is not kept is not resumed"
-                )
-        anchors_of(anchor, anchor_command)  # an empty command is refused now
+        if anchor is not None and out is None:
+            raise ValueError(
+                f"anchor={str(anchor)!r} needs out=...: a ledger that is not kept is not resumed"
+            )
         where = None if out is None else Path(out)
-        return cls(
-            out=where, secure=secure, seed=seed, anchor=anchor, anchor_command=anchor_command
-        )
+        return cls(out=where, secure=secure, seed=seed, anchor=anchor)
 
     def anchors(self) -> tuple[Anchor, ...]:
         """Return the anchors, not held yet."""
-        return anchors_of(self.anchor, self.anchor_command)
+        return anchors_of(self.anchor)
 
 
 def train(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -265,35 +264,3 @@ class TestShown:
         (run.path / "experiment.json").write_text(json.dumps(document), "utf-8")
         reseal(run.path)
         assert "<script" not in fp.load(run.path)._repr_html_()
-
-
-KEEPER = """
-import json, pathlib, sys
-asked, kept = json.loads(input()), pathlib.Path(sys.argv[1])
-if asked.pop("ask") == "advance":
-    kept.write_text(json.dumps(asked))
-elif kept.exists():
-    print(kept.read_text())
-"""
-
-
-class TestAnchorCommand:
-    @pytest.mark.slow
-    def test_it_keeps_marks_of_a_run_and_refuses_a_folder_put_back(self, dense, tmp_path):
-        (tmp_path / "keeper.py").write_text(KEEPER, encoding="utf-8")
-        command = f"{sys.executable} {tmp_path / 'keeper.py'} {tmp_path / 'mark'}"
-        run = fp.run(dense.experiment(), tmp_path / "run", progress=False, anchor_command=command)
-        mark = json.loads((tmp_path / "mark").read_text("utf-8"))
-        assert mark["run_id"] in (run.path / "ledger.jsonl").read_text("utf-8")
-        with pytest.raises(ValueError, match="--anchor-command"):
-            fp.resume(run.path, experiment=dense.experiment(), progress=False)
-        (tmp_path / "mark").write_text(json.dumps({**mark, "seq": mark["seq"] + 1}), "utf-8")
-        with pytest.raises(ValueError, match="older"):
-            fp.resume(
-                run.path,
-                experiment=dense.experiment(), progress=False, anchor_command=command,
-            )  # fmt: skip
-
-    def test_a_run_without_a_folder_of_its_own_is_refused(self, dense):
-        with pytest.raises(ValueError, match=r"anchor_command='true' needs out="):
-            fp.run(dense.experiment(), anchor_command="true")

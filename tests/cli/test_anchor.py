@@ -33,13 +33,6 @@ def test_a_run_is_started_resumed_and_verified_with_its_anchor(tmp_path, monkeyp
     assert main(monkeypatch, "run", "--resume", folder) == 2
 
 
-def test_a_command_may_keep_it(tmp_path, monkeypatch, capsys):
-    arguments = ("run", "dp-fedavg-tags", *SMALL, "--out", tmp_path / "run")
-    assert main(monkeypatch, *arguments, "--anchor-command", "false") == 2
-    assert "the anchor command false ended with status 1" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "experiment.json").exists()
-
-
 @pytest.mark.slow
 def test_python_takes_one_too(tmp_path):
     options = {"rounds": 2, "noise_multiplier": 1.0, "delta": 1e-3, "cohort": 6}

@@ -6,28 +6,23 @@ the end of a ledger leave a chain that is whole. An anchor sees all three, if it
 the folder lies: every line of the ledger is marked there before anything is drawn for it, and a
 ledger that lacks the line marked last is refused.
 
-There are two kinds: a file on another volume, appended and synced, and a command, which may ask a
-service. Without an anchor none of the three is detected. With one, who can write to both the folder
-and the anchor, or has a copy that was never resumed at all, is still free to lie.
+An anchor is a file on another volume, appended and synced. Without an anchor none of the three is
+detected. With one, who can write to both the folder and the anchor, or has a copy that was never
+resumed at all, is still free to lie.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
-import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from fedpriv.privacy.ledger.chain import Chain, LedgerError, LedgerFile
 from fedpriv.privacy.ledger.state import hex_digest
 from fedpriv.untrusted_text import plain
-
-_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,64 +130,9 @@ class FileAnchor(Anchor):
             self._file.close()
 
 
-class CommandAnchor(Anchor):
-    """A command that keeps marks; it reads one line of JSON on its standard input.
-
-    `{"ask": "last", "run_id": ...}` wants the mark made last of this run, as it was given, or
-    nothing, on standard output. `{"ask": "advance", "run_id": ..., "seq": ..., "head": ...}` wants
-    it kept: the command ends with status 0 once that is so, and with another where it has kept one
-    of that `seq` already: so it refuses a run that is continued twice, and no lock is held. It is
-    not run by a shell, and has 60 seconds.
-    """
-
-    def __init__(self, command: str) -> None:
-        """Name the command and its arguments, quoted as for a shell."""
-        self._command = shlex.split(command)
-        if not self._command:
-            raise LedgerError(f"anchor command {command!r} is empty; give a program")
-
-    def __str__(self) -> str:
-        return f"the anchor command {self._command[0]}"
-
-    def last(self, run_id: str) -> Mark | None:
-        """Return the last mark that the command reports."""
-        said = self._ask({"ask": "last", "run_id": run_id}).strip()
-        return Mark.read(said, str(self)) if said else None
-
-    def advance(self, mark: Mark) -> None:
-        """Have the command keep a mark."""
-        self._ask({"ask": "advance", **asdict(mark)})
-
-    def _ask(self, question: Mapping[str, Any]) -> str:
-        try:
-            done = subprocess.run(
-                self._command,
-                input=json.dumps(question) + "\n",
-                capture_output=True,
-                text=True,
-                timeout=_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-            raise LedgerError(f"{self} did not answer: {plain(error)}") from error
-        if done.returncode:
-            said = plain((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
-            raise LedgerError(
-                f"{self} ended with status {done.returncode}: {said}. Nothing was drawn"
-            )
-        return done.stdout
-
-
-def anchors_of(
-    path: str | os.PathLike[str] | None, command: str | None = None
-) -> tuple[Anchor, ...]:
-    """Return the anchors of a file, a command, both or neither.
-
-    Raises:
-        LedgerError: If the command is empty.
-    """
-    file = () if path is None else (FileAnchor(path),)
-    return file if command is None else (*file, CommandAnchor(command))
+def anchors_of(path: str | os.PathLike[str] | None) -> tuple[Anchor, ...]:
+    """Return the anchor in a file, or none."""
+    return () if path is None else (FileAnchor(path),)
 
 
 WITHOUT_ANCHOR = (
@@ -228,7 +168,7 @@ def check_anchors(anchors: Sequence[Anchor], read: Callable[[], Chain]) -> str:
     if anchored != bool(anchors):
         raise LedgerError(
             "the run was started with an anchor, which tells a copy or an old backup from the "
-            "ledger itself; give it again (--anchor, --anchor-command)"
+            "ledger itself; give it again (--anchor)"
             if anchored
             else "the run was started without an anchor, and what came before it cannot be "
             "anchored any more; leave it out, or start a new run"

@@ -5,42 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 
 import pytest
 
 from fedpriv.experiments.load import load_experiment
-from fedpriv.privacy.ledger.anchor import CommandAnchor, FileAnchor, anchors_of
+from fedpriv.privacy.ledger.anchor import FileAnchor, anchors_of
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run, start_run
 from tests.running.loop.tag_runs import OPTIONS, charged, ledger_state, stopping
 
-SERVICE = """
-import json, sys
-from pathlib import Path
 
-kept, asked = Path(sys.argv[1]), json.loads(sys.stdin.read())
-marks = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-ours = [mark for mark in marks if mark["run_id"] == asked["run_id"]]
-if asked.pop("ask") == "last":
-    print(json.dumps(ours[-1]) if ours else "")
-elif len(ours) != asked["seq"]:
-    sys.exit("this run has a line of that number")
-else:
-    kept.write_text("".join(json.dumps(mark) + "\\n" for mark in [*marks, asked]))
-"""
-
-
-@pytest.fixture(params=["file", "command"])
-def anchored(request, tmp_path):
+@pytest.fixture
+def anchored(tmp_path):
     """Makes the anchors of the same run anew, as every start and resume does."""
-    if request.param == "file":
-        return lambda: anchors_of(tmp_path / "elsewhere.anchor")
-    (tmp_path / "service.py").write_text(SERVICE)
-    command = f"{sys.executable} {tmp_path / 'service.py'} {tmp_path / 'marks'}"
-    return lambda: anchors_of(None, command)
+    return lambda: anchors_of(tmp_path / "elsewhere.anchor")
 
 
 def begin(corpus, out, anchors=(), *, secure=True, make_backend=None, **more):
@@ -210,26 +190,6 @@ def counting(drawn):
     return lambda experiment, components: Counting(
         trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
-
-
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("raise SystemExit('the log is full')", "status 1: the log is full"),
-        ("print('\\x1b[2J')", "holds no mark"),
-        ("print('{}')", "holds no mark"),
-    ],
-)
-def test_a_command_that_fails_or_babbles_is_refused(tmp_path, code, message):
-    (tmp_path / "service.py").write_text(code)
-    anchor = CommandAnchor(f"{sys.executable} {tmp_path / 'service.py'}")
-    with pytest.raises(LedgerError, match=message) as refusal:
-        anchor.last("0" * 32)
-    assert "\x1b" not in str(refusal.value)
-    with pytest.raises(LedgerError, match="did not answer"):
-        CommandAnchor(str(tmp_path / "absent")).last("0" * 32)
-    with pytest.raises(LedgerError, match="is empty"):
-        CommandAnchor("  ")
 
 
 def test_a_mark_is_synced_before_anything_is_drawn(tiny_corpus, tmp_path, monkeypatch):

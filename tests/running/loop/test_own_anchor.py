@@ -1,24 +1,19 @@
 """`fedpriv.averaging` with an anchor: copies and backups of its folder are refused too."""
 
 import shutil
-import sys
 
 import pytest
 
 import fedpriv as fp
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
-from tests.running.loop.test_anchor import SERVICE
 from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 
-@pytest.fixture(params=["file", "command"])
-def anchor(request, tmp_path):
+@pytest.fixture
+def anchor(tmp_path):
     """The arguments that give it."""
-    if request.param == "file":
-        return {"anchor": tmp_path / "elsewhere.anchor"}
-    (tmp_path / "service.py").write_text(SERVICE)
-    return {"anchor_command": f"{sys.executable} {tmp_path / 'service.py'} {tmp_path / 'marks'}"}
+    return {"anchor": tmp_path / "elsewhere.anchor"}
 
 
 def train(out, backend, **options):
@@ -30,7 +25,7 @@ def charges(folder):
 
 
 def kept(anchor):
-    return anchors_of(anchor.get("anchor"), anchor.get("anchor_command"))
+    return anchors_of(anchor["anchor"])
 
 
 @pytest.mark.slow
@@ -52,11 +47,8 @@ def test_a_copy_and_a_backup_are_refused_and_charge_nothing(tmp_path, anchor):
 
 
 def test_what_cannot_be_anchored_is_refused_before_anything(tmp_path, anchor):
-    for seen in (anchor, {"anchor_command": ""}):
-        with pytest.raises(ValueError, match=r"needs out=|is empty"):
-            fp.averaging(EXACT, roster=ROSTER, params=PARAMS, **seen)
-    with pytest.raises(ValueError, match="is empty; give a program"):
-        fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=tmp_path, anchor_command="")
+    with pytest.raises(ValueError, match="needs out="):
+        fp.averaging(EXACT, roster=ROSTER, params=PARAMS, **anchor)
     train(tmp_path / "run", Ones())
     with pytest.raises(ValueError, match="started without an anchor"):
         train(tmp_path / "run", Ones(), **anchor)
