@@ -157,6 +157,13 @@ def test_every_name_that_a_page_imports_is_in_the_reference():
     assert missing == []
 
 
+def test_no_line_is_a_comment_of_the_sites():
+    """One that begins with % is left out of the site."""
+    for page in DOCS.rglob("*.md"):
+        text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+        assert not re.search(r"^%", text, re.MULTILINE), page
+
+
 def test_every_picture_of_results_is_shown_on_a_page():
     shown = {
         (page.parent / address).resolve()
