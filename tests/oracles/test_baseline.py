@@ -59,7 +59,7 @@ def test_every_option_is_tried_or_has_a_place_elsewhere():
         assert options.by_end(options.ELSEWHERE, (unit, method), path) is not None, name
 
 
-@pytest.mark.parametrize("where", set(options.ELSEWHERE.values()))
+@pytest.mark.parametrize("where", sorted(set(options.ELSEWHERE.values())))
 def test_what_is_tried_elsewhere_is_there(where):
     file, _, function = where.partition("::")
     assert f"def {function}" in (baseline.FOLDER.parents[2] / file).read_text("utf-8")
