@@ -18,7 +18,9 @@ from tests.examples.projects import EXAMPLES, NAMES, ROOT, commands_of, copied, 
 
 
 def test_these_are_the_examples():
-    assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} == set(NAMES)
+    """And the manifests, of which tests/deployment/test_kubernetes.py is."""
+    found = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
+    assert found == {*NAMES, "kubernetes"}
 
 
 @pytest.mark.parametrize("name", NAMES)
