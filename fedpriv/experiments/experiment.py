@@ -365,7 +365,7 @@ LONGEST_NOISE = 2.0
 """Of `Settings.noise_length`; above, no gain over public examples is expected."""
 SHORT_NOISE = 0.4
 """Of `Settings.noise_length`; up to it a gain is expected even where public examples are too few to
-show it. Chosen on the runs of `docs/results/defaults.md`."""
+show it. Chosen on the runs of `docs/results/tags.md`."""
 FEWEST_PUBLIC_EXAMPLES = 50
 """Fewer cannot show a gain; see `Settings.caution`."""
 

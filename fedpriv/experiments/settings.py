@@ -12,7 +12,7 @@ norm, so τ is also the noise on a logit, for any number of words and classes. S
 grow with T C, the furthest that training can move the model: τ says how far it may go.
 
 The constants were fitted on synthetic corpora of 100 to 10,000 users and validation threads of one
-site (`docs/results/defaults.md`), never on what the results are measured on.
+site (`docs/results/tags.md`), never on what the results are measured on.
 
 Guarantee: settings are a function of the length of the roster, ε, δ and public examples. Removing
 any rostered user's records changes none of them.

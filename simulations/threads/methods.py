@@ -1,7 +1,8 @@
 """Rows that are trained by rounds, with settings chosen on validation threads.
 
 They were chosen on Answers on Startups, with rostered users' validation threads of one fold and
-never with test threads; `docs/results/threads-tuning.jsonl` has every run that was looked at.
+never with test threads; every run that was looked at is in `docs/results/threads-tuning.jsonl` of
+commit fb0ca339.
 """
 
 from __future__ import annotations

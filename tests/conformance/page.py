@@ -1,6 +1,6 @@
 """Put every subject through every check, and write the table.
 
-python -m tests.conformance.page --out docs/results/conformance.md
+python -m tests.conformance.page --out conformance.md
 """
 
 from __future__ import annotations

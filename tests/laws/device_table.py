@@ -1,6 +1,6 @@
 """Write how far a round on the device path is from the default one, for every task.
 
-python -m tests.laws.device_table --out docs/results/device-path.md
+python -m tests.laws.device_table --out device-path.md
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def page(folder: Path) -> str:
         "One round's sum over every user of a SYNTHETIC corpus of 60 users of unequal sizes, "
         "clipped and not rounded: the l2 norm of the difference between `--device cpu` and the "
         "default path, over the norm of the sum. Not measured on a GPU. By "
-        "`python -m tests.laws.device_table --out docs/results/device-path.md`, "
+        "`python -m tests.laws.device_table --out device-path.md`, "
         f"torch {torch.__version__.split('+')[0]}.",
         "",
         "| experiment | parameters | trainer | relative difference |",

@@ -1,6 +1,6 @@
 """Fifty SIGKILLs of servers, workers and nodes, at random moments: what was paid, what was lost.
 
-    python -m tests.trust.kills --out docs/results
+    python -m tests.trust.kills --out build/kills
 
 Four runs are killed and go on: the command, the command with Ray's workers, those workers while it
 goes on, and a ServerApp and SuperNodes on loopback. After each kill, whatever any process has drawn
