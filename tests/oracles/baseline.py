@@ -7,7 +7,7 @@
 each tensor after the first and the last round, and of the model that is returned, its length, four
 projections and a SHA-256. Noise is of the seed alone (`runs.keep`), so that digests that keys are
 made of may change. `compare` runs the cases again and exits with 1 if one is unlike: ε by 1e-4, the
-first round's params by 1e-6 relative (3e-4 where sums are rounded to whole numbers, since a flipped
+first round's params by 1e-6 relative (1e-4 where sums are rounded to whole numbers, since a flipped
 rounding moves one coordinate), all others and measured values by 1e-3, a share of examples by 0.02.
 With `--exact` digests must be equal too, which holds on one kind of machine. Secure runs are
 compared by their ε alone.
@@ -409,7 +409,7 @@ def differences(
                 yield f"{at}: {name} is gone"
                 continue
             most = np.abs(np.subtract(was, now)).max() / max(was[0], 1e-12)
-            if most > (1e-3 if at != "first" else 1e-6 if floats else 3e-4):
+            if most > (1e-3 if at != "first" else 1e-6 if floats else 1e-4):
                 yield f"{at}: {name} is {most:.1g} of its length apart"
     if exact and old.get("sha256") != new.get("sha256"):
         yield "not bit for bit"
