@@ -2,9 +2,10 @@
 
     python -m tests.trust.kills --out build/kills
 
-Four runs are killed and go on: the command, the command with Ray's workers, those workers while it
-goes on, and a ServerApp and SuperNodes on loopback. After each kill, whatever any process has drawn
-is compared with the ledger. The table is printed, and written as JSON and Markdown.
+Runs are killed and go on: the command, simulated and secure, with noise anew in each round, with
+tree noise and with one release that is replayed; Ray's workers under it; a ServerApp and SuperNodes
+on loopback. After each kill, whatever any process has drawn is compared with the ledger. The table
+is printed, and written as JSON and Markdown.
 """
 
 from __future__ import annotations
@@ -21,18 +22,36 @@ from tests.trust.kills.books import Figures
 from tests.trust.kills.commands import kill_commands, kill_workers
 from tests.trust.kills.federation import kill_federation
 
-COMMANDS, WORKERS, RAY_SERVERS, SERVER_APPS, SUPERNODES = 20, 13, 3, 7, 7
-PARTS = ("commands", "workers", "federation")
+COMMANDS = {
+    ("plain", False): 8, ("plain", True): 8, ("tree", False): 7, ("tree", True): 7,
+    ("replayed", False): 4, ("replayed", True): 4,
+}  # fmt: skip
+"""Kills by method and whether the run is secure."""
+WORKERS, RAY_SERVERS, SERVER_APPS, SUPERNODES = 5, 2, 3, 2
+PARTS = (
+    *(f"{method}-{'secure' if secure else 'simulated'}" for method, secure in COMMANDS),
+    "workers",
+    "federation",
+)
 
 
 def play(part: str, scratch: Path, seed: int) -> Figures:
     """Return the figures of one part's kills, of which there are fifty in all."""
     choice = random.Random(f"{part} {seed}")
-    if part == "commands":
-        return kill_commands(scratch, COMMANDS, choice)
     if part == "workers":
         return kill_workers(scratch, WORKERS, RAY_SERVERS, choice)
-    return kill_federation(scratch, SERVER_APPS, SUPERNODES, choice)
+    if part == "federation":
+        return kill_federation(scratch, SERVER_APPS, SUPERNODES, choice)
+    method, mode = part.split("-")
+    secure = mode == "secure"
+    return kill_commands(scratch, method, COMMANDS[method, secure], choice, secure=secure)
+
+
+COLUMNS = {
+    "attempts": "attempts", "under_counts": "under-counts", "reused_noise": "noise reused",
+    "reused_cohorts": "cohorts reused", "over_limit": "over the limit", "lost": "lost",
+    "most_lost": "most by one kill",
+}  # fmt: skip
 
 
 def table(found: Sequence[Figures]) -> str:
@@ -41,29 +60,19 @@ def table(found: Sequence[Figures]) -> str:
         "# Fifty kills",
         "",
         "SIGKILLs at random moments of runs that go on afterwards, by `python -m "
-        "tests.trust.kills`, on synthetic data. Every cohort and every noise that any process "
-        "draws is written down by its key, and compared with the ledger after each kill: one "
-        "that was drawn without a charge is an under-count.",
+        "tests.trust.kills`, on synthetic data. Every cohort, noise and noised sum of any process "
+        "is compared with the ledger after each kill: what was drawn without a charge is an "
+        "under-count. An attempt is a charge, or a row of noise where one charge pays for all.",
         "",
-        "| run | killed | charges | under-counts | noise reused | cohorts reused | rounds lost | "
-        "most by one kill | verified |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---|",
+        f"| run | killed | {' | '.join(COLUMNS.values())} | verified |",
+        f"|---|---|{'---:|' * len(COLUMNS)}---|",
     ]
     for each in found:
         killed = ", ".join(f"{number} {name}" for name, number in each.kills.items())
-        lines.append(
-            f"| {each.what} | {killed} | {each.charges} | {each.under_counts} | "
-            f"{each.reused_noise} | {each.reused_cohorts} | {each.lost} | {each.most_lost} | "
-            f"{'yes' if each.verified else '**NO**'} |"
-        )
-    names = ("num_kills", "charges", "under_counts", "reused_noise", "reused_cohorts", "lost")
-    total = {name: sum(getattr(each, name) for each in found) for name in names}
-    most = max((each.most_lost for each in found), default=0)
-    lines.append(
-        f"| all | {total['num_kills']} | {total['charges']} | {total['under_counts']} | "
-        f"{total['reused_noise']} | {total['reused_cohorts']} | {total['lost']} | {most} | "
-        f"{'yes' if all(each.verified for each in found) else '**NO**'} |"
-    )
+        counts = " | ".join(str(getattr(each, name)) for name in COLUMNS)
+        verified = "yes" if each.verified else "**NO**"
+        lines.append(f"| {each.what} | {killed} | {counts} | {verified} |")
+    lines.append(f"\nIn all {sum(each.num_kills for each in found)} kills.")
     lines += [
         "",
         "A killed server loses the round that it was in, if its noise was not released yet; a "

@@ -18,15 +18,33 @@ from tests.trust.kills.books import Books, Figures
 ROOT = Path(__file__).resolve().parents[3]
 SPY = Path(__file__).resolve().parent / "spy"
 PATIENCE = 900.0  # against a hang, and not a slow machine
-SEED = 11
+SEPARATION, MOST = 8, 1000  # rows between two of one user, and how many of them at most
+METHODS = {
+    "plain": "dp-fedavg-tags", "tree": "dp-fedavg-tags", "replayed": "bolt-on-tags",
+}  # fmt: skip
 
 
-def environment(draws: Path) -> dict[str, str]:
+def options_of(method: str, rounds: int) -> dict[str, object]:
+    """Return the options of one of `METHODS`: more rounds than are played before the last kill."""
+    if method == "replayed":  # one round, which takes longer than any kill waits
+        return {"passes": 480, "users-per-update": 1}
+    plain = {
+        "rounds": rounds, "noise-multiplier": 1.0, "cohort": 8, "delta": 0.001,
+        "l2-clip-norm": 0.5, "eval-every": rounds,
+    }  # fmt: skip
+    if method == "plain":
+        return plain
+    limits = {"min-separation": SEPARATION, "max-participations": MOST}
+    return {**plain, **limits, "noise": "tree", "sampling": "separated"}
+
+
+def environment(draws: Path, ledger: Path) -> dict[str, str]:
     """Return the environment of a process whose draws are written down."""
     found = [str(SPY), str(ROOT), os.environ.get("PYTHONPATH", "")]
     kept = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
     return kept | {
         "FEDPRIV_DRAWS": str(draws),
+        "FEDPRIV_LEDGER": str(ledger),
         "PYTHONPATH": os.pathsep.join(filter(None, found)),
         "OMP_NUM_THREADS": "1",
     }
@@ -51,26 +69,33 @@ class Command:
         scratch: For the corpus, the folder and the log.
         backend: `serial` or `ray`.
         rounds: Planned: more than are ever played before the last kill.
+        method: One of `METHODS`.
+        secure: Whether keys are the operating system's, and not of a seed.
     """
 
-    def __init__(self, scratch: Path, *, backend: str, rounds: int) -> None:
+    def __init__(
+        self, scratch: Path, *, backend: str, rounds: int, method: str = "plain",
+        secure: bool = False,
+    ) -> None:  # fmt: skip
         scratch.mkdir(parents=True, exist_ok=True)
         self.folder, self.out = scratch / "run", scratch / "said"
-        figures = Figures(what=f"`fedpriv run`, {backend}")
-        self.books = Books(folder=self.folder, draws=scratch / "draws", seed=SEED, figures=figures)
+        mode = "secure" if secure else "simulated"
+        self.books = Books(
+            folder=self.folder, draws=scratch / "draws",
+            figures=Figures(what=f"`fedpriv run`, {backend}, {method}, {mode}"),
+            limit=(MOST, SEPARATION) if method == "tree" else None,
+        )  # fmt: skip
         corpus = scratch / "corpus"
         shape = Shape(
             num_users=70, num_sentences=900, public_users=10, num_words=200, num_tags=12,
             num_topics=4,
         )  # fmt: skip
         synthesize(corpus, shape=shape, max_words=150, max_tags=10)
-        options = {
-            "rounds": rounds, "noise-multiplier": 1.0, "cohort": 8, "delta": 0.001, "seed": SEED,
-            "l2-clip-norm": 0.5, "eval-every": rounds,
-        }  # fmt: skip
+        options = options_of(method, rounds)
         given = [text for name, value in options.items() for text in ("-s", f"{name}={value}")]
+        given += ["--secure"] if secure else ["-s", "seed=11"]
         workers = ["--backend", "ray", "--workers", "2"] if backend == "ray" else []
-        self.first = ["dp-fedavg-tags", "--corpus", str(corpus), "--out", str(self.folder)]
+        self.first = [METHODS[method], "--corpus", str(corpus), "--out", str(self.folder)]
         self.first += [*given, *workers]
         self.again = ["--resume", str(self.folder), *workers]
 
@@ -80,12 +105,12 @@ class Command:
         with self.out.open("ab") as said:
             return subprocess.Popen(
                 [sys.executable, "-m", "fedpriv", "run", *(self.again if begun else self.first)],
-                env=environment(self.books.draws), stdout=said, stderr=said,
+                env=environment(self.books.draws, self.books.ledger), stdout=said, stderr=said,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
 
     def until_drawn(self, process: subprocess.Popen, draws: int) -> None:
-        """Wait for so many more lines of draws."""
+        """Wait for so many more cohorts and sums."""
         wanted = self.books.num_draws() + draws
         if not waited(lambda: self.books.num_draws() >= wanted, process):
             raise RuntimeError(f"it ended by itself: {self.out.read_text()[-3000:]}")
@@ -103,21 +128,23 @@ class Command:
         process = self.start()
         if process.wait() != 0:
             raise RuntimeError(f"it failed: {self.out.read_text()[-3000:]}")
-        self.books.look()
-        found = verify_run(self.folder)
-        self.books.figures.verified = found.ok
-        return self.books.figures
+        return self.books.end(ok=verify_run(self.folder).ok)
 
 
-def kill_commands(scratch: Path, kills: int, choice: random.Random) -> Figures:
+def kill_commands(
+    scratch: Path, method: str, kills: int, choice: random.Random, *, secure: bool
+) -> Figures:
     """SIGKILL the command so many times."""
     began = time.monotonic()
-    command = Command(scratch, backend="serial", rounds=40 * kills)
+    command = Command(scratch, backend="serial", rounds=40 * kills, method=method, secure=secure)
     for _ in range(kills):
         process = command.start()
-        # Four lines a round, and up to eight rounds: fewer than are planned.
-        command.until_drawn(process, choice.randint(1, 32))
-        time.sleep(choice.uniform(0.0, 0.02))
+        if method == "replayed":
+            command.until_drawn(process, 1)  # its cohort, before all passes
+            time.sleep(choice.uniform(0.0, 2.0))
+        else:  # a cohort and a sum a round, and up to eight rounds: fewer than are planned
+            command.until_drawn(process, choice.randint(1, 16))
+            time.sleep(choice.uniform(0.0, 0.02))
         command.kill(process)
     figures = command.end()
     figures.seconds = round(time.monotonic() - began, 1)
@@ -132,7 +159,7 @@ def kill_workers(scratch: Path, kills: int, servers: int, choice: random.Random)
     for server in range(servers + 1):
         share = left // (servers + 1 - server)
         for _ in range(share):
-            command.until_drawn(process, choice.randint(4, 24))
+            command.until_drawn(process, choice.randint(2, 12))
             time.sleep(choice.uniform(0.0, 0.05))
             os.kill(choice.choice(workers_of(command, process)), signal.SIGKILL)
             command.books.killed("worker", alive=True)
@@ -143,14 +170,12 @@ def kill_workers(scratch: Path, kills: int, servers: int, choice: random.Random)
                 raise RuntimeError(f"it ended: {said}: {command.out.read_text()[-3000:]}")
         left -= share
         if server < servers:
-            command.until_drawn(process, choice.randint(1, 16))
+            command.until_drawn(process, choice.randint(1, 8))
             command.kill(process)
             process = command.start()
     if process.wait() != 0:
         raise RuntimeError(f"it failed: {command.out.read_text()[-3000:]}")
-    command.books.look()
-    figures = command.books.figures
-    figures.verified = verify_run(command.folder).ok
+    figures = command.books.end(ok=verify_run(command.folder).ok)
     figures.seconds = round(time.monotonic() - began, 1)
     return figures
 

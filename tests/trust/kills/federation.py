@@ -30,10 +30,9 @@ class Federation:
 
     def __init__(self, scratch: Path) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
-        scratch.mkdir(parents=True, exist_ok=True)
         self.folder, self.pid = scratch / "run", scratch / "run.pid"
-        figures = Figures(what="Flower: ServerApp, SuperNodes")
-        self.books = Books(folder=self.folder, draws=scratch / "draws", seed=0, figures=figures)
+        figures = Figures(what="Flower, plain, simulated")
+        self.books = Books(folder=self.folder, draws=scratch / "draws", figures=figures)
         self.app = small_app.write_app(scratch / "app")
         self.flower = processes.Flower(scratch / "flower-home")
         self.nodes: dict[int, int] = {}
@@ -41,8 +40,8 @@ class Federation:
 
     def open(self) -> None:
         """Start the SuperLink and its nodes."""
-        spied = environment(self.books.draws)
-        given = {name: spied[name] for name in ("FEDPRIV_DRAWS", "PYTHONPATH")}
+        spied = environment(self.books.draws, self.books.ledger)
+        given = {name: spied[name] for name in ("FEDPRIV_DRAWS", "FEDPRIV_LEDGER", "PYTHONPATH")}
         self.superlink = self.flower.start_superlink(simulation=False, **given)
         for number in range(NODES):
             self.start_node(number)
@@ -84,7 +83,7 @@ class Federation:
         return self.pid.exists() and self.pid.read_text().isdigit()
 
     def until_drawn(self, draws: int) -> None:
-        """Wait for so many more lines of draws."""
+        """Wait for so many more cohorts and sums."""
         wanted = self.books.num_draws() + draws
         if not waited(lambda: self.books.num_draws() >= wanted, self.process):
             raise RuntimeError(f"it ended by itself: {self.flower.log(self.said)[-3000:]}")
@@ -112,9 +111,7 @@ class Federation:
             small.plan(ROUNDS), roster=small.ROSTER, params=small.PARAMS, out=self.folder
         )
         loop(SerialBackend(trainer=as_works(small.Step()), data=small.Users()))
-        self.books.look()
-        self.books.figures.verified = verify_run(self.folder).ok
-        return self.books.figures
+        return self.books.end(ok=verify_run(self.folder).ok)
 
     def _module(self) -> ModuleType:
         sys.path.insert(0, str(self.app))
@@ -135,13 +132,13 @@ def kill_federation(scratch: Path, servers: int, nodes: int, choice: random.Rand
         for turn in range(max(servers, nodes)):
             federation.start()
             if turn < nodes:
-                federation.until_drawn(choice.randint(1, 6))
+                federation.until_drawn(choice.randint(1, 4))
                 time.sleep(choice.uniform(0.0, 2.0))
                 number = choice.randrange(NODES)
                 federation.kill_node(number)
                 federation.until_released()  # without it
                 federation.start_node(number)  # known to the server once that is started again
-            federation.until_drawn(choice.randint(1, 5))
+            federation.until_drawn(choice.randint(1, 3))
             time.sleep(choice.uniform(0.0, 2.0))
             if turn < servers:
                 federation.kill_server()

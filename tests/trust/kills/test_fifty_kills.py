@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 
 import pytest
 
-from fedpriv.rng import Key
-from fedpriv.runs.noise_root import noise_root
-from tests.running.loop.tag_runs import ledger_state, start
+from fedpriv.experiments.load import load_experiment
+from fedpriv.runs.prepared import start_run
+from tests.running.loop.tag_runs import start
 from tests.trust.kills.__main__ import (
     COMMANDS,
     PARTS,
@@ -25,73 +24,114 @@ from tests.trust.kills.books import Books, Figures
 
 
 def test_there_are_fifty():
-    assert COMMANDS + WORKERS + RAY_SERVERS + SERVER_APPS + SUPERNODES == 50
+    assert sum(COMMANDS.values()) + WORKERS + RAY_SERVERS + SERVER_APPS + SUPERNODES == 50
+
+
+TREE = {"noise": "tree", "sampling": "separated", "cohort": 2}
+
+
+@pytest.fixture(params=["retry", "discard", "replay"])
+def after(request):
+    """What becomes of an attempt that a crash ended."""
+    return request.param
 
 
 @pytest.fixture
-def books(tiny_corpus, tmp_path):
-    """Of a run of three rounds that were drawn as they were charged."""
-    start(tiny_corpus, tmp_path / "run", rounds=3, seed=5).run()
+def books(tiny_corpus, tmp_path, after):
+    """Of a run of three rounds (a replayed one: one) that were drawn as they were charged."""
+    folder = tmp_path / "run"
+    if after == "replay":
+        experiment = load_experiment("bolt-on-tags")
+        start_run(experiment, "bolt-on-tags", tiny_corpus, folder).run()
+    else:
+        start(tiny_corpus, folder, rounds=3, **(TREE if after == "discard" else {})).run()
     books = Books(
-        folder=tmp_path / "run", draws=tmp_path / "draws", seed=5, figures=Figures(what="three")
+        folder=folder,
+        draws=tmp_path / "draws",
+        figures=Figures(what="three"),
+        limit=(2, 2) if after == "discard" else None,
     )
-    of = noise_root(Key.simulation(5), ledger_state(books.folder).extra)
-    lines = []
-    for kind in ("cohort", "noise"):
-        for number in (1, 2, 3):
-            key = hashlib.sha256(of.fold(kind).fold(number).fold(1).to_bytes()).hexdigest()
-            lines += [{"kind": kind, "key": key}]
-            lines += [{"kind": kind, "key": key, "drawn": f"{kind} {number}"}]
-    books.draws.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for number in range(1 if after == "replay" else 3):
+        charge = "of all" if after == "discard" else f"charge {number}"
+        cohort = ["a", "b"] if number % 2 else ["c"]
+        add(books, kind="cohort", charge=charge, key=f"key {number}", drawn=cohort)
+        add(books, kind="noise", charge=charge, drawn=f"noise {number}")
+        add(books, kind="sum", noise=f"noise {number}", drawn=f"sum {number}")
     return books
 
 
 def add(books, **line):
     with books.draws.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps({"pid": 1, **line}) + "\n")
 
 
-def test_books_that_are_right(books):
+def lines_of(books, kind):
+    lines = [json.loads(line) for line in books.draws.read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
+
+
+def test_books_that_are_right(books, after):
     books.killed("server")
     figures = books.figures
-    assert (figures.charges, figures.releases, figures.lost) == (3, 3, 0)
+    number = 1 if after == "replay" else 3
+    assert (figures.attempts, figures.releases, figures.lost) == (number, number, 0)
     assert not figures.hold  # until it is verified
-    figures.verified = True
-    assert figures.hold and "| 1 server | 3 | 0 | 0 | 0 | 0 | 0 | yes |" in table([figures])
+    assert books.end(ok=True).hold
+    assert f"| 1 server | {number} | 0 | 0 | 0 | 0 | 0 | 0 | yes |" in table([figures])
 
 
 @pytest.mark.parametrize("kind", ["cohort", "noise"])
 def test_what_nobody_has_charged_is_an_under_count(books, kind):
-    books.figures.verified = True
-    add(books, kind=kind, key="ab" * 32)
+    add(books, kind=kind, charge=None, key="another", drawn="another")
     books.killed("server")
-    assert books.figures.under_counts == 1 and not books.figures.hold
+    assert books.figures.under_counts == 1 and not books.end(ok=True).hold
 
 
-def test_a_charge_that_comes_later_does_not_undo_it(books):
-    whole = (books.folder / "ledger.jsonl").read_bytes()
-    (books.folder / "ledger.jsonl").write_bytes(b"".join(whole.splitlines(True)[:-3]))
-    books.killed("server")
-    (books.folder / "ledger.jsonl").write_bytes(whole)
-    books.killed("server")
-    assert books.figures.under_counts == 2  # the last round's cohort, and its noise
-
-
+@pytest.mark.parametrize("after", ["retry", "replay"], indirect=True)
 @pytest.mark.parametrize("kind", ["cohort", "noise"])
-def test_what_is_drawn_again_is_reused(books, kind):
-    books.figures.verified = True
-    again = [json.loads(line) for line in books.draws.read_text().splitlines()]
-    add(books, **next(line for line in again if line["kind"] == kind))
+def test_so_is_a_second_draw_under_one_charge(books, kind):
+    add(books, **{**lines_of(books, kind)[-1], "key": "another", "drawn": "another"})
     books.killed("server")
-    figures = books.figures
-    assert (figures.reused_noise, figures.reused_cohorts) == (kind == "noise", kind == "cohort")
-    assert not figures.hold
+    assert books.figures.under_counts == 1 and not books.end(ok=True).hold
 
 
-def test_so_is_noise_of_another_key_and_the_same_values(books):
-    add(books, kind="noise", key="of another", drawn="noise 2")
+def test_noise_on_a_second_sum_is_reused(books):
+    add(books, **{**lines_of(books, "sum")[-1], "drawn": "another"})
     books.killed("server")
-    assert books.figures.reused_noise == 1
+    assert books.figures.reused_noise == 1 and not books.end(ok=True).hold
+
+
+def test_noise_for_a_second_charge_is_reused(books):
+    add(books, **{**lines_of(books, "noise")[-1], "charge": "another"})
+    books.killed("server")
+    assert books.figures.reused_noise == 1 and not books.end(ok=True).hold
+
+
+def test_a_key_that_another_cohort_is_drawn_from_is_reused(books):
+    add(books, **{**lines_of(books, "cohort")[-1], "drawn": ["d"]})
+    books.killed("server")
+    assert books.figures.reused_cohorts == 1 and not books.end(ok=True).hold
+
+
+def test_a_replay_draws_all_again_and_a_stream_its_rows(books, after):
+    for line in [line for kind in ("cohort", "noise", "sum") for line in lines_of(books, kind)]:
+        if after == "replay" or line["kind"] == "noise":
+            add(books, **line)
+    books.killed("server")
+    assert books.end(ok=True).hold == (after != "retry")
+    assert books.figures.reused_noise == (3 if after == "retry" else 0)
+
+
+@pytest.mark.parametrize("after", ["discard"], indirect=True)
+@pytest.mark.parametrize(("row", "user", "over"), [(3, "b", 0), (3, "c", 2), (4, "c", 1)])
+def test_a_row_too_many_or_too_soon_is_over_the_limit(books, row, user, over):
+    """Of at most two rows at least two apart; `c` was in rows 0 and 2, `b` in row 1."""
+    for number in range(3, row + 1):
+        add(books, kind="noise", charge="of all", drawn=f"noise {number}")
+    add(books, kind="cohort", charge="of all", key="key 3", drawn=[user])
+    add(books, kind="sum", noise=f"noise {row}", drawn="sum 3")
+    books.killed("server")
+    assert books.figures.over_limit == over and books.end(ok=True).hold == (over == 0)
 
 
 def test_two_rounds_lost_by_one_kill_do_not_hold():

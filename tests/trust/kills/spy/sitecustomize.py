@@ -1,8 +1,9 @@
-"""Writes down each cohort and noise that a Python process with this folder on its path draws.
+"""Writes down each cohort, noise and sum that a Python process with this folder on its path draws.
 
-One line before a draw, with its key's digest, and one after it, with that of what was drawn: who is
-killed in between has used nothing of it. FEDPRIV_DRAWS names the file. Workers are written down as
-well, by their process ids. A broken twin may be named too.
+One line for a cohort or a noise that was drawn, with the last charge that the ledger had before it,
+and one for a sum that a noise is added to: who is killed before a line has used nothing of it.
+FEDPRIV_DRAWS names the file, FEDPRIV_LEDGER the ledger. Workers are written down as well, by their
+process ids. A broken twin may be named too.
 """
 
 import hashlib
@@ -14,9 +15,13 @@ import runpy
 import sys
 from pathlib import Path
 
+_trials = []  # a task is tried on a made-up user first: nothing of that is a user's, or released
 
-def _write(**line):
-    line["pid"] = os.getpid()
+
+def _write(kind, **line):
+    if _trials:
+        return
+    line |= {"kind": kind, "pid": os.getpid()}
     log = os.open(os.environ["FEDPRIV_DRAWS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(log, (json.dumps(line) + "\n").encode())
@@ -24,33 +29,77 @@ def _write(**line):
         os.close(log)
 
 
-def _noise(gaussian):
-    right = gaussian.gaussian
+def _last_charge():
+    """Return the digest of the ledger's last whole line that is a charge; None without one."""
+    ledger = Path(os.environ["FEDPRIV_LEDGER"])
+    lines = ledger.read_bytes().split(b"\n")[:-1] if ledger.exists() else []
+    charges = [line for line in lines if b'"kind":"charge"' in line]
+    return hashlib.sha256(charges[-1]).hexdigest() if charges else None
 
-    def drawn(key, template, stddev):
-        name = hashlib.sha256(key.to_bytes()).hexdigest()
-        _write(kind="noise", key=name)
-        found = right(key, template, stddev)
-        digest = hashlib.sha256()
-        for array in found.values():
-            digest.update(array.tobytes())
-        _write(kind="noise", key=name, drawn=digest.hexdigest())
+
+def _digest(arrays):
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(name.encode() + arrays[name].tobytes())
+    return found.hexdigest()
+
+
+def _of_noise(drawn):
+    return _digest(getattr(drawn, "numbers", drawn))
+
+
+def _mechanism(mechanism):
+    right = mechanism.Mechanism.draw_row
+
+    def drawn(self, memory, template, key):
+        charge = _last_charge()
+        found = right(self, memory, template, key)
+        _write("noise", charge=charge, drawn=_of_noise(found[0]._held[0]))
         return found
 
-    gaussian.gaussian = drawn
+    mechanism.Mechanism.draw_row = drawn
 
 
-def _cohort(sampling):
-    right = sampling.PoissonSampler.cohort
+def _privatizer(privatizer):
+    right = privatizer.Draw.take
 
-    def drawn(self, key, roster):
-        name = hashlib.sha256(key.to_bytes()).hexdigest()
-        _write(kind="cohort", key=name)
-        found = right(self, key, roster)
-        _write(kind="cohort", key=name, drawn=hashlib.sha256(repr(found).encode()).hexdigest())
+    def taken(self, total, owner):
+        from fedpriv.tree import to_dense
+
+        drawn = right(self, total, owner)
+        _write("sum", noise=_of_noise(drawn), drawn=_digest(to_dense(total.total)))
+        return drawn
+
+    privatizer.Draw.take = taken
+
+
+def _sampling(sampling):
+    for sampler in vars(sampling).values():
+        if isinstance(sampler, type) and "next" in vars(sampler):
+            sampler.next = _next(sampler.next)
+
+
+def _next(right):
+    def drawn(self, memory, key, roster):
+        charge, name = _last_charge(), hashlib.sha256(key.to_bytes()).hexdigest()
+        found = right(self, memory, key, roster)
+        _write("cohort", charge=charge, key=name, drawn=list(found[0]))
         return found
 
-    sampling.PoissonSampler.cohort = drawn
+    return drawn
+
+
+def _prepared(prepared):
+    right = prepared._try
+
+    def tried(*given, **named):
+        _trials.append(True)
+        try:
+            return right(*given, **named)
+        finally:
+            _trials.pop()
+
+    prepared._try = tried
 
 
 def _worker(worker):
@@ -58,14 +107,16 @@ def _worker(worker):
 
     def made(self, *given, **named):
         right(self, *given, **named)
-        _write(kind="worker")
+        _write("worker")
 
     worker.Worker.__init__ = made
 
 
 _CHANGES = {
-    "fedpriv.mechanisms.gaussian": _noise,
-    "fedpriv.privacy.sampling": _cohort,
+    "fedpriv.privacy.mechanism": _mechanism,
+    "fedpriv.mechanisms.privatizer": _privatizer,
+    "fedpriv.privacy.sampling": _sampling,
+    "fedpriv.runs.prepared": _prepared,
     "fedpriv.backends.worker": _worker,
 }
 
