@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 
 SLOW = pytest.mark.slow
 

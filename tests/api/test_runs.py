@@ -15,7 +15,7 @@ from fedpriv.api.stream_account import account_stream
 from fedpriv.backends import SerialBackend
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.status import run_status
-from tests.resealed import reseal
+from tests.harness.resealed import reseal
 
 TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
 

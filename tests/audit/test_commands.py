@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv import cli
 from tests.cli.typed import main, run
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 SETTING = ("--rounds", "2", "--cohort", "30", "--noise-multiplier", "1", "--delta", "0.001")
 

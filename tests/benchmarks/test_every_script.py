@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
-from tests.tiny_bert import write_tiny_bert
+from tests.harness.tiny_bert import write_tiny_bert
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"

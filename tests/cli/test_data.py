@@ -22,7 +22,7 @@ from fedpriv.datasets.importers.synthetic import Shape
 from fedpriv.datasets.local_data import NodeData, Table, local_users
 from fedpriv.datasets.user_ids import write_key
 from simulations.reviews.sst2 import load_sst2
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 
 @pytest.fixture(autouse=True)

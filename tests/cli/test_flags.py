@@ -9,7 +9,7 @@ import typer
 
 from fedpriv.cli.listing import option_named, with_flags
 from fedpriv.cli.run import FLAGS, run_command
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 
 def called(names, *arguments):

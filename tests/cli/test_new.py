@@ -18,11 +18,11 @@ from fedpriv.backends.flower.settings import OWN_KEYS, SHORT_KEYS
 from fedpriv.cli.new import write_project
 from fedpriv.privacy.statement.verify import verify_run
 from tests.backends.flower.real.processes import CHECKOUT, run_config
-from tests.command_line import CliRunner
 from tests.deployment.layout import broken, nodes_of, read
 from tests.deployment.test_compose import SCHEMA
 from tests.docs.shell_blocks import commands
 from tests.examples.projects import copied
+from tests.harness.command_line import CliRunner
 
 
 @pytest.fixture

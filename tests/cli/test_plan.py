@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.command_line import fedpriv, refusal
+from tests.harness.command_line import fedpriv, refusal
 
 BASE = ("calibrate", "--users", "400", "--cohort", "20", "--rounds", "10", "--target-epsilon", "2")
 GRID = ("--grid-cohorts", "20,40", "--grid-rounds", "5,10")

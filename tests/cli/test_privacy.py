@@ -6,7 +6,7 @@ import pytest
 
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import cohort_plan
-from tests.command_line import fedpriv, refusal
+from tests.harness.command_line import fedpriv, refusal
 
 BASE = ("--users", "400", "--cohort", "20", "--rounds", "100")
 PAPER = (*BASE, "--delta", "0.0025")

@@ -14,7 +14,7 @@ from rich.console import Console
 from fedpriv.cli import results
 from fedpriv.report.export import Vocabulary
 from tests.cli.typed import main
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 
 @pytest.fixture

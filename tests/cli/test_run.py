@@ -14,7 +14,7 @@ from fedpriv.report.comparison.groups import differences, read_groups
 from fedpriv.report.head import provenance_of
 from fedpriv.report.run_record import read_run
 from tests.cli.typed import SMALL, main, run
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 ISSUED = {
     "accuracy",

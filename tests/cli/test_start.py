@@ -13,7 +13,7 @@ import pytest
 import fedpriv as fp
 from fedpriv import cli
 from fedpriv.checkpoints.tensor_files import write_tensors
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 from tests.running.public_start.test_runs import of_users
 
 NAME = "mine_that_starts:experiment"

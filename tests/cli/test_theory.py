@@ -8,8 +8,8 @@ import pytest
 
 from fedpriv import theory
 from fedpriv.training.permutation_sgd import softmax_constants
-from tests.command_line import fedpriv, refusal
 from tests.docs.shell_blocks import commands
+from tests.harness.command_line import fedpriv, refusal
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from fedpriv import cli
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 SMALL = ("--rounds", "3", "--noise-multiplier", "1", "--delta", "0.001", "--cohort", "6")
 

@@ -18,7 +18,7 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 
 
 class _Crashed(Exception):

@@ -16,8 +16,8 @@ import pytest
 from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.cli import app
 from fedpriv.deploy.checks import check_keys
-from tests.command_line import CliRunner
 from tests.deployment.layout import CHECKOUT
+from tests.harness.command_line import CliRunner
 
 USERS = {"node-1": ["ann", "bob"], "node-2": ["cid"]}
 

@@ -13,7 +13,7 @@ import pytest
 import fedpriv as fp
 from fedpriv.deploy import metrics
 from fedpriv.runs.status import StatusFile
-from tests.command_line import refusal
+from tests.harness.command_line import refusal
 
 SAMPLE = re.compile(r'^(fedpriv_\w+)\{((?:\w+="[^"]*",?)+)\} (\+Inf|[0-9.e+-]+)$')
 OF_SECURE_RUNS = {

@@ -24,12 +24,12 @@ from fedpriv.datasets.stackexchange.rosters import is_public_tenth
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
 from tests.backends.flower.real.processes import BIN, copy_app
-from tests.command_line import fedpriv
 from tests.datasets.importers.test_stackexchange import answer, document, question
 from tests.docs import shell_blocks
 from tests.docs.command_checks import ROOT, Refused, check
 from tests.docs.shell_blocks import Command, commands
-from tests.tiny_bert import write_tiny_bert
+from tests.harness.command_line import fedpriv
+from tests.harness.tiny_bert import write_tiny_bert
 
 FILES = (ROOT / "README.md", *shell_blocks.PAGES, *sorted(ROOT.glob("examples/*/README.md")))
 TEXTS = {file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in FILES}

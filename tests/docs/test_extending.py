@@ -36,7 +36,7 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
 from server import app as server_app
 from tests.backends.flower.stub_grid import StubGrid, context
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))

@@ -35,8 +35,8 @@ from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from server import app as server_app
 from tests.backends.flower.stub_grid import StubGrid, context
-from tests.command_line import CliRunner, fedpriv, refusal
 from tests.docs.shell_blocks import commands
+from tests.harness.command_line import CliRunner, fedpriv, refusal
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own-data.md").read_text("utf-8")

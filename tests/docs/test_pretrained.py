@@ -21,8 +21,8 @@ from fedpriv.datasets.stackexchange.sentence_store import TEXTS
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.models.lora import add_adapters
-from tests.command_line import CliRunner
-from tests.tiny_bert import write_tiny_bert
+from tests.harness.command_line import CliRunner
+from tests.harness.tiny_bert import write_tiny_bert
 
 PAGE = Path(__file__).parents[2] / "docs/pretrained.md"
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests import browser
+from tests.harness import browser
 from tests.docs.command_checks import ROOT
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from fedpriv import cli
 from fedpriv.studies.record import read_study
 from fedpriv.studies.study import Resolver, load_study
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 PAGE = (Path(__file__).parents[2] / "docs/studies.md").read_text("utf-8")
 

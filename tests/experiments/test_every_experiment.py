@@ -10,7 +10,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import backends_of
 from tests.api.dense import experiment
 from tests.experiments.small import all_finite, run_some
-from tests.tiny_bert import embed_tiny
+from tests.harness.tiny_bert import embed_tiny
 
 ISSUED = {
     "adadps-tags",

@@ -20,7 +20,7 @@ from fedpriv.experiments.options import Range, option
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 NAME = "own_options:experiment"
 

@@ -18,7 +18,7 @@ from fedpriv.cli.listing import complete_experiments, complete_settings, option_
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.options import entries
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 ROOT = Path(__file__).parents[2]
 WRITER = runpy.run_path(str(ROOT / "docs" / "write_options.py"))

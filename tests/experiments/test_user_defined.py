@@ -16,8 +16,8 @@ from fedpriv.runs.document import RunDescription, make_document
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.sgd import as_client_optimizer
 from fedpriv.transform import Transform
+from tests.harness.resealed import reseal
 from tests.report.conftest import write_run
-from tests.resealed import reseal
 from tests.studies.small import small, task
 
 

@@ -16,7 +16,7 @@ from scipy import stats
 
 from fedpriv.kernels.normals import box_muller
 from fedpriv.rng import Key
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 
 BLOCK = 1 << 16
 ALPHA = 1e-6

@@ -36,7 +36,7 @@ from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import TRAIN, UserByUser, as_works
 from fedpriv.tree import RowSparse
-from tests.tiny_bert import embed_tiny
+from tests.harness.tiny_bert import embed_tiny
 
 OF_USERS = sorted(
     name

@@ -12,7 +12,7 @@ from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 # What is refused by a plan, a bound, a schedule or an optimiser, far from where it was typed.
 REFUSED = {

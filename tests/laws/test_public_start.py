@@ -22,7 +22,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.dataset_tasks import linear_task, module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.per_example.linear import LogisticGradients
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 
 DIM, KEY = 4, Key.simulation(3)
 

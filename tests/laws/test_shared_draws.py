@@ -24,8 +24,8 @@ from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.runs.prepared import start_run
 from fedpriv.studies.runner import composed
-from tests import combinations
-from tests.running.loop.tag_runs import stopping
+from tests.harness import combinations
+from tests.harness.tag_runs import stopping
 from tests.tasks.people import USERS, experiment, person, task
 
 NOISY = {"noise_multiplier": 50.0, "local_learning_rate": 1e-6}

@@ -33,10 +33,10 @@ from fedpriv.runs.door import RunDoor
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.module_task import PersonalLayers
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
+from tests.harness.tiny_bert import write_tiny_bert
 from tests.oracles.problems import CLASSES, FEATURES, USERS, examples
 from tests.oracles.product import Round, Users, floats_of, recorded
-from tests.tiny_bert import write_tiny_bert
 
 # -- combinations of options ------------------------------------------------------------------
 

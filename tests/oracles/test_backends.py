@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 from tests.oracles import sums
 
 NODES = {

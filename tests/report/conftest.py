@@ -17,7 +17,7 @@ from fedpriv.hashes import file_sha256
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.statement.stated import round_values
-from tests.resealed import reseal
+from tests.harness.resealed import reseal
 
 WORDS = ("startup", "equity", "visa", "<URL>", "founder")
 TAGS = ("legal", "funding", "hiring")

@@ -10,8 +10,8 @@ import pytest
 from fedpriv.report.comparison.groups import find_groups
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import read_run
+from tests.harness.resealed import reseal
 from tests.report.conftest import write_run
-from tests.resealed import reseal
 
 OTHERS = ["0.21", [1], {"a": 1}, True]
 

@@ -21,7 +21,7 @@ from fedpriv.report.page import write_report
 from fedpriv.report.run_record import read_run
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from tests.resealed import reseal
+from tests.harness.resealed import reseal
 
 USERS = 300
 

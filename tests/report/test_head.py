@@ -17,8 +17,8 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.report.head import failures_figure, provenance_of, rounds_figure
 from fedpriv.report.page import references_of, render
 from fedpriv.report.run_record import read_run
+from tests.harness.resealed import reseal
 from tests.report.conftest import edit_rows
-from tests.resealed import reseal
 
 
 def _head(folder, *others) -> str:

@@ -15,7 +15,7 @@ import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import render
 from fedpriv.report.run_record import epsilon_spent, read_run
-from tests.command_line import fedpriv
+from tests.harness.command_line import fedpriv
 from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 

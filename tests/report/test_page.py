@@ -15,8 +15,8 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report import theme
 from fedpriv.report.page import render, write_report
 from fedpriv.report.run_record import read_run, spent
+from tests.harness.resealed import reseal
 from tests.report.conftest import write_run
-from tests.resealed import reseal
 
 
 @pytest.fixture(scope="module")

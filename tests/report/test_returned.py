@@ -15,8 +15,8 @@ from fedpriv.report.export import model_card
 from fedpriv.report.head import key_figures
 from fedpriv.report.page import measured_lines, render
 from fedpriv.report.run_record import read_run
+from tests.harness.resealed import reseal
 from tests.report.conftest import write_run
-from tests.resealed import reseal
 
 OPTIONS = {"task.select": "public"}
 

@@ -29,7 +29,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.local.module import ArrayExamples
 from tests.backends.flower import stub_grid as stub
-from tests.running.loop.tag_runs import start
+from tests.harness.tag_runs import start
 
 SECRET = 4711
 

@@ -14,8 +14,8 @@ from fedpriv.cli import main
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run
-from tests.resealed import reseal
-from tests.running.loop.tag_runs import start, stopping
+from tests.harness.resealed import reseal
+from tests.harness.tag_runs import start, stopping
 
 TRAP = """from pathlib import Path
 Path({marker!r}).touch()

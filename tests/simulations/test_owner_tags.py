@@ -11,8 +11,8 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.runs.prepared import start_run
 from simulations.threads.methods import METHODS, OWNED
+from tests.harness.resumed import resume_run
 from tests.laws.test_raw_deletion import LITTLE, community, imported
-from tests.resumed import resume_run
 
 NAME = "simulations.threads.owner_tags:dp_sgd_tags"
 

@@ -15,7 +15,7 @@ from fedpriv.experiments import settings
 from fedpriv.experiments.build import build
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.studies.study import Resolver, Study
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 from tests.studies.small import small, study, task
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fedpriv.studies.page import write_page
-from tests.browser import CHROMIUM, browser
+from tests.harness.browser import CHROMIUM, browser
 from tests.studies.conftest import write_study
 
 pytestmark = [

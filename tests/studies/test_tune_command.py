@@ -8,7 +8,7 @@ import pytest
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.privacy.statement.verify import verify_run
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 BASE = (
     *("tune", "dp-fedavg-tags", "--rounds", "2", "--cohort", "6", "--noise-multiplier", "1"),

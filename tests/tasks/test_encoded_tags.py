@@ -35,7 +35,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.by_example import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.schedule import Schedule
-from tests.tiny_bert import write_tiny_bert
+from tests.harness.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)

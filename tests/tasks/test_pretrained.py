@@ -31,10 +31,10 @@ from fedpriv.tasks.pretrained import PretrainedCausal, PretrainedClassifier
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
-from tests.running.loop.tag_runs import ledger_state
+from tests.harness.tag_runs import ledger_state
+from tests.harness.tiny_bert import WORDS, write_tiny_bert
+from tests.harness.tiny_gpt2 import write_tiny_gpt2
 from tests.tasks.people import experiment
-from tests.tiny_bert import WORDS, write_tiny_bert
-from tests.tiny_gpt2 import write_tiny_gpt2
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)

@@ -17,7 +17,7 @@ from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 
 NUM_USERS = 12
 

@@ -31,7 +31,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.secret_state import SecretState
 from fedpriv.training.algorithm import Query
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 
 sys.path.append(str(Path(__file__).parent))
 toys = importlib.import_module("toys")

@@ -25,7 +25,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.sums import PartialSum
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 
 sys.path.append(str(Path(__file__).parent))
 toys = importlib.import_module("toys")

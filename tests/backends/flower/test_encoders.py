@@ -25,9 +25,9 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.backends import serial
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
+from tests.harness.tiny_bert import write_tiny_bert
 from tests.running.selected import topical
-from tests.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)

@@ -21,7 +21,7 @@ from fedpriv.experiments.load import find_experiments
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.runs.backends import serial
 from fedpriv.runs.prepared import start_run
-from tests.tiny_bert import write_tiny_bert
+from tests.harness.tiny_bert import write_tiny_bert
 
 EXPERIMENTS = {
     name: make

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.command_line import fedpriv, refusal
+from tests.harness.command_line import fedpriv, refusal
 
 BASE = ("--users", "400", "--cohort", "20", "--rounds", "100", "--delta", "0.0025")
 ONE = ("account", *BASE, "--noise-multiplier", "1")

@@ -7,7 +7,7 @@ import pytest
 from fedpriv.api.stream_account import account_stream
 from fedpriv.mechanisms.correlated.optimise import optimised_bands
 from fedpriv.mechanisms.privatizer import Participation
-from tests.command_line import fedpriv
+from tests.harness.command_line import fedpriv
 
 TREE = ("--noise", "tree", "--steps-per-tree", 20, "--trees", 50, "--delta", 0.0025)
 BANDS = ("--noise", "banded", "--rounds", 40, "--min-separation", 10, "--delta", 1e-3)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.command_line import fedpriv
+from tests.harness.command_line import fedpriv
 
 
 def test_a_rho_has_two_epsilons():

@@ -10,7 +10,7 @@ import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
 from tests.cli.typed import SMALL, main, run
-from tests.resealed import reseal
+from tests.harness.resealed import reseal
 
 #: Clear the screen; a colour by one byte; a title and a bell; text turned around.
 SIGNS = "\x1b[2J\x9b31m\x1b]0;mine\x07\u202edesrever\u2066\x08"

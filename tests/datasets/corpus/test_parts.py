@@ -14,9 +14,9 @@ from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
-from tests.command_line import CliRunner
 from tests.datasets.corpus import threaded
 from tests.datasets.corpus.sentences import write
+from tests.harness.command_line import CliRunner
 
 COLUMNS = ("indptr", "indices", "counts", "num_tokens", "labels", "tag_indptr", "tag_indices")
 

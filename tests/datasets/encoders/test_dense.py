@@ -24,8 +24,8 @@ from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.tasks.pretrained import PretrainedClassifier
-from tests.command_line import fedpriv
-from tests.tiny_bert import write_tiny_bert
+from tests.harness.command_line import fedpriv
+from tests.harness.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)

@@ -25,7 +25,7 @@ from fedpriv.datasets.encoders import (
     find_encoder,
     read_config,
 )
-from tests.tiny_bert import write_tiny_bert
+from tests.harness.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)

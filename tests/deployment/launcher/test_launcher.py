@@ -22,7 +22,7 @@ from fedpriv.deploy import flower_private, warm
 from fedpriv.deploy.commands import BUNDLES_VARIABLE, pinned_bundles
 from fedpriv.deploy.launcher import SHORTEST, ClientGoneError, Clients, Pauses
 from fedpriv.deploy.processes import adopt_orphans, children, end_orphans, fork
-from tests.command_line import CliRunner, refusal
+from tests.harness.command_line import CliRunner, refusal
 
 
 def said(child):

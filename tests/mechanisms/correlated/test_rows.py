@@ -16,7 +16,7 @@ from fedpriv.mechanisms.gaussian import Gaussian, gaussian
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.mechanisms.rounded_gaussian import rounded_gaussian
 from fedpriv.rng import Key
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 from tests.mechanisms.correlated.strategies import ROWS, STRATEGIES, TOEPLITZ, TREES, matrix
 
 EVERY = pytest.mark.parametrize("name", STRATEGIES)

@@ -19,8 +19,8 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.statement.coverage import FLOATS, coverage_of
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from tests.command_line import CliRunner
 from tests.datasets.corpus.sentences import write_counted
+from tests.harness.command_line import CliRunner
 from tests.tasks.sixty import sixty
 
 MARK = "does NOT cover"

@@ -10,8 +10,8 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
-from tests.resealed import reseal
-from tests.running.loop.tag_runs import OPTIONS
+from tests.harness.resealed import reseal
+from tests.harness.tag_runs import OPTIONS
 
 TRUE, CLAIMED = 0.72, 5.0
 

@@ -10,8 +10,8 @@ from fedpriv.cli import main
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.run_record import read_run
 from fedpriv.runs.status import run_status
-from tests.resealed import edit_document, reseal
-from tests.running.loop.tag_runs import start
+from tests.harness.resealed import edit_document, reseal
+from tests.harness.tag_runs import start
 
 PRIVATE = {"source": "private", "description": "word counts"}
 SAID = "does NOT cover: side information taken from rostered users"

@@ -15,7 +15,7 @@ from fedpriv.report.comparison.groups import read_groups
 from fedpriv.report.comparison.page import check_outputs, render, write_file
 from fedpriv.report.comparison.plots import as_svg
 from fedpriv.report.comparison.tables import as_csv, as_latex, as_rows, escaped
-from tests.resealed import reseal
+from tests.harness.resealed import reseal
 
 MSE = Measure(name="squared", label="squared error", form="number", higher_is_better=False)
 

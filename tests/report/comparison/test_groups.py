@@ -21,7 +21,7 @@ from fedpriv.report.comparison.groups import (
 from fedpriv.report.comparison.page import render
 from fedpriv.report.comparison.plots import epsilon_svg, points_of
 from fedpriv.report.comparison.tables import as_rows
-from tests.resealed import reseal
+from tests.harness.resealed import reseal
 
 
 def _labels(*folders) -> list[tuple[str, int]]:

@@ -17,7 +17,7 @@ from fedpriv.report.comparison.page import render, render_with_files, write_file
 from fedpriv.report.comparison.plots import as_svg
 from fedpriv.report.comparison.tables import as_latex, as_rows, escaped
 from fedpriv.report.run_record import read_run
-from tests.resealed import reseal
+from tests.harness.resealed import reseal
 
 ROSTERED = Column(measure=ACCURACY, diagnosed=True)
 

@@ -17,9 +17,9 @@ from fedpriv.experiments import AdaptableClip, FederatedExperiment, GaussianNois
 from fedpriv.experiments.build import build
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.report.export import export_run, load_model
-from tests.command_line import fedpriv, refusal
+from tests.harness.command_line import fedpriv, refusal
+from tests.harness.tiny_bert import write_tiny_bert
 from tests.running.selected import topical
-from tests.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)

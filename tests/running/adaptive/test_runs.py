@@ -20,7 +20,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
 
 

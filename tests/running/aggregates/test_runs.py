@@ -23,9 +23,9 @@ from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.evaluate import best_on_public, measure_models
-from tests.command_line import CliRunner
-from tests.resumed import resume_run
-from tests.running.loop.tag_runs import start
+from tests.harness.command_line import CliRunner
+from tests.harness.resumed import resume_run
+from tests.harness.tag_runs import start
 
 ROUNDS = 6
 KINDS = {

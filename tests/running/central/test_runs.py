@@ -22,8 +22,8 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.runs.prepared import start_run
 from fedpriv.training.per_example.linear import LogisticGradients
-from tests.command_line import CliRunner
-from tests.resumed import resume_run
+from tests.harness.command_line import CliRunner
+from tests.harness.resumed import resume_run
 from tests.tasks.sixty import features_and_labels, sixty
 
 NAME = "synthetic_central:synthetic_experiment"

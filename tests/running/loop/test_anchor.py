@@ -14,7 +14,7 @@ from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run, start_run
-from tests.running.loop.tag_runs import OPTIONS, charged, ledger_state, stopping
+from tests.harness.tag_runs import OPTIONS, charged, ledger_state, stopping
 
 
 @pytest.fixture

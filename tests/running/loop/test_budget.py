@@ -8,7 +8,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.prepared import resume_run
-from tests.running.loop.tag_runs import NOISE, charged, ledger_state, pairs, start, stopping
+from tests.harness.tag_runs import NOISE, charged, ledger_state, pairs, start, stopping
 
 
 class TestBudget:

@@ -10,8 +10,8 @@ from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.runs.prepared import resume_run
-from tests.resealed import reseal
-from tests.running.loop.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping
+from tests.harness.resealed import reseal
+from tests.harness.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping
 
 SHAPE = Shape(
     num_users=20, num_sentences=400, public_users=8, num_words=200, num_tags=10, num_topics=4

@@ -13,7 +13,7 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from tests.running.loop.tag_runs import RELEASED, start
+from tests.harness.tag_runs import RELEASED, start
 
 DIAGNOSTIC = {
     "round_num",

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from fedpriv import json_lines
-from tests.running.loop.tag_runs import ROOT, charged, pairs
+from tests.harness.tag_runs import ROOT, charged, pairs
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.rng import Key
 from fedpriv.runs.noise_root import noise_root
-from tests.running.loop.tag_runs import OPTIONS, ROOT, charged, ledger_state, pairs
+from tests.harness.tag_runs import OPTIONS, ROOT, charged, ledger_state, pairs
 
 # Kills. One helper process imports everything once and forks a real process for each run, so that
 # a kill costs milliseconds and not an import of torch. The forked process kills itself with
@@ -33,7 +33,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 from fedpriv.privacy.sampling import PoissonSampler
 
 noise = importlib.import_module("fedpriv.mechanisms.gaussian")

@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.runs.loop import rounds
-from tests.running.loop.tag_runs import start
+from tests.harness.tag_runs import start
 
 RAISING = {"u00", "u10", "u20"}
 

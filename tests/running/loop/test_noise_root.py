@@ -25,7 +25,7 @@ from fedpriv.runs.noise_root import (
     training_digest,
     unkept_noise_root,
 )
-from tests.running.loop.tag_runs import ledger_state, start, stopping
+from tests.harness.tag_runs import ledger_state, start, stopping
 from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 PLAIN = {"server": "sgd", "aggregate": "none", "rounds": 1, "noise-multiplier": 50.0}

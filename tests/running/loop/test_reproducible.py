@@ -15,8 +15,8 @@ from fedpriv.rng import Key
 from fedpriv.runs import loop
 from fedpriv.runs.loop import accounted_rounds, rounds
 from fedpriv.runs.noise_root import noise_root
+from tests.harness.tag_runs import ledger_state, start
 from tests.privacy.plans.clipped import clipped
-from tests.running.loop.tag_runs import ledger_state, start
 
 
 def tensors(folder, round_num):

@@ -9,7 +9,7 @@ import fedpriv as fp
 from fedpriv.cli import main
 from fedpriv.privacy.ledger.chain import decode
 from fedpriv.runs.prepared import resume_run
-from tests.running.loop.tag_runs import start, stopping
+from tests.harness.tag_runs import start, stopping
 
 TRAP = "from pathlib import Path\nPath({marker!r}).touch()\nraise SystemExit('imported')\n"
 

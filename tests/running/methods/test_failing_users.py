@@ -16,7 +16,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
 from fedpriv.training.permutation_sgd import Passes, StepSchedule, logistic_constants
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 from tests.running.methods.test_runs import BOLT_ON, model, play, started
 from tests.training.permutation.test_starts import Raw as Fifty
 

@@ -21,7 +21,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.training.algorithm import Algorithm, is_exact
 from fedpriv.training.dp_agd import AdaptiveDescent
 from fedpriv.training.per_example.linear import LogisticGradients
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 from tests.running.methods.test_runs import AGD, CENTRAL, of_examples, play, started
 
 BARE = {

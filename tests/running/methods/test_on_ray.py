@@ -11,7 +11,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.backends import on_ray
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 from tests.running.methods.test_runs import OPTIONS, Killed, model, play, started
 
 pytestmark = pytest.mark.ray

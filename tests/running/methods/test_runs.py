@@ -26,7 +26,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
     linear_metrics,
 )
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 
 AGD = {
     "target-epsilon": 8.0,

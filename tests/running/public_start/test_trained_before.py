@@ -17,7 +17,7 @@ from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import export_run
 from fedpriv.runs.prepared import start_run
-from tests.running.loop.tag_runs import OPTIONS
+from tests.harness.tag_runs import OPTIONS
 
 UNKNOWN = "a start from a file, whose training data are unknown"
 SMALL = OPTIONS | {"rounds": 2, "aggregate": "none"}

@@ -15,7 +15,7 @@ from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
 from fedpriv.experiments.load import load_experiment
 from simulations.defaults import evaluation, resampled
-from tests.tiny_bert import write_tiny_bert
+from tests.harness.tiny_bert import write_tiny_bert
 
 PUBLIC, ROSTERED = [f"p{i:02d}" for i in range(40)], [f"u{i:02d}" for i in range(5)]
 COPIES = 90

@@ -16,7 +16,7 @@ from fedpriv import cli
 from simulations.reproduction import command, runs
 from simulations.reproduction.items import Cell, Row, Study
 from simulations.reproduction.runs import read
-from tests.command_line import CliRunner
+from tests.harness.command_line import CliRunner
 
 
 class TestCommand:

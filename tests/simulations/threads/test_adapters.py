@@ -21,7 +21,7 @@ if find_spec("transformers") is None:
 
 from fedpriv.datasets.encoders import Encoder, add_encoder
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings
-from tests.tiny_bert import write_tiny_bert
+from tests.harness.tiny_bert import write_tiny_bert
 
 
 @pytest.fixture

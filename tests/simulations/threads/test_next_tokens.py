@@ -19,7 +19,7 @@ from simulations.threads.next_tokens import adapter_tokens, describe_users
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
 
-from tests.tiny_gpt2 import write_tiny_gpt2
+from tests.harness.tiny_gpt2 import write_tiny_gpt2
 
 
 @pytest.fixture

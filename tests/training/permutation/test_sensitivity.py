@@ -27,7 +27,7 @@ from fedpriv.training.permutation_sgd import (
     one_vs_all_constants,
     softmax_constants,
 )
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 
 KEY = Key.simulation(5)
 QUARTER = Constants(name="toy", lipschitz=1.0, smoothness=0.25)

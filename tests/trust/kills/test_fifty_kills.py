@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
-from tests.running.loop.tag_runs import start
+from tests.harness.tag_runs import start
 from tests.trust.kills.__main__ import (
     COMMANDS,
     PARTS,

@@ -9,8 +9,8 @@ from fedpriv.cli import data as commands
 from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
-from tests.command_line import CliRunner
 from tests.datasets.corpus.threaded import threads_of
+from tests.harness.command_line import CliRunner
 
 AS_PUBLISHED = Split(kind="as-published")
 

@@ -8,8 +8,8 @@ import pytest
 from fedpriv.cli import app
 from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from tests.command_line import CliRunner
 from tests.golden.tff_tags import tag_prediction_arrays
+from tests.harness.command_line import CliRunner
 
 
 def word_shares(examples) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 from tests.running.central.resume.synthetic import (
     NAME,
     STEPS,

@@ -10,7 +10,7 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.options import entries
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
-from tests.resumed import resume_run
+from tests.harness.resumed import resume_run
 from tests.running.central.resume.synthetic import (
     KEPT_EVERY,
     KILLS,

@@ -17,7 +17,7 @@ from fedpriv.training.local.batched import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import VectorisedTrainer, _IndicesWithin
 from fedpriv.training.work import as_work
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 from tests.training.local.vectorised.users import (
     CLASSES,
     KEY,

@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip, Unbounded
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 from tests.training.per_example.module.models import (
     EVERYBODY,
     KEY,

@@ -10,7 +10,7 @@ from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Unbounded
 from fedpriv.training.local.module import load_params
 from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
-from tests.combinations import each_once
+from tests.harness.combinations import each_once
 from tests.training.per_example.module.models import (
     CLASSES,
     EVERYBODY,

@@ -8,7 +8,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.runs.prepared import start_run
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 NOISE = importlib.import_module("fedpriv.mechanisms.gaussian")
 OPTIONS = {
     "rounds": 6,

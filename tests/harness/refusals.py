@@ -1,0 +1,25 @@
+"""What a refusal is tested by: its type, and the values and options that it names."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@contextlib.contextmanager
+def refuses(error: type[BaseException], *names: Any) -> Iterator[pytest.ExceptionInfo[Any]]:
+    """Assert that a block raises an error whose message has each name as a whole word.
+
+    Args:
+        error: Its type.
+        names: Values, options or files that whoever reads it needs to know, and no sentence.
+    """
+    with pytest.raises(error) as caught:
+        yield caught
+    said = str(caught.value)
+    for name in map(str, names):
+        assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said), f"{name!r} is not in {said!r}"
