@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpriv.kernels.dense_softmax import distinct, residuals, train
+from fedpriv.kernels.dense_softmax import distinct, train
 
 NONE = np.empty(0, np.float32)
 
@@ -49,21 +49,12 @@ def test_steps_are_those_of_products(number, width):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"place": np.array([0, 1, 2, 0])}, "outside the rows"),
-        ({"place": np.array([0, -1, 1, 0])}, "outside the rows"),
-        ({"labels": np.array([0, 3, 1, 0])}, "outside the classes"),
-        ({"place": np.array([0, 1, 1])}, "differ in length"),
-        ({"kernel": np.zeros((6, 3), np.float32)}, "differ in length"),
-        ({"multiplier": np.ones(3, np.float32)}, "multiplier"),
-        ({"order": np.array([0, 1, 2, 4])}, "outside the user"),
-        ({"starts": np.array([0, 2, 5])}, "outside their order"),
-        ({"starts": np.array([0, 2, 2])}, "no examples"),
-    ],
+    "changes",
+    [{"kernel": np.zeros((6, 3), np.float32)}, {"starts": np.array([0, 2, 2])}],
+    ids=["a row too many", "a step without examples"],
 )
-def test_what_lies_outside_the_arrays_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
+def test_other_arrays_are_refused(changes):
+    with pytest.raises(ValueError):
         trained(2, 5, 3, 4, **changes)
 
 
@@ -89,9 +80,3 @@ def test_distinct_is_numpys_in_another_order(spread, step):
     _, found = np.unique(ids, return_index=True)
     np.testing.assert_array_equal(first, np.sort(found))
     np.testing.assert_array_equal(ids[first][place], ids)
-
-
-@pytest.mark.parametrize("labels", [[0, 3], [-1, 0], [0]])
-def test_residuals_of_other_labels_are_refused(labels):
-    with pytest.raises(ValueError, match="label"):
-        residuals(np.zeros((2, 3), np.float32), np.array(labels), 1.0)

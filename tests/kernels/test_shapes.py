@@ -119,6 +119,9 @@ SMALLER = {
     "tag_scores.measure-chosen-0", "sparse_rows.logits-chosen-0",
     "word_features.word_features-indptr-0",
 }  # fmt: skip
+AMPLE = {"indptr", "indices", "counts", "order", "starts", "chosen", "kernel", "x", "logits",
+         "offset", "ring", "total", "tag_indices", "multiplier"}  # fmt: skip
+"""Arrays of which a kernel may read a part."""
 
 
 def name_of(kernel):
@@ -168,6 +171,15 @@ def test_a_shorter_array_is_refused(case):
         np.testing.assert_array_equal(array, CALLS[kernel][other])
 
 
+@pytest.mark.parametrize("kernel", CALLS, ids=name_of)
+def test_a_longer_array_is_refused(kernel):
+    for name, array in arrays_of(CALLS[kernel]).items():
+        if name not in AMPLE:
+            with pytest.raises(ValueError):
+                longer = np.append(array, array[-1:], axis=0)
+                kernel(*{**copied(CALLS[kernel]), name: longer}.values())
+
+
 @pytest.mark.parametrize("shape", [(0, 2), (0, 4), (5, 0)])
 @pytest.mark.parametrize(
     "kernel", [kernel for kernel, call in CALLS.items() if np.ndim(call.get("multiplier", 0)) == 2],
@@ -179,21 +191,23 @@ def test_a_multiplier_without_numbers_is_none_at_all_or_refused(kernel, shape):
     kernel(*{**copied(CALLS[kernel]), "multiplier": some(F32, 0, 0)}.values())
 
 
-INDICES = {"rows", "indices", "chosen", "order", "place", "labels", "tag_indices", "starts"}
+#: The first number beyond what each array points into.
+BEYOND = {"rows": 3, "indices": 5, "chosen": 3, "order": 3, "place": 2, "labels": 4, "starts": 4,
+          "tag_indices": 4, "tag_indptr": 4, "indptr": 7}  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [-1, 7])
+@pytest.mark.parametrize("at", [0, 1, -1])
 @pytest.mark.parametrize(
     ("kernel", "name"),
     [
         pytest.param(kernel, name, id=f"{name_of(kernel)}-{name}")
         for kernel, call in CALLS.items()
-        for name in call
-        if name in INDICES
+        for name in call.keys() & BEYOND.keys()
     ],
 )
-def test_a_number_outside_is_refused(kernel, name, value):
-    call = copied(CALLS[kernel])
-    call[name][-1] = value
-    with pytest.raises(ValueError):
-        kernel(*call.values())
+def test_a_number_outside_is_refused(kernel, name, at):
+    for value in (-1, BEYOND[name], 2**31 - 1, -(2**31)):
+        call = copied(CALLS[kernel])
+        call[name][at] = value
+        with pytest.raises(ValueError):
+            kernel(*call.values())

@@ -100,24 +100,3 @@ def test_examples_are_in_the_order_asked_for():
     for one_way, other in zip(plain, turned, strict=True):
         np.testing.assert_array_equal(one_way[order], other)
     assert len(np.unique(plain[2])) > 10
-
-
-@pytest.mark.parametrize(
-    ("changed", "value"), [(1, WORDS), (1, -1), (3, CLASSES), (3, -1), (5, CLASSES), (5, -1)]
-)
-def test_what_lies_outside_is_refused(changed, value):
-    columns, (kernel, bias) = list(examples(5, 6)), model(7)
-    columns[changed] = columns[changed].copy()
-    columns[changed][0] = value
-    with pytest.raises(ValueError, match="outside"):
-        measure(*columns, np.arange(5), True, kernel, bias)
-    # What lies beyond the end of the columns looks like an example.
-    longer = [np.append(column, column[-1]) for column in examples(5, 6)]
-    for column in (0, 3, 4):
-        longer[column] = longer[column][:-1]
-    longer[1], longer[2], longer[5] = examples(5, 6)[1], examples(5, 6)[2], examples(5, 6)[5]
-    for beyond in (5, -1):
-        with pytest.raises(ValueError, match="outside"):
-            measure(*longer, np.array([beyond]), True, kernel, bias)
-    with pytest.raises(ValueError, match="belong together"):
-        measure(*examples(5, 6), np.arange(5), True, kernel, bias[:-1].copy())

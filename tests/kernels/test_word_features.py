@@ -95,16 +95,3 @@ def test_any_examples_are_as_defined(seed, number, num_pairs, most_paired, weigh
     for example, one in zip(examples, found, strict=True):
         assert one == pytest.approx(plainly(made, [*example], [*example.values()]), rel=1e-5)
         assert asked(made, example) == [one]  # whoever stands beside it
-
-
-@pytest.mark.parametrize("words", [[6], [-1], [0, 7]])
-def test_a_word_outside_is_refused(words):
-    made = WordFeatures(num_words=6, weights=WEIGHTS, num_pairs=3)
-    with pytest.raises(ValueError, match="outside the vocabulary"):
-        made.made(np.array([0, len(words)]), np.array(words), np.ones(len(words)))
-
-
-@pytest.mark.parametrize("indptr", [[0, 3], [-1, 1], [1, 0]])
-def test_an_example_outside_is_refused(indptr):
-    with pytest.raises(ValueError, match="example lies outside"):
-        WordFeatures(num_words=6).made(np.array(indptr), np.array([0, 1]), np.ones(2))
