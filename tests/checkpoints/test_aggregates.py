@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
+from tests.harness.refusals import refuses
 
 
 def _scalar(value: float) -> dict[str, np.ndarray]:
@@ -21,15 +22,17 @@ def _run(aggregate, values) -> list[float]:
     return out
 
 
-def test_constant_decay() -> None:
-    expected = [0, 0.1, 0.29, 0.561, 0.9049, 1.31441]
-    assert _run(ema(0.9), range(6)) == pytest.approx(expected, rel=1e-6)
-
-
-def test_warmup() -> None:
-    # The step from a to b by a share 1 - m, with m_t = (1 + t) / (10 + t) below the decay.
-    expected = [0, 0.818182, 1.704545, 2.601399, 3.5005, 4.4002]
-    assert _run(ema(0.9999, warmup=True), range(6)) == pytest.approx(expected, rel=1e-6)
+@pytest.mark.parametrize(
+    ("aggregate", "expected"),
+    [
+        (ema(0.9), [0, 0.1, 0.29, 0.561, 0.9049, 1.31441]),
+        # The step from a to b by a share 1 - m, with m_t = (1 + t) / (10 + t) below the decay.
+        (ema(0.9999, warmup=True), [0, 0.818182, 1.704545, 2.601399, 3.5005, 4.4002]),
+    ],
+    ids=["constant", "warmup"],
+)
+def test_averages_by_hand(aggregate, expected) -> None:
+    assert _run(aggregate, range(6)) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("decay", "meets"), [(0.99, 890), (0.9999, 89_990)])
@@ -92,15 +95,15 @@ def test_nothing_that_was_given_or_returned_changes(aggregate) -> None:
 @every_aggregate
 def test_another_models_params_are_refused(aggregate) -> None:
     state = aggregate.init(_scalar(0.0))
-    with pytest.raises(ValueError, match="'other'"):
+    with refuses(ValueError, "'w'", "'other'"):
         aggregate.next({"other": np.zeros(1, np.float32)}, state)
-    with pytest.raises(ValueError, match=r"\[1\], was given \[2\]"):
+    with refuses(ValueError, "'w'", "[1]", "[2]"):
         aggregate.next({"w": np.zeros(2, np.float32)}, state)
 
 
 @pytest.mark.parametrize("decay", [1.0, 1.5, -0.1, float("nan"), float("inf")])
 def test_a_decay_that_is_none_is_refused(decay: float) -> None:
-    with pytest.raises(ValueError, match=r"ema decay.* must be at least 0 and below 1"):
+    with refuses(ValueError, "ema decay", decay):
         ema(decay)
 
 
@@ -175,25 +178,22 @@ def test_a_function_cannot_write_into_the_past() -> None:
         return past[-1]
 
     aggregate = of_last(2, greedy)
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(ValueError):
         aggregate.next(_scalar(1.0), aggregate.init(_scalar(0.0)))
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda past: {"v": past[-1]["w"]}, r"returned tensors \['v'\]; return those of"),
-        (lambda past: {"w": np.zeros(3)}, r"returned 'w' as \[3\]; its checkpoints have \[1\]"),
-    ],
+    ("returned", "names"),
+    [({"v": np.zeros(1)}, ("['v']", "['w']")), ({"w": np.zeros(3)}, ("'w'", "[3]", "[1]"))],
 )
-def test_a_function_that_returns_another_model_is_refused(function, message) -> None:
-    aggregate = of_last(2, function)
-    with pytest.raises(ValueError, match=message):
+def test_a_function_that_returns_another_model_is_refused(returned, names) -> None:
+    aggregate = of_last(2, lambda past: returned)
+    with refuses(ValueError, *names):
         aggregate.next(_scalar(1.0), aggregate.init(_scalar(0.0)))
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.0, True, None])
 @pytest.mark.parametrize("make", [upa, keeping])
 def test_a_number_of_checkpoints_that_is_none_is_refused(make, k) -> None:
-    with pytest.raises(ValueError, match=r"last .* checkpoints; give a whole number from 1"):
+    with refuses(ValueError, k):
         make(k)

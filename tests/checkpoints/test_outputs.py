@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.aggregates import answers, mean_probabilities, packed, unpacked, votes
+from tests.harness.refusals import refuses
 
 
 def models(*rows: list[float]) -> list[np.ndarray]:
@@ -22,13 +23,6 @@ def test_a_tied_vote_goes_to_the_lowest_class() -> None:
     assert votes(swapped).tolist() == [[0, 1, 1]] and answers("omv", swapped).tolist() == [1]
 
 
-def test_one_model_gives_its_own_answers() -> None:
-    rng = np.random.default_rng(1)
-    own = rng.dirichlet(np.ones(6), size=50)
-    for rule in ("opa", "omv"):
-        assert np.array_equal(answers(rule, [own]), own.argmax(axis=1))
-
-
 def test_models_are_packed_and_unpacked() -> None:
     trees = [{"kernel": np.full((2, 3), i, np.float32), "a.b": np.ones(i + 1)} for i in range(12)]
     rule, found = unpacked(packed("omv", trees)) or ("", [])
@@ -38,15 +32,15 @@ def test_models_are_packed_and_unpacked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "names"),
     [
-        (lambda: answers("mean", models([1.0])), "rule 'mean' is not known; use one of opa, omv"),
-        (lambda: answers("opa", []), "give at least one model's"),
-        (lambda: votes([np.zeros((2, 3)), np.zeros((3, 3))]), "give at least one model's, all"),
-        (lambda: mean_probabilities([np.zeros(3)]), "give at least one model's, all"),
-        (lambda: packed("opa", []), "0 models under rule 'opa'"),
+        (lambda: answers("mean", models([1.0])), ("'mean'", "opa", "omv")),
+        (lambda: answers("opa", []), ("[]",)),
+        (lambda: votes([np.zeros((2, 3)), np.zeros((3, 3))]), ("[[2, 3], [3, 3]]",)),
+        (lambda: mean_probabilities([np.zeros(3)]), ("[[3]]",)),
+        (lambda: packed("opa", []), (0, "'opa'")),
     ],
 )
-def test_what_cannot_be_aggregated_is_refused(call, message) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_aggregated_is_refused(call, names) -> None:
+    with refuses(ValueError, *names):
         call()

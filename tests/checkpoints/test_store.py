@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedpriv.checkpoints import tensor_files
 from fedpriv.checkpoints.store import CheckpointStore, keep_last_from, load_state, save_state
+from tests.harness.refusals import refuses
 
 PARAMS = {
     "kernel": np.arange(12, dtype=np.float32).reshape(4, 3),
@@ -43,14 +44,9 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 1)])
 def test_every_dtype_and_shape_reads_back_with_the_library(tmp_path, dtype, shape) -> None:
     tensor = np.ones(shape, dtype)
-    tensors = {"b": tensor, "a": np.float32([1, 2, 3]), "c": np.asfortranarray(np.ones((2, 3)))}
+    tensors = {"b": tensor, "a": np.float32([1, 2, 3]), "c": np.arange(12.0).reshape(4, 3).T[::2]}
     tensor_files.write_tensors(tmp_path / "x.safetensors", tensors)
     assert _same(load_file(tmp_path / "x.safetensors"), tensors)
-
-
-def test_a_view_is_written_as_it_looks(tmp_path: Path) -> None:
-    tensor_files.write_tensors(tmp_path / "x", {"w": PARAMS["kernel"].T[::2]})
-    assert np.array_equal(load_file(tmp_path / "x")["w"], PARAMS["kernel"].T[::2])
 
 
 def test_bytes_depend_on_content_alone(tmp_path: Path) -> None:
@@ -64,19 +60,20 @@ def test_bytes_depend_on_content_alone(tmp_path: Path) -> None:
     assert left.digest(1) != right.digest(1)
 
 
-def test_the_last_three_and_every_fifth_are_kept(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep_last=3, keep_every=5)
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"keep_last": 3, "keep_every": 5}, (0, 5, 10, 11, 12)),
+        ({"keep_last": None}, tuple(range(13))),
+    ],
+    ids=["some", "all"],
+)
+def test_the_last_ones_and_every_so_many_are_kept(tmp_path, options, kept) -> None:
+    store = CheckpointStore(tmp_path, **options)
     for round_num in range(13):
         store.save(round_num, {"w": np.zeros(1, np.float32)})
-    assert store.rounds() == (0, 5, 10, 11, 12)
+    assert store.rounds() == kept
     assert store.latest() == 12
-
-
-def test_all_can_be_kept(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep_last=None)
-    for round_num in range(1, 15):
-        store.save(round_num, {"w": np.zeros(1, np.float32)})
-    assert store.rounds() == tuple(range(1, 15))
 
 
 def test_leftovers_of_a_kill_are_not_checkpoints_and_go(tmp_path: Path) -> None:
@@ -128,7 +125,10 @@ def test_a_checkpoint_is_forced_to_disk_before_it_has_its_name(tmp_path, monkeyp
     assert calls == ["fsync", "replace", "fsync"]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "pickle", "huge header"])
+FLOAT8 = b'{"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'  # NumPy has none
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "pickle", "huge header", "float8"])
 def test_what_is_not_safetensors_is_refused(tmp_path: Path, damage: str) -> None:
     store = CheckpointStore(tmp_path)
     path = store.save(1, PARAMS)
@@ -139,37 +139,30 @@ def test_what_is_not_safetensors_is_refused(tmp_path: Path, damage: str) -> None
             "empty": b"",
             "pickle": pickle.dumps(PARAMS),
             "huge header": b"\xff" * 8 + whole[8:],
+            "float8": len(FLOAT8).to_bytes(8, "little") + FLOAT8 + b"\0",
         }[damage]
     )
-    with pytest.raises(ValueError, match="not a complete safetensors file"):
+    with refuses(ValueError, "round-000001.safetensors"):
         store.load(1)
 
 
-def test_bfloat16_is_refused_by_name(tmp_path: Path) -> None:
-    header = b'{"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'
-    path = tmp_path / "round-000001.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
-    with pytest.raises(ValueError, match=r"round-000001\.safetensors"):
-        CheckpointStore(tmp_path).load(1)
-
-
 @pytest.mark.parametrize(
-    ("template", "message"),
+    ("template", "names"),
     [
-        ({"kernel": PARAMS["kernel"]}, r"unexpected \['bias'\]"),
-        (PARAMS | {"extra": PARAMS["bias"]}, r"missing tensors \['extra'\]"),
-        (PARAMS | {"bias": np.zeros(4, np.float32)}, r"'bias' is float32\[3\], expected"),
-        (PARAMS | {"bias": np.zeros((3, 1), np.float32)}, r"expected float32\[3, 1\]"),
-        (PARAMS | {"bias": np.zeros(3)}, r"expected float64\[3\]"),
+        ({"kernel": PARAMS["kernel"]}, ["['bias']"]),
+        (PARAMS | {"extra": PARAMS["bias"]}, ["['extra']"]),
+        (PARAMS | {"bias": np.zeros(4, np.float32)}, ["'bias'", "float32[3]", "float32[4]"]),
+        (PARAMS | {"bias": np.zeros((3, 1), np.float32)}, ["'bias'", "float32[3, 1]"]),
+        (PARAMS | {"bias": np.zeros(3)}, ["'bias'", "float64[3]"]),
     ],
 )
-def test_another_models_checkpoint_is_refused(tmp_path, template, message) -> None:
+def test_another_models_checkpoint_is_refused(tmp_path, template, names) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, PARAMS)
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, *names):
         store.load(1, template)
     save_state(tmp_path / "state.safetensors", PARAMS)
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, *names):
         load_state(tmp_path / "state.safetensors", template)
 
 
@@ -184,7 +177,7 @@ def test_another_models_checkpoint_is_refused(tmp_path, template, message) -> No
     ],
 )
 def test_what_cannot_be_stored_is_refused_before_writing(tmp_path: Path, tensors) -> None:
-    with pytest.raises(ValueError, match="cannot be stored"):
+    with refuses(ValueError, *map(repr, tensors)):
         CheckpointStore(tmp_path).save(1, tensors)
     assert not list(tmp_path.iterdir())
 
@@ -192,7 +185,7 @@ def test_what_cannot_be_stored_is_refused_before_writing(tmp_path: Path, tensors
 def test_keep_option() -> None:
     assert keep_last_from("all") is None and keep_last_from(" 12 ") == 12
     for bad in ("0", "-1", "some", "", "1.5", "²"):
-        with pytest.raises(ValueError, match="give 'all' or a number"):
+        with refuses(ValueError, repr(bad), "'all'"):
             keep_last_from(bad)
 
 
@@ -211,8 +204,8 @@ def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="damaged"):
+    with refuses(ValueError, path):
         load_state(path)
     save_file(PARAMS, path)
-    with pytest.raises(ValueError, match="damaged"):
+    with refuses(ValueError, path):
         load_state(path)

@@ -13,6 +13,7 @@ from fedpriv.checkpoints.vocabulary import (
     vocabulary_bytes,
     write_vocabulary,
 )
+from tests.harness.refusals import refuses
 
 WORDS = {"words": ("a", "b", "c"), "tags": ("x",)}
 MADE = WordFeatures(num_words=3, weights=np.float32([0.1, 1 / 3, 2e-7]), num_pairs=5)
@@ -26,10 +27,10 @@ def test_weights_by_hand():
         rarity_weights(np.array([0, 3]), 7, 0.5), np.log([8.0, 2.0]) ** 0.5, rtol=1e-6
     )
     assert rarity_weights(np.array([0, 3, 7]), 7, 0.0).tolist() == [1.0, 1.0, 1.0]
-    with pytest.raises(ValueError, match="there are none; use 'unit-norm'"):
+    with refuses(ValueError, "'tf-idf'", "'unit-norm'"):
         rarity_weights(np.array([0]), 0, 1.0)
     for power in (-0.5, float("nan")):
-        with pytest.raises(ValueError, match="the power of the idf"):
+        with refuses(ValueError, power):
             rarity_weights(np.array([0]), 7, power)
 
 
@@ -62,17 +63,17 @@ def test_all_float32_come_back():
 
 
 @pytest.mark.parametrize(
-    ("inputs", "made"),
+    ("inputs", "made", "name"),
     [
-        ("tf-idf", None),
-        ("tf-idf", WordFeatures(num_words=3, num_pairs=4)),
-        ("unit-norm", MADE),
-        ("tff", WordFeatures(num_words=3, num_pairs=4)),
-        ("tf-idf", WordFeatures(num_words=2, weights=np.ones(2, np.float32))),
+        ("tf-idf", None, "'tf-idf'"),
+        ("tf-idf", WordFeatures(num_words=3, num_pairs=4), "'tf-idf'"),
+        ("unit-norm", MADE, "'unit-norm'"),
+        ("tff", WordFeatures(num_words=3, num_pairs=4), "'tff'"),
+        ("tf-idf", WordFeatures(num_words=2, weights=np.ones(2, np.float32)), 2),
     ],
 )
-def test_what_does_not_belong_together_is_refused(inputs, made):
-    with pytest.raises(ValueError, match=r"weights|features of 2 words"):
+def test_what_does_not_belong_together_is_refused(inputs, made, name):
+    with refuses(ValueError, name):
         Vocabulary(**WORDS, inputs=inputs, word_features=made)
 
 
@@ -94,9 +95,9 @@ def test_a_damaged_file_is_refused(tmp_path, change):
     content = json.loads(vocabulary_bytes(Vocabulary(**WORDS, inputs="tf-idf", word_features=MADE)))
     content["word_features"] |= change
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="not a vocabulary of version 1"):
+    with refuses(ValueError, path):
         read_vocabulary(path)
     del content["word_features"]["weights"]
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="not a vocabulary of version 1"):
+    with refuses(ValueError, path):
         read_vocabulary(path)
