@@ -5,6 +5,13 @@ import pytest
 from scipy import sparse
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The cache of one test, empty; not yet a folder."""
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def gather():
     """From (view, users, split) to a copy of their examples, one user after the other."""

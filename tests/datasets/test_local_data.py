@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
 import tracemalloc
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedpriv.datasets.local_data import BadRowError, NodeData, Table, local_users
 from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
+from tests.harness.refusals import refuses
 
 TABLE = Table(columns={"x": float, "n": int, "word": str}, user="who")
 ROWS = [("Ann", 1.5, 3, "a"), ("Bob", 2.0, -4, "b c"), ("Ann", 0.25, 5, "é")]
@@ -59,6 +62,11 @@ def opened(path, key, table=TABLE):
     return local_users(table, lambda columns: dict(columns), data=NodeData(path, key))
 
 
+def named(users):
+    """What each problem names: a file of a folder, a line or row, a column."""
+    return [re.findall(r"\S+\.csv|\w+\.db|(?:line|row) \d+|'\w+'", one) for one in users.problems()]
+
+
 @pytest.mark.parametrize("kind", MADE)
 def test_every_form_of_file_gives_the_same_people_and_rows(kind, tmp_path, key):
     users = opened(MADE[kind](tmp_path), key)
@@ -70,50 +78,28 @@ def test_every_form_of_file_gives_the_same_people_and_rows(kind, tmp_path, key):
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "columns"),
     [
-        ("Ann,,3,a", "line 2: column 'x' holds no finite number"),
-        ("Ann,1_0,3,a", "line 2: column 'x' holds no finite number"),
-        ("Ann,1,3.5,a", "line 2: column 'n' holds no whole number"),
-        ("Ann,1,9223372036854775808,a", "line 2: column 'n' holds no whole number"),
-        ("Ann,1,3,", "line 2: column 'word' holds no text"),
-        ("Ann,1,3", "line 2: 3 values under 4 columns"),
-        (",1,3,a", "line 2: column 'who' names no one"),
-        ("\udcff,1,3,a", "line 2: column 'who' names no one"),
-        ("Ann,1,3,\udcff", "line 2: column 'word' holds no text"),
-        ('Ann,1,3,"a"b', "line 2: ',' expected after '\"'"),
-        (
-            'Ann,1,3,"a',
-            "line 2: a quote is not closed on its line, and line_breaks are not declared",
-        ),
+        ("Ann,,3,a", ["'x'"]),
+        ("Ann,1_0,3,a", ["'x'"]),
+        ("Ann,1,3.5,a", ["'n'"]),
+        ("Ann,1,9223372036854775808,a", ["'n'"]),
+        ("Ann,1,3,", ["'word'"]),
+        ("Ann,1,3", []),
+        (",1,3,a", ["'who'"]),
+        ("\udcff,1,3,a", ["'who'"]),
+        ("Ann,1,3,\udcff", ["'word'"]),
+        ('Ann,1,3,"a"b', []),
+        ('Ann,1,3,"a', []),
     ],
 )
-def test_a_bad_row_is_named_and_stops_nobody_else(bad, said, tmp_path, key):
+def test_a_bad_row_is_named_and_stops_nobody_else(bad, columns, tmp_path, key):
     path = tmp_path / "people.csv"
     text = f"who,x,n,word\n{bad}\nBob,1,2,b\n"
     path.write_text(text, "utf-8", errors="surrogateescape", newline="")
     users = opened(path, key)
-    assert list(users.problems()) == [f"{path}, {said}"]
+    assert named(users) == [[str(path), "line 2", *columns]]
     assert users[user_id(read_key(key), "Bob")]["x"].tolist() == [1.0]
-
-
-def test_bad_rows_of_a_folder_and_of_a_table_are_named(tmp_path, key):
-    people = folder(tmp_path / "people")
-    (people / "Cleo.csv").write_text("x,n\n1,2\n", "utf-8")
-    (people / "Dan.csv").write_text("x,n,word\n1,2,a\n1\n", "utf-8")
-    (people / "Eve.csv").write_bytes(b"x,n,word\n1,2,\xff\n")
-    assert list(opened(people, key).problems()) == [
-        f"{people / 'Cleo.csv'}, line 1: no column 'word'",
-        f"{people / 'Dan.csv'}, line 3: 1 values under 3 columns",
-        f"{people / 'Eve.csv'}, line 2: column 'word' holds no text",
-    ]
-    rows = [*ROWS, ("Cleo", 1, 2.0, "a"), ("Dan", b"1", 2, "a"), (None, 1, 2, "a")]
-    found = sorted(opened(sqlite(tmp_path / "people.sqlite", rows), key).problems())
-    assert [line.partition("people.sqlite")[2] for line in found] == [
-        ", row 4: column 'n' holds no whole number",
-        ", row 5: column 'x' holds no finite number",
-        ": rows whose 'who' names no one",
-    ]
 
 
 def test_a_quote_that_is_not_closed_is_of_its_line_alone(tmp_path, key):
@@ -122,6 +108,7 @@ def test_a_quote_that_is_not_closed_is_of_its_line_alone(tmp_path, key):
     lines = [
         "who,x,n,word", 'Ann,1,1,"of two', 'lines, and ""more"""', 'Bob,2,2,"open', "Cleo,3,3,a",
         'Dan,4,4,"so', 'Eve,5,5,"so', '"Fay",6,6,"closed"',
+        'Gus,7,7,"a', "Bob,9,9,spoof", 'b",more',
     ]  # fmt: skip
     path.write_text("\n".join([*lines, ""]), "utf-8")
     users = opened(path, key, replace(TABLE, line_breaks=True))
@@ -129,8 +116,7 @@ def test_a_quote_that_is_not_closed_is_of_its_line_alone(tmp_path, key):
     assert found["Ann"]["word"].tolist() == ['of two\nlines, and "more"']
     assert found["Fay"]["word"].tolist() == ["closed"] and found["Bob"] is found["Eve"] is None
     assert len(users) == 3
-    bad = [int(line.partition("line ")[2].partition(":")[0]) for line in users.problems()]
-    assert bad == [4, 6, 7]
+    assert [one[1] for one in named(users)] == ["line 4", "line 6", "line 7", "line 11"]
 
 
 @pytest.mark.parametrize("quote", ['"great', '"', '"a""', '"\r'])
@@ -144,16 +130,7 @@ def test_no_quote_of_one_person_changes_anothers_rows(quote, tmp_path, key):
     users = opened(path, key)
     after = {user: dict(rows) for user, rows in users.items()}
     assert len(before) == 4 and str(after) == str(before)
-    assert "people.csv, line 2: " in next(users.problems())
-
-
-def test_lines_of_a_quoted_text_are_nobody_elses_rows(tmp_path, key):
-    """Also of a row that is too long; where line breaks are declared."""
-    path = tmp_path / "people.csv"
-    path.write_text('who,x,n,word\nAnn,1,1,"a\nBob,9,9,spoof\nb",more\nCleo,3,3,a\n', "utf-8")
-    users = opened(path, key, replace(TABLE, line_breaks=True))
-    assert set(users) == {user_id(read_key(key), "Cleo")}
-    assert [line.partition(": ")[2] for line in users.problems()] == ["5 values under 4 columns"]
+    assert named(users)[0] == [str(path), "line 2"]
 
 
 @pytest.mark.parametrize("column", ["word", "other"])
@@ -184,30 +161,38 @@ def test_a_column_that_is_there_twice_is_refused_and_others_may_be(twice, tmp_pa
     path.write_text("who,x,n,word,,\nAnn,1,2,a,,\n", "utf-8")
     assert len(opened(path, key)) == 1
     path.write_text(f"who,x,n,word,{twice}\nAnn,1,2,a,Bob\n", "utf-8")
-    with pytest.raises(BadRowError, match=f"line 1: two columns '{twice}'"):
+    with refuses(BadRowError, path, "line 1", repr(twice)):
         opened(path, key)
 
 
-def test_names_that_are_not_utf8_stop_nobody_else(tmp_path, key):
-    """Of files in a folder, and in a table."""
+def test_bad_rows_and_names_of_a_folder_are_named_and_stop_nobody_else(tmp_path, key):
     people = folder(tmp_path / "people")
+    given = {"Cleo": "x,n\n1,2\n", "Dan": "x,n,word\n1,2,a\n1\n", "\u200b": "x,n,word\n1,2,a\n"}
+    for name, text in given.items():
+        (people / f"{name}.csv").write_text(text, "utf-8")
+    (people / "Eve.csv").write_bytes(b"x,n,word\n1,2,\xff\n")
     (people / os.fsdecode(b"C\xff.csv")).write_text("x,n,word\n1,2,a\n", "utf-8")
-    (people / "\u200b.csv").write_text("x,n,word\n1,2,a\n", "utf-8")
     users = opened(people, key)
-    assert len(users) == 2 and all(users[name]["x"].size for name in users)
-    problems = list(users.problems())
-    assert len(problems) == 2 and all("names no one" in line for line in problems)
-    assert any("C\\xff.csv" in line for line in problems) and "".join(problems).encode()
-    path = sqlite(tmp_path / "people.db")
+    assert all(users[user_id(read_key(key), name)]["x"].size for name in ("Ann", "Bob"))
+    found = {Path(file).name: rest for file, *rest in named(users)}
+    assert "".join(users.problems()).encode() and len(found) == 5 and len(users) == 5
+    assert found["Cleo.csv"] == ["line 1", "'word'"] and found["Dan.csv"] == ["line 3"]
+    assert found["Eve.csv"] == ["line 2", "'word'"] and found["C\\xff.csv"] == []
+
+
+def test_bad_rows_and_names_of_a_table_are_named_and_stop_nobody_else(tmp_path, key):
+    rows = [*ROWS, ("Cleo", 1, 2.0, "a"), ("Dan", b"1", 2, "a"), (None, 1, 2, "a")]
+    path = sqlite(tmp_path / "people.db", rows)
     with closing(sqlite3.connect(path)) as db, db:
         into = 'INSERT INTO "a ""table""" VALUES '
         db.execute(f"{into} (CAST(x'ff' AS TEXT), 1, 2, 'a')")
-        db.execute(f"{into} ('Dan', 1, 2, CAST(x'ff' AS TEXT))")
+        db.execute(f"{into} ('Eve', 1, 2, CAST(x'ff' AS TEXT))")
     users = opened(path, key)
-    assert len(users) == 3
-    assert [line.partition("people.db")[2] for line in users.problems()] == [
-        ": rows whose 'who' names no one",
-        ", row 5: column 'word' holds no text",
+    assert len(users) == 5 and sorted(named(users)) == [
+        ["people.db", "'who'"],
+        ["people.db", "row 4", "'n'"],
+        ["people.db", "row 5", "'x'"],
+        ["people.db", "row 8", "'word'"],
     ]
 
 
@@ -219,7 +204,7 @@ def test_a_database_in_wal_mode_that_cannot_be_opened_is_said_to_be_one(tmp_path
     for ending in ("-wal", "-shm"):  # as in a folder where nobody may write, root neither
         (tmp_path / f"people.db{ending}").unlink(missing_ok=True)
         (tmp_path / f"people.db{ending}").mkdir()
-    with pytest.raises(BadRowError, match=r"of SQLite; it is in WAL mode, .*mode=DELETE"):
+    with refuses(BadRowError, path, "WAL"):
         opened(path, key)
 
 
@@ -238,64 +223,53 @@ def test_a_value_that_is_not_allowed_is_named_without_it(tmp_path, key, make):
     path = make(tmp_path / f"people.{'csv' if make is file else 'db'}", rows=[*good, *bad])
     users = opened(path, key, BINARY)
     assert users[user_id(read_key(key), "Ann")]["n"].tolist() == [0, 1]
-    first = "line 4" if make is file else "row 3"
-    found = {line.partition(": ")[2]: line for line in users.problems()}
-    assert set(found) == {
-        "column 'n' holds no whole number of 0, 1",
-        "column 'x' holds no finite number from 0 to 2.5",
-        "column 'word' holds no text of 'no', 'yes'",
-    }
-    assert first in found["column 'n' holds no whole number of 0, 1"]
-    assert len(list(users.problems())) == 4
-    with pytest.raises(BadRowError, match="holds no whole number of 0, 1"):
+    where = "line" if make is file else "row"
+    first = 4 if make is file else 3
+    columns = (["'n'"], ["'x'"], ["'x'"], ["'word'", "'no'", "'yes'"])
+    found = [[f"{where} {first + at}", *names] for at, names in enumerate(columns)]
+    assert sorted(one[1:] for one in named(users)) == found
+    assert all(value not in "".join(users.problems()) for value in ("2.51", "1e-09", "maybe"))
+    with refuses(BadRowError, path, f"{where} {first}", "'n'"):
         users[user_id(read_key(key), "Bob")]
 
 
 @pytest.mark.parametrize("given", [{"n": ()}, {"n": set()}, {"n": (3, 1)}, {"n": [0, 1]},
                                    {"word": (0, 1)}, {"other": {0}}])  # fmt: skip
 def test_what_allows_nothing_is_refused(given):
-    with pytest.raises(ValueError, match=r"neither a set of values nor|is not among the columns"):
+    with refuses(ValueError, *map(repr, given)):
         Table(columns={"n": int, "word": str}, allowed=given)
 
 
 @pytest.mark.parametrize(
-    ("make", "why"),
+    ("make", "name"),
     [
-        (lambda path: path / "nowhere.csv", "is not there"),
-        (lambda path: folder(path / "people") / "Ann.csv", "no column 'who'"),
-        (lambda path: sqlite(path / "a.txt"), "ends in none of .csv, .sqlite"),
-        (lambda path: folder(path / "people") / "..", "holds no one's data"),
+        (lambda path: path / "nowhere.csv", "nowhere.csv"),
+        (lambda path: folder(path / "people") / "Ann.csv", "'who'"),
+        (lambda path: sqlite(path / "a.txt"), "a.txt"),
+        (lambda path: folder(path / "people") / "..", "people/.."),
+        (lambda path: sqlite(path / "a.db", [(7.0, 1, 2, "a")]), "float"),
     ],
 )
-def test_what_is_wrong_as_a_whole_is_refused(make, why, tmp_path, key):
-    with pytest.raises(ValueError, match=why):
+def test_what_is_wrong_as_a_whole_is_refused(make, name, tmp_path, key):
+    with refuses(ValueError, name):
         opened(make(tmp_path), key)
-
-
-def test_ids_that_name_no_one_are_said_to_be_why_there_is_no_one(tmp_path, key):
-    path = sqlite(tmp_path / "people.db")
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("CREATE TABLE numbers (user REAL, x REAL)")
-        db.execute("INSERT INTO numbers VALUES (7.0, 1.0)")
-    with pytest.raises(ValueError, match="float"):
-        opened(path, key, Table(columns={"x": float}, name="numbers"))
 
 
 def test_a_table_is_found_by_name_and_never_written_to(tmp_path, key):
     path = sqlite(sqlite(tmp_path / "two.db"), name="second")
-    with pytest.raises(ValueError, match="say which by name"):
+    with refuses(ValueError, path, "second"):
         opened(path, key)
     named = Table(columns={"x": float}, user="who", name="second")
     before = path.read_bytes()
     path.chmod(0o444)
     assert len(opened(path, key, named)) == 2 and path.read_bytes() == before
-    with pytest.raises(ValueError, match="second and no third"):
+    with refuses(ValueError, "second", "third"):
         opened(path, key, Table(columns={"x": float}, user="who", name="third"))
-    with pytest.raises(ValueError, match=r"table 'second' .* has no column 'y'"):
+    with refuses(ValueError, "'second'", "'y'"):
         opened(path, key, Table(columns={"y": float}, user="who", name="second"))
     path.chmod(0o644)
     path.write_bytes(b"no database at all, whatever it is called" * 100)
-    with pytest.raises(BadRowError, match="DatabaseError of SQLite"):
+    with refuses(BadRowError, path, "DatabaseError"):
         opened(path, key)
 
 
@@ -319,44 +293,34 @@ def test_ids_are_the_keys_and_are_what_they_were(key):
     assert user_id(secret, "Zoé") != user_id(bytes(32), "Zoé")
     assert user_id(bytes(32), "Ann") == "9d9c295863318393cd0535dbdf63ec26"
     # Of categories Cf and Cc, and of others that are not seen.
-    for unseen in (
-        "\u200b",
-        "\u00ad",
-        "\ufeff",
-        "\u2060",
-        "\0",
-        "\x7f",
-        "\x9b",
-        "\u034f",
-        "\ufe0f",
-    ):
+    for unseen in "\u200b\u00ad\ufeff\u2060\0\x7f\x9b\u034f\ufe0f":
         for name in (f"Zo{unseen}é", f" {unseen} Zoé", f"Zoe{unseen}\u0301 {unseen}"):
             assert user_id(secret, name) == user_id(secret, "Zoé")
 
 
 def test_a_key_is_its_owners_alone_and_never_replaced(tmp_path, key):
     assert stat.S_IMODE(os.stat(key).st_mode) == 0o600 and len(read_key(key)) == 32
-    with pytest.raises(FileExistsError, match="with another key every id would be another"):
+    with refuses(FileExistsError, key):
         write_key(key)
     for mode in (0o640, 0o604, 0o660):
         key.chmod(mode)
-        with pytest.raises(PermissionError, match="others may read"):
+        with refuses(PermissionError, key, f"{mode:04o}"):
             read_key(key)
     key.chmod(0o600)
     for text in ("", "ab", "no hex"):
         key.write_text(text, "ascii")
-        with pytest.raises(ValueError, match="key"):
+        with refuses(ValueError, key):
             read_key(key)
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("", "lists no one"), ("b\na\nb\n", "'b' twice"), (None, "cannot be read")]
+    ("text", "name"), [("", "roster.txt"), ("b\na\nb\n", "'b'"), (None, "FileNotFoundError")]
 )
-def test_a_roster_lists_everybody_once(text, why, tmp_path):
+def test_a_roster_lists_everybody_once(text, name, tmp_path):
     path = tmp_path / "roster.txt"
     if text is not None:
         path.write_text(text, "utf-8")
-    with pytest.raises(ValueError, match=why):
+    with refuses(ValueError, path, name):
         read_roster(path)
 
 
@@ -364,14 +328,14 @@ def test_a_server_knows_ids_and_nothing_else(tmp_path):
     (tmp_path / "roster.txt").write_text("b\n\na\n", "utf-8")
     users = local_users(TABLE, dict, roster=tmp_path / "roster.txt")
     assert list(users) == ["a", "b"] and "a" not in users
-    with pytest.raises(KeyError, match="on its node"):
+    with pytest.raises(KeyError):
         users["a"]
-    with pytest.raises(ValueError, match="neither a roster nor"):
+    with refuses(ValueError, "--node-config"):
         local_users(TABLE, dict)
 
 
 def test_columns_are_of_three_kinds():
-    with pytest.raises(ValueError, match="say float, int or str"):
+    with refuses(ValueError, "'x'", np.ndarray):
         Table(columns={"x": np.ndarray})
-    with pytest.raises(ValueError, match="leave it out of the columns"):
+    with refuses(ValueError, "'user'"):
         Table(columns={"user": str})

@@ -1,6 +1,5 @@
 """What two sides of a split share, on data small enough to count by hand."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +13,7 @@ from fedpriv.datasets.stackexchange.overlap import (
     measure_overlap,
 )
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
-from tests.datasets.corpus import threaded
+from fedpriv.datasets.stackexchange.splits import Split
 from tests.datasets.corpus.sentences import write
 
 ROSTER = RosterSpec(name="inside", rule="declared", ids=["u", "v", "w", "gone"])
@@ -102,22 +100,6 @@ def test_titles_that_are_not_kept_are_not_invented(tmp_path):
 def test_titles_are_those_of_their_threads_in_their_order(corpus):
     titles = {row.thread: " ".join(row.title_tokens) for row in ROWS}
     assert corpus.texts("title") == tuple(titles[key] for key in sorted(titles))
-
-
-@pytest.mark.slow
-def test_the_default_shares_nothing_and_by_sentence_everything(tmp_path):
-    corpus = threaded.make(tmp_path / "c")
-    for fold, measured in itertools.product(range(5), ("test", "validation")):
-        found = measure_overlap(
-            corpus.view(split=Split(fold=fold, measured_on=measured)), corpus.texts("title")
-        )
-        for shared in (found.thread, found.title, found.label_and_title):
-            assert shared == Shared(same_user=0, anyone=0)
-        assert found.near == {0.8: 0, 0.6: 0} and found.measured.sentences > 0
-    assert corpus.view().split == BY_THREAD
-    by_sentence = measure_overlap(corpus.view(split=BY_SENTENCE), corpus.texts("title"))
-    assert by_sentence.label_and_title.anyone == by_sentence.thread.anyone > 0.9
-    assert by_sentence.near[0.8] > 0.9
 
 
 class TestNearDuplicates:

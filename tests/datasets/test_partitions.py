@@ -17,6 +17,7 @@ from fedpriv.datasets.partitions import (
     split_users,
 )
 from fedpriv.rng import Key
+from tests.harness.refusals import refuses
 
 KEY = Key.simulation(0)
 
@@ -34,16 +35,6 @@ def test_each_example_is_in_one_users_part_and_parts_are_equal(labels, users, al
     sizes = [len(rows) for rows in partition.values()]
     assert len(sizes) == users and max(sizes) - min(sizes) <= 1
     assert list(partition) == sorted(partition)
-
-
-def test_the_same_key_gives_the_same_partition_and_another_key_another():
-    labels = np.arange(1_000) % 10
-
-    def split(key):
-        made = split_by_dirichlet(labels, 20, alpha=0.5, key=key)
-        return [rows.tolist() for rows in made.values()]
-
-    assert split(KEY) == split(Key.simulation(0)) != split(Key.simulation(1))
 
 
 def test_label_mixtures_have_the_variance_of_the_dirichlet():
@@ -70,17 +61,6 @@ def test_natural_ids_group_examples_in_order():
     assert split_by_ids([]) == {}
 
 
-@pytest.mark.parametrize(("alpha", "users"), [(0.0, 2), (float("nan"), 2), (1.0, 0), (1.0, 4)])
-def test_what_cannot_be_split_is_refused(alpha, users):
-    with pytest.raises(ValueError, match=r"alpha|more than the 3 examples|at least 1"):
-        split_by_dirichlet(np.array([0, 1, 1]), users, alpha=alpha, key=KEY)
-
-
-def test_a_key_is_no_number():
-    with pytest.raises(ValueError, match=r"key 0 must be a Key, such as Key\.simulation\(0\)"):
-        split_by_dirichlet(np.array([0, 1, 1]), 2, alpha=1.0, key=0)
-
-
 IDS = [f"user-{n % 50}" for n in range(200)]
 X, Y = np.arange(400.0).reshape(200, 2), np.arange(200)
 
@@ -92,6 +72,10 @@ def test_a_users_rows_are_all_on_one_side(public):
     assert theirs.isdisjoint(users) and theirs | set(users) == set(IDS)
     assert sorted([*y, *(row for _, own in users.values() for row in own)]) == Y.tolist()
     assert np.array_equal(x, X[y]) and all(np.array_equal(a, X[b]) for a, b in users.values())
+    everybody = examples_by_user(X, Y, split_by_ids(IDS))
+    held, (same_x, same_y) = hold_out_public_users(everybody, public=public)
+    assert list(held) == list(users) and sorted(same_y) == sorted(y)
+    assert np.array_equal(same_x, X[same_y])
     if public == 0.3:
         assert 5 <= len(theirs) <= 25  # of 50, by a fixed hash
     else:
@@ -101,18 +85,8 @@ def test_a_users_rows_are_all_on_one_side(public):
 @pytest.mark.parametrize("public", [["ann"], ["ann "], [7], 0.1], ids=str)
 def test_one_persons_ids_are_one_user_however_they_are_encoded(public):
     """No row of a person under another spelling is on the other side, or another user's."""
-    ids = [
-        "ann",
-        "ann ",
-        "Zo\u00e9",
-        " Zoe\u0301",
-        "ann\0",
-        "\u200bann",
-        "bo b",
-        "bo\u00a0 b",
-        7,
-        "7",
-    ]
+    ids = ["ann", "ann ", "Zo\u00e9", " Zoe\u0301", "ann\0", "\u200bann", "bo b", "bo\u00a0 b",
+           7, "7"]  # fmt: skip
     users, (_, theirs) = split_users(ids, np.arange(10), np.arange(10), public=public)
     people = {"ann": [0, 1, 4, 5], "Zo\u00e9": [2, 3], "bo b": [6, 7], "7": [8, 9]}
     assert {user: rows.tolist() for user, (_, rows) in users.items()}.items() < people.items()
@@ -121,7 +95,7 @@ def test_one_persons_ids_are_one_user_however_they_are_encoded(public):
 
 def test_two_keys_of_a_mapping_that_are_one_name_are_refused():
     users = {"ann": (np.zeros((1, 2)), np.zeros(1)), "ann\0": (np.ones((1, 2)), np.ones(1))}
-    with pytest.raises(ValueError, match="ann"):
+    with refuses(ValueError, "'ann'"):
         hold_out_public_users({**users, "bob": users["ann"]}, public=["bob"])
 
 
@@ -133,25 +107,25 @@ def test_nobody_moves_another_user_to_the_other_side():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "name"),
     [
-        ({"public": 0.0}, "not between 0 and 1"),
-        ({"public": 1.0}, "not between 0 and 1"),
-        ({"public": 1e-9}, "neither side may be empty"),
-        ({"public": []}, "neither side may be empty"),
-        ({"public": set(IDS)}, "neither side may be empty"),
-        ({"public": ["nobody"]}, "'nobody' has no row"),
-        ({"public": 0.3, "ids": [" ", *IDS[1:]]}, "example 1 names no one"),
-        ({"public": 0.3, "ids": [*IDS[1:], None]}, "example 200 names no one"),
-        ({"public": 0.3, "ids": [*IDS[1:], float("nan")]}, "example 200 names no one"),
-        ({"public": 0.3, "ids": [*range(199), 1.0]}, "example 200 holds a float"),
-        ({"public": "user-3"}, "'user-3' is one text"),
-        ({"public": 0.3, "y": Y[1:]}, "200 ids, 200 inputs and 199 labels"),
+        ({"public": 0.0}, 0.0),
+        ({"public": 1.0}, 1.0),
+        ({"public": 1e-9}, "0 of 50"),
+        ({"public": []}, "0 of 50"),
+        ({"public": set(IDS)}, "50 of 50"),
+        ({"public": ["nobody"]}, "'nobody'"),
+        ({"ids": [" ", *IDS[1:]]}, "example 1"),
+        ({"ids": [*IDS[1:], None]}, "example 200"),
+        ({"ids": [*IDS[1:], float("nan")]}, "example 200"),
+        ({"ids": [*range(199), 1.0]}, "float"),
+        ({"public": "user-3"}, "'user-3'"),
+        ({"y": Y[1:]}, 199),
     ],
 )
-def test_sides_that_cannot_be_are_refused(given, said):
-    with pytest.raises(ValueError, match=said):
-        split_users(given.pop("ids", IDS), X, given.pop("y", Y), **given)
+def test_sides_that_cannot_be_are_refused(given, name):
+    with refuses(ValueError, name):
+        split_users(**{"ids": IDS, "x": X, "y": Y, "public": 0.3} | given)
 
 
 LABELS = np.arange(1_000) % 10
@@ -210,30 +184,25 @@ def test_sizes_follow_the_law():
 
 
 @pytest.mark.parametrize(
-    ("split", "said"),
+    ("split", "name"),
     [
-        (lambda: split_by_shards(LABELS, 501, key=KEY), "501 users of 2 shards are more than"),
-        (lambda: split_by_shards(LABELS, 5, shards=0, key=KEY), "shards 0 must be at least 1"),
-        (lambda: split_uniformly(3, 4, key=KEY), "users 4 is more than the 3 examples"),
-        (lambda: split_uniformly(3, 0, key=KEY), "users 0 must be at least 1"),
-        (lambda: split_uniformly(3, 2, key=7), "key 7 must be a Key"),
-        (lambda: split_by_quantity(9, 3, skew=-1.0, key=KEY), r"skew -1\.0 must be at least 0"),
-        (lambda: split_by_quantity(9, 3, skew=np.nan, key=KEY), "skew nan must be at least 0"),
-        (lambda: split_by_quantity(9, 3, least=4, key=KEY), "least 4 of 3 users"),
-        (lambda: split_by_quantity(9, 3, law="zipf", key=KEY), "use 'log-normal' or 'power-law'"),
+        (lambda: split_by_dirichlet(LABELS, 2, alpha=0.0, key=KEY), "alpha 0.0"),
+        (lambda: split_by_dirichlet(LABELS, 2, alpha=np.nan, key=KEY), "alpha nan"),
+        (lambda: split_by_dirichlet(LABELS, 1_001, alpha=1.0, key=KEY), "users 1,001"),
+        (lambda: split_by_shards(LABELS, 501, key=KEY), "501 users"),
+        (lambda: split_by_shards(LABELS, 5, shards=0, key=KEY), "shards 0"),
+        (lambda: split_uniformly(3, 4, key=KEY), "users 4"),
+        (lambda: split_uniformly(3, 0, key=KEY), "users 0"),
+        (lambda: split_uniformly(3, 2, key=7), "key 7"),
+        (lambda: split_by_quantity(9, 3, skew=-1.0, key=KEY), "skew -1.0"),
+        (lambda: split_by_quantity(9, 3, skew=np.nan, key=KEY), "skew nan"),
+        (lambda: split_by_quantity(9, 3, least=4, key=KEY), "least 4"),
+        (lambda: split_by_quantity(9, 3, law="zipf", key=KEY), "'zipf'"),
     ],
 )
-def test_other_partitions_that_cannot_be_are_refused(split, said):
-    with pytest.raises(ValueError, match=said):
+def test_partitions_that_cannot_be_are_refused(split, name):
+    with refuses(ValueError, name):
         split()
-
-
-def test_public_users_of_a_mapping_are_those_of_its_rows():
-    users, (_, y) = split_users(IDS, X, Y, public=0.3)
-    everybody = examples_by_user(X, Y, split_by_ids(IDS))
-    found, (same_x, same_y) = hold_out_public_users(everybody, public=0.3)
-    assert list(found) == list(users) and sorted(same_y) == sorted(y)
-    assert np.array_equal(same_x, X[same_y])
 
 
 def test_a_summary_counts_labels_and_their_entropy():
@@ -244,7 +213,6 @@ def test_a_summary_counts_labels_and_their_entropy():
     assert summary.labels_held.tolist() == [3, 1] and summary.entropies.tolist() == [1.5, 0.0]
     assert summary.entropy == pytest.approx(-sum(p * np.log2(p) for p in (2 / 8, 1 / 8, 5 / 8)))
     assert "2 users, 8 examples of 3 labels" in str(summary)
-    with pytest.raises(ValueError, match="no user"):
-        LabelSummary.of_users({})
-    with pytest.raises(ValueError, match="not one a row"):
-        LabelSummary.of_users({"a": (None, np.ones((2, 2)))})
+    for users in ({}, {"a": (None, np.ones((2, 2)))}):
+        with pytest.raises(ValueError):
+            LabelSummary.of_users(users)

@@ -64,7 +64,7 @@ def check(command: Command) -> None:
     elif program == "flwr":
         _check_flwr(words)
     elif program.startswith("flower-"):
-        _check_program(program, words)
+        _check_options(program, words, _help_of(program))
     elif program == "export":
         for word in words:
             _check_variable(word.partition("=")[0])
@@ -181,10 +181,6 @@ def _check_flwr(words: list[str]) -> None:
         raise Refused(str(error)) from error
     if unknown := set(keys) - set(known):
         raise Refused(f"--run-config {sorted(unknown)} is none of {sorted(known)}")
-
-
-def _check_program(program: str, words: list[str]) -> None:
-    _check_options(program, words, _help_of(program))
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from tests.docs import shell_blocks
 from tests.docs.command_checks import ROOT, Refused, check
 from tests.docs.shell_blocks import Command, commands
 from tests.harness.command_line import fedpriv
+from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
 
 FILES = (ROOT / "README.md", *shell_blocks.PAGES, *sorted(ROOT.glob("examples/*/README.md")))
@@ -305,39 +306,39 @@ def test_the_commands_of_a_page_run_in_flower(place, flower):
 
 
 WRONG = {
-    "fedpriv walk": "'walk' is no command",
-    "fedpriv data walk": "'walk' is no command",
-    "fedpriv run adadps-tags --no-such 1": "No such option",
-    "fedpriv run adadps-tag": "did you mean 'adadps-tags'",
-    "fedpriv run adadps-tags -s bnd=clip": "did you mean 'bound'",
-    "fedpriv run simulations.threads.adapters:adapter_tags -s rnk=4": "did you mean 'rank'",
-    "fedpriv run adadps-tags --rounds many": "many",
-    "fedpriv run adadps-tags --rounds 0": "at least 1",
-    "fedpriv list adadps-tag": "adadps-tags",
+    "fedpriv walk": "'walk'",
+    "fedpriv data walk": "'walk'",
+    "fedpriv run adadps-tags --no-such 1": "--no-such",
+    "fedpriv run adadps-tag": "'adadps-tags'",
+    "fedpriv run adadps-tags -s bnd=clip": "'bound'",
+    "fedpriv run simulations.threads.adapters:adapter_tags -s rnk=4": "'rank'",
+    "fedpriv run adadps-tags --rounds many": "'many'",
+    "fedpriv run adadps-tags --rounds 0": "rounds 0",
+    "fedpriv list adadps-tag": "'adadps-tags'",
     "fedpriv export run": "--to",
-    "fedpriv reproduce nothing": "not known",
-    "fedpriv data fetch nothing": "cannot be fetched",
-    "fedpriv data info nothing": "no name of a corpus",
-    "python -m fedpriv walk": "'walk' is no command",
-    "python -m simulations.nothing": "no module",
-    "python -m simulations.reproduction.runs --no-such": "no option --no-such",
-    "pip install 'fedpriv[nothing]'": "no extra",
-    "make nothing": "no target",
-    "nothing --at all": "nobody knows",
-    "FEDPRIV_NOTHING=1 fedpriv list": "never reads FEDPRIV_NOTHING",
-    "export FEDPRIV_NOTHING=1": "never reads FEDPRIV_NOTHING",
-    "flwr run . --no-such": "No such option",
-    "flwr walk": "'walk' is no command",
-    "flwr run . --run-config 'nothing=1'": "nothing",
-    "flower-superlink --no-such": "no option --no-such",
-    "flower-supernode --no-such=1": "no option --no-such",
-    "flower-nothing": "not installed",
+    "fedpriv reproduce nothing": "'nothing'",
+    "fedpriv data fetch nothing": "'nothing'",
+    "fedpriv data info nothing": "'nothing'",
+    "python -m fedpriv walk": "'walk'",
+    "python -m simulations.nothing": "'simulations.nothing'",
+    "python -m simulations.reproduction.runs --no-such": "--no-such",
+    "pip install 'fedpriv[nothing]'": "'nothing'",
+    "make nothing": "'nothing'",
+    "nothing --at all": "'nothing'",
+    "FEDPRIV_NOTHING=1 fedpriv list": "FEDPRIV_NOTHING",
+    "export FEDPRIV_NOTHING=1": "FEDPRIV_NOTHING",
+    "flwr run . --no-such": "--no-such",
+    "flwr walk": "'walk'",
+    "flwr run . --run-config 'nothing=1'": "'nothing'",
+    "flower-superlink --no-such": "--no-such",
+    "flower-supernode --no-such=1": "--no-such",
+    "flower-nothing": "flower-nothing",
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("line", "said"), WRONG.items(), ids=WRONG)
-def test_what_is_wrong_is_found(line, said):
+@pytest.mark.parametrize(("line", "name"), WRONG.items(), ids=WRONG)
+def test_what_is_wrong_is_found(line, name):
     (command,) = commands(f"```bash\n{line}\n```\n")
-    with pytest.raises(Refused, match=re.escape(said)):
+    with refuses(Refused, name):
         check(command)

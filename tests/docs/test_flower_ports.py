@@ -53,12 +53,3 @@ def test_each_node_of_a_page_has_a_port_of_its_own():
 
 def test_what_a_simulation_leaves_running_is_found_by_its_port():
     assert f"--port {LOCAL_SUPERLINK_HTTP_API_PORT}'" in PAGES["flower-apps.md"]
-
-
-def test_who_starts_a_node_has_started_a_superlink_and_named_it():
-    for name in ("own-data.md", "flower-apps.md"):
-        words = [command.words for command in commands(PAGES[name])]
-        programs = [line[0] for line in words if line]
-        assert programs.index("flower-superlink") < programs.index("flower-supernode"), name
-        assert any(line[:4] == ("flwr", "run", ".", "loopback") for line in words), name
-    assert "[superlink.loopback]" in PAGES["flower-apps.md"]

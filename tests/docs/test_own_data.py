@@ -23,9 +23,9 @@ from client import app as client_app
 from fedpriv import cli
 from fedpriv.backends.flower.messages import BOUNDS, read_request
 from fedpriv.backends.flower.settings import OWN_KEYS, open_node, opened_node, read_host
-from fedpriv.datasets.local_data import BadRowError, NodeData
+from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.user_ids import read_key, user_id
-from fedpriv.deploy.checks import check_own_users, local_users_of
+from fedpriv.deploy.checks import check_own_users
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.head import _command
@@ -36,7 +36,8 @@ from fedpriv.runs.prepared import start_run
 from server import app as server_app
 from tests.backends.flower.stub_grid import StubGrid, context
 from tests.docs.shell_blocks import commands
-from tests.harness.command_line import CliRunner, fedpriv, refusal
+from tests.harness.command_line import CliRunner, fedpriv
+from tests.harness.refusals import refuses
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "own-data.md").read_text("utf-8")
@@ -141,6 +142,12 @@ class Node:
     train = query
 
 
+def altered(place: Place, statement: str) -> None:
+    """Change the first node's database by a statement of SQL."""
+    with closing(sqlite3.connect(place.data("node-1"))) as db, db:
+        db.execute(statement)
+
+
 @pytest.fixture
 def place(tmp_path):
     opened_node.cache_clear()
@@ -151,10 +158,6 @@ def place(tmp_path):
     opened_node.cache_clear()
     for name in [name for name in sys.modules if name.rpartition(".")[2] == "visits"]:
         del sys.modules[name]
-
-
-def test_the_page_is_short():
-    assert len(PAGE.splitlines()) <= 120
 
 
 @pytest.mark.slow
@@ -200,14 +203,14 @@ def test_a_simulation_finds_its_files_again(place, tmp_path, monkeypatch):
     assert len(worker._data.users) == 22
     same = fp.run(place.experiment, tmp_path / "python", corpus=found, progress=False)
     assert same.summary["accuracy_public"] == fp.load(out).summary["accuracy_public"]
-    for given, why in (
-        (own[:2], "--data-key is missing"),
-        (own[2:], "--data is missing"),
-        ([*own, "--corpus", "tiny"], "two sources of users"),
-        ([*own, "--resume", str(out)], "takes everything from the run folder"),
+    for given, name in (
+        (own[:2], "--data-key"),
+        (own[2:], "--data"),
+        ([*own, "--corpus", "tiny"], "--corpus"),
+        ([*own, "--resume", str(out)], "--resume"),
     ):
-        assert why in refusal(*run, *given)
-    assert "reads no data of a node's own" in fedpriv("run", "dp-fedavg-tags", *own).stderr
+        assert name in fedpriv(*run, *given).stderr
+    assert "dp-fedavg-tags" in fedpriv("run", "dp-fedavg-tags", *own).stderr
 
 
 @pytest.mark.slow
@@ -245,48 +248,29 @@ def test_the_server_and_its_folder_know_no_name(place, tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_bad_rows_are_named_before_and_cost_one_user_alone_in_a_round(place, tmp_path, caplog):
+@pytest.mark.parametrize(("column", "value"), [("age", "elderly"), ("returned", 2)])
+def test_a_bad_row_is_named_before_and_costs_one_user_alone_in_a_round(
+    place, tmp_path, caplog, column, value
+):
     place.roster()
-    with closing(sqlite3.connect(place.data("node-1"))) as db, db:
-        db.execute("UPDATE visits SET age = 'elderly' WHERE rowid = 7")  # of the second person
-    ids = ["data", "ids", str(place.data("node-1")), "--key", str(place.key)]
-    done = CliRunner().invoke(cli.app, [*ids, "--experiment", place.experiment])
-    said = " ".join(done.output.split())
-    assert (
-        done.exit_code
-        and "visits.sqlite, row 7: column 'age' holds no finite number from 0 to 130" in said
+    altered(place, f"UPDATE visits SET {column} = {value!r} WHERE rowid = 7")  # the second person's
+    done = fedpriv(
+        "data", "ids", place.data("node-1"), "--key", place.key, "--experiment", place.experiment
     )
+    said = " ".join(done.output.split())
+    assert done.exit_code == 2 and f"visits.sqlite, row 7: column '{column}'" in said
     assert "elderly" not in said and len(re.findall(r"\b[0-9a-f]{32}\b", said)) == 22
     with caplog.at_level(logging.WARNING, "fedpriv"):
         place.run(tmp_path / "run", cohort=40.0)
-    lines = [line for line in caplog.messages if "contributes zero" in line]
-    assert len(lines) == 3
-    assert all(line.startswith("a user contributes zero: BadRowError") for line in lines)
+    assert sum("BadRowError" in line for line in caplog.messages) == 3
     assert fp.load(tmp_path / "run").summary["rounds"] == 3
 
 
 @pytest.mark.slow
-def test_a_label_that_is_not_allowed_is_a_bad_row_before_and_on_the_node(place):
-    place.roster()
-    with closing(sqlite3.connect(place.data("node-1"))) as db, db:
-        db.execute("UPDATE visits SET returned = 2 WHERE rowid = 12")
-    ids = ["data", "ids", place.data("node-1"), "--key", place.key, "--experiment"]
-    done = fedpriv(*ids, place.experiment)
-    said = " ".join(done.stderr.split())
-    assert done.exit_code == 2
-    assert "visits.sqlite, row 12: column 'returned' holds no whole number of 0, 1" in said
-    users = local_users_of(place.experiment, NodeData(place.data("node-1"), place.key))
-    with pytest.raises(BadRowError):
-        users[user_id(read_key(place.key), NAMES[2])]
-
-
-@pytest.mark.slow
-def test_a_person_on_two_nodes_has_one_id_and_contributes_zero(place, tmp_path, caplog):
+def test_a_person_on_two_nodes_has_one_id_and_contributes_zero(place, tmp_path):
     place.fill("node-2", [f" {NAMES[0]} "])
     place.roster()
-    with caplog.at_level(logging.WARNING, "fedpriv"):
-        grid = place.run(tmp_path / "run", cohort=40.0)
-    assert "1 of 40 rostered users are claimed by two nodes" in caplog.text
+    grid = place.run(tmp_path / "run", cohort=40.0)
     asked = [one for sent in grid.requests for one in read_request(sent.content, BOUNDS).user_ids]
     assert user_id(read_key(place.key), NAMES[0]) not in asked and len(set(asked)) == 39
 
@@ -323,51 +307,40 @@ def test_people_and_nodes_that_come_later_are_told_what_they_wait_for(place, tmp
     with caplog.at_level(logging.INFO, "fedpriv"):
         server_app.app(grid, context(run_config=run_config))
     assert heard == [1, 3]
-    said = [line for line in caplog.messages if "new plan" in line]
     (line,) = re.findall(r"`(3 of this node.*?)`", PAGE)
-    assert len([one for one in said if one == line]) == 1
-    assert "3 hosted users are not on this plan's roster" in said[0]
-    assert any(one.startswith("1 nodes came after users were asked for") for one in said)
-    assert any(one.startswith("this node came after the run under way") for one in said)
-    assert len(said) == 4
+    assert caplog.messages.count(line) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "name"),
     [
-        (lambda place: place.key.chmod(0o640), "has mode 0640"),
-        (lambda place: place.data("node-1").unlink(), "is not there"),
-        (lambda place: drop(place.data("node-1")), "has no column 'pressure'"),
+        (lambda place: place.key.chmod(0o640), "0640"),
+        (lambda place: place.data("node-1").unlink(), "visits.sqlite"),
+        (lambda place: altered(place, "ALTER TABLE visits DROP COLUMN pressure"), "'pressure'"),
     ],
 )
-def test_what_is_wrong_with_a_node_as_a_whole_is_said_in_one_line(place, tmp_path, change, why):
+def test_what_is_wrong_with_a_node_as_a_whole_is_said_in_one_line(place, tmp_path, change, name):
     place.roster()
     change(place)
-    with pytest.raises(ValueError, match=f"nodes failed, the first with: .*{why}"):
+    with refuses(ValueError, name):
         place.run(tmp_path / "run", **{"register-seconds": 2.0})
-
-
-def drop(file: Path) -> None:
-    with closing(sqlite3.connect(file)) as db, db:
-        db.execute("ALTER TABLE visits DROP COLUMN pressure")
 
 
 @pytest.mark.slow
 def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place, tmp_path):
     place.roster()
     run_config, full = place.run_config(tmp_path / "run"), place.node_config("node-1")
-    with pytest.raises(ValueError, match="no data-key"):
+    with refuses(ValueError, "data-key"):
         open_node(run_config, {"data": full["data"]})
     node = open_node(run_config, full)
     assert len(read_host(node, run_config, full).user_ids) == 22
-    with pytest.raises(ValueError, match="hosts everybody in its local data"):
+    with refuses(ValueError, "num-partitions 2"):
         read_host(node, run_config, {**full, "partition-id": 0, "num-partitions": 2})
-    with pytest.raises(ValueError, match=r"neither a roster nor a node's data"):
+    with refuses(ValueError, "--node-config"):
         open_node({**run_config, "options": ""}, {})
-    plain = {**run_config, "experiment": "dp-fedavg-tags", "options": ""}
-    with pytest.raises(ValueError, match="reads no data of a node's own"):
-        open_node(plain, full)
+    with refuses(ValueError, "dp-fedavg-tags"):
+        open_node({**run_config, "experiment": "dp-fedavg-tags", "options": ""}, full)
 
 
 @pytest.mark.slow
@@ -391,7 +364,7 @@ def test_only_the_server_needs_public_examples(place, tmp_path):
     away = {"options": f"{roster}\npublic-file = '/nowhere/public.csv'"}
     node = open_node(place.run_config(tmp_path / "no", **away), place.node_config("node-1"))
     assert len(node.task.data.users) == 22
-    with pytest.raises(ValueError, match=r"public\.csv is not there"):
+    with refuses(ValueError, "/nowhere/public.csv"):
         place.run(tmp_path / "no", **away)
 
 
@@ -401,7 +374,7 @@ def test_a_server_alone_does_not_train_on_nobody(place, tmp_path):
     place.roster()
     experiment = load_experiment(place.experiment)
     options = {"roster-file": str(tmp_path / "roster.txt")}
-    with pytest.raises(ValueError, match="have nothing of rostered user"):
+    with refuses(ValueError, repr(min((tmp_path / "roster.txt").read_text("utf-8").split()))):
         start_run(experiment.with_options(options), None, None, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -410,14 +383,11 @@ def test_a_container_is_unhealthy_where_a_row_or_a_file_cannot_be_read(place):
     data = NodeData(place.data("node-1"), place.key)
     place.roster()
     assert check_own_users(data, place.experiment) == 22
-    with closing(sqlite3.connect(place.data("node-1"))) as db, db:
-        db.execute("UPDATE visits SET age = 'elderly' WHERE rowid = 7")
-    with pytest.raises(
-        ValueError, match=r"row 7: column 'age' holds no finite number from 0 to 130; the person"
-    ):
+    altered(place, "UPDATE visits SET age = 'elderly' WHERE rowid = 7")
+    with refuses(ValueError, "row 7", "'age'"):
         check_own_users(data, place.experiment)
-    with pytest.raises(ValueError, match="reads no data of a node's own"):
+    with refuses(ValueError, "dp-fedavg-tags"):
         check_own_users(data, "dp-fedavg-tags")
     place.data("node-1").unlink()
-    with pytest.raises(ValueError, match="is not there"):
+    with refuses(ValueError, data.path):
         check_own_users(data, place.experiment)

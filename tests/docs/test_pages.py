@@ -41,14 +41,6 @@ def name_of(page: Path) -> str:
     return page.relative_to(DOCS).as_posix()
 
 
-def test_methods_have_the_same_headings_in_the_same_order():
-    wanted = ["What it is", "When to use it", "The maths", "Options", "Results", "Limits"]
-    for page in (DOCS / "methods").glob("[!i]*.md"):
-        text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
-        found = [one.partition(":")[0] for one in re.findall(r"^## (.*)$", text, re.MULTILINE)]
-        assert found == wanted, page.name
-
-
 def test_python_is_run_by_a_test():
     with_python = {name_of(p) for p in PAGES if "```python\n" in p.read_text("utf-8")}
     assert with_python == set(RUN_BY)

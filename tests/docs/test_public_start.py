@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.tensor_files import write_tensors
-from fedpriv.cli import main
+from tests.harness.command_line import fedpriv
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own.md"
 _ASKED = "public=next(people(100, 101))[1],"
@@ -34,7 +34,7 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_its_commands(own, tmp_path, monkeypatch, capsys):
+def test_its_commands(own, tmp_path):
     commands = re.findall(r"^fedpriv (run own:experiment --start .*)$", own, re.MULTILINE)
     assert [command.split()[-1] for command in commands] == ["public", "model.safetensors"]
     shapes = {"0.weight": (16, 8), "0.bias": (16,), "1.weight": (16,), "1.bias": (16,),
@@ -42,12 +42,9 @@ def test_its_commands(own, tmp_path, monkeypatch, capsys):
     tensors = {name: np.full(shape, 0.1, np.float32) for name, shape in shapes.items()}
     write_tensors(tmp_path / "model.safetensors", tensors, {})
     for number, command in enumerate(commands):
-        more = ["--rounds", "2", "--out", f"r{number}", "--json"]
-        monkeypatch.setattr(sys, "argv", ["fedpriv", *command.split(), *more])
-        with pytest.raises(SystemExit) as done:
-            main()
-        assert done.value.code == 0
-        summary = json.loads(capsys.readouterr().out)
+        done = fedpriv(*command.split(), "--rounds", "2", "--out", f"r{number}", "--json")
+        assert done.exit_code == 0, done
+        summary = json.loads(done.stdout)
         assert summary["start"]["kind"] == ("public", "file")[number]
         gain = summary["accuracy_public"] - summary["accuracy_public_only"]
         assert summary["gain"] == pytest.approx(gain)

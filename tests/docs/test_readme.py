@@ -13,14 +13,9 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text("utf-8")
 
 
-def test_it_is_short():
-    assert len(TEXT.splitlines()) <= 120
-
-
-def test_its_links_are_few_and_exist():
-    found = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", TEXT)
-    assert sum(not image for image, _ in found) <= 8
-    assert [link for _, link in found if not (ROOT / link).exists()] == []
+def test_its_links_exist():
+    found = re.findall(r"\[[^\]]*\]\(([^)]+)\)", TEXT)
+    assert [link for link in found if not (ROOT / link).exists()] == []
 
 
 @pytest.mark.slow

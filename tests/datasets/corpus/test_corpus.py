@@ -12,24 +12,28 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from tests.datasets.corpus.sentences import ROSTER, SENTENCES, said, write
+from tests.harness.refusals import refuses
 
 
-def rows(view, user, split="all"):
-    """Examples as a sorted list of (label, words with counts, tokens, tags)."""
-    examples = view.examples(user, split)
+def contents(examples):
+    """Examples as a list of (label, words with counts, tokens, tags), by their numbers."""
     found = []
     for row in range(len(examples)):
         words = slice(*examples.indptr[row : row + 2])
         tags = slice(*examples.tag_indptr[row : row + 2])
-        counts = zip(examples.indices[words], examples.counts[words], strict=True)
-        found.append(
-            (
-                view.tags[examples.labels[row]],
-                {view.words[word]: int(count) for word, count in counts},
-                int(examples.num_tokens[row]),
-                [view.tags[tag] for tag in examples.tag_indices[tags]],
-            )
-        )
+        counts = zip(examples.indices[words], examples.counts[words].tolist(), strict=True)
+        label, number = examples.labels[row], int(examples.num_tokens[row])
+        found.append((label, dict(counts), number, examples.tag_indices[tags].tolist()))
+    return found
+
+
+def rows(view, user, split="all"):
+    """A user's examples, sorted, with words and tags for their numbers."""
+    found = [
+        (view.tags[label], {view.words[word]: count for word, count in words.items()}, number,
+         [view.tags[tag] for tag in tags])
+        for label, words, number, tags in contents(view.examples(user, split))
+    ]  # fmt: skip
     return sorted(found, key=str)
 
 
@@ -92,7 +96,7 @@ def test_published_counts_replace_the_choice_and_are_called_private(tmp_path):
 
 def test_published_counts_need_no_public_user_but_a_chosen_vocabulary_does(tmp_path):
     everybody = RosterSpec(name="all", rule="first-sorted")
-    with pytest.raises(ValueError, match="outside the roster"):
+    with refuses(ValueError, "0 users", "0 words"):
         write(tmp_path / "c", rosters=[everybody])
     corpus = write(
         tmp_path / "c", rosters=[everybody], published={"words": {"is": 1}, "tags": {"law": 1}}
@@ -114,7 +118,7 @@ def test_inputs_are_tff_means_or_unit_rows(corpus, gather):
     unit = examples.features("unit-norm").toarray()
     norms = np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(unit, expected / norms, rtol=1e-6)
-    with pytest.raises(ValueError, match="tf-idf"):
+    with refuses(ValueError, "'tf-idf'"):
         examples.features("tf-idf")
 
 
@@ -122,22 +126,17 @@ def test_inputs_are_tff_means_or_unit_rows(corpus, gather):
 @pytest.mark.parametrize("split", ["train", "test", "all"])
 @pytest.mark.parametrize("size", [1, 7, 4096])
 def test_rows_are_those_of_one_user_after_the_other_piece_by_piece(tmp_path, split, size):
-    view = write(tmp_path / "c", [*many(), said("u01x", "w1", "rare")], rosters=[HALF]).view(
-        split=BY_SENTENCE
-    )
+    corpus = write(tmp_path / "c", [*many(), said("u01x", "w1", "rare")], rosters=[HALF])
+    view = corpus.view(split=BY_SENTENCE)
     users = [*view.public_users[::2], *view.roster[::-1]]  # in no order of the file
     pieces = list(view.rows(users, split, size=size))
     total = sum(view.num_examples(user, split) for user in users)
     assert len(pieces) == -(-total // size)
     assert all(0 < len(piece) <= size for piece in pieces)
     found = view.columns.take(np.concatenate(pieces))
-    each = [view.examples(user, split) for user in users]
-    for name in ("labels", "num_tokens", "indices", "counts", "tag_indices"):
-        expected = np.concatenate([getattr(examples, name) for examples in each])
-        np.testing.assert_array_equal(getattr(found, name), expected)
-    for name in ("indptr", "tag_indptr"):
-        expected = np.concatenate([np.diff(getattr(examples, name)) for examples in each])
-        np.testing.assert_array_equal(np.diff(getattr(found, name)), expected)
+    assert contents(found) == [
+        one for user in users for one in contents(view.examples(user, split))
+    ]
     counts = np.bincount(found.labels, minlength=len(view.tags))
     np.testing.assert_array_equal(view.label_counts(users, split), counts)
 
@@ -168,13 +167,13 @@ def test_the_split_is_80_20_within_each_user_and_gives_all_something_to_train_on
 
 @pytest.mark.slow
 def test_the_split_follows_its_seed_and_forgets_order_of_arrival_between_users(tmp_path):
-    views = [
-        write(tmp_path / "a", many(), rosters=[HALF]).view(split=BY_SENTENCE),
-        write(tmp_path / "b", sorted(many(), key=lambda s: s.user_id), rosters=[HALF]).view(
-            split=BY_SENTENCE
-        ),
-        write(tmp_path / "c", many(), rosters=[HALF], split_seed=1).view(split=BY_SENTENCE),
+    ordered = sorted(many(), key=lambda sentence: sentence.user_id)
+    made = [
+        write(tmp_path / "a", many(), rosters=[HALF]),
+        write(tmp_path / "b", ordered, rosters=[HALF]),
+        write(tmp_path / "c", many(), rosters=[HALF], split_seed=1),
     ]
+    views = [corpus.view(split=BY_SENTENCE) for corpus in made]
     tests = [[rows(view, user, "test") for user in view.roster] for view in views]
     assert tests[0] == tests[1] != tests[2]
     assert views[0].words == views[1].words
@@ -216,19 +215,13 @@ def test_users_cuts_the_roster_and_leaves_the_vocabulary(corpus):
     assert cut.roster_sha256 != whole.roster_sha256
     assert rows(cut, "in2") == rows(whole, "in2")
     assert rows(cut, "pub2") == rows(whole, "pub2")
-    with pytest.raises(ValueError, match="in1"):
+    with refuses(ValueError, "'in1'"):
         cut.examples("in1")
-    with pytest.raises(ValueError, match="users 4: roster"):
+    with refuses(ValueError, "users 4"):
         corpus.view(users=4, split=BY_SENTENCE)
-
-
-def test_wrong_names_are_refused(corpus):
-    view = corpus.view(split=BY_SENTENCE)
-    with pytest.raises(ValueError, match="stranger"):
-        view.examples("stranger")
-    with pytest.raises(ValueError, match="exam"):
-        view.examples("in1", "exam")
-    with pytest.raises(ValueError, match="elsewhere"):
+    with refuses(ValueError, "'exam'"):
+        whole.examples("in1", "exam")
+    with refuses(ValueError, "'elsewhere'"):
         corpus.view("elsewhere", split=BY_SENTENCE)
 
 
@@ -241,7 +234,7 @@ def test_a_roster_can_be_added_later_once(corpus):
     assert again.view("two").words == added.words
     assert again.view(split=BY_SENTENCE).roster_sha256 == before.roster_sha256
     again.verify()
-    with pytest.raises(ValueError, match="frozen"):
+    with refuses(ValueError, "'two'"):
         again.add_roster(RosterSpec(name="two", rule="first-sorted", size=1))
 
 
@@ -260,13 +253,13 @@ def test_rosters_that_are_added_at_once_are_all_there(corpus):
     found = Corpus.open(corpus.directory)
     assert set(found.rosters) == {*first, *names}
     assert {name: found.view(name, split=BY_SENTENCE).roster for name in names} == made
-    with pytest.raises(ValueError, match="'drawn-0'"):  # also of who has not seen it
+    with refuses(ValueError, "'drawn-0'"):  # also of who has not seen it
         corpus.add_roster(RosterSpec(name="drawn-0", rule="seeded", size=2, seed=1))
 
 
 def test_a_roster_that_cannot_be_made_leaves_the_corpus_as_it_was(corpus):
     before = sorted(corpus.directory.rglob("*"))
-    with pytest.raises(ValueError, match="the corpus has"):
+    with refuses(ValueError, "'big'", 99):
         corpus.add_roster(RosterSpec(name="big", rule="first-sorted", size=99))
     assert sorted(corpus.directory.rglob("*")) == before
     assert Corpus.open(corpus.directory).rosters == ("inside",)

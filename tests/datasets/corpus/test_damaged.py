@@ -12,6 +12,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from tests.datasets.corpus.sentences import SENTENCES, cut, said, write
+from tests.harness.refusals import refuses
 
 
 def nothing_left(directory):
@@ -29,20 +30,20 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "name"),
     [
-        ({"sentences": []}, "no sentence"),
-        ({"sentences": [said("u", "", "law")]}, "without tokens"),
-        ({"sentences": [Sentence(user_id="u", tokens=["a\nb"], title_tokens=(), tags=())]}, "line"),
-        ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50)]}, "the corpus has"),
+        ({"sentences": []}, "sentence"),
+        ({"sentences": [said("u", "", "law")]}, "'u'"),
         (
-            {"rosters": [RosterSpec(name="r", rule="first-sorted", size=50, optional=True)]},
-            "default",
+            {"sentences": [Sentence(user_id="u", tokens=["a\nb"], title_tokens=(), tags=())]},
+            "'a\\nb'",
         ),
+        ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50)]}, 50),
+        ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50, optional=True)]}, "'r'"),
     ],
 )
-def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, change, name):
+    with refuses(ValueError, name):
         write(tmp_path / "c", **change)
     assert nothing_left(tmp_path)
 
@@ -57,21 +58,21 @@ def edit_manifest(directory, digest=True, **changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "name"),
     [
-        (lambda d: (d / "manifest.json").unlink(), "not a prepared corpus"),
-        (lambda d: (d / "manifest.json").write_text('{"format"'), "damaged"),
-        (lambda d: edit_manifest(d, format="other"), "not the manifest"),
+        (lambda d: (d / "manifest.json").unlink(), "manifest.json"),
+        (lambda d: (d / "manifest.json").write_text('{"format"'), "manifest.json"),
+        (lambda d: edit_manifest(d, format="other"), "manifest.json"),
         (lambda d: edit_manifest(d, version=99), "version 99"),
-        (lambda d: edit_manifest(d, digest=False, synthetic=False), "edited"),
-        (lambda d: (d / "words.txt").unlink(), "missing"),
-        (lambda d: flip(d / "rosters" / "inside" / "by-sentence" / "labels.npy"), "checksum"),
-        (lambda d: cut(d / "sentences" / "words.npy"), "bytes"),
+        (lambda d: edit_manifest(d, digest=False, synthetic=False), "manifest.json"),
+        (lambda d: (d / "words.txt").unlink(), "words.txt"),
+        (lambda d: flip(d / "rosters" / "inside" / "by-sentence" / "labels.npy"), "labels.npy"),
+        (lambda d: cut(d / "sentences" / "words.npy"), "words.npy"),
     ],
 )
-def test_a_damaged_corpus_is_refused_on_opening(corpus, damage, message):
+def test_a_damaged_corpus_is_refused_on_opening(corpus, damage, name):
     damage(corpus.directory)
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, name):
         Corpus.open(corpus.directory).view(split=BY_SENTENCE)
 
 
@@ -87,7 +88,7 @@ def test_damage_in_a_large_file_is_found_by_verify(tmp_path, monkeypatch):
     flip(tmp_path / "c" / "rosters" / "inside" / "by-sentence" / "words.npy")
     monkeypatch.setattr(manifest, "_CHECKED_ON_OPEN", 0)
     Corpus.open(tmp_path / "c")
-    with pytest.raises(ValueError, match=r"words\.npy"):
+    with refuses(ValueError, "words.npy"):
         corpus.verify()
 
 
@@ -95,7 +96,7 @@ def test_damage_in_a_large_file_is_found_by_verify(tmp_path, monkeypatch):
 def test_files_that_do_not_fit_each_other_are_refused(corpus, name):
     path = corpus.directory / "rosters" / "inside" / "by-sentence" / f"{name}.npy"
     np.save(path, np.load(path)[:-1])
-    with pytest.raises(ValueError, match=r"import the corpus again|made again"):
+    with refuses(ValueError, path.name):
         corpus.view(split=BY_SENTENCE)
 
 

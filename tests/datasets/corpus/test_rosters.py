@@ -5,6 +5,7 @@ from fedpriv.datasets.stackexchange.rosters import (
     choose_roster,
     is_public_tenth,
 )
+from tests.harness.refusals import refuses
 
 PUBLIC_BELOW_100 = ["15", "33", "43", "44", "50", "53", "55", "60", "82", "83", "86", "87", "89"]
 COUNTS = {"b": 5, "a": 5, "d": 9, "c": 1, "e": 7}
@@ -21,7 +22,6 @@ def test_first_sorted_and_the_cut():
     cut = RosterSpec(name="r", rule="first-sorted", size=2, min_sentences=6)
     assert choose_roster(cut, COUNTS) == ("d", "e")
     assert cut.looks_at_data
-    assert "looked at the data" in cut.statement()
 
 
 def test_seeded_draws_depend_on_the_seed_and_on_no_content():
@@ -61,18 +61,18 @@ def test_declared_keeps_order_and_absent_users():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "name"),
     [
-        ({"rule": "best"}, "unknown"),
-        ({"rule": "first-sorted", "name": "../up"}, "roster name"),
-        ({"rule": "first-sorted", "size": 0}, "at least 1"),
-        ({"rule": "most-sentences"}, "needs a size"),
-        ({"rule": "seeded", "size": 1}, "seed"),
-        ({"rule": "first-sorted", "ids": ["a"]}, "ids"),
-        ({"rule": "declared", "ids": ["a", "a"]}, "once"),
-        ({"rule": "all-but-public-tenth", "size": 3}, "neither"),
+        ({"rule": "best"}, "'best'"),
+        ({"rule": "first-sorted", "name": "../up"}, "'../up'"),
+        ({"rule": "first-sorted", "size": 0}, "size 0"),
+        ({"rule": "most-sentences"}, "'most-sentences'"),
+        ({"rule": "seeded", "size": 1}, "'seeded'"),
+        ({"rule": "first-sorted", "ids": ["a"]}, "'declared'"),
+        ({"rule": "declared", "ids": ["a", "a"]}, "ids"),
+        ({"rule": "all-but-public-tenth", "size": 3}, "'all-but-public-tenth'"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_parts_that_do_not_fit_are_refused(options, name):
+    with refuses(ValueError, name):
         RosterSpec(**{"name": "r", **options})

@@ -13,6 +13,7 @@ from fedpriv.datasets.stackexchange.splits import (
     Split,
     thread_part,
 )
+from tests.harness.refusals import refuses
 
 # Worked out apart: fifths of the first eight bytes of SHA-256 of "fedpriv fold of threads SEED",
 # a zero byte and the key; validation is fifth 0 of "fedpriv fold of validation SEED".
@@ -57,15 +58,15 @@ def test_names_tell_splits_apart():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "name"),
     [
-        ({"kind": "by-tag"}, "split 'by-tag' is unknown; choose one of by-thread"),
-        ({"fold": 5}, "fold 5: there are 5; give 0 to 4"),
-        ({"kind": "by-time", "fold": 1}, "split 'by-time' has no folds; leave fold 1 out"),
-        ({"measured_on": "train"}, "measured-on 'train': choose 'test' or 'validation'"),
-        ({"kind": "by-sentence", "measured_on": "validation"}, "no validation threads"),
+        ({"kind": "by-tag"}, "'by-tag'"),
+        ({"fold": 5}, "fold 5"),
+        ({"kind": "by-time", "fold": 1}, "'by-time'"),
+        ({"measured_on": "train"}, "measured-on 'train'"),
+        ({"kind": "by-sentence", "measured_on": "validation"}, "by-sentence"),
     ],
 )
-def test_what_there_is_not_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_there_is_not_is_refused(wrong, name):
+    with refuses(ValueError, name):
         Split(**wrong)

@@ -1,6 +1,7 @@
 """Where views come from: corpora that can only be read, split by split."""
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -13,14 +14,9 @@ from fedpriv.experiments.start import FromPublic, public_only
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
 from tests.datasets.corpus.threaded import PUBLIC, make, sentences
+from tests.harness.refusals import refuses
 
 KEY = Key.simulation(0)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -44,7 +40,7 @@ def content(view):
 def test_a_corpus_of_another_version_is_refused(corpus):
     path = corpus.directory / manifest.FILE_NAME
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
-    with pytest.raises(ValueError, match=r"has version 1, .*: import the corpus again"):
+    with refuses(ValueError, path, "version 1"):
         Corpus.open(corpus.directory)
 
 
@@ -62,19 +58,20 @@ def only_read(corpus, monkeypatch):
     return corpus
 
 
-class TestCorporaThatCanOnlyBeRead:
-    def test_further_views_go_into_the_cache_and_are_made_once(
-        self, only_read, cache, tmp_path, monkeypatch
-    ):
-        before = sorted(only_read.directory.rglob("*"))
-        found = only_read.view(split=Split(fold=2))
-        assert content(found) == content(make(tmp_path / "other").view(split=Split(fold=2)))
-        assert sorted(only_read.directory.rglob("*")) == before
-        (made,) = cache.glob("views/*/inside/by-thread-2")
-        assert made.parts[-3] == only_read.manifest["manifest_sha256"][:16]
-        monkeypatch.setattr(Corpus, "make_view", None)
-        again = Corpus.open(only_read.directory).view(split=Split(fold=2))
-        assert content(again) == content(found)
+def test_further_views_go_into_the_cache_and_are_made_once(only_read, cache, tmp_path, monkeypatch):
+    before = sorted(only_read.directory.rglob("*"))
+    umask = os.umask(0)  # so that no mode is right by chance
+    found = only_read.view(split=Split(fold=2))
+    os.umask(umask)
+    assert content(found) == content(make(tmp_path / "other").view(split=Split(fold=2)))
+    assert sorted(only_read.directory.rglob("*")) == before
+    (made,) = cache.glob("views/*/inside/by-thread-2")
+    assert made.parts[-3] == only_read.manifest["manifest_sha256"][:16]
+    assert {path.stat().st_mode & 0o777 for path in made.glob("*.npy")} == {0o600}
+    assert made.stat().st_mode & 0o777 == 0o700  # its owner's alone
+    monkeypatch.setattr(Corpus, "make_view", None)
+    again = Corpus.open(only_read.directory).view(split=Split(fold=2))
+    assert content(again) == content(found)
 
 
 def test_a_view_is_made_once_and_the_first_is_kept(corpus, monkeypatch):
@@ -94,30 +91,24 @@ def test_a_damaged_view_is_named_with_what_to_do(corpus):
     corpus.view(split=Split(fold=1))
     path = corpus.directory / "rosters" / "inside" / "by-thread-1" / manifest.VIEW_FILE
     path.write_text("{")
-    with pytest.raises(ValueError, match=r"remove the folder .*by-thread-1, and it is made again"):
+    with refuses(ValueError, path, path.parent):
         corpus.view(split=Split(fold=1))
 
 
-def test_a_roster_whose_public_users_ask_nothing_has_a_view_by_sentence_alone(tmp_path):
-    asked = {row.thread for row in sentences() if row.own_title and row.user_id in PUBLIC}
-    rows = [row for row in sentences() if row.thread not in asked]
-    corpus = make(tmp_path / "asked", rows)
-    assert corpus.manifest["rosters"]["inside"]["split"] == "by-sentence"
-    assert corpus.view(split=BY_SENTENCE).words
-    with pytest.raises(ValueError, match="in the training threads that they asked: leave more"):
-        corpus.view(split=BY_THREAD)
-
-
-def test_without_public_askers_no_start_passes_for_public(tmp_path):
-    # Titles and tags of rostered users are in public users' answers: ε covers none of that.
+def test_a_roster_whose_public_users_ask_nothing_has_a_view_by_sentence_and_no_start(tmp_path):
+    """Titles and tags of rostered users are in public users' answers: ε covers none of that."""
     asked = {row.thread for row in sentences() if row.own_title and row.user_id in PUBLIC}
     corpus = make(tmp_path / "asked", [row for row in sentences() if row.thread not in asked])
+    assert corpus.manifest["rosters"]["inside"]["split"] == "by-sentence"
+    assert corpus.view(split=BY_SENTENCE).words
+    with refuses(ValueError, "0 words", "by-sentence"):
+        corpus.view(split=BY_THREAD)
 
     def task(**options):
         return TagPredictionTask(split="by-sentence", **options)(None, corpus)
 
     assert public_only(task(), KEY) is None
-    with pytest.raises(ValueError, match=r"does not know who asked.*all-posts.*start fresh"):
+    with refuses(ValueError, "all-posts"):
         FromPublic().make(task(), KEY)
     every = FromPublic().make(task(public_text="all-posts"), KEY)
     assert every.facts["kind"] == "public"

@@ -25,6 +25,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.tasks.pretrained import PretrainedClassifier
 from tests.harness.command_line import fedpriv
+from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
@@ -33,11 +34,6 @@ if find_spec("transformers") is None:
 TEXTS = ["", "tax", "how to start a company", "pay the tax " * 3, "law " * 40, "zq xv"]
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 KIND = "sentence_transformers.models."
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
 
 
 def write_dense(folder, order, activation=IDENTITY, *, bias=False, width=16, to=5):
@@ -67,7 +63,7 @@ NORMALISED_LAST = ("Transformer", "Pooling", "Dense", "Normalize")
 )
 @pytest.mark.parametrize(("activation", "bias"), [(IDENTITY, False), (TANH, True)])
 def test_rows_are_those_of_the_definition(tmp_path, order, activation, bias):
-    """In a zip file too. Red of modules in another order, and of the model's width."""
+    """In a zip file too."""
     folder, tensors = write_dense(tmp_path / "tiny", order, activation, bias=bias)
     plain = write_tiny_bert(tmp_path / "plain", normalised=False)
     rows = Encoder(check_files(plain, "plain")).encode(TEXTS)
@@ -86,7 +82,6 @@ def test_rows_are_those_of_the_definition(tmp_path, order, activation, bias):
 
 
 def test_a_row_depends_on_its_text_alone():
-    """Red of one product of a whole batch, whose rows have other bits than each has alone."""
     draw = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(64, 384, generator=draw), torch.randn(64, generator=draw)
     dense = encoders._Dense(weight, bias, torch.tanh)
@@ -105,47 +100,47 @@ def test_the_digest_is_of_the_files_of_dense_modules(tmp_path, file):
         path.write_text(path.read_text().replace(IDENTITY, TANH))
     else:
         save_file({n: 2 * t for n, t in load_file(path).items()}, path)
-    with pytest.raises(ValueError, match="have changed"):
+    with refuses(ValueError, found.folder, found.id):
         find_encoder(found.id)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "names"),
     [
-        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "ReLU' is not read here"),
-        ({"activation_function": None}, "None is not read here; .*Identity or .*Tanh is"),
-        ({"in_features": 8}, "in_features 8 is not read here; 16 is"),
-        ({"out_features": 0}, "out_features 0 must be a whole number"),
-        ({"out_features": "5"}, "out_features '5' must"),
-        ({"out_features": 6}, r"has .*\(5, 16\).* says .*\(6, 16\)"),
-        ({"bias": True}, r"3_Dense/model.safetensors has .* says .*linear.bias"),
-        ({"bias": "no"}, "bias 'no' is not read here"),
-        ({"use_residual": True}, "use_residual True is not read here"),
-        ({"module_input_name": "token_embeddings"}, "'token_embeddings' is not read here"),
-        ({"scale": 2.0}, "scale 2.0 is not read here; no such key is"),
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, ["ReLU", IDENTITY, TANH]),
+        ({"activation_function": None}, ["None", IDENTITY, TANH]),
+        ({"in_features": 8}, ["in_features 8", 16]),
+        ({"out_features": 0}, ["out_features 0"]),
+        ({"out_features": "5"}, ["out_features '5'"]),
+        ({"out_features": 6}, ["(5, 16)", "(6, 16)"]),
+        ({"bias": True}, ["linear.bias"]),
+        ({"bias": "no"}, ["bias 'no'"]),
+        ({"use_residual": True}, ["use_residual True"]),
+        ({"module_input_name": "token_embeddings"}, ["'token_embeddings'"]),
+        ({"scale": 2.0}, ["scale 2.0"]),
     ],
 )
-def test_other_settings_are_refused_in_a_line(tmp_path, changes, said):
+def test_other_settings_are_refused_in_a_line(tmp_path, changes, names):
     folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
     path = folder / "3_Dense/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(ValueError, match=said) as error:
+    with refuses(ValueError, "3_Dense", *names) as error:
         add_encoder(folder)
-    assert "\n" not in str(error.value) and "3_Dense" in str(error.value)
+    assert "\n" not in str(error.value)
     assert encoders.added_encoders() == ()
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "names"),
     [
-        ("cut", "cannot be read"),
-        ("not-finite", "not finite"),
-        ("other-name", "has .*weight.* says .*linear.weight"),
-        ("missing", "has no 3_Dense/model.safetensors$"),
-        ("pickled", "pytorch_model.bin. are pickled, can run code"),
+        ("cut", ["3_Dense/model.safetensors"]),
+        ("not-finite", ["3_Dense/model.safetensors"]),
+        ("other-name", ["weight", "linear.weight"]),
+        ("missing", ["3_Dense/model.safetensors"]),
+        ("pickled", ["pytorch_model.bin"]),
     ],
 )
-def test_damaged_weights_are_refused(tmp_path, damage, said):
+def test_damaged_weights_are_refused(tmp_path, damage, names):
     folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
     path = folder / "3_Dense/model.safetensors"
     tensors = load_file(path)
@@ -159,40 +154,33 @@ def test_damaged_weights_are_refused(tmp_path, damage, said):
         name = "weight" if damage == "other-name" else "linear.weight"
         number = float("nan") if damage == "not-finite" else 1.0
         save_file({name: number * tensors["linear.weight"]}, path)
-    with pytest.raises(ValueError, match=said):
-        add_encoder(folder)
-
-
-def test_a_module_listed_twice_is_refused(tmp_path):
-    folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
-    listed = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([*listed, listed[-1]]))
-    with pytest.raises(ValueError, match="is listed more than once"):
+    with refuses(ValueError, *names):
         add_encoder(folder)
 
 
 @pytest.mark.parametrize(
-    "modules",
+    ("modules", "name"),
     [
-        [("Transformer", ""), ("Dense", "3_Dense")],
-        [("Transformer", ""), ("Dense", "3_Dense"), ("Pooling", "1_Pooling")],
-        [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "../3_Dense")],
-        [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", None)],
-        [("Transformer", ""), ("Pooling", "1_Pooling"), ("LayerNorm", "3_Dense")],
+        ([("Dense", "3_Dense")], "Dense"),
+        ([("Dense", "3_Dense"), ("Pooling", "1_Pooling")], "Dense"),
+        ([("Pooling", "1_Pooling"), ("Dense", "../3_Dense")], "'../3_Dense'"),
+        ([("Pooling", "1_Pooling"), ("Dense", None)], "None"),
+        ([("Pooling", "1_Pooling"), ("LayerNorm", "3_Dense")], "LayerNorm"),
+        ([("Pooling", "1_Pooling"), ("Dense", "3_Dense"), ("Dense", "3_Dense")], "3_Dense"),
     ],
 )
-def test_modules_elsewhere_or_in_another_order_are_refused(tmp_path, modules):
+def test_modules_elsewhere_twice_or_in_another_order_are_refused(tmp_path, modules, name):
     folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
-    listed = [{"path": path, "type": KIND + kind} for kind, path in modules]
+    listed = [{"path": path, "type": KIND + kind} for kind, path in [("Transformer", ""), *modules]]
     (folder / "modules.json").write_text(json.dumps(listed))
-    with pytest.raises(ValueError, match=r"modules.json: .* not read here"):
+    with refuses(ValueError, "modules.json", name):
         add_encoder(folder)
 
 
 def test_adapters_refuse_an_encoder_with_dense_modules(tmp_path):
     """A classifier's rows would be the model's without them."""
     folder, _ = write_dense(tmp_path / "tiny", NORMALISED_LAST)
-    with pytest.raises(ValueError, match="has 2_Dense, which classifiers"):
+    with refuses(ValueError, "2_Dense"):
         PretrainedClassifier(files=check_files(folder, "tiny"), num_classes=2)()
 
 
@@ -242,7 +230,6 @@ def contents(folder):
 
 @pytest.mark.parametrize("normalised", [False, True])
 def test_rows_are_first_principal_components_of_public_titles(tmp_path, normalised):
-    """Red of centred rows, of the last components, and of rows that are not scaled."""
     corpus = write_corpus(tmp_path / "c")
     tiny = write_tiny_bert(tmp_path / "tiny", normalised=normalised)
     encoder, found = reduced(corpus, tiny)
@@ -260,7 +247,7 @@ def test_rows_are_first_principal_components_of_public_titles(tmp_path, normalis
 def test_what_rostered_users_wrote_changes_no_byte(tmp_path):
     """Their titles, under which public users answered, sentences, and whether there are any.
 
-    Red of all titles, and of a digest of the corpus. A public user's title is of the file.
+    A public user's title is of the file.
     """
     tiny, made = write_tiny_bert(tmp_path / "tiny"), []
     others = {"b": {"rostered": "fund the law"}, "c": {"users": 0}, "d": {"public": TITLES[1:]}}
@@ -308,7 +295,7 @@ def test_components_of_users_on_the_roster_are_refused(tmp_path, other):
     experiment = load_experiment("encoder-tags")
     task = EncodedTagPredictionTask(encoder=found.id, roster="few")
     assert len(task(experiment, corpus).roster) == 2
-    with pytest.raises(ValueError, match="'few'"):
+    with refuses(ValueError, "'few'"):
         replace(task, roster=other)(experiment, corpus)
 
 
@@ -325,7 +312,7 @@ def test_components_are_of_a_roster_and_not_of_its_name(tmp_path, name, twice):
         found = reduce_encoder(there, Encoder(found), 2, roster="few")
         make_embeddings(there, Encoder(found), ("title",), processes=1)
     task = EncodedTagPredictionTask(encoder=found.id, roster="few")
-    with pytest.raises(ValueError, match="'few'"):
+    with refuses(ValueError, "'few'"):
         task(load_experiment("encoder-tags"), there)
 
 
@@ -343,17 +330,17 @@ def test_on_parts_of_a_corpus_components_are_of_the_wholes_roster(tmp_path, rost
         if roster == "few":
             assert len(task(load_experiment("encoder-tags"), here).roster) == users
         else:
-            with pytest.raises(ValueError, match="'few'"):
+            with refuses(ValueError, "'few'"):
                 task(load_experiment("encoder-tags"), here)
 
 
 def test_the_command_adds_an_encoder_that_embeds(tmp_path):
     corpus, encoder = write_corpus(tmp_path / "c"), add_encoder(write_tiny_bert(tmp_path / "tiny"))
     command = ("encoder", "reduce", encoder.id, "--dimensions", "3", "--corpus", corpus.directory)
-    missing = fedpriv(*map(str, command))
-    assert missing.exit_code and f"run `fedpriv encoder embed {encoder.id}`" in missing.stderr
+    missing = fedpriv(*command)
+    assert missing.exit_code and f"fedpriv encoder embed {encoder.id}" in missing.stderr
     make_embeddings(corpus, Encoder(encoder), ("title",), processes=1)
-    done = fedpriv(*map(str, command), "--roster", "all", "--name", "few", "--json")
+    done = fedpriv(*command, "--roster", "all", "--name", "few", "--json")
     facts = json.loads(done.stdout)
     assert facts["width"] == 3 and facts["id"].startswith("few-")
     found = Encoder(find_encoder(facts["id"]))
@@ -366,13 +353,12 @@ def test_the_command_adds_an_encoder_that_embeds(tmp_path):
 )
 def test_dimensions_that_there_are_not_are_refused(tmp_path, dimensions, public):
     corpus, tiny = write_corpus(tmp_path / "c", public=public), write_tiny_bert(tmp_path / "tiny")
-    said = f"dimensions {dimensions}: .* 16 numbers and public users gave {len(public)} titles"
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, f"dimensions {dimensions}", 16, len(public)):
         reduced(corpus, tiny, dimensions)
 
 
 def test_a_corpus_without_titles_is_refused(tmp_path):
     corpus = write_corpus(tmp_path / "c", own_text_only=True)
     encoder = Encoder(add_encoder(write_tiny_bert(tmp_path / "tiny")))
-    with pytest.raises(ValueError, match="keeps no titles"):
+    with refuses(ValueError, "--own-text-only"):
         reduce_encoder(corpus, encoder, 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
-from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from fedpriv.datasets.encoders import (
     find_encoder,
     read_config,
 )
+from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
@@ -34,11 +34,6 @@ TEXTS = [
     "", "tax", "how to start a company", "Start THE company!", "pay the tax " * 3, "law " * 40,
     "how to fund a company", "zq xv", "funding starts", "a", "the the the the the", "pays law tax",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +90,7 @@ def saved_since_5_4(old, new, pooling):
 
 @pytest.mark.slow
 def test_a_row_depends_on_its_text_alone(folder):
-    """To the bit: alone, in any order, beside any others. Red of batches as long as the longest."""
+    """To the bit: alone, in any order, beside any others."""
     encoder = opened(folder)
     alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
     np.testing.assert_array_equal(encoder.encode(TEXTS), alone)
@@ -106,42 +101,32 @@ def test_a_row_depends_on_its_text_alone(folder):
     assert len(np.unique(alone, axis=0)) == len(TEXTS)
 
 
-@pytest.mark.slow
-def test_a_batch_whose_rows_touch_each_other_is_found_out(folder, monkeypatch):
-    encoder, rows = opened(folder), Encoder._rows
-
-    def touching(self, tokens, length, size):
-        found = rows(self, tokens, length, size)
-        return found + 1e-7 * found.roll(1, 0) if size > 1 else found
-
-    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
-    monkeypatch.setattr(Encoder, "_rows", touching)
-    other = opened(folder)
-    np.testing.assert_allclose(other.encode(TEXTS), alone, atol=1e-6)
-    assert set(other._invariant.values()) == {False}
-    np.testing.assert_array_equal(other.encode(TEXTS), other.encode(TEXTS[::-1])[::-1])
+def touching(found, tokens, length, size):
+    return found + 1e-7 * found.roll(1, 0) if size > 1 else found
 
 
-def test_a_batch_without_padding_that_is_computed_otherwise_is_found_out(folder, monkeypatch):
+def unmasked(found, tokens, length, size):
     """Transformers leaves out a mask that masks nothing: a row then has other bits, maybe."""
+    full = len(tokens) == size and all(len(ids) == length for ids in tokens)
+    return found * (1 + 1e-6) if full else found
+
+
+@pytest.mark.parametrize("disturbed", [touching, unmasked])
+def test_a_batch_in_which_a_row_is_computed_otherwise_is_found_out(folder, monkeypatch, disturbed):
     rows = Encoder._rows
-
-    def unmasked(self, tokens, length, size):
-        found = rows(self, tokens, length, size)
-        full = len(tokens) == size and all(len(ids) == length for ids in tokens)
-        return found * (1 + 1e-6) if full else found
-
-    monkeypatch.setattr(Encoder, "_rows", unmasked)
-    encoder, long = opened(folder), ["law " * 40] * 8
-    alone = encoder.encode(long[:1])
-    np.testing.assert_array_equal(encoder.encode(long), alone.repeat(8, 0))
+    monkeypatch.setattr(
+        Encoder, "_rows", lambda self, *given: disturbed(rows(self, *given), *given)
+    )
+    for texts in (["law " * 40] * 8, TEXTS):
+        alone = np.concatenate([opened(folder).encode([text]) for text in texts])
+        np.testing.assert_array_equal(opened(folder).encode(texts), alone)
 
 
 @pytest.mark.parametrize("at_most", [0, 1, 2])
 def test_texts_of_no_token_are_refused(folder, at_most):
-    """Red where one token at most is all of a text: its two marks have to fit."""
+    """A text's two marks have to fit, and a token of its own."""
     encoder = opened(folder)
-    with pytest.raises(ValueError, match=f"{at_most} tokens of a text .*at least 3"):
+    with refuses(ValueError, at_most, 3):
         encoder.tokens(["pay the tax"], at_most)
     assert [len(ids) for ids in encoder.tokens(["law " * 40] * 2, 3)] == [3, 3]
 
@@ -260,17 +245,12 @@ class TestFiles:
     def test_a_missing_file_is_named(self, folder, tmp_path, file):
         shutil.copytree(folder, tmp_path / "half")
         (tmp_path / "half" / file).unlink()
-        with pytest.raises(ValueError, match=f"has no {file}"):
-            add_encoder(tmp_path / "half")
-
-    def test_pickled_weights_are_not_read(self, folder, tmp_path):
-        shutil.copytree(folder, tmp_path / "half")
-        (tmp_path / "half/model.safetensors").rename(tmp_path / "half/pytorch_model.bin")
-        with pytest.raises(ValueError, match="pickled, can run code"):
+        (tmp_path / "half/pytorch_model.bin").write_bytes(b"")  # pickled, so that it is not read
+        with refuses(ValueError, file):
             add_encoder(tmp_path / "half")
 
     def test_another_files_sha256_is_refused_and_nothing_is_added(self, folder):
-        with pytest.raises(ValueError, match="not the file that was asked for"):
+        with refuses(ValueError, "0" * 64):
             add_encoder(folder, sha256="0" * 64)
         assert encoders.added_encoders() == ()
 
@@ -290,7 +270,7 @@ class TestFiles:
             else:
                 tensors[name].fill_(float("nan"))
             save_file(tensors, weights, metadata={"format": "pt"})
-        with pytest.raises(ValueError, match=r"no usable encoder|not finite"):
+        with refuses(ValueError, tmp_path / "half"):
             add_encoder(tmp_path / "half")
         assert encoders.added_encoders() == ()
 
@@ -298,12 +278,12 @@ class TestFiles:
         found = add_encoder(folder)
         path = found.folder / "sentence_bert_config.json"
         path.write_text(json.dumps({"max_seq_length": 16}))
-        with pytest.raises(ValueError, match="have changed"):
+        with refuses(ValueError, found.folder, found.id):
             find_encoder(found.id)
 
     def test_an_unknown_encoder_is_refused_with_what_there_is(self, folder):
         found = add_encoder(folder)
-        with pytest.raises(ValueError, match=f"added here: {found.id}"):
+        with refuses(ValueError, "'minilm'", found.id):
             find_encoder("minilm")
 
     def test_the_digest_is_of_all_that_decides_a_row(self, folder, tmp_path):
@@ -407,14 +387,12 @@ class TestFiles:
         path = tmp_path / "odd" / CONFIG
         path.write_text(json.dumps(json.loads(path.read_text()) | value))
         modules = nn.modules.module
-        with ExitStack() as stack:
-            for register in (
-                modules.register_module_module_registration_hook,
-                modules.register_module_parameter_registration_hook,
-            ):
-                stack.callback(register(count).remove)
-            with pytest.raises(ValueError, match=CONFIG):
-                add_encoder(tmp_path / "odd")
+        with (
+            modules.register_module_module_registration_hook(count),
+            modules.register_module_parameter_registration_hook(count),
+            refuses(ValueError, CONFIG),
+        ):
+            add_encoder(tmp_path / "odd")
         assert encoders.added_encoders() == ()
 
     @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
@@ -438,11 +416,11 @@ class TestFiles:
             assert check_files(new, "new").sha256 != found.files.sha256
             assert opened(new).max_tokens == length
         settings.write_text(json.dumps({"model_max_length": "many"}))
-        with pytest.raises(ValueError, match="model_max_length 'many'"):
+        with refuses(ValueError, "model_max_length 'many'"):
             add_encoder(new)
 
     def test_a_length_that_is_stated_is_the_length(self, tmp_path):
-        """Red where the tokeniser's settings win, or are in the digest all the same."""
+        """And the tokeniser's settings are not in the digest."""
         old = write_tiny_bert(tmp_path / "old", max_tokens=16)
         before = check_files(old, "old").sha256
         (old / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 8}))
@@ -455,14 +433,6 @@ class TestFiles:
         said = {"pooling_mode": "cls", "pooling_mode_mean_tokens": True}
         (both / "1_Pooling/config.json").write_text(json.dumps(said))
         assert opened(both).pooling == "cls"
-
-    def test_a_refused_setting_is_named_with_what_to_do(self, folder, tmp_path):
-        odd = shutil.copytree(folder, tmp_path / "odd")
-        said = {"default_prompt_name": "query", "prompts": {"query": "find: "}}
-        (odd / "config_sentence_transformers.json").write_text(json.dumps(said))
-        with pytest.raises(ValueError, match="'query' puts 'find: ' before every text") as error:
-            add_encoder(odd)
-        assert str(error.value).endswith("set it to null and write the prompt in your texts")
 
     def test_modules_above_the_weights_are_not_passed_over(self, folder, tmp_path):
         """Published folders once had the model in a folder of its own. Red before: other rows."""
@@ -477,12 +447,10 @@ class TestFiles:
     def test_other_weights_than_those_hashed_are_not_loaded(self, folder, tmp_path):
         """transformers takes the file that config.json names, whose digest nobody asked for."""
         odd = shutil.copytree(folder, tmp_path / "odd")
-        others = {name: 2 * array for name, array in load_file(odd / "model.safetensors").items()}
-        save_file(others, odd / "others.safetensors", metadata={"format": "pt"})
         config = json.loads((odd / "config.json").read_text())
         config["transformers_weights"] = "others.safetensors"
         (odd / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ValueError, match="sets transformers_weights"):
+        with refuses(ValueError, "transformers_weights"):
             Encoder(find_encoder(str(odd))).encode(["tax"])
 
     def test_a_word_without_numbers_is_found_before_a_text_has_it(self, folder, tmp_path):
@@ -490,25 +458,25 @@ class TestFiles:
         tensors = load_file(odd / "model.safetensors")
         tensors["embeddings.word_embeddings.weight"][-1] = float("nan")
         save_file(tensors, odd / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(ValueError, match=r"word_embeddings.weight' of model.* is not finite"):
+        with refuses(ValueError, "embeddings.word_embeddings.weight"):
             add_encoder(odd)
 
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "name"),
         [
-            ({"model": BPE | {"dropout": 0.5}}, "sets dropout of its model"),
-            ({"model": BPE | {"vocab": {"[UNK]": 0, "a": 1, "b": 1_000}}}, "has token 1000"),
-            ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "?"}}, "fails on a text"),
+            ({"model": BPE | {"dropout": 0.5}}, "dropout"),
+            ({"model": BPE | {"vocab": {"[UNK]": 0, "a": 1, "b": 1_000}}}, "1000"),
+            ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "?"}}, "odd"),
         ],
     )
     def test_a_tokeniser_that_is_no_function_of_a_text_is_refused(
-        self, folder, tmp_path, changes, said
+        self, folder, tmp_path, changes, name
     ):
         odd = shutil.copytree(folder, tmp_path / "odd")
         kept = json.loads((odd / "tokenizer.json").read_text())
         kept |= {"post_processor": None, "added_tokens": [], **changes}
         (odd / "tokenizer.json").write_text(json.dumps(kept))
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, name):
             add_encoder(odd)
         assert encoders.added_encoders() == ()
 
@@ -524,7 +492,7 @@ class TestFiles:
         (odd / "tokenizer.json").write_text(json.dumps(kept))
         encoder = Encoder(add_encoder(odd))
         before = encoder.encode(["taxes"])
-        with pytest.raises(ValueError, match="fails on a text"):
+        with refuses(ValueError, encoder.files.id):
             encoder.tokens([3 * "aaaaaaaaaaaaaaaaaaaaaaaaaaaa!"], at_most=4)
         np.testing.assert_array_equal(encoder.encode(["taxes"]), before)
 
@@ -533,7 +501,7 @@ class TestFiles:
         for name in (".unpacked-abc", "backup-old", f".{found.id}.partial-x"):
             (encoders.encoders_dir() / name).mkdir()
         assert encoders.added_encoders() == (found,) and find_encoder(found.id) == found
-        with pytest.raises(ValueError, match="up to 47 letters"):
+        with refuses(ValueError, f"'{'n' * 48}'"):
             add_encoder(folder, "n" * 48)
 
     @pytest.mark.slow
@@ -586,7 +554,7 @@ def test_what_is_no_list_of_texts_is_refused(folder, given):
     encoder, rows = opened(folder), np.zeros((len(given), 16), np.float32)
     calls = [encoder.encode, encoder.tokens, lambda texts: encode_texts(encoder, texts, rows)]
     for call in calls:
-        with pytest.raises(ValueError, match="text"):
+        with refuses(ValueError, repr(given) if isinstance(given, str) else "text 1"):
             call(given)
     assert not rows.any()
 

@@ -28,6 +28,11 @@ def texts(tokenizer, number=1000):
     return made
 
 
+@pytest.fixture(autouse=True)
+def cache():
+    """The user's own cache."""
+
+
 @pytest.mark.slow
 def test_rows_are_those_of_sentence_transformers():
     """1,000 texts, 45 of more than 128 tokens; golden: four projections of each, by 6.2.0.

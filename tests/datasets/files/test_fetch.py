@@ -9,6 +9,7 @@ import pytest
 
 from fedpriv.datasets.importers import downloads as fetching
 from fedpriv.datasets.importers.downloads import DATASETS, Source, fetch, fetch_file
+from tests.harness.refusals import refuses
 
 BODY = bytes(range(256)) * 4000  # about a megabyte: several pieces
 
@@ -70,8 +71,7 @@ class Server:
 
 
 @pytest.fixture
-def server(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+def server(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "*")
     running = Server()
     yield running
@@ -107,13 +107,18 @@ def test_a_right_file_is_fetched_once(server, tmp_path, checksum):
 
 @pytest.mark.parametrize("checksum", ["sha256:" + "0" * 64, "git-blob:" + "0" * 40])
 def test_a_wrong_checksum_is_refused_and_leaves_nothing(server, tmp_path, checksum):
-    with pytest.raises(ValueError, match=r"wrong .*nothing was kept"):
+    with refuses(ValueError, server.url + "a.bin", checksum.partition(":")[2]):
         fetch_file(source(server, checksum), tmp_path / "out")
     assert names(tmp_path / "out") == []
 
 
-def test_a_broken_transfer_goes_on_where_it_stopped(server, tmp_path):
-    server.cut_after = [300_000, 400_000]
+@pytest.mark.parametrize(
+    "faults",
+    [{"cut_after": [300_000, 400_000]}, {"cut_after": [300_000], "at_most": 400_000}],
+    ids=["broken", "less than the rest"],
+)
+def test_a_broken_transfer_goes_on_where_it_stopped(server, tmp_path, faults):
+    vars(server).update(faults)
     got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
     assert got.path.read_bytes() == BODY
     starts = [int(wanted[6:-1]) if wanted else 0 for _, wanted in server.requests]
@@ -126,7 +131,7 @@ def test_a_broken_transfer_goes_on_where_it_stopped(server, tmp_path):
 
 def test_a_server_that_answers_with_another_range_is_not_believed(server, tmp_path):
     server.cut_after, server.shift = [300_000], 5
-    with pytest.raises(ValueError, match="another range"):
+    with refuses(ValueError, server.url + "a.bin"):
         fetch_file(source(server), tmp_path / "out")
     assert not (tmp_path / "out" / "a.bin").exists()
 
@@ -134,42 +139,38 @@ def test_a_server_that_answers_with_another_range_is_not_believed(server, tmp_pa
 def test_without_ranges_a_truncated_body_is_refused_and_leaves_nothing(server, tmp_path):
     server.ranges = False
     server.cut_after = [300_000] * 9
-    with pytest.raises(ValueError, match=r"broke off|arrived, then"):
+    with refuses(ValueError, server.url + "a.bin"):
         fetch_file(source(server), tmp_path / "out")
     assert names(tmp_path / "out") == []
     assert [wanted for _, wanted in server.requests] == [None] * 3
 
 
-def test_a_transfer_that_gets_stuck_is_kept_apart_and_the_next_call_goes_on(server, tmp_path):
-    server.cut_after = [300_000, 0, 0, 0]
-    with pytest.raises(ValueError, match=r"294,912 bytes are kept"):
-        fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
+def interrupt(done, total):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stopped", ["stuck", "interrupted"])
+def test_a_transfer_that_stops_is_kept_apart_and_the_next_call_goes_on(server, tmp_path, stopped):
+    if stopped == "stuck":
+        server.cut_after = [300_000, 0, 0, 0]
+        with refuses(ValueError, "294,912"):
+            fetch_file(source(server), tmp_path / "out")
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            fetch_file(source(server), tmp_path / "out", progress=interrupt)
     assert not (tmp_path / "out" / "a.bin").exists()
     got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
     assert got.path.read_bytes() == BODY
-    assert server.requests[-1] == ("a.bin", "bytes=294912-")
+    assert re.fullmatch(r"bytes=\d+-", server.requests[-1][1])
     assert names(tmp_path / "out") == ["a.bin"]
 
 
 def test_a_file_that_changed_on_the_server_is_fetched_afresh(server, tmp_path):
     server.cut_after = [300_000, 0, 0, 0]
-    with pytest.raises(ValueError, match="kept"):
+    with refuses(ValueError, "294,912"):
         fetch_file(source(server), tmp_path / "out")
     server.files["a.bin"], server.etag = BODY[::-1], '"two"'
     assert fetch_file(source(server), tmp_path / "out").path.read_bytes() == BODY[::-1]
-
-
-def test_an_interrupted_transfer_is_continued_by_the_next_call(server, tmp_path):
-    def interrupt(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fetch_file(source(server), tmp_path / "out", progress=interrupt)
-    assert not (tmp_path / "out" / "a.bin").exists()
-    assert fetch_file(source(server), tmp_path / "out").path.read_bytes() == BODY
-    assert server.requests[-1][1] is not None
-    assert "a.bin" in names(tmp_path / "out")
-    assert "partial" not in names(tmp_path / "out")
 
 
 def test_without_a_published_checksum_the_first_download_is_the_measure(server, tmp_path):
@@ -181,20 +182,21 @@ def test_without_a_published_checksum_the_first_download_is_the_measure(server, 
     assert (folder / "a.bin").read_bytes() == BODY
     (folder / "a.bin").unlink()
     server.files["a.bin"] = b"another"
-    with pytest.raises(ValueError, match="wrong SHA-256"):
+    with refuses(ValueError, "SHA-256", SHA256):
         fetch_file(source(server), folder)
     assert names(folder) == ["a.bin.sha256"]
 
 
 def test_missing_files_web_pages_and_dead_servers_are_clear(server, tmp_path):
-    with pytest.raises(ValueError, match="answers 404"):
-        fetch_file(source(server, name="absent"), tmp_path / "out")
     server.files["page"] = b"<!DOCTYPE html><title>sign in</title>"
-    with pytest.raises(ValueError, match="something else"):
-        fetch_file(source(server, name="page"), tmp_path / "out")
     dead = Source(file_name="a.bin", folder_url="http://127.0.0.1:9/")
-    with pytest.raises(ValueError, match="ConnectionError"):
-        fetch_file(dead, tmp_path / "out")
+    for given, name in (
+        (source(server, name="absent"), 404),
+        (source(server, name="page"), "page"),
+        (dead, "ConnectionError"),
+    ):
+        with refuses(ValueError, given.folder_url + given.file_name, name):
+            fetch_file(given, tmp_path / "out")
     assert names(tmp_path / "out") == []
 
 
@@ -207,15 +209,8 @@ def test_fetch_by_name_from_a_mirror(server, tmp_path, monkeypatch):
     first, second = fetch("two", mirror=server.url.rstrip("/"))
     assert (first.path.name, second.path.read_bytes()) == ("a.bin", b"b")
     assert first.path.parent == tmp_path / "cache" / "downloads" / "two"
-    with pytest.raises(ValueError, match="unknown data set 'z'; one of"):
+    with refuses(ValueError, "'z'"):
         fetch("z")
-
-
-def test_a_server_that_answers_with_less_than_the_rest_is_asked_again(server, tmp_path):
-    server.cut_after, server.at_most = [300_000], 400_000
-    got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
-    assert got.path.read_bytes() == BODY
-    assert len(server.requests) == 3
 
 
 def test_without_ranges_a_second_try_starts_again(server, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from fedpriv.datasets import raw_files
 from fedpriv.datasets.raw_files import find_files, read_file, read_lines, tar_members
+from tests.harness.refusals import refuses
 
 CHOICES = (("best.gz",), ("a.bin", "b.bin"))
 
@@ -20,7 +21,6 @@ def places(tmp_path, monkeypatch):
     for folder in (data, cache / "downloads" / "thing", beside / "thing"):
         folder.mkdir(parents=True)
     monkeypatch.setenv("FEDPRIV_DATA", str(data))
-    monkeypatch.setenv("FEDPRIV_CACHE", str(cache))
     monkeypatch.setattr(raw_files, "data_folders", lambda: (data, beside))
     return data, cache / "downloads" / "thing", beside / "thing"
 
@@ -30,11 +30,11 @@ def find(argument=None):
 
 
 def test_places_come_in_order(places, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=rf"thing are not in {places[0]}, .*{places[2]}.*; fetch"):
+    with refuses(ValueError, "thing", places[0], places[2], "fetch them"):
         find()
     with monkeypatch.context() as patched:
         patched.delenv("FEDPRIV_DATA")
-        with pytest.raises(ValueError, match=r"\(FEDPRIV_DATA is not set\); fetch them"):
+        with refuses(ValueError, "FEDPRIV_DATA", "fetch them"):
             find()
     for folder in reversed(places):  # the least first; each better one is taken before it
         (folder / "best.gz").write_bytes(b"")
@@ -49,15 +49,15 @@ def test_places_come_in_order(places, tmp_path, monkeypatch):
 def test_forms_come_in_order_and_whole(places):
     data = places[0]
     (data / "a.bin").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"has a part of them, but not b.bin"):
-        find()
-    with pytest.raises(ValueError, match=r"but not b.bin"):
-        find(data / "a.bin")
     (data / "odd.bin").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"none of the names it is known by \(best.gz, a.bin"):
-        find(data / "odd.bin")
-    with pytest.raises(ValueError, match="no file or folder"):
-        find(data / "nowhere")
+    for given, name in (
+        (None, "b.bin"),
+        (data / "a.bin", "b.bin"),
+        (data / "odd.bin", "best.gz"),
+        (data / "nowhere", data / "nowhere"),
+    ):
+        with refuses(ValueError, "thing", name):
+            find(given)
     (data / "b.bin").write_bytes(b"")
     assert find() == find(data) == find(data / "b.bin") == (data / "a.bin", data / "b.bin")
     (data / "best.gz").write_bytes(b"")
@@ -75,7 +75,7 @@ def test_files_are_read_whatever_they_are_packed_with(tmp_path, kind):
     told = []
     assert read_file(path, at_most=len(BODY), progress=lambda *at: told.append(at)) == BODY
     assert told[-1][0] == told[-1][1] == path.stat().st_size
-    with pytest.raises(ValueError, match="holds more than 9,999 bytes"):
+    with refuses(ValueError, path, "9,999"):
         read_file(path, at_most=len(BODY) - 1)
 
 
@@ -83,15 +83,11 @@ def test_files_are_read_whatever_they_are_packed_with(tmp_path, kind):
 def test_damage_is_a_clear_error(tmp_path, kind):
     path = tmp_path / "file"
     packed = PACKERS[kind](BODY)
-    for cut in (len(packed) - 1, len(packed) // 2, 8):
-        path.write_bytes(packed[:cut])
-        with pytest.raises(ValueError, match="file is truncated"):
-            read_file(path, at_most=1 << 20)
     middle = len(packed) // 2
     flipped = packed[:middle] + bytes([packed[middle] ^ 255]) + packed[middle + 1 :]
-    for content in (flipped, packed + b"something more"):
+    for content in (packed[:-1], packed[:middle], packed[:8], flipped, packed + b"something more"):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"damaged|truncated"):
+        with refuses(ValueError, path):
             read_file(path, at_most=1 << 20)
 
 
@@ -100,10 +96,10 @@ def test_lines(tmp_path, pack):
     path = tmp_path / "lines"
     path.write_bytes(pack(b"one\ntwo\nthree"))
     assert list(read_lines(path, longest=9)) == [(1, b"one\n"), (2, b"two\n"), (3, b"three")]
-    with pytest.raises(ValueError, match="line 3: has more than 4 bytes"):
+    with refuses(ValueError, path, "line 3", 4):
         list(read_lines(path, longest=4))
     path.write_bytes(gzip.compress(b"one\n" * 1000)[:-9])
-    with pytest.raises(ValueError, match="truncated"):
+    with refuses(ValueError, path):
         list(read_lines(path, longest=9))
 
 
@@ -128,7 +124,7 @@ def test_members_of_an_archive(tmp_path):
     make_tar(path, {"a": b"1", "b": b"22", "../c": b"3", "link": LINK})
     got = dict(tar_members(path, lambda name: name != "a", at_most=2))
     assert got == {"b": b"22", "../c": b"3"}
-    with pytest.raises(ValueError, match="b has 2 bytes, more than 1"):
+    with refuses(ValueError, path, "b", 2):
         list(tar_members(path, lambda name: True, at_most=1))
 
 
@@ -136,10 +132,8 @@ def test_an_archive_cut_anywhere_is_refused(tmp_path):
     path = tmp_path / "x.tar.gz"
     plain = make_tar(path, {"a": b"1" * 512, "b": b"2" * 512})
     whole = path.read_bytes()
-    for cut in range(10, len(whole) - 1, 7):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(ValueError, match=r"truncated|damaged"):
+    cut = [whole[:length] for length in range(10, len(whole) - 1, 7)]
+    for content in (*cut, gzip.compress(plain[:700])):  # the last is packed whole, but cut before
+        path.write_bytes(content)
+        with refuses(ValueError, path):
             list(tar_members(path, lambda name: True, at_most=1 << 20))
-    path.write_bytes(gzip.compress(plain[:700]))  # packed whole, but cut before
-    with pytest.raises(ValueError, match=r"truncated|damaged"):
-        list(tar_members(path, lambda name: True, at_most=1 << 20))

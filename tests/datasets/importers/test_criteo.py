@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.criteo import load_criteo, read_rows, synthetic_criteo, synthetic_lines
+from tests.harness.refusals import refuses
 
 
 def line(label="1", integers=("1",) * 13, categories=("a",) * 26):
@@ -32,17 +33,17 @@ def test_a_rows_features_depend_on_no_other_row():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "name"),
     [
-        (line(label="2"), "label '2'"),
-        (line() + "\tx", "41 columns"),
-        ("", "1 columns"),
-        (line(integers=("x", *("1",) * 12)), "'x' is no whole number"),
-        (line(integers=(str(1 << 70), *("1",) * 12)), "too large"),
+        (line(label="2"), "'2'"),
+        (line() + "\tx", 41),
+        ("", 1),
+        (line(integers=("x", *("1",) * 12)), "'x'"),
+        (line(integers=(str(1 << 70), *("1",) * 12)), f"'{1 << 70}'"[:21]),
     ],
 )
-def test_a_line_of_another_form_is_refused_with_its_number(text, said):
-    with pytest.raises(ValueError, match=rf"line 2: .*{said}"):
+def test_a_line_of_another_form_is_refused_with_its_number(text, name):
+    with refuses(ValueError, "line 2", name):
         read_rows([line(), text], "here", buckets=5)
 
 
@@ -52,9 +53,9 @@ def test_a_file_is_read_and_split_in_its_order(tmp_path):
     data = load_criteo(file, buckets=30)
     assert (data.num_train, len(data.y_test), data.synthetic) == (16, 4, False)
     assert data.name == "criteo" and len(load_criteo(file, rows=10).y_test) == 2
-    with pytest.raises(ValueError, match="no such file"):
+    with refuses(ValueError, tmp_path / "none.tsv"):
         load_criteo(tmp_path / "none.tsv")
-    with pytest.raises(ValueError, match="no line"):
+    with refuses(ValueError, "here"):
         read_rows([], "here", buckets=3)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets import images
-from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records, read_idx
+from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records
+from tests.harness.refusals import refuses
 
 
 def idx(values):
@@ -52,25 +53,21 @@ def test_mnist_is_read_as_written(tmp_path, pack):
 
 
 @pytest.mark.parametrize(
-    "name, content, message",
+    "file, content, name",
     [
-        ("train_images", idx(LABELS), "begins with 00000801, not 00000803"),
-        ("train_labels", b"", "begins with nothing"),
-        ("train_images", idx(IMAGES)[:9], "truncated within its header"),
-        ("train_images", idx(IMAGES)[:-1], "is truncated: its header announces 5,488 bytes"),
-        ("t10k_images", idx(IMAGES), "7 test images but 2 labels"),
-        ("train_images", idx(IMAGES[:, :27]), r"images of \(27, 28\) pixels"),
-        ("train_labels", idx(LABELS + 1), "has the label 10"),
-        (
-            "train_labels",
-            b"\0\0\x08\1\xff\xff\xff\xff" + LABELS.tobytes(),
-            "announces 4,294,967,295",
-        ),
+        ("train_images", idx(LABELS), "00000801"),
+        ("train_labels", b"", "00000801"),
+        ("train_images", idx(IMAGES)[:9], "train-images-idx3-ubyte.gz"),
+        ("train_images", idx(IMAGES)[:-1], "5,488"),
+        ("t10k_images", idx(IMAGES), 7),
+        ("train_images", idx(IMAGES[:, :27]), "(27, 28)"),
+        ("train_labels", idx(LABELS + 1), 10),
+        ("train_labels", b"\0\0\x08\1" + b"\xff" * 4 + LABELS.tobytes(), "4,294,967,295"),
     ],
 )
-def test_hostile_idx_files_are_refused(tmp_path, name, content, message):
-    with pytest.raises(ValueError, match=message):
-        load_mnist(write_mnist(tmp_path, **{name: content}))
+def test_hostile_idx_files_are_refused(tmp_path, file, content, name):
+    with refuses(ValueError, name):
+        load_mnist(write_mnist(tmp_path, **{file: content}))
 
 
 def test_mnist_itself(shared_data):
@@ -97,16 +94,19 @@ def test_records_are_read_as_written():
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    "kind, content, names",
     [
-        (b"", "has 0 bytes"),
-        (records([1, 2])[0][:-1], "no whole number of 3,073-byte records"),
-        (records([1, 10, 2])[0], r"record 1: label \[10\]"),
+        (images.CIFAR10, b"", (0, "3,073")),
+        (images.CIFAR10, records([1, 2])[0][:-1], ("6,145", "3,073")),
+        (images.CIFAR10, records([1, 10, 2])[0], ("record 1", "[10]")),
+        (images.CIFAR100, bytes([0, 100]) + bytes(3072), ("record 0", "[0, 100]")),
+        (images.CIFAR100, bytes([20, 3]) + bytes(3072), ("record 0", "[20, 3]")),
+        (images.CIFAR100, bytes(3073), ("3,073", "3,074")),
     ],
 )
-def test_hostile_records_are_refused(content, message):
-    with pytest.raises(ValueError, match=message):
-        read_cifar_records(content, "x", images.CIFAR10)
+def test_hostile_records_are_refused(kind, content, names):
+    with refuses(ValueError, *names):
+        read_cifar_records(content, "x", kind)
 
 
 def lay(folder, files, archive=None):
@@ -128,7 +128,6 @@ def lay(folder, files, archive=None):
 def canonical(tmp_path, monkeypatch):
     """Write CIFAR-10's six files, two images each, into an archive or a folder."""
     monkeypatch.setattr(images, "CIFAR10", replace(images.CIFAR10, images=(2,) * 6))
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
 
     def write(*, pack, leave_out=""):
@@ -143,42 +142,38 @@ def test_canonical_cifar10(canonical, pack):
     data = load_cifar10(canonical(pack=pack))
     assert data.name == "cifar10"
     assert data.x_train.shape == (10, 3, 32, 32) and data.x_test.shape == (2, 3, 32, 32)
-    assert data.y_train.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9] and data.y_test.tolist() == [
-        5,
-        9,
-    ]
-    assert "note" not in data.provenance
+    assert data.y_train.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
+    assert data.y_test.tolist() == [5, 9] and "note" not in data.provenance
 
 
 def test_a_canonical_set_with_missing_images_is_refused(canonical, monkeypatch):
     folder = canonical(pack=True, leave_out="data_batch_3.bin")
-    with pytest.raises(ValueError, match=r"has no data_batch_3.bin"):
+    with refuses(ValueError, "data_batch_3.bin"):
         load_cifar10(folder)
     archive = folder / "cifar-10-binary.tar.gz"
     archive.write_bytes(archive.read_bytes()[:-30])
-    with pytest.raises(ValueError, match="truncated"):
+    with refuses(ValueError, archive):
         load_cifar10(folder)
 
 
 def test_a_canonical_file_with_too_few_images_is_refused(canonical, monkeypatch):
     folder = canonical(pack=False)
     monkeypatch.setattr(images, "CIFAR10", replace(images.CIFAR10, images=(3,) * 6))
-    with pytest.raises(ValueError, match=r"data_batch_1.bin has 2 images, not 3"):
+    with refuses(ValueError, "data_batch_1.bin", 2, 3):
         load_cifar10(folder)
 
 
-def test_the_reduced_set_never_passes_for_cifar10(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+def test_the_reduced_set_never_passes_for_cifar10(tmp_path, caplog):
     for name, labels in (("train10k", [1, 2, 3]), ("test2k", [4])):
         packed = lzma.compress(records(labels)[0])
         (tmp_path / f"cifar10_jpeg_{name}.bin.xz").write_bytes(packed)
     data = load_cifar10(tmp_path)
-    [warned] = caplog.messages  # red before: nothing was said
+    [warned] = caplog.messages
     assert "lossy" in warned and "fedpriv data fetch cifar10" in warned
     assert data.name == "cifar10-jpeg-10k" and "lossy" in data.provenance["note"]
     assert data.y_train.tolist() == [1, 2, 3] and data.y_test.tolist() == [4]
     load_cifar10(tmp_path)  # as each trial of a study does
-    assert len(caplog.messages) == 1  # red before: 39 times in one study
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.slow
@@ -187,12 +182,9 @@ def test_the_reduced_set_itself(shared_data):
     assert data.name == "cifar10-jpeg-10k"
     assert data.x_train.shape == (10_000, 3, 32, 32) and data.x_test.shape == (2_000, 3, 32, 32)
     assert data.y_train[0] == 5
-    assert np.bincount(data.y_train).tolist() == CIFAR_TRAIN
-    assert np.bincount(data.y_test).tolist() == CIFAR_TEST
-
-
-CIFAR_TRAIN = [1004, 989, 984, 1034, 957, 1055, 1003, 1025, 976, 973]
-CIFAR_TEST = [189, 190, 209, 204, 200, 215, 219, 186, 191, 197]
+    train = [1004, 989, 984, 1034, 957, 1055, 1003, 1025, 976, 973]
+    assert np.bincount(data.y_train).tolist() == train
+    assert np.bincount(data.y_test).tolist() == [189, 190, 209, 204, 200, 215, 219, 186, 191, 197]
 
 
 def fine_records(labels, seed):
@@ -206,10 +198,10 @@ def fine_records(labels, seed):
 def hundred(tmp_path, monkeypatch):
     """A folder with a tiny CIFAR-100 in its binary form, packed or not."""
     monkeypatch.setattr(images, "CIFAR100", replace(images.CIFAR100, images=(3, 2)))
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
 
-    def write(*, pack, train=(0, 99, 7), test=(5, 50)):
-        files = {"train.bin": fine_records(train, 0)[0], "test.bin": fine_records(test, 1)[0]}
+    def write(*, pack):
+        train, test = fine_records([0, 99, 7], 0)[0], fine_records([5, 50], 1)[0]
+        files = {"train.bin": train, "test.bin": test}
         return lay(tmp_path / "files", files, "cifar-100-binary.tar.gz" if pack else None)
 
     return write
@@ -224,29 +216,11 @@ def test_cifar100_has_fine_labels(hundred, pack):
     np.testing.assert_array_equal(data.x_train, expected)
 
 
-def test_cifar100_with_other_labels_or_too_few_images_is_refused(hundred, tmp_path):
-    with pytest.raises(ValueError, match=r"label \[0, 100\] is not below"):
-        read_cifar_records(bytes([0, 100]) + bytes(3072), "here", images.CIFAR100)
-    with pytest.raises(ValueError, match=r"label \[20, 3\] is not below"):
-        read_cifar_records(bytes([20, 3]) + bytes(3072), "here", images.CIFAR100)
-    with pytest.raises(ValueError, match="no whole number"):
-        read_cifar_records(bytes(3073), "here", images.CIFAR100)
-    with pytest.raises(ValueError, match="not 3"):
-        images.load_cifar100(hundred(pack=False, train=(1, 2)))
-
-
-def test_a_truncated_packed_file_is_refused(tmp_path):
-    path = write_mnist(tmp_path) / "train-images-idx3-ubyte.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match="truncated"):
-        read_idx(path, dimensions=3)
-
-
 @pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py/data_batch_1"])
 def test_pickled_cifar_is_refused_unread(tmp_path, name):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\x80\x04")
     given = path if "python" in name else path.parent
-    with pytest.raises(ValueError, match=r"is pickled: .*get the binary version, cifar-10-binary"):
+    with refuses(ValueError, "cifar-10-binary.tar.gz"):
         load_cifar10(given)

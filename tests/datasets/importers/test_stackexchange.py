@@ -14,6 +14,7 @@ import pytest
 from fedpriv.datasets.importers import dump as importer
 from fedpriv.datasets.importers.dump import Dump, import_stackexchange, open_dump
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from tests.harness.refusals import refuses
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
 
@@ -90,19 +91,10 @@ def test_what_is_dropped_is_counted(tmp_path):
     }
 
 
-ILLEGAL = (
-    "&#x0E;",
-    "&#14;",
-    "&#x0;",
-    "&#xD800;",
-    "&#xFFFE;",
-    "&#x110000;",
-    "&#99999999999;",
-    "\x0b",
-)
+ILLEGAL = [f"&#{code};" for code in ("x0E", 14, "x0", "xD800", "xFFFE", "x110000", 99999999999)]
 
 
-@pytest.mark.parametrize("illegal", ILLEGAL)
+@pytest.mark.parametrize("illegal", [*ILLEGAL, "\x0b"])
 def test_a_character_that_xml_does_not_allow_costs_no_more_than_itself(
     tmp_path, monkeypatch, illegal
 ):
@@ -205,24 +197,28 @@ def test_compressed_dumps_give_the_same_corpus(tmp_path, kind):
     assert corpus.manifest["files"] == plain.manifest["files"]
 
 
-def refused(tmp_path, path, message):
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=message):
+def refused(tmp_path, path, *names):
+    before = {*tmp_path.iterdir()}
+    with refuses(ValueError, *names):
         import_stackexchange(path, tmp_path / "corpus", name="site")
-    assert sorted(tmp_path.iterdir()) == before
+    assert {*tmp_path.iterdir()} - {tmp_path / "cache"} == before
 
 
 @pytest.mark.parametrize("kind", ["xml", "gz", "bz2", "xz", "7z"])
-@pytest.mark.parametrize("keep", [0.3, 0.9])
-def test_a_truncated_dump_is_refused_and_leaves_nothing(tmp_path, kind, keep):
+@pytest.mark.parametrize("harm", [0.3, 0.9, "flipped"])
+def test_a_damaged_dump_is_refused_and_leaves_nothing(tmp_path, kind, harm):
     path = tmp_path / "Posts.xml"
-    path.write_text(document(*ROWS, *(answer(n, 1, INSIDE, os.urandom(50).hex()) for n in
-                                      range(100, 200))))  # fmt: skip
+    rows = (answer(n, 1, INSIDE, os.urandom(50).hex()) for n in range(100, 200))
+    path.write_text(document(*ROWS, *rows))
     if kind != "xml":
         path = compress(path, kind)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(keep * len(content))])
-    refused(tmp_path, path, "truncated|damaged")
+    content = bytearray(path.read_bytes())
+    if harm == "flipped":
+        content[len(content) // 2] ^= 0xFF
+    else:
+        content = content[: int(harm * len(content))]
+    path.write_bytes(content)
+    refused(tmp_path, path, path.name)
 
 
 ENTITY = (
@@ -232,34 +228,34 @@ OUTSIDE = '<!DOCTYPE posts SYSTEM "file:///etc/hostname"><posts/>'
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "name"),
     [
-        ("", "is empty"),
-        ("id,text\n1,hello\n", "damaged"),
-        ("<users><row Id='1'/></users>", "not <posts>"),
-        ("<posts></posts>", "neither questions nor answers"),
-        (document(row(Id=1, PostTypeId=5, OwnerUserId=3, Body="wiki")), "neither questions"),
-        (document(question(1, None)), "no sentence"),
-        (document(question(1, PUBLIC), question(1, INSIDE)), "same Id"),
-        (document(row(PostTypeId=1, OwnerUserId=1, Title="t", Body="b")), "without any"),
-        (ENTITY, "DTD|Entities"),
-        (OUTSIDE, "DTD"),
-        (document(question(1, INSIDE)), "outside the roster"),
+        ("", "Posts.xml"),
+        ("id,text\n1,hello\n", "line 1"),
+        ("<users><row Id='1'/></users>", "<users>"),
+        ("<posts></posts>", "Posts.xml"),
+        (document(row(Id=1, PostTypeId=5, OwnerUserId=3, Body="wiki")), "Posts.xml"),
+        (document(question(1, None)), "sentence"),
+        (document(question(1, PUBLIC), question(1, INSIDE)), "Id"),
+        (document(row(PostTypeId=1, OwnerUserId=1, Title="t", Body="b")), "Id"),
+        (ENTITY, "Posts.xml"),
+        (OUTSIDE, "Posts.xml"),
+        (document(question(1, INSIDE)), "0 users"),
     ],
 )
-def test_wrong_files_are_refused_and_leave_nothing(tmp_path, content, message):
+def test_wrong_files_are_refused_and_leave_nothing(tmp_path, content, name):
     path = tmp_path / "Posts.xml"
     path.write_text(content)
-    refused(tmp_path, path, message)
+    refused(tmp_path, path, name)
 
 
 def test_absent_files_and_archives_without_posts_are_refused(tmp_path):
-    refused(tmp_path, tmp_path / "absent.xml", "not a file")
-    refused(tmp_path, tmp_path, "not a file")
+    refused(tmp_path, tmp_path / "absent.xml", tmp_path / "absent.xml")
+    refused(tmp_path, tmp_path, tmp_path)
     path = tmp_path / "site.7z"
     with py7zr.SevenZipFile(path, "w") as archive:
         archive.writestr(b"<users/>", "Users.xml")
-    refused(tmp_path, path, "0 files named Posts.xml")
+    refused(tmp_path, path, 0, "Posts.xml")
 
 
 def test_progress_runs_to_the_end_over_both_passes(tmp_path):
@@ -373,7 +369,7 @@ def test_a_row_longer_than_any_post_is_refused_before_it_is_held(tmp_path, where
         path = path.with_suffix(".gz")
     fed = []
     dump = open_dump(path, tmp_path)
-    with pytest.raises(ValueError, match=r"row 2 \(line \d+\) is longer than 4,194,304"), dump as d:
+    with refuses(ValueError, "row 2", "4,194,304"), dump as d:
         list(d.rows(lambda done, total: fed.append(done)))
     assert len(fed) <= 18  # pieces of a quarter of a megabyte
 
@@ -383,15 +379,3 @@ def test_a_post_of_a_megabyte_is_read(tmp_path):
     path.write_text(document(question(1, PUBLIC, body="a" * 1_000_000), question(2, PUBLIC)))
     with open_dump(path, tmp_path) as dump:
         assert [len(row["Body"]) for row in dump.rows()] == [1_000_000, 19]
-
-
-@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "7z"])
-def test_a_flipped_byte_in_an_archive_is_refused(tmp_path, kind):
-    path = tmp_path / "Posts.xml"
-    rows = (answer(n, 1, INSIDE, os.urandom(50).hex()) for n in range(100, 200))
-    path.write_text(document(*ROWS, *rows))
-    packed = compress(path, kind)
-    content = bytearray(packed.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    packed.write_bytes(bytes(content))
-    refused(tmp_path, packed, "cut short|damaged")

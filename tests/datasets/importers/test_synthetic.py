@@ -12,6 +12,7 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.public_learning import TagLearner
+from tests.harness.refusals import refuses
 
 SMALL = Shape(
     num_users=40, num_sentences=8_000, public_users=20, num_words=1_500, num_tags=30, num_topics=5
@@ -30,7 +31,7 @@ def test_it_says_that_it_is_synthetic(small, tmp_path):
     assert "synthetic" in small.name == NAME
     assert small.synthetic and small.manifest["source"]["kind"] == "synthetic"
     assert "synthetic" in small.default_roster
-    with pytest.raises(ValueError, match="must contain 'synthetic'"):
+    with refuses(ValueError, "'stackoverflow'", "'synthetic'"):
         synthesize(tmp_path / "c", shape=SMALL, name="stackoverflow")
     assert not (tmp_path / "c").exists()
 
@@ -97,27 +98,6 @@ def test_the_same_seed_is_the_same_corpus_and_another_is_not(small, tmp_path):
 
 
 @pytest.mark.slow
-def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
-    """Multinomial naive Bayes on public users, tested on rostered ones."""
-    view = small.view(split=BY_SENTENCE)
-    train = gather(view, view.public_users, "all")
-    test = gather(view, view.roster, "all")
-    majority = np.bincount(test.labels).max() / len(test)
-
-    def accuracy(words: slice) -> float:
-        x, y = train.features("tff").toarray()[:, words], train.labels
-        table = np.array([x[y == tag].sum(0) for tag in range(train.num_tags)]) + 0.01
-        scores = np.log(table / table.sum(1, keepdims=True))
-        prior = np.log(np.bincount(y, minlength=train.num_tags) + 1.0)
-        guess = 20 * test.features("tff").toarray()[:, words] @ scores.T + prior
-        return float((guess.argmax(1) == test.labels).mean())
-
-    assert majority < 0.4
-    assert accuracy(slice(None)) > majority + 0.2
-    assert accuracy(slice(100, None)) > accuracy(slice(0, 100)) + 0.1
-
-
-@pytest.mark.slow
 def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
     def best(**change):
         """Return the accuracy of softmax regression on held-out threads of the same users."""
@@ -141,16 +121,16 @@ def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "name"),
     [
-        ({"num_users": 0}, "one rostered"),
-        ({"num_sentences": 10}, "too few"),
-        ({"num_words": 5}, "5 words"),
-        ({"num_topics": 31}, "each topic a tag"),
-        ({"spread": float("nan")}, "spread"),
+        ({"num_users": 0}, "user"),
+        ({"num_sentences": 10}, 10),
+        ({"num_words": 5}, 5),
+        ({"num_topics": 31}, 31),
+        ({"spread": float("nan")}, "spread nan"),
         ({"informative": 1.1}, "informative"),
     ],
 )
-def test_shapes_that_make_no_corpus_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
+def test_shapes_that_make_no_corpus_are_refused(change, name):
+    with refuses(ValueError, name):
         replace(SMALL, **change)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.image_folders import read_image_folders
+from tests.harness.refusals import refuses
 
 pytest.importorskip("PIL", reason="the extra `data` is not installed")
 
@@ -44,7 +45,7 @@ def test_a_folder_a_label(tmp_path):
     assert found.labels == ("cat", "dog") and found.y.tolist() == [0, 1]
     assert found.x.shape == (2, 3, 3, 5) and found.x.dtype == np.uint8
     assert (found.x[1].transpose(1, 2, 0) == RED).all()
-    with pytest.raises(ValueError, match="no level of folders is users"):
+    with refuses(ValueError, "'user'"):
         found.by_user()
 
 
@@ -70,30 +71,27 @@ def test_a_folder_a_user(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "names"),
     [
-        (b"", "is damaged or no image of its kind"),
-        (png(RED)[:-30], "is damaged or no image of its kind"),
-        (b"\x80\x04\x95 a pickle", "is damaged or no image of its kind"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is damaged or no image"),
-        (png(RED, width=1 << 24)[:60], "damaged|pixels"),
-        (png(np.zeros((1, 1), np.uint8), width=70_000_000), "has 70,000,000 by 1 pixels"),
+        (b"", []),
+        (png(RED)[:-30], []),
+        (b"\x80\x04\x95 a pickle", []),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", []),
+        (png(RED, width=1 << 24)[:60], []),
+        (png(np.zeros((1, 1), np.uint8), width=70_000_000), ["70,000,000", 1]),
     ],
 )
-def test_what_is_no_image_is_one_line_with_its_name(tmp_path, content, said):
+def test_what_is_no_image_is_one_line_with_its_name(tmp_path, content, names):
     lay(tmp_path, {"cat/a.png": RED, "cat/b.png": content})
-    with pytest.raises(ValueError, match=rf"b\.png.*({said})") as error:
+    with refuses(ValueError, tmp_path / "cat" / "b.png", *names) as error:
         read_image_folders(tmp_path, size=(3, 5))
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("levels", "said"),
-    [((), "levels"), (("label", "label"), "levels"), (("class",), "levels"),
-     (("user", "label"), "2 folders deep")],
-)  # fmt: skip
-def test_other_layouts_are_refused(tmp_path, levels, said):
-    with pytest.raises(ValueError, match=said):
-        read_image_folders(lay(tmp_path, {"cat/a.png": RED}), size=(3, 5), levels=levels)
-    with pytest.raises(ValueError, match="is no folder"):
-        read_image_folders(tmp_path / "gone", size=(3, 5))
+@pytest.mark.parametrize("levels", [(), ("label", "label"), ("class",), ("user", "label")])
+def test_other_layouts_are_refused(tmp_path, levels):
+    root = lay(tmp_path, {"cat/a.png": RED})
+    with refuses(ValueError, root if levels == ("user", "label") else levels):
+        read_image_folders(root, size=(3, 5), levels=levels)
+    with refuses(ValueError, root / "gone"):
+        read_image_folders(root / "gone", size=(3, 5))

@@ -3,7 +3,6 @@
 import csv
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from fedpriv.datasets.local_data import Table
 from fedpriv.datasets.tables import HuggingFaceUsers, read_table
 from fedpriv.tasks.module_task import array_examples
+from tests.harness.refusals import refuses
 
 ROWS = [("zoe", 40.5, 1, "x"), (" ann", 50.0, 0, "y"), ("zoe", 41.0, 0, "")]
 TABLE = Table(user="who", columns={"age": float, "back": int})
@@ -55,29 +55,20 @@ def test_users_of_a_file(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "names"),
     [
-        ({"names": ("who", "age", "other", "note")}, "no column 'back'; it has who, age, other, n"),
-        ({"rows": [("zoe", float("nan"), 1, "x")]}, "'age' holds no finite number"),
-        ({"rows": [("zoe", None, 1, "x")]}, "'age' holds no finite number"),
-        ({"rows": [("", 1.0, 1, "x")]}, "who"),
-        ({"rows": []}, "give a file with some"),
+        ({"names": ("who", "age", "other", "note")}, ["'back'", "who", "age", "other", "note"]),
+        ({"rows": [("zoe", float("nan"), 1, "x")]}, ["'age'"]),
+        ({"rows": [("zoe", None, 1, "x")]}, ["'age'"]),
+        ({"rows": [("", 1.0, 1, "x")]}, ["'who'"]),
+        ({"rows": []}, []),
     ],
 )
-def test_bad_files_are_one_line_without_values(tmp_path, kind, change, said):
+def test_bad_files_are_one_line_without_values(tmp_path, kind, change, names):
     path = WRITERS[kind](tmp_path / f"visits.{kind}", **change)
-    with pytest.raises(ValueError, match=said) as error:
+    with refuses(ValueError, path, *names) as error:
         read_table(path, TABLE, examples)
-    assert "visits" in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_quote_that_its_line_does_not_close_takes_nobodys_rows(tmp_path):
-    """Refused where it is read whole; where line breaks are declared, a text has several lines."""
-    path, lines = tmp_path / "visits.csv", ["who,age,back", 'ann,40,1,"a', "bob,50,0", 'cy,1,1,b"']
-    path.write_text("\n".join([lines[0] + ",note", *lines[1:], ""]), "utf-8")
-    with pytest.raises(ValueError, match=r"visits\.csv, line 2"):
-        read_table(path, TABLE, examples)
-    assert list(read_table(path, replace(TABLE, line_breaks=True), examples)) == ["ann"]
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["gone.csv", "gone.parquet", "a.pkl", "a.npy"])
@@ -86,7 +77,7 @@ def test_what_is_not_there_or_of_another_kind(tmp_path, name):
         (tmp_path / name).write_bytes(b"\x80\x04")
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow", reason="the extra `data` is not installed")
-    with pytest.raises(ValueError, match=r"is not there|ends in none of"):
+    with refuses(ValueError, tmp_path / name):
         read_table(tmp_path / name, TABLE, examples)
 
 
@@ -95,14 +86,14 @@ def test_damaged_parquet_is_one_line(tmp_path, cut):
     path = write_parquet(tmp_path / "visits.parquet")
     content = path.read_bytes()
     path.write_bytes(content[:cut] if cut != 60 else content[:40] + b"\xff" * 40 + content[80:])
-    with pytest.raises(ValueError, match=r"visits\.parquet") as error:
+    with refuses(ValueError, path) as error:
         read_table(path, TABLE, examples)
     assert "\n" not in str(error.value)
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"pip install 'fedpriv\[data\]'"):
+    with refuses(ValueError, "pip install 'fedpriv[data]'"):
         read_table(tmp_path / "a.parquet", TABLE, examples)
 
 
@@ -156,20 +147,20 @@ def test_a_real_data_set(tmp_path):
     )
     x, y = users["b"]
     assert x.shape == (2, 2, 2) and x[1].tolist() == [[2, 2], [2, 2]] and list(y) == [5, 7]
-    with pytest.raises(ValueError, match="no data set of one split"):
+    with refuses(ValueError, "DatasetDict"):
         HuggingFaceUsers(datasets.DatasetDict(train=whole), user="writer", examples=pictures)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "names"),
     [
-        ([1, 2], "a list is no data set of one split"),
-        (Rows({"label": [1]}), "no column 'writer'; it has label"),
-        (Rows({"writer": ["a", None]}), "row 2 of the data set: column 'writer' names no one"),
-        (Rows({"writer": [1.0, 2.0]}), "row 1 of the data set: column 'writer' holds a float"),
-        (Rows({"writer": []}), "no row"),
+        ([1, 2], ["list"]),
+        (Rows({"label": [1]}), ["'writer'", "label"]),
+        (Rows({"writer": ["a", None]}), ["row 2", "'writer'"]),
+        (Rows({"writer": [1.0, 2.0]}), ["row 1", "'writer'", "float"]),
+        (Rows({"writer": []}), []),
     ],
 )
-def test_other_data_sets_are_refused(given, said):
-    with pytest.raises(ValueError, match=said):
+def test_other_data_sets_are_refused(given, names):
+    with refuses(ValueError, *names):
         HuggingFaceUsers(given, user="writer", examples=pictures)

@@ -2,6 +2,7 @@
 
 import lzma
 import os
+import shutil
 import sqlite3
 import tempfile
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.tff_files import open_client_data
+from tests.harness.refusals import refuses
 
 
 @pytest.fixture
@@ -41,10 +43,9 @@ def test_clients_and_examples(tmp_path, tff_writer, clients, name, index, monkey
         columns = data.create_dataset_for_client("b")
         assert columns["score"].tolist() == [1, 1]
         assert columns["tags"].tolist() == ["x|y", "x|y"]
-        with pytest.raises(ValueError, match="no client 'z'"):
-            list(data.examples("z"))
-        with pytest.raises(ValueError, match="no client 'z'"):
-            list(data.stream({"z"}))
+        for missing in (data.examples("z"), data.stream({"z"})):
+            with refuses(ValueError, "'z'"):
+                list(missing)
     assert list(scratch.iterdir()) == []
 
 
@@ -62,66 +63,49 @@ def test_emnist(tmp_path, tff_writer):
         assert data.create_dataset_for_client("w")["pixels"].shape == (1, 28, 28)
 
 
-@pytest.mark.parametrize("stored", ["int64", "bytes"])
-def test_cifar100(tmp_path, tff_writer, stored):
-    image = np.arange(3072) % 256
-    blob = tff_writer.example(
-        image=image if stored == "int64" else image.astype(np.uint8).tobytes(),
-        label=np.array([99]),
-        coarse_label=np.array([19]),
-    )
-    path = tff_writer.write(tmp_path / "c.sqlite.lzma", {"0": [blob]})
-    with open_client_data(path) as data:
-        (row,) = data.examples("0")
-        assert row["image"].shape == (32, 32, 3)
-        assert row["image"].dtype == np.uint8
-        assert np.array_equal(row["image"].ravel(), image)
-        assert (row["label"], row["coarse_label"]) == (99, 19)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("features", "message"),
+    ("features", "names"),
     [
-        ({"pixels": np.zeros(784, np.float32)}, "no field 'label'"),
-        ({"pixels": np.zeros(783, np.float32), "label": np.array([1])}, "783 values"),
-        ({"pixels": np.zeros(784, np.int64), "label": np.array([1])}, "int64 values"),
-        ({"pixels": np.full(784, np.nan, np.float32), "label": np.array([1])}, "within"),
-        ({"pixels": np.full(784, 2, np.float32), "label": np.array([1])}, "within"),
-        ({"pixels": np.zeros(784, np.float32), "label": np.array([62])}, "within"),
-        ({"pixels": np.zeros(784, np.float32), "label": np.array([-1])}, "within"),
-        ({"pixels": np.zeros(784, np.float32), "label": np.array([], np.int64)}, "0 values"),
-        ({"pixels": b"raw", "label": np.array([1])}, "holds bytes"),
+        ({}, ["'label'"]),
+        ({"pixels": np.zeros(783, np.float32), "label": np.array([1])}, ["'pixels'", 783]),
+        ({"pixels": np.zeros(784, np.int64), "label": np.array([1])}, ["'pixels'", "int64"]),
+        ({"pixels": np.full(784, np.nan, np.float32), "label": np.array([1])}, ["'pixels'"]),
+        ({"pixels": np.full(784, 2, np.float32), "label": np.array([1])}, ["'pixels'"]),
+        ({"label": np.array([62])}, ["'label'"]),
+        ({"label": np.array([-1])}, ["'label'"]),
+        ({"label": np.array([], np.int64)}, ["'label'", 0]),
+        ({"pixels": b"raw", "label": np.array([1])}, ["'pixels'", "bytes"]),
     ],
 )
-def test_examples_that_do_not_fit_the_schema_are_refused(tmp_path, tff_writer, features, message):
-    path = tff_writer.write(tmp_path / "e.sqlite", {"w": [tff_writer.example(**features)]})
+def test_examples_that_do_not_fit_the_schema_are_refused(tmp_path, tff_writer, features, names):
+    blob = tff_writer.example(**{"pixels": np.zeros(784, np.float32)} | features)
+    path = tff_writer.write(tmp_path / "e.sqlite", {"w": [blob]})
     with (
         open_client_data(path, schema="emnist", split_name="train") as data,
-        pytest.raises(ValueError, match=message) as error,
+        refuses(ValueError, "example 1", "client 'w'", *names),
     ):
         list(data.examples("w"))
-    assert "example 1 of client 'w'" in str(error.value)
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", [b"one", b"two"], np.array([1])])
 def test_text_that_is_not_one_text_is_refused(tmp_path, tff_writer, value):
     blob = tff_writer.example(snippets=value)
     path = tff_writer.write(tmp_path / "s.sqlite", {"LEAR": [blob]})
-    with open_client_data(path) as data, pytest.raises(ValueError, match="snippets"):
+    with open_client_data(path) as data, refuses(ValueError, "'snippets'"):
         list(data.examples("LEAR"))
 
 
 def test_unknown_fields_splits_and_schemas_are_refused(tmp_path, tff_writer, clients):
     path = tff_writer.write(tmp_path / "f.sqlite", {"a": [tff_writer.example(other="x")]})
-    with pytest.raises(ValueError, match=r"none of stackoverflow, emnist"):
+    with refuses(ValueError, path, "['other']"):
         open_client_data(path)
-    with pytest.raises(ValueError, match="unknown schema 'mnist'"):
+    with refuses(ValueError, "'mnist'"):
         open_client_data(path, schema="mnist")
     two = tff_writer.write(tmp_path / "g.sqlite", clients, split="heldout")
-    with pytest.raises(ValueError, match=r"no split 'train'; it has \['heldout'\]"):
+    with refuses(ValueError, "'train'", "['heldout']"):
         open_client_data(two, split_name="train")
-    with pytest.raises(ValueError, match="no file"):
+    with refuses(ValueError, tmp_path / "absent.sqlite"):
         open_client_data(tmp_path / "absent.sqlite")
 
 
@@ -132,17 +116,16 @@ def test_fewer_or_more_examples_than_the_metadata_says(
 ):
     path = tff_writer.write(tmp_path / "f.sqlite", clients, counts={"b": planned}, index=index)
     with open_client_data(path) as data:
-        with pytest.raises(ValueError, match=f"metadata says {planned}"):
-            list(data.examples("b"))
-        with pytest.raises(ValueError, match="file is incomplete, fetch"):
-            list(data.stream({"a", "b"}))
+        for found in (data.examples("b"), data.stream({"a", "b"})):
+            with refuses(ValueError, path, "'b'", planned):
+                list(found)
 
 
 @pytest.mark.parametrize("keep", [0, 50, 100, 4096, 8000])
 def test_a_truncated_database_is_refused(tmp_path, tff_writer, clients, keep):
     path = tff_writer.write(tmp_path / "f.sqlite", clients)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match=r" is truncated| cannot be read| not unpack to"):
+    with refuses(ValueError, path):
         open_client_data(path)
 
 
@@ -168,7 +151,7 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(
         "empty": bytearray(),
     }[harm]
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r" is truncated| is damaged or| not unpack to"):
+    with refuses(ValueError, path):
         open_client_data(path)
     assert list(scratch.iterdir()) == []
 
@@ -183,12 +166,10 @@ def test_concatenated_and_padded_xz_streams_are_one_file(tmp_path, tff_writer, c
 
 
 def test_a_full_disk_is_a_clear_message(tmp_path, tff_writer, clients, monkeypatch):
-    import shutil
-
     path = tff_writer.write(tmp_path / "f.sqlite.xz", clients)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(ValueError, match=r"no room in .* set TMPDIR"):
+    with refuses(ValueError, path, "TMPDIR"):
         open_client_data(path)
 
 
@@ -203,63 +184,50 @@ def _database(path, *statements):
 
 _META = "CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)"
 _EXAMPLES = "CREATE TABLE examples (split_name, client_id, serialized_example_proto BLOB)"
+_VIEW = (
+    "CREATE VIEW examples AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) "
+    "SELECT 'train' split_name, 'a' client_id, n serialized_example_proto FROM r"
+)
+_MADE = (
+    "CREATE TABLE examples (split_name, client_id, n, serialized_example_proto AS (zeroblob(n)))"
+)
+_ROW = "INSERT INTO examples VALUES ('train', 'a', {})"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("statements", "message"),
+    ("statements", "name"),
     [
-        (["CREATE TABLE t (x)"], "no plain table 'client_metadata'"),
-        ([_META], "no plain table 'examples'"),
-        ([_META, "CREATE TABLE examples (split_name, client_id)"], "serialized_example_proto"),
-        (
-            [
-                _META,
-                "CREATE VIEW examples AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 "
-                "FROM r) SELECT 'train' split_name, 'a' client_id, n serialized_example_proto "
-                "FROM r",
-            ],
-            "no plain table 'examples'",
-        ),
-        (
-            [
-                _META,
-                "CREATE TABLE examples (split_name, client_id, n, serialized_example_proto "
-                "AS (zeroblob(n)))",
-            ],
-            "serialized_example_proto",
-        ),
-        ([_META, _EXAMPLES], "has no examples"),
-        ([_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', 'text')"], "not str"),
-        (
-            [_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', x'0b')"],
-            "1 bytes are not",
-        ),
-        (
-            [_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', zeroblob(50000000))"],
-            "too big",
-        ),
+        (["CREATE TABLE t (x)"], "'client_metadata'"),
+        ([_META], "'examples'"),
+        ([_META, "CREATE TABLE examples (split_name, client_id)"], "'serialized_example_proto'"),
+        ([_META, _VIEW], "'examples'"),
+        ([_META, _MADE], "'serialized_example_proto'"),
+        ([_META, _EXAMPLES], "x.sqlite"),
+        ([_META, _EXAMPLES, _ROW.format("'text'")], "str"),
+        ([_META, _EXAMPLES, _ROW.format("x'0b'")], "1 bytes"),
+        ([_META, _EXAMPLES, _ROW.format("zeroblob(50000000)")], "x.sqlite"),
     ],
 )
-def test_other_databases_are_refused(tmp_path, statements, message):
+def test_other_databases_are_refused(tmp_path, statements, name):
     path = _database(tmp_path / "x.sqlite", *statements)
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, path, name):
         open_client_data(path)
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "name"),
     [
         ("('a', 'train', -1)", "num_examples -1"),
         ("('a', 'train', 'many')", "num_examples 'many'"),
-        ("('', 'train', 1)", "client id ''"),
-        ("(x'00', 'train', 1)", "client id b'"),
+        ("('', 'train', 1)", "''"),
+        ("(x'00', 'train', 1)", r"b'\x00'"),
         ("('a', x'00', 1)", "split_name"),
-        ("('a', 'train', 1), ('a', 'train', 1)", "twice"),
-        ("(CAST(x'ff' AS TEXT), 'train', 1)", "cannot be read"),
+        ("('a', 'train', 1), ('a', 'train', 1)", "'a'"),
+        ("(CAST(x'ff' AS TEXT), 'train', 1)", "UTF-8"),
     ],
 )
-def test_bad_metadata_is_refused(tmp_path, tff_writer, row, message):
+def test_bad_metadata_is_refused(tmp_path, tff_writer, row, name):
     path = tff_writer.write(tmp_path / "x.sqlite", {})
     blob = tff_writer.example(snippets="x").hex()
     _database(
@@ -267,5 +235,5 @@ def test_bad_metadata_is_refused(tmp_path, tff_writer, row, message):
         f"INSERT INTO client_metadata VALUES {row}",
         f"INSERT INTO examples VALUES ('train', 'a', x'{blob}')",
     )
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, path, name):
         open_client_data(path)

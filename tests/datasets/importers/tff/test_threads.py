@@ -7,8 +7,6 @@ import pytest
 from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
 from fedpriv.datasets.importers.writer import titled_thread
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
-from fedpriv.datasets.stackexchange.splits import Split
-from tests.datasets.corpus.threaded import threads_of
 
 QUESTIONS = [(f"how to do {n % 9}", f"tag{n % 3}|tag{n % 5}") for n in range(100)]
 
@@ -36,16 +34,3 @@ def test_the_key_is_a_hash_of_title_and_tags(file, tmp_path):
     }
     assert list(SentenceStore(corpus.directory).thread_keys()) == sorted(expected)
     assert len(expected) < len(QUESTIONS)  # asked twice in the same words: one thread
-
-
-@pytest.mark.slow
-def test_no_title_and_label_is_on_two_sides(file, tmp_path):
-    corpus = import_stackoverflow(file, tmp_path / "c", num_users=30)
-    for fold in range(5):
-        view = corpus.view(split=Split(fold=fold, measured_on="validation"))
-        users = [*view.roster, *view.public_users]
-        train, validation, test = (
-            threads_of(view, users, subset) for subset in ("train", "validation", "test")
-        )
-        assert train and validation and test
-        assert not (train & validation or train & test or validation & test)
