@@ -1,7 +1,5 @@
 """Aggregates of outputs: the vectors of the notes, the rule for ties, and models as one tree."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

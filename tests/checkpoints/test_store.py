@@ -1,7 +1,6 @@
 """The checkpoint store: whole files, the pruning rule, and refusals."""
 
-from __future__ import annotations
-
+import functools
 import hashlib
 import os
 import pickle
@@ -38,6 +37,10 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert metadata == {"head": "abc", "round_num": "7"}
     assert path.name == "round-000007.safetensors"
     assert _same(load_file(path), PARAMS)
+    state = PARAMS | {"count": np.array(3, np.int64)}
+    save_state(tmp_path / "state.safetensors", state, metadata)
+    found, kept = load_state(tmp_path / "state.safetensors", state)
+    assert _same(found, state) and kept == metadata  # without the checksum that is written
 
 
 @pytest.mark.parametrize("dtype", sorted(tensor_files.CODES))
@@ -108,21 +111,20 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, fail_at) -> No
 
 def test_a_checkpoint_is_forced_to_disk_before_it_has_its_name(tmp_path, monkeypatch) -> None:
     calls: list[str] = []
-    real_sync, real_replace = os.fsync, os.replace
-    monkeypatch.setattr(
-        tensor_files.os, "fsync", lambda d: (calls.append("fsync"), real_sync(d))[1]
-    )
-    monkeypatch.setattr(
-        tensor_files.os, "replace", lambda a, b: (calls.append("replace"), real_replace(a, b))[1]
-    )
+
+    def noted(name, call, *given):
+        calls.append(name)
+        return call(*given)
+
+    for name in ("fsync", "replace"):
+        call = functools.partial(noted, name, getattr(os, name))
+        monkeypatch.setattr(tensor_files.os, name, call)
+    state, durable = tmp_path / "state.safetensors", ["fsync", "replace", "fsync"]
     CheckpointStore(tmp_path).save(1, PARAMS)
-    assert calls == ["fsync", "replace", "fsync"]
-    calls.clear()
-    save_state(tmp_path / "state.safetensors", PARAMS)
-    assert calls == ["replace"]
-    calls.clear()
-    save_state(tmp_path / "state.safetensors", PARAMS, durable=True)
-    assert calls == ["fsync", "replace", "fsync"]
+    save_state(state, PARAMS, durable=True)
+    assert calls == durable * 2
+    save_state(state, PARAMS)
+    assert calls == [*durable * 2, "replace"]
 
 
 FLOAT8 = b'{"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'  # NumPy has none
@@ -166,19 +168,11 @@ def test_another_models_checkpoint_is_refused(tmp_path, template, names) -> None
         load_state(tmp_path / "state.safetensors", template)
 
 
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        {"w": np.array([object()])},
-        {"w": np.array(["text"])},
-        {"w": np.zeros(2, np.complex64)},
-        {"w": np.zeros(2, ">f4")},
-        {"__metadata__": np.zeros(2, np.float32)},
-    ],
-)
-def test_what_cannot_be_stored_is_refused_before_writing(tmp_path: Path, tensors) -> None:
-    with refuses(ValueError, *map(repr, tensors)):
-        CheckpointStore(tmp_path).save(1, tensors)
+@pytest.mark.parametrize("dtype", [object, "U4", np.complex64, ">f4", np.float32], ids=str)
+def test_what_cannot_be_stored_is_refused_before_writing(tmp_path: Path, dtype) -> None:
+    name = "__metadata__" if dtype is np.float32 else "w"
+    with refuses(ValueError, repr(name)):
+        CheckpointStore(tmp_path).save(1, {name: np.zeros(2, dtype)})
     assert not list(tmp_path.iterdir())
 
 
@@ -187,15 +181,6 @@ def test_keep_option() -> None:
     for bad in ("0", "-1", "some", "", "1.5", "²"):
         with refuses(ValueError, repr(bad), "'all'"):
             keep_last_from(bad)
-
-
-def test_state_round_trip_keeps_metadata_to_itself(tmp_path: Path) -> None:
-    path = tmp_path / "state.safetensors"
-    tensors = PARAMS | {"count": np.array(3, np.int64)}
-    save_state(path, tensors, {"round_num": "3"})
-    loaded, metadata = load_state(path, tensors)
-    assert _same(loaded, tensors)
-    assert metadata == {"round_num": "3"}
 
 
 def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:

@@ -88,16 +88,13 @@ def test_what_does_not_belong_together_is_refused(inputs, made, name):
         {"num_pairs": 1.5},
         {"pair_weight": 0.0},
         {"most_paired": "all"},
+        {"weights": None},
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, change):
     path = tmp_path / "vocabulary.json"
     content = json.loads(vocabulary_bytes(Vocabulary(**WORDS, inputs="tf-idf", word_features=MADE)))
     content["word_features"] |= change
-    path.write_text(json.dumps(content))
-    with refuses(ValueError, path):
-        read_vocabulary(path)
-    del content["word_features"]["weights"]
     path.write_text(json.dumps(content))
     with refuses(ValueError, path):
         read_vocabulary(path)

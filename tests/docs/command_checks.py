@@ -1,7 +1,5 @@
 """Whether a command that a page names could be typed: its program, options, names and keys."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools
@@ -10,12 +8,10 @@ import re
 import subprocess
 import sys
 import tomllib
-import warnings
 from pathlib import Path
 from typing import Any
 
 import click
-import typer
 
 from fedpriv import cli
 from fedpriv.datasets.importers import locate
@@ -26,10 +22,11 @@ from tests.docs.shell_blocks import Command
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-#: What is the shell's or another project's: containers are tried by `make deploy-guide`.
+#: What is the shell's or another project's: containers are tried by `make deploy-guide`, and `flwr`
+#: is called by tests.
 FOREIGN = (
     *("cd", "export", "source", ".", "sh", "git", "mkdir", "sbatch", "srun", "python", "python3"),
-    *("docker", "docker-compose", "kubectl", "tar"),
+    *("docker", "docker-compose", "kubectl", "tar", "flwr"),
 )
 
 
@@ -61,8 +58,6 @@ def check(command: Command) -> None:
         _check_make(words)
     elif program == "pip":
         _check_pip(words)
-    elif program == "flwr":
-        _check_flwr(words)
     elif program.startswith("flower-"):
         _check_options(program, words, _help_of(program))
     elif program == "export":
@@ -157,30 +152,6 @@ def _check_module(module: str, words: list[str]) -> None:
         tree = ast.parse(Path(found.origin).read_text("utf-8"))
         strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
         _check_options(module, words, strings)
-
-
-def _check_flwr(words: list[str]) -> None:
-    from flwr.common.config import parse_config_args
-
-    from fedpriv.runs.status import RESUME_FILE
-
-    with warnings.catch_warnings():
-        # Flower asks typer for what it will do without.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from flwr.cli.app import app
-
-        flwr = typer.main.get_command(app)
-    _, given = parsed(flwr, words)
-    known = PROJECT["tool"]["flwr"]["app"]["config"]
-    try:
-        config = given.get("run_config_overrides") or []
-        written = len(config) == 1 and Path(config[0]).name == RESUME_FILE  # by the run before
-        keys = {} if written else parse_config_args(config)
-        parse_config_args(given.get("federation_config_overrides") or [])
-    except Exception as error:
-        raise Refused(str(error)) from error
-    if unknown := set(keys) - set(known):
-        raise Refused(f"--run-config {sorted(unknown)} is none of {sorted(known)}")
 
 
 @functools.cache

@@ -1,7 +1,5 @@
 """Commands of a Markdown page's ```bash blocks, one simple command each."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

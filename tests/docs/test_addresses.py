@@ -1,15 +1,17 @@
-"""Names that the documentation and the changelog give exist."""
+"""Names that the documentation and the changelog give exist; ports are those of Flower."""
 
-from __future__ import annotations
-
-import dataclasses
-import importlib
+import inspect
+import pkgutil
 import re
 from pathlib import Path
 
-import pytest
+from flwr.cli.constant import LOCAL_SUPERLINK_HTTP_API_PORT
+from flwr.supercore.constant import SUPERLINK_UVICORN_DEFAULT_PORT, SUPERNODE_UVICORN_DEFAULT_PORT
 
+import fedpriv
+from fedpriv.cli import deploy as deploying
 from tests.docs import shell_blocks
+from tests.docs.shell_blocks import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *shell_blocks.PAGES]
@@ -18,45 +20,60 @@ DOTTED = re.compile(r"(?<![\w/.-])(?:fedpriv|fp)(?:\.[A-Za-z_]\w*)+")
 ANY = "fedpriv.x"
 
 
-def is_module(name: str) -> bool:
-    path = ROOT.joinpath(*name.split("."))
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
-
-
 def exists(name: str) -> bool:
     """Whether a dotted name is a module, or an attribute (a field too) of something in one."""
-    parts = re.sub(r"^fp\b", "fedpriv", name).split(".")
-    if name.startswith("fp."):
-        number = 1
-    else:
-        number = max(n for n in range(1, len(parts) + 1) if is_module(".".join(parts[:n])))
-    found = importlib.import_module(".".join(parts[:number]))
-    for part in parts[number:]:
-        if dataclasses.is_dataclass(found) and part in {f.name for f in dataclasses.fields(found)}:
-            return part == parts[-1]
-        if not hasattr(found, part):
-            return False
-        found = getattr(found, part)
-    return True
-
-
-def named(text: str) -> set[str]:
-    # The names of files end like attributes: fedpriv.egg, run.sh.
-    return {name for name in DOTTED.findall(text) if not name.endswith((".py", ".md"))} - {ANY}
+    full = re.sub(r"^fp\b", "fedpriv", name)
+    owner, _, last = full.rpartition(".")
+    try:
+        pkgutil.resolve_name(full)
+    except (AttributeError, ImportError):
+        found = pkgutil.resolve_name(owner)
+        return last in getattr(found, "__dataclass_fields__", ())
+    return name == full or hasattr(fedpriv, full.split(".")[1])
 
 
 def test_what_a_page_names_exists(subtests):
     for page in PAGES:
         with subtests.test(page=page):
-            assert [
-                name for name in sorted(named(page.read_text("utf-8"))) if not exists(name)
-            ] == []
+            named = {*DOTTED.findall(page.read_text("utf-8"))} - {ANY}
+            # The names of files end like attributes: fedpriv.egg, run.sh.
+            names = (name for name in sorted(named) if not name.endswith((".py", ".md")))
+            assert [name for name in names if not exists(name)] == []
 
 
-GONE = "fedpriv.privacy.numbers fedpriv.rng.Keys fedpriv.rng.Key.folds fp.runner fp.Run.no"
-THERE = "fedpriv.rng fedpriv.rng.Key.fold fedpriv.sums.PartialSum.granularity fp.run"
+TEXTS = {path.name: path.read_text("utf-8") for path in PAGES if path.name != "CHANGELOG.md"}
+SUPERLINK = str(SUPERLINK_UVICORN_DEFAULT_PORT)
 
 
-@pytest.mark.parametrize("name", f"{GONE} {THERE}".split())
-def test_a_name_that_is_gone_is_seen(name):
-    assert exists(name) == (name in THERE)
+def test_a_deployment_listens_where_flower_does():
+    port = inspect.signature(deploying.superlink).parameters["port"].default
+    assert str(port) == SUPERLINK
+    compose = (ROOT / "docker-compose.yml").read_text("utf-8")
+    assert f'"--port", "{SUPERLINK}"' in compose
+    assert f"--runtime-api-address superlink:{SUPERLINK}" in compose
+
+
+def test_nodes_and_flwr_are_told_the_superlinks_port():
+    told = []
+    for name, page in TEXTS.items():
+        for command in commands(page):
+            for option, value in zip(command.words, command.words[1:], strict=False):
+                if option == "--superlink":
+                    told.append((name, value.rpartition(":")[2]))
+        told += [(name, port) for port in re.findall(r'address = "[\w.-]+:(\d+)"', page)]
+        told += [(name, port) for port in re.findall(r"listens on port (\d+)", page)]
+    assert {"three-nodes.md", "own-data.md", "flower-apps.md"} <= {name for name, _ in told}
+    assert [item for item in told if item[1] != SUPERLINK] == []
+
+
+def test_each_node_of_a_page_has_a_port_of_its_own():
+    for name, page in TEXTS.items():
+        nodes = [c.words for c in commands(page) if c.words[:1] == ("flower-supernode",)]
+        ports = [words[words.index("--port") + 1] for words in nodes if "--port" in words]
+        first = SUPERNODE_UVICORN_DEFAULT_PORT
+        assert ports == [str(first + number) for number in range(len(ports))], name
+        assert len(nodes) == 1 or len(ports) == len(nodes), name
+
+
+def test_what_a_simulation_leaves_running_is_found_by_its_port():
+    assert f"--port {LOCAL_SUPERLINK_HTTP_API_PORT}'" in TEXTS["flower-apps.md"]

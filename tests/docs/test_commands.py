@@ -4,8 +4,6 @@ Here a page's commands are typed in the page's order, in a folder with the files
 tiny data and in a small size.
 """
 
-from __future__ import annotations
-
 import functools
 import glob
 import lzma
@@ -80,15 +78,10 @@ def rule_of(page: str, command: Command) -> tuple[str, str, str]:
     raise LookupError(f"{page}: no rule of {HERE} says who runs `{command}`")
 
 
-def run_by(page: str, command: Command) -> str:
-    """Return the test that runs a command of a page, or why none does."""
-    return rule_of(page, command)[2]
-
-
 def test_who_runs_a_command_names_its_page():
     for page, found in COMMANDS.items():
         for command in found:
-            by, _, _ = run_by(page, command).partition(" ")
+            by, _, _ = rule_of(page, command)[2].partition(" ")
             if by.startswith("tests/") and by != HERE:
                 text = (ROOT / by).read_text("utf-8")
                 name = Path(page).parent.name if "examples" in page else Path(page).name
@@ -254,21 +247,16 @@ def place(request, tmp_path, monkeypatch):
 
 def those(by: str) -> dict[str, list[Command]]:
     """Return the commands of each page that are run in a way."""
-    found = {page: [c for c in all_ if run_by(page, c) == by] for page, all_ in COMMANDS.items()}
+    found = {page: [c for c in own if rule_of(page, c)[2] == by] for page, own in COMMANDS.items()}
     return {page: own for page, own in found.items() if own}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", those(HERE), indirect=True)
-def test_the_commands_of_a_page_run(place):
-    for command in those(HERE)[place.page]:
-        place.type(command)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", those(SLOW), indirect=True)
-def test_the_slow_commands_of_a_page_run(place):
-    for command in those(SLOW)[place.page]:
+@pytest.mark.parametrize(
+    ("by", "place"), [(by, page) for by in (HERE, SLOW) for page in those(by)], indirect=["place"]
+)
+def test_the_commands_of_a_page_run(by, place):
+    for command in those(by)[place.page]:
         place.type(command)
 
 
@@ -306,31 +294,20 @@ def test_the_commands_of_a_page_run_in_flower(place, flower):
 
 
 WRONG = {
-    "fedpriv walk": "'walk'",
     "fedpriv data walk": "'walk'",
     "fedpriv run adadps-tags --no-such 1": "--no-such",
-    "fedpriv run adadps-tag": "'adadps-tags'",
-    "fedpriv run adadps-tags -s bnd=clip": "'bound'",
     "fedpriv run simulations.threads.adapters:adapter_tags -s rnk=4": "'rank'",
-    "fedpriv run adadps-tags --rounds many": "'many'",
     "fedpriv run adadps-tags --rounds 0": "rounds 0",
     "fedpriv list adadps-tag": "'adadps-tags'",
-    "fedpriv export run": "--to",
     "fedpriv reproduce nothing": "'nothing'",
     "fedpriv data fetch nothing": "'nothing'",
     "fedpriv data info nothing": "'nothing'",
-    "python -m fedpriv walk": "'walk'",
     "python -m simulations.nothing": "'simulations.nothing'",
     "python -m simulations.reproduction.runs --no-such": "--no-such",
     "pip install 'fedpriv[nothing]'": "'nothing'",
     "make nothing": "'nothing'",
     "nothing --at all": "'nothing'",
     "FEDPRIV_NOTHING=1 fedpriv list": "FEDPRIV_NOTHING",
-    "export FEDPRIV_NOTHING=1": "FEDPRIV_NOTHING",
-    "flwr run . --no-such": "--no-such",
-    "flwr walk": "'walk'",
-    "flwr run . --run-config 'nothing=1'": "'nothing'",
-    "flower-superlink --no-such": "--no-such",
     "flower-supernode --no-such=1": "--no-such",
     "flower-nothing": "flower-nothing",
 }

@@ -1,7 +1,5 @@
 """The page about extending: its ten files, as they stand, run, killed, resumed, verified."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import lzma
@@ -83,14 +81,6 @@ def killed_after(line, prepared, monkeypatch):
             prepared.run()
 
 
-def last(name, seed=0):
-    """The params of a whole run in memory, by the oracle."""
-    experiment = load_experiment(f"{name}:experiment")
-    components = build(experiment, None)
-    *_, (_, state) = rounds(components, serial(experiment, components), Key.simulation(seed))
-    return state.params["w"]
-
-
 def test_files_that_the_page_names_are_there():
     assert set(FILES) == {*EXPERIMENTS, "children", "pictures"}
     rows = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| a")]
@@ -149,8 +139,12 @@ def test_it_learns_on_whatever_it_makes_of_the_noise(name, page):
     There it is 0.78 with a standard deviation of 0.17 a run: the mean is above 0.95 by chance once
     in 100,000 times.
     """
-    slope = page("lines").SLOPE
-    distances = [np.linalg.norm(last(name, seed) - slope) for seed in range(20)]
+    slope, distances = page("lines").SLOPE, []
+    experiment = load_experiment(f"{name}:experiment")
+    made = build(experiment, None)
+    for seed in range(20):
+        *_, (_, state) = rounds(made, serial(experiment, made), Key.simulation(seed))
+        distances.append(np.linalg.norm(state.params["w"] - slope))
     assert np.mean(distances) < (0.95 if name == "stream" else 0.7) * np.linalg.norm(slope)
 
 

@@ -1,7 +1,5 @@
 """The page about a node's own data: its commands, typed; its run, over a grid in this process."""
 
-from __future__ import annotations
-
 import csv
 import logging
 import os
@@ -20,7 +18,6 @@ from flwr.common.config import parse_config_args
 
 import fedpriv as fp
 from client import app as client_app
-from fedpriv import cli
 from fedpriv.backends.flower.messages import BOUNDS, read_request
 from fedpriv.backends.flower.settings import OWN_KEYS, open_node, opened_node, read_host
 from fedpriv.datasets.local_data import NodeData
@@ -34,9 +31,9 @@ from fedpriv.runs.backends import open_worker, recorded_place
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from server import app as server_app
-from tests.backends.flower.stub_grid import StubGrid, context
+from tests.backends.flower.stub_grid import AppNode, StubGrid, context
 from tests.docs.shell_blocks import commands
-from tests.harness.command_line import CliRunner, fedpriv
+from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 
 ROOT = Path(__file__).parents[2]
@@ -69,28 +66,19 @@ class Place:
                     row = (name, age, pressure, int(age / 100 + pressure / 200 > 1.2))
                     db.execute("INSERT INTO visits VALUES (?, ?, ?, ?)", row)
 
-    def type(self, words: tuple[str, ...], node: str = "") -> str:
+    def type(self, words: tuple[str, ...], node: str = "") -> None:
         """Type a command of the page, in whose place files of the machine stand."""
         files = {
             "people.key": self.key, "visits.sqlite": self.data(node),
-            "simulations.visits:experiment": self.experiment,
+            "all.csv": self.root / "all.csv", "simulations.visits:experiment": self.experiment,
+            "simulations/visits.py:experiment": self.experiment,
+            "roster-file=/absolute/roster.txt": f"roster-file={self.root / 'roster.txt'}",
+            "runs/tried": self.root / "whole",
             "node-1.ids": self.root / f"{node or 'node-1'}.ids",
             "node-2.ids": self.root / "node-2.ids", "roster.txt": self.root / "roster.txt",
         }  # fmt: skip
-        done = CliRunner().invoke(cli.app, [str(files.get(word, word)) for word in words[1:]])
-        assert done.exit_code == 0, (done.output, done.exception)
-        return done.output
-
-    def simulate(self, words: tuple[str, ...], data: Path, out: Path) -> None:
-        """Type the page's command of a simulation, on a file with everybody's rows."""
-        files = {
-            "simulations/visits.py:experiment": self.experiment, "all.csv": data, "runs/tried": out,
-            "people.key": self.key, "roster-file=/absolute/roster.txt":
-            f"roster-file={self.root / 'roster.txt'}",
-        }  # fmt: skip
-        assert set(files) <= set(words)
-        done = CliRunner().invoke(cli.app, [str(files.get(word, word)) for word in words[1:]])
-        assert done.exit_code == 0, (done.output, done.exception)
+        done = fedpriv(*(files.get(word, word) for word in words[1:]))
+        assert done.exit_code == 0, done
 
     def roster(self) -> None:
         """Make key, ids and roster, as the page says."""
@@ -119,7 +107,7 @@ class Place:
 
     def nodes(self, run_config: dict, names=tuple(HALVES)) -> dict:
         return {
-            number: Node(context(self.node_config(name), run_config))
+            number: AppNode(client_app.app, 0, 1, run_config, **self.node_config(name))
             for number, name in enumerate(names, start=1)
         }
 
@@ -128,18 +116,6 @@ class Place:
         grid = StubGrid(self.nodes(run_config, names))
         server_app.app(grid, context(run_config=run_config))
         return grid
-
-
-class Node:
-    """The bundle's ClientApp on a node."""
-
-    def __init__(self, place) -> None:
-        self.context = place
-
-    def query(self, message):
-        return client_app.app(message, self.context)
-
-    train = query
 
 
 def altered(place: Place, statement: str) -> None:
@@ -177,7 +153,7 @@ def test_nodes_of_their_own_files_train_what_one_process_with_all_of_them_does(
                 rows.writerows(db.execute("SELECT * FROM visits ORDER BY rowid"))
     (words,) = (c.words for c in COMMANDS if c.words[:2] == ("fedpriv", "run"))
     draws_of(tmp_path / "run")
-    place.simulate(words, together, tmp_path / "whole")
+    place.type(words)
     whole = fp.load(tmp_path / "whole")
     assert all(np.array_equal(array, found.params[name]) for name, array in whole.params.items())
     assert found.summary["epsilon"] == whole.summary["epsilon"]
@@ -192,13 +168,12 @@ def test_a_simulation_finds_its_files_again(place, tmp_path, monkeypatch):
     own = ["--data", str(place.data("node-1")), "--data-key", str(place.key)]
     run = ["run", place.experiment]
     out = tmp_path / "tried"
-    done = CliRunner().invoke(cli.app, [*run, *own, "--out", str(out)])
-    assert done.exit_code == 0, (done.output, done.exception)
+    assert fedpriv(*run, *own, "--out", out).exit_code == 0
     found = recorded_place(read_document(out))
     assert found == NodeData(place.data("node-1"), place.key)
     command, _ = _command(read_run(out))
     assert " ".join(own) in command
-    assert CliRunner().invoke(cli.app, [*run, "--resume", str(out)]).exit_code == 0
+    assert fedpriv(*run, "--resume", out).exit_code == 0
     worker = open_worker(place.experiment, read_document(out)["experiment"], found, None)
     assert len(worker._data.users) == 22
     same = fp.run(place.experiment, tmp_path / "python", corpus=found, progress=False)
@@ -223,7 +198,7 @@ def test_key_ids_and_rosters_are_their_owners_alone(place, tmp_path):
         place.roster()
         lists = [str(tmp_path / f"{node}.ids") for node in HALVES]
         users = ["--out", str(tmp_path / "roster.txt"), "--users", str(tmp_path / "users.json")]
-        CliRunner().invoke(cli.app, ["data", "roster", *lists, *users])
+        fedpriv("data", "roster", *lists, *users)
     finally:
         os.umask(before)
     written = [*tmp_path.glob("*.ids"), place.key, tmp_path / "roster.txt", tmp_path / "users.json"]
@@ -285,7 +260,8 @@ def test_people_and_nodes_that_come_later_are_told_what_they_wait_for(place, tmp
     grid = StubGrid(place.nodes(run_config))
 
     def requests(message, reply):
-        grid.hosts = {**grid.hosts, **{3: Node(context(place.node_config("node-3"), run_config))}}
+        later = AppNode(client_app.app, 0, 1, run_config, **place.node_config("node-3"))
+        grid.hosts = {**grid.hosts, 3: later}
         return [reply]
 
     heard = []
@@ -296,12 +272,9 @@ def test_people_and_nodes_that_come_later_are_told_what_they_wait_for(place, tmp
         for one in messages:
             if one.metadata.message_type == "query.waiting":
                 heard.append(one.metadata.dst_node_id)
-                grid.hosts[one.metadata.dst_node_id].query(replace_id(one))
+                one.metadata.__dict__["_message_id"] = "told"
+                grid.hosts[one.metadata.dst_node_id].query(one)
         return push(messages)
-
-    def replace_id(message):
-        message.metadata.__dict__["_message_id"] = "told"
-        return message
 
     grid.push_messages, grid.tamper = push_messages, {1: requests}
     with caplog.at_level(logging.INFO, "fedpriv"):
@@ -312,18 +285,10 @@ def test_people_and_nodes_that_come_later_are_told_what_they_wait_for(place, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (lambda place: place.key.chmod(0o640), "0640"),
-        (lambda place: place.data("node-1").unlink(), "visits.sqlite"),
-        (lambda place: altered(place, "ALTER TABLE visits DROP COLUMN pressure"), "'pressure'"),
-    ],
-)
-def test_what_is_wrong_with_a_node_as_a_whole_is_said_in_one_line(place, tmp_path, change, name):
+def test_what_is_wrong_with_a_node_as_a_whole_is_said(place, tmp_path):
     place.roster()
-    change(place)
-    with refuses(ValueError, name):
+    altered(place, "ALTER TABLE visits DROP COLUMN pressure")
+    with refuses(ValueError, "'pressure'"):
         place.run(tmp_path / "run", **{"register-seconds": 2.0})
 
 

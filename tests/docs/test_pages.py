@@ -1,7 +1,5 @@
 """Every page of docs/: its Python is run by a test; its commands by test_commands.py."""
 
-from __future__ import annotations
-
 import ast
 import pkgutil
 import re
@@ -84,10 +82,7 @@ def _privacy_statement(names):
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_the_page_of_the_start_runs(capsys):
-    page = (DOCS / "start.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(code.replace("rounds=20", "rounds=2, cohort=6"), "start.md", "exec"), names)
+    run_blocks("start.md", {})
     assert "SYNTHETIC" in capsys.readouterr().out
 
 
@@ -99,10 +94,32 @@ def here(tmp_path, tiny_corpus, monkeypatch):
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
 
 
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_links_of_the_readme_exist():
+    found = re.findall(r"\[[^\]]*\]\(([^)]+)\)", README)
+    assert [link for link in found if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_readmes_python_prints_what_stands_below_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    printed = re.findall(r"```text\n(.*?)```", README, re.DOTALL)[-1].splitlines()
+    exec(compile(code, "README.md", "exec"), {})
+    found = capsys.readouterr().out.splitlines()
+    assert found[1:] == printed[1:]
+    # Public training is in float32: other processors may end a few examples apart.
+    accuracy = [float(re.search(r"[\d.]+", lines[0])[0]) for lines in (found, printed)]
+    assert abs(accuracy[0] - accuracy[1]) <= 2.0
+
+
 def run_blocks(name, names):
     page = (DOCS / name).read_text("utf-8")
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(code, name, "exec"), names)
+        exec(compile(code.replace("rounds=20", "rounds=2, cohort=6"), name, "exec"), names)
     return names
 
 

@@ -1,7 +1,5 @@
 """Pages on papers: names they link to are in the reference, and NumPy versions are all there."""
 
-from __future__ import annotations
-
 import ast
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """docs/your-own.md on public starts: its commands, on examples/own-model."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The site: it builds without a warning, offline, and its search finds the right page first."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

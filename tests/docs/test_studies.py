@@ -1,7 +1,5 @@
 """The files of docs/studies.md."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.studies.record import read_study
-from fedpriv.studies.study import Resolver, load_study
+from fedpriv.studies.study import load_study
 from tests.harness.command_line import fedpriv
 
 PAGE = (Path(__file__).parents[2] / "docs/studies.md").read_text("utf-8")
@@ -25,17 +23,6 @@ def place(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.mark.slow
-def test_every_file_is_a_study(place):
-    first = Resolver(load_study("tags.toml"))
-    assert len(list(first.cells())) == 7 and len(first.trials()) == 14
-    assert first.trials()[0].experiment.options()["rounds"] == 20
-    own = Resolver(load_study("my_study.py:study")).trials()
-    assert len(own) == 4 and {trial.data for trial in own} == {"fold 1"}
-    assert own[-1].experiment.options()["server"] == "momentum"
-    assert load_study("searched.toml").search.compose
 
 
 @pytest.mark.slow
@@ -57,6 +44,7 @@ def test_the_files_are_run(place):
     done = fedpriv("study", "my_study.py:study", "--out", "a", "--workers", "2")
     assert done.exit_code == 0, done
     assert [trial.failure for trial in read_study("a").trials] == [None] * 4
+    assert load_study("searched.toml").search.compose
     assert "C = 0.1" in (place / "a" / "index.html").read_text("utf-8")
     done = fedpriv("study", "searched.toml", "--out", "b", "--workers", "1")
     assert done.exit_code == 0, done

@@ -6,8 +6,6 @@
 A test fails where no tensor was trained on the device: falling back to the processor is no pass.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 
@@ -60,18 +58,6 @@ def entered(monkeypatch, device):
     assert seen == {usable_device(device)}
 
 
-def made(name, corpus):
-    experiment = load_experiment(name).with_options({"delta": 1e-2})
-    if "task.roster" in experiment.options():
-        experiment = experiment.with_options({"roster": None, "users": None})
-    return experiment, make_task(experiment, corpus)
-
-
-def params_of(task):
-    rng, start = np.random.default_rng(3), task.init_params(Key.simulation(0))
-    return {n: a + 0.05 * rng.standard_normal(a.shape).astype(np.float32) for n, a in start.items()}
-
-
 def total(trainer, task, params, bound, users=None):
     done = trainer.partial_sum(
         params=params, bound=bound, user_ids=list(users or task.roster), key=KEY, data=task.data
@@ -80,29 +66,31 @@ def total(trainer, task, params, bound, users=None):
     return done
 
 
-def processors(experiment, task, params, bound):
-    backend = SerialBackend(trainer=experiment.make_trainer(task), data=task.data)
-    return backend.partial_sum(params=params, bound=bound, cohort=task.roster, key=KEY)
-
-
 def assert_near(found, expected, relative):
     found, expected = (tree.to_dense(sums.real()) for sums in (found, expected))
     apart = tree.l2_norm({name: found[name] - expected[name] for name in expected})
     assert apart <= relative * tree.l2_norm(expected)
 
 
-@pytest.mark.parametrize("name", TAGS)
-def test_a_round_is_the_processors_before_rounding(tiny_corpus, device, name):
-    experiment, task = made(name, tiny_corpus)
-    trainer, params = experiment.make_trainer(task, device=device), params_of(task)
-    expected = processors(experiment, task, params, BOUND)
-    assert_near(total(trainer, task, params, BOUND), expected, 5e-6)
+def made(name, corpus, device):
+    """An experiment, its task and its trainer on a device, and params to train from."""
+    experiment = load_experiment(name).with_options({"delta": 1e-2})
+    if "task.roster" in experiment.options():
+        experiment = experiment.with_options({"roster": None, "users": None})
+    task, rng = make_task(experiment, corpus), np.random.default_rng(3)
+    start = task.init_params(Key.simulation(0)).items()
+    params = {n: a + 0.05 * rng.standard_normal(a.shape).astype(np.float32) for n, a in start}
+    return experiment, task, experiment.make_trainer(task, device=device), params
 
 
 @pytest.mark.parametrize("name", TAGS)
-def test_exact_sums_are_the_same_bits_every_time_and_over_any_workers(tiny_corpus, device, name):
-    experiment, task = made(name, tiny_corpus)
-    trainer, params = experiment.make_trainer(task, device=device), params_of(task)
+def test_a_round_is_the_processors_before_rounding_and_exact_over_any_workers(
+    tiny_corpus, device, name
+):
+    experiment, task, trainer, params = made(name, tiny_corpus, device)
+    processor = SerialBackend(trainer=experiment.make_trainer(task), data=task.data)
+    found = processor.partial_sum(params=params, bound=BOUND, cohort=task.roster, key=KEY)
+    assert_near(total(trainer, task, params, BOUND), found, 5e-6)
     whole = total(trainer, task, params, GRID).total
     again = total(experiment.make_trainer(task, device=device), task, params, GRID).total
     sizes = work_of(task.data, task.roster, 256)
@@ -115,8 +103,7 @@ def test_exact_sums_are_the_same_bits_every_time_and_over_any_workers(tiny_corpu
 
 @pytest.mark.parametrize("name", ["dp-fedavg-tags", "dp-fedavg-words"])
 def test_users_of_a_batch_do_not_meet(tiny_corpus, device, name):
-    experiment, task = made(name, tiny_corpus)
-    trainer, params = experiment.make_trainer(task, device=device), params_of(task)
+    _, task, trainer, params = made(name, tiny_corpus, device)
     whole = total(trainer, task, params, GRID).total
     for user in (task.roster[0], task.roster[-1]):
         own = total(trainer, task, params, GRID, [user]).total
@@ -169,11 +156,8 @@ def test_a_run_on_the_device_is_the_processors_but_for_rounding(tiny_corpus, dev
 def test_every_worker_of_ray_trains_and_they_add_up_to_one(no_ray, tiny_corpus, device):
     from fedpriv.backends.ray.backend import RayBackend
 
-    experiment, task = made("adadps-tags", tiny_corpus)
-    params = params_of(task)
-    expected = tree.to_dense(
-        total(experiment.make_trainer(task, device=device), task, params, GRID).total
-    )
+    experiment, task, trainer, params = made("adadps-tags", tiny_corpus, device)
+    expected = tree.to_dense(total(trainer, task, params, GRID).total)
     logical = 0 if device.startswith("cuda") else 1
     request = Request(workers=2, gpus_per_worker=0.5, logical_gpus=logical)
     with Cluster(request) as cluster:

@@ -1,7 +1,5 @@
 """Bounding and adding on a device: the integers of the processor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

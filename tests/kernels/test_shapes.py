@@ -1,5 +1,6 @@
 """Arrays that disagree are refused by every kernel, before anything is written."""
 
+import copy
 import importlib
 import pkgutil
 
@@ -140,13 +141,6 @@ SHORTER = {
 }
 
 
-def copied(call):
-    return {
-        name: value.copy() if isinstance(value, np.ndarray) else value
-        for name, value in call.items()
-    }
-
-
 def test_every_kernel_is_in_the_table():
     known = {name_of(kernel) for kernel in CALLS}
     for module in pkgutil.iter_modules(kernels.__path__, "fedpriv.kernels."):
@@ -157,13 +151,13 @@ def test_every_kernel_is_in_the_table():
 
 @pytest.mark.parametrize("kernel", CALLS, ids=name_of)
 def test_arrays_that_fit_are_taken(kernel):
-    kernel(*copied(CALLS[kernel]).values())
+    kernel(*copy.deepcopy(CALLS[kernel]).values())
 
 
 @pytest.mark.parametrize("case", sorted(SHORTER.keys() - SMALLER))
 def test_a_shorter_array_is_refused(case):
     kernel, name, axis = SHORTER[case]
-    call = copied(CALLS[kernel])
+    call = copy.deepcopy(CALLS[kernel])
     shorter = np.delete(call[name], -1, axis)
     with pytest.raises(ValueError):
         kernel(*{**call, name: shorter}.values())
@@ -177,7 +171,7 @@ def test_a_longer_array_is_refused(kernel):
         if name not in AMPLE:
             with pytest.raises(ValueError):
                 longer = np.append(array, array[-1:], axis=0)
-                kernel(*{**copied(CALLS[kernel]), name: longer}.values())
+                kernel(*{**copy.deepcopy(CALLS[kernel]), name: longer}.values())
 
 
 @pytest.mark.parametrize("shape", [(0, 2), (0, 4), (5, 0)])
@@ -187,8 +181,8 @@ def test_a_longer_array_is_refused(kernel):
 )  # fmt: skip
 def test_a_multiplier_without_numbers_is_none_at_all_or_refused(kernel, shape):
     with pytest.raises(ValueError):
-        kernel(*{**copied(CALLS[kernel]), "multiplier": some(F32, *shape)}.values())
-    kernel(*{**copied(CALLS[kernel]), "multiplier": some(F32, 0, 0)}.values())
+        kernel(*{**copy.deepcopy(CALLS[kernel]), "multiplier": some(F32, *shape)}.values())
+    kernel(*{**copy.deepcopy(CALLS[kernel]), "multiplier": some(F32, 0, 0)}.values())
 
 
 #: The first number beyond what each array points into.
@@ -207,7 +201,7 @@ BEYOND = {"rows": 3, "indices": 5, "chosen": 3, "order": 3, "place": 2, "labels"
 )
 def test_a_number_outside_is_refused(kernel, name, at):
     for value in (-1, BEYOND[name], 2**31 - 1, -(2**31)):
-        call = copied(CALLS[kernel])
+        call = copy.deepcopy(CALLS[kernel])
         call[name][at] = value
         with pytest.raises(ValueError):
             kernel(*call.values())

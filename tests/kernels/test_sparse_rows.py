@@ -104,20 +104,3 @@ def test_offsets(classes, shape):
     total = np.ones((INPUTS, classes))
     kernels.add_product(offset, multiplier, 2.5, total)
     np.testing.assert_allclose(total, 1 + 2.5 * product, rtol=1e-12, atol=1e-12)
-
-
-@every_width
-def test_ones_change_no_bit(classes):
-    coefficients = _rng.normal(size=(len(CHOSEN), classes))
-    found = []
-    for multiplier in (NONE, np.ones((INPUTS, 1)), np.ones((INPUTS, classes))):
-        multiplier = multiplier.astype(np.float32)
-        total = np.zeros((INPUTS, classes))
-        kernels.add_outer(*arrays(), CHOSEN, coefficients, multiplier, total)
-        norms = kernels.squared_norms(*arrays(), CHOSEN, coefficients, multiplier)
-        groups = kernels.group_squared_norms(
-            *arrays(), CHOSEN, STARTS, coefficients, NONE, multiplier
-        )[0]
-        found.append((total, norms, groups))
-    for other in found[1:]:
-        assert all(np.array_equal(a, b) for a, b in zip(found[0], other, strict=True))

@@ -1,9 +1,6 @@
 """The fused training of one user, against the same SGD written with dense NumPy arrays."""
 
-from __future__ import annotations
-
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -122,12 +119,6 @@ class TestOracle:
         assert rows.tolist() == sorted(set(user["indices"].tolist()))
         assert (rows.dtype, change.dtype, moved.dtype) == (np.int64, np.float32, np.float32)
 
-    def test_no_words_at_all_teach_the_bias(self):
-        user = arrays(5, widest=1)
-        found = trained(user, range(5), [0, 2, 5])
-        assert found[0].size == 0 and found[1].shape == (0, CLASSES)
-        assert_close(dense(found), oracle(user, range(5), [0, 2, 5]))
-
     def test_a_count_of_zero_is_no_division_by_zero(self):
         user = arrays(4, 1) | {"counts": np.zeros(len(arrays(4, 1)["indices"]), np.uint16)}
         _, change, moved, unsound = trained(user, range(4), [0, 4])
@@ -197,22 +188,6 @@ class TestPaths:
             for name in params:
                 left, right = (tree.to_dense(update)[name] for update in (clean, found))
                 assert left.tobytes() == right.tobytes()
-
-
-class TestAlone:
-    def test_neither_threads_nor_batch_change_a_user(self):
-        users = [arrays(n, n) for n in range(1, 25)]
-
-        def alone(user):
-            number = len(user["labels"])
-            rows, change, moved, _ = trained(user, range(number), [0, number // 2, number])
-            return rows.tobytes() + change.tobytes() + moved.tobytes()
-
-        expected = [alone(user) for user in users]
-        assert [alone(user) for user in reversed(users)][::-1] == expected
-        with ThreadPoolExecutor(4) as pool:
-            for _ in range(5):
-                assert list(pool.map(alone, users)) == expected
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

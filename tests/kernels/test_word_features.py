@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
 
-WEIGHTS = np.float32([0.0, 0.25, 1.0, 2.0, 0.5, 3.0])
-
 
 def mixed(first, second):
     """SplitMix64's finaliser in whole numbers of Python."""
@@ -51,24 +49,6 @@ def asked(made, *examples):
 def test_the_mix_is_a_known_one():
     # The first numbers of SplitMix64 from a state of 0, as its authors' code gives them.
     assert mixed(0, 0) == 0xE220A8397B1DCDAF
-
-
-def test_pairs_by_hand():
-    made = WordFeatures(num_words=6, weights=WEIGHTS, num_pairs=1000, pair_weight=0.5)
-    rows = {pair: 6 + mixed(*pair) % 1000 for pair in [(1, 2), (1, 3), (2, 3)]}
-    assert asked(made, {1: 16, 2: 1, 3: 4}, {2: 1}) == [
-        # 16 times 0.25 of a root of 16: 1; then 1, and 2 times 2.
-        {1: 1.0, 2: 1.0, 3: 4.0, rows[1, 2]: 0.5, rows[1, 3]: 1.0, rows[2, 3]: 1.0},
-        {2: 1.0},
-    ]
-
-
-def test_only_the_rarest_words_are_paired():
-    made = WordFeatures(num_words=6, num_pairs=10**6, most_paired=2)
-    [found] = asked(made, dict.fromkeys(range(6), 1))
-    assert [row for row in found if row >= 6] == [6 + mixed(4, 5) % 10**6]
-    none = WordFeatures(num_words=6, num_pairs=10**6, most_paired=0)
-    assert asked(none, {1: 1, 2: 1}) == [{1: 1.0, 2: 1.0}]
 
 
 @given(

@@ -1,7 +1,5 @@
 """A corpus of a few sentences, written by hand."""
 
-from pathlib import Path
-
 from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 
@@ -53,7 +51,3 @@ def write_counted(directory, published):
     words = {f"w{i}": 9 - i for i in range(8)}
     counts = {"words": words, "tags": {"t0": 5, "t1": 4}} if published else None
     return write(directory, rows, [roster], counts, name="synthetic-p", max_words=8, max_tags=2)
-
-
-def cut(path: Path):
-    path.write_bytes(path.read_bytes()[:-4])

@@ -15,25 +15,17 @@ from tests.datasets.corpus.sentences import ROSTER, SENTENCES, said, write
 from tests.harness.refusals import refuses
 
 
-def contents(examples):
-    """Examples as a list of (label, words with counts, tokens, tags), by their numbers."""
+def rows(view, user, split="all"):
+    """Examples as a sorted list of (label, words with counts, tokens, tags)."""
+    examples = view.examples(user, split)
     found = []
     for row in range(len(examples)):
         words = slice(*examples.indptr[row : row + 2])
         tags = slice(*examples.tag_indptr[row : row + 2])
-        counts = zip(examples.indices[words], examples.counts[words].tolist(), strict=True)
-        label, number = examples.labels[row], int(examples.num_tokens[row])
-        found.append((label, dict(counts), number, examples.tag_indices[tags].tolist()))
-    return found
-
-
-def rows(view, user, split="all"):
-    """A user's examples, sorted, with words and tags for their numbers."""
-    found = [
-        (view.tags[label], {view.words[word]: count for word, count in words.items()}, number,
-         [view.tags[tag] for tag in tags])
-        for label, words, number, tags in contents(view.examples(user, split))
-    ]  # fmt: skip
+        counts = zip(examples.indices[words], examples.counts[words], strict=True)
+        named = {view.words[word]: int(count) for word, count in counts}
+        label, number = view.tags[examples.labels[row]], int(examples.num_tokens[row])
+        found.append((label, named, number, [view.tags[t] for t in examples.tag_indices[tags]]))
     return sorted(found, key=str)
 
 
@@ -120,25 +112,6 @@ def test_inputs_are_tff_means_or_unit_rows(corpus, gather):
     np.testing.assert_allclose(unit, expected / norms, rtol=1e-6)
     with refuses(ValueError, "'tf-idf'"):
         examples.features("tf-idf")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("split", ["train", "test", "all"])
-@pytest.mark.parametrize("size", [1, 7, 4096])
-def test_rows_are_those_of_one_user_after_the_other_piece_by_piece(tmp_path, split, size):
-    corpus = write(tmp_path / "c", [*many(), said("u01x", "w1", "rare")], rosters=[HALF])
-    view = corpus.view(split=BY_SENTENCE)
-    users = [*view.public_users[::2], *view.roster[::-1]]  # in no order of the file
-    pieces = list(view.rows(users, split, size=size))
-    total = sum(view.num_examples(user, split) for user in users)
-    assert len(pieces) == -(-total // size)
-    assert all(0 < len(piece) <= size for piece in pieces)
-    found = view.columns.take(np.concatenate(pieces))
-    assert contents(found) == [
-        one for user in users for one in contents(view.examples(user, split))
-    ]
-    counts = np.bincount(found.labels, minlength=len(view.tags))
-    np.testing.assert_array_equal(view.label_counts(users, split), counts)
 
 
 def many(users=30, seed=0):

@@ -196,29 +196,6 @@ def test_users_without_training_text_stay_on_the_roster(tmp_path):
     assert facts["num_users"] == len(ROSTERED) + 1
 
 
-@pytest.mark.slow
-def test_days_of_rostered_threads_move_no_cut(tmp_path):
-    def moved(by):
-        for row in sentences():
-            asker = row.user_id if row.own_title else row.title_user_id
-            yield row if asker in PUBLIC else replace(row, day=max(row.day + by, 0))
-
-    def of_public(directory, by, split):
-        corpus = make(directory, moved(by))
-        store = SentenceStore(corpus.directory)
-        cuts = divide(split, store, ROSTER.ids, PUBLIC, SEED).cuts
-        view = corpus.view(split=split)
-        rows = {s: view.public_rows(s).tolist() for s in ("train", "validation", "test")}
-        threads = {s: sorted({int(view.threads[row]) for row in rows[s]}) for s in rows}
-        return cuts, threads, view.words, view.tags
-
-    for number, split in enumerate((Split(kind="by-time"), Split(kind="by-time").choosing())):
-        found = [
-            of_public(tmp_path / f"{number} {by}", by, split) for by in (0, 500, -500, -20_000)
-        ]
-        assert all(other == found[0] for other in found[1:])
-
-
 def test_by_time_tests_on_the_last_threads_and_validates_on_those_before(corpus):
     days = {int(row.thread) - 1000: row.day for row in sentences()}
     keys = [int(key) - 1000 for key in SentenceStore(corpus.directory).thread_keys()]

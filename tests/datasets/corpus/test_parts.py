@@ -1,7 +1,5 @@
 """Parts of a corpus: what each machine of a deployment holds, and what it does not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -23,13 +21,8 @@ OF_OWNERS = Split(owners="all", examples_per_owner=2)
 
 
 @pytest.fixture(scope="module")
-def whole(tiny_corpus) -> Corpus:
-    return tiny_corpus
-
-
-@pytest.fixture(scope="module")
-def parts(whole, tmp_path_factory):
-    return cut_corpus(whole, tmp_path_factory.mktemp("cut") / "parts", nodes=3)
+def parts(tiny_corpus, tmp_path_factory):
+    return cut_corpus(tiny_corpus, tmp_path_factory.mktemp("cut") / "parts", nodes=3)
 
 
 def view_of(parts, name):
@@ -40,8 +33,8 @@ def same(left, right) -> bool:
     return all(np.array_equal(getattr(left, c), getattr(right, c)) for c in COLUMNS)
 
 
-def test_every_user_is_on_one_node_with_all_that_is_its(whole, parts):
-    view = whole.view()
+def test_every_user_is_on_one_node_with_all_that_is_its(tiny_corpus, parts):
+    view = tiny_corpus.view()
     hosted = [user for ids in parts.users.values() for user in ids]
     assert sorted(hosted) == sorted(view.roster) and len(parts.users) == 3
     for name, ids in parts.users.items():
@@ -53,8 +46,8 @@ def test_every_user_is_on_one_node_with_all_that_is_its(whole, parts):
     assert sum(view.num_examples(user) for user in hosted) > 0
 
 
-def test_a_node_holds_nobody_elses_sentences_nor_their_ids(whole, parts):
-    view = whole.view()
+def test_a_node_holds_nobody_elses_sentences_nor_their_ids(tiny_corpus, parts):
+    view = tiny_corpus.view()
     for name, ids in parts.users.items():
         others = set(view.roster) - set(ids)
         text = "".join(p.read_text("utf-8") for p in (parts.folder / name).rglob("*.json"))
@@ -66,15 +59,15 @@ def test_a_node_holds_nobody_elses_sentences_nor_their_ids(whole, parts):
             own.examples(min(others))
 
 
-def test_the_server_knows_who_there_is_and_has_no_sentence_of_any(whole, parts):
-    view, server = whole.view(), view_of(parts, SERVER)
+def test_the_server_knows_who_there_is_and_has_no_sentence_of_any(tiny_corpus, parts):
+    view, server = tiny_corpus.view(), view_of(parts, SERVER)
     assert (server.roster, server.roster_sha256) == (view.roster, view.roster_sha256)
     assert all(server.num_examples(user, "all") == 0 for user in server.roster)
     assert len(server.columns) == len(server.public_rows("all"))
 
 
-def test_what_is_public_is_the_same_everywhere(whole, parts):
-    view = whole.view()
+def test_what_is_public_is_the_same_everywhere(tiny_corpus, parts):
+    view = tiny_corpus.view()
     for name in (SERVER, *parts.users):
         own = view_of(parts, name)
         assert (own.words, own.tags, own.public_users) == (view.words, view.tags, view.public_users)
@@ -93,10 +86,13 @@ def files_of(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def texts_of(corpus, examples):
-    """Return an example's sentence and title, as the corpus keeps them."""
+def texts_of(corpus, ids):
+    """Sentence and title of users' examples, as the corpus keeps them; of no ids: public ones'."""
+    view = corpus.view()
+    rows = view.all_rows(ids, "all") if ids else view.public_rows("all")
     kept = [corpus.texts(kind) for kind in ("sentence", "title")]
-    return [tuple(t[p] for t, p in zip(kept, at, strict=True)) for at in examples.texts.tolist()]
+    places = view.columns.take(rows).texts.tolist()
+    return [tuple(t[p] for t, p in zip(kept, at, strict=True)) for at in places]
 
 
 @pytest.mark.slow
@@ -104,24 +100,14 @@ def test_a_machine_has_the_text_of_its_own_examples_and_of_no_others(tmp_path):
     """A node that of its users, the server that of public users."""
     whole = threaded.make(tmp_path / "whole")
     made = cut_corpus(whole, tmp_path / "parts", nodes=3)
-    view = whole.view()
-    for name, ids in made.users.items():
+    for name, ids in {**made.users, SERVER: ()}.items():
         part = Corpus.open(made.folder / name)
-        own = part.view()
-        seen = set()
-        for user in ids:
-            found = texts_of(part, own.examples(user, "all"))
-            assert found == texts_of(whole, view.examples(user, "all"))
-            seen.update(found)
+        found = texts_of(part, ids)
+        assert found == texts_of(whole, ids) and found
         for place, kind in enumerate(("sentence", "title")):
-            assert set(part.texts(kind)) == {text[place] for text in seen}
-        assert (own.columns.take(own.public_rows("all")).texts == -1).all()
-    server = Corpus.open(made.folder / SERVER)
-    here, there = (v.columns.take(v.public_rows("all")) for v in (server.view(), view))
-    found = texts_of(server, here)
-    assert found == texts_of(whole, there) and len(found)
-    for place, kind in enumerate(("sentence", "title")):
-        assert set(server.texts(kind)) == {text[place] for text in found}
+            assert set(part.texts(kind)) == {text[place] for text in found}
+        own = part.view()
+        assert name == SERVER or (own.columns.take(own.public_rows("all")).texts == -1).all()
 
 
 @pytest.mark.slow
@@ -146,10 +132,10 @@ def test_parts_are_readable_by_their_owner_alone(parts):
     assert modes == {0o700, 0o600}
 
 
-def test_a_part_has_the_split_it_was_cut_for_and_says_so(whole, parts, tmp_path):
+def test_a_part_has_the_split_it_was_cut_for_and_says_so(tiny_corpus, parts, tmp_path):
     with refuses(ValueError, "by-thread-0", "by-sentence"):
         Corpus.open(parts.folder / "node-1").view(split=BY_SENTENCE)
-    made = cut_corpus(whole, tmp_path / "parts", nodes=1, split=BY_SENTENCE)
+    made = cut_corpus(tiny_corpus, tmp_path / "parts", nodes=1, split=BY_SENTENCE)
     assert Corpus.open(made.folder / "node-1").view(split=BY_SENTENCE).roster
 
 
@@ -162,22 +148,22 @@ def test_a_part_has_the_split_it_was_cut_for_and_says_so(whole, parts, tmp_path)
     ],
     ids=["none", "too many", "owners of examples"],
 )
-def test_what_cannot_be_cut_is_said_and_leaves_nothing(whole, tmp_path, changes, name):
+def test_what_cannot_be_cut_is_said_and_leaves_nothing(tiny_corpus, tmp_path, changes, name):
     with refuses(ValueError, name):
-        cut_corpus(whole, tmp_path / "parts", **{"nodes": 2, **changes})
+        cut_corpus(tiny_corpus, tmp_path / "parts", **{"nodes": 2, **changes})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_part_and_a_folder_that_is_there_are_refused(parts, whole, tmp_path):
+def test_a_part_and_a_folder_that_is_there_are_refused(parts, tiny_corpus, tmp_path):
     with refuses(ValueError, parts.folder / "node-1"):
         cut_corpus(Corpus.open(parts.folder / "node-1"), tmp_path / "again", nodes=2)
     with refuses(ValueError, tmp_path):
-        cut_corpus(whole, tmp_path, nodes=2)
+        cut_corpus(tiny_corpus, tmp_path, nodes=2)
 
 
 @pytest.mark.slow
-def test_the_command_says_who_went_where(whole, tmp_path):
-    command = ("data", "part", whole.directory, "--nodes", 2, "--json", "--out")
+def test_the_command_says_who_went_where(tiny_corpus, tmp_path):
+    command = ("data", "part", tiny_corpus.directory, "--nodes", 2, "--json", "--out")
     for given, split in (([], "by-thread-0-selecting"), (["--select", "last"], "by-thread-0")):
         found = json.loads(fedpriv(*command, tmp_path / split, *given).stdout)
         assert found["split"] == split and set(found["users"]) == {"node-1", "node-2"}

@@ -1,7 +1,5 @@
 """Users' data that were prepared are their owner's: nobody else on the machine reads them."""
 
-from __future__ import annotations
-
 import os
 import stat
 
@@ -9,13 +7,9 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.cache import cached_arrays
-from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_THREAD
-
-SHAPE = Shape(
-    num_users=20, num_sentences=400, public_users=6, num_words=200, num_tags=12, num_topics=4
-)
+from tests.datasets.corpus import threaded
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +31,7 @@ def others(folder):
 
 
 def test_a_corpus_its_views_and_later_rosters_are_their_owners(tmp_path):
-    corpus = synthesize(tmp_path / "corpus", shape=SHAPE, max_words=40, max_tags=3)
+    corpus = threaded.make(tmp_path / "corpus")
     assert others(tmp_path / "corpus") == {}
     corpus.view(split=BY_THREAD)
     users = list(corpus.view(split=BY_THREAD).roster)

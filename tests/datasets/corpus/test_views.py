@@ -44,33 +44,26 @@ def test_a_corpus_of_another_version_is_refused(corpus):
         Corpus.open(corpus.directory)
 
 
-@pytest.fixture
-def only_read(corpus, monkeypatch):
-    """The corpus, with its folders refusing new files, whoever runs this."""
-    real = tempfile.mkdtemp
+def test_further_views_go_into_the_cache_and_are_made_once(corpus, cache, tmp_path, monkeypatch):
+    real, before = tempfile.mkdtemp, sorted(corpus.directory.rglob("*"))
 
-    def refuse(prefix, dir):
+    def refuse(prefix, dir):  # whoever runs this
         if corpus.directory in Path(dir).parents:
             raise PermissionError(13, "Permission denied", str(dir))
         return real(prefix=prefix, dir=dir)
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
-    return corpus
-
-
-def test_further_views_go_into_the_cache_and_are_made_once(only_read, cache, tmp_path, monkeypatch):
-    before = sorted(only_read.directory.rglob("*"))
     umask = os.umask(0)  # so that no mode is right by chance
-    found = only_read.view(split=Split(fold=2))
+    found = corpus.view(split=Split(fold=2))
     os.umask(umask)
     assert content(found) == content(make(tmp_path / "other").view(split=Split(fold=2)))
-    assert sorted(only_read.directory.rglob("*")) == before
+    assert sorted(corpus.directory.rglob("*")) == before
     (made,) = cache.glob("views/*/inside/by-thread-2")
-    assert made.parts[-3] == only_read.manifest["manifest_sha256"][:16]
+    assert made.parts[-3] == corpus.manifest["manifest_sha256"][:16]
     assert {path.stat().st_mode & 0o777 for path in made.glob("*.npy")} == {0o600}
     assert made.stat().st_mode & 0o777 == 0o700  # its owner's alone
     monkeypatch.setattr(Corpus, "make_view", None)
-    again = Corpus.open(only_read.directory).view(split=Split(fold=2))
+    again = Corpus.open(corpus.directory).view(split=Split(fold=2))
     assert content(again) == content(found)
 
 

@@ -1,9 +1,10 @@
 """A corpus of 60 threads that 24 users ask and answer; each has words and a tag of its own."""
 
-from fedpriv.datasets.importers.writer import Sentence
+from dataclasses import replace
+
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import KINDS, NUM_FOLDS, Split
-from tests.datasets.corpus.sentences import write
+from tests.datasets.corpus.sentences import said, write
 
 THREADS, USERS, SEED = 60, 24, 3
 PUBLIC = tuple(f"p{n}" for n in range(8))
@@ -28,17 +29,12 @@ def sentences():
         asker = users[thread * 7 % USERS]
         answering = [users[(thread * 7 + step) % USERS] for step in (5, 11, 18)]
         for user in (asker, *answering):
+            by = None if user == asker else asker
+            tags, title = f"tag{thread} topic{thread % 4}", f"about title{thread}"
             for number in range(2):
-                yield Sentence(
-                    user_id=user,
-                    tokens=["some", f"text{number}", f"word{thread}"],
-                    title_tokens=["about", f"title{thread}"],
-                    tags=[f"tag{thread}", f"topic{thread % 4}"],
-                    own_title=user == asker,
-                    title_user_id=None if user == asker else asker,
-                    thread=str(1000 + thread),
-                    day=14_000 + thread * 13 % THREADS,
-                )
+                row = said(user, f"some text{number} word{thread}", tags, title, not by, by)
+                day = 14_000 + thread * 13 % THREADS
+                yield replace(row, thread=str(1000 + thread), day=day)
 
 
 def make(directory, rows=None, **options):

@@ -1,13 +1,12 @@
 """Dense modules behind an encoder's pooling, and encoders reduced to fewer dimensions by one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ if find_spec("transformers") is None:
 
 TEXTS = ["", "tax", "how to start a company", "pay the tax " * 3, "law " * 40, "zq xv"]
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
-KIND = "sentence_transformers.models."
+KIND, WEIGHT = "sentence_transformers.models.", "linear.weight"
 
 
 def write_dense(folder, order, activation=IDENTITY, *, bias=False, width=16, to=5):
@@ -131,30 +130,20 @@ def test_other_settings_are_refused_in_a_line(tmp_path, changes, names):
 
 
 @pytest.mark.parametrize(
-    ("damage", "names"),
+    ("damage", "name"),
     [
-        ("cut", ["3_Dense/model.safetensors"]),
-        ("not-finite", ["3_Dense/model.safetensors"]),
-        ("other-name", ["weight", "linear.weight"]),
-        ("missing", ["3_Dense/model.safetensors"]),
-        ("pickled", ["pytorch_model.bin"]),
+        (lambda path: path.write_bytes(path.read_bytes()[:-8]), "3_Dense/model.safetensors"),
+        (lambda path: save_file({WEIGHT: torch.full((5, 16), torch.nan)}, path), "3_Dense"),
+        (lambda path: save_file({"weight": torch.ones(5, 16)}, path), WEIGHT),
+        (Path.unlink, "3_Dense/model.safetensors"),
+        (lambda path: path.rename(path.with_name("pytorch_model.bin")), "pytorch_model.bin"),
     ],
+    ids=["cut", "not-finite", "other-name", "missing", "pickled"],
 )
-def test_damaged_weights_are_refused(tmp_path, damage, names):
+def test_damaged_weights_are_refused(tmp_path, damage, name):
     folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
-    path = folder / "3_Dense/model.safetensors"
-    tensors = load_file(path)
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-8])
-    elif damage == "missing":
-        path.unlink()
-    elif damage == "pickled":
-        path.rename(path.with_name("pytorch_model.bin"))
-    else:
-        name = "weight" if damage == "other-name" else "linear.weight"
-        number = float("nan") if damage == "not-finite" else 1.0
-        save_file({name: number * tensors["linear.weight"]}, path)
-    with refuses(ValueError, *names):
+    damage(folder / "3_Dense/model.safetensors")
+    with refuses(ValueError, name):
         add_encoder(folder)
 
 
@@ -223,11 +212,6 @@ def reduced(corpus, folder, dimensions=4, **settings):
     return encoder, reduce_encoder(corpus, encoder, dimensions, **settings)
 
 
-def contents(folder):
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
 @pytest.mark.parametrize("normalised", [False, True])
 def test_rows_are_first_principal_components_of_public_titles(tmp_path, normalised):
     corpus = write_corpus(tmp_path / "c")
@@ -253,7 +237,8 @@ def test_what_rostered_users_wrote_changes_no_byte(tmp_path):
     others = {"b": {"rostered": "fund the law"}, "c": {"users": 0}, "d": {"public": TITLES[1:]}}
     for name, changes in {"a": {}, **others}.items():
         _, found = reduced(write_corpus(tmp_path / name, **changes), tiny)
-        made.append((found.id, contents(found.folder)))
+        files = (path for path in found.folder.rglob("*") if path.is_file())
+        made.append((found.id, {path.name: path.read_bytes() for path in files}))
         shutil.rmtree(found.folder)
     assert made[0] == made[1] == made[2]
     assert made[0][0] != made[3][0]

@@ -1,7 +1,5 @@
 """Encoders of text: a row is a function of its text alone, and of checked files alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile
@@ -260,16 +258,15 @@ class TestFiles:
         weights = tmp_path / "half/model.safetensors"
         tensors = load_file(weights)
         name = "encoder.layer.0.output.dense.weight"
+        if damage == "lacks-one":
+            del tensors[name]
+        elif damage == "other-shape":
+            tensors[name] = tensors[name][:, :-1].contiguous()
+        else:
+            tensors[name].fill_(float("nan"))
+        save_file(tensors, weights, metadata={"format": "pt"})
         if damage == "cut":
             weights.write_bytes(weights.read_bytes()[:-100])
-        else:
-            if damage == "lacks-one":
-                del tensors[name]
-            elif damage == "other-shape":
-                tensors[name] = tensors[name][:, :-1].contiguous()
-            else:
-                tensors[name].fill_(float("nan"))
-            save_file(tensors, weights, metadata={"format": "pt"})
         with refuses(ValueError, tmp_path / "half"):
             add_encoder(tmp_path / "half")
         assert encoders.added_encoders() == ()
@@ -297,7 +294,6 @@ class TestFiles:
         [
             ("sentence_bert_config.json", {"max_seq_length": -5}),
             ("sentence_bert_config.json", {"max_seq_length": True}),
-            ("sentence_bert_config.json", {"max_seq_length": "abc"}),
             ("sentence_bert_config.json", {"max_seq_length": 32, "do_lower_case": True}),
             ("sentence_bert_config.json", []),
             ("modules.json", {"type": "Transformer"}),

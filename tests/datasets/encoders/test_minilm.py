@@ -1,7 +1,5 @@
 """Rows of all-MiniLM-L6-v2 are those of sentence-transformers; `make encoder` fetches it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

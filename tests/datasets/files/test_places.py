@@ -1,7 +1,5 @@
 """Places to write to: what is refused beforehand, and what is said when writing fails."""
 
-from __future__ import annotations
-
 import errno
 import sqlite3
 import tempfile

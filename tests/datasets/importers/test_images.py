@@ -23,8 +23,7 @@ def idx(values):
     )
 
 
-RNG = np.random.default_rng(0)
-IMAGES = RNG.integers(0, 256, (7, 28, 28), np.uint8)
+IMAGES = np.random.default_rng(0).integers(0, 256, (7, 28, 28), np.uint8)
 LABELS = np.array([3, 1, 4, 1, 5, 9, 2], np.uint8)
 
 
@@ -80,17 +79,13 @@ def test_mnist_itself(shared_data):
     assert data.x_train.mean() / 255 == pytest.approx(0.1307, abs=5e-5)
 
 
-def records(labels, seed=0):
+def records(labels, seed=0, fine=False):
+    """Records as the binary version has them, and their pixels; of CIFAR-100 with fine labels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
-    return np.column_stack([np.array(labels, np.uint8), pixels]).tobytes(), pixels
-
-
-def test_records_are_read_as_written():
-    content, pixels = records([9, 0, 4])
-    pictures, labels = read_cifar_records(content, "x", images.CIFAR10)
-    assert labels.tolist() == [9, 0, 4] and pictures.dtype == np.uint8
-    assert pictures.shape == (3, 3, 32, 32)
-    assert pictures[1, 2, 31, 5] == pixels[1, 2 * 1024 + 31 * 32 + 5]  # plane, row, column
+    columns = [np.array(labels, np.uint8), pixels]
+    if fine:
+        columns.insert(0, np.array(labels, np.uint8) // 5)
+    return np.column_stack(columns).tobytes(), pixels
 
 
 @pytest.mark.parametrize(
@@ -124,30 +119,39 @@ def lay(folder, files, archive=None):
     return folder
 
 
-@pytest.fixture
-def canonical(tmp_path, monkeypatch):
-    """Write CIFAR-10's six files, two images each, into an archive or a folder."""
+BATCHES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+TEN = {name: records([at, 9], at)[0] for at, name in enumerate(BATCHES)}
+HUNDRED = {
+    "train.bin": records([0, 99, 7], fine=True)[0],
+    "test.bin": records([5, 50], 1, fine=True)[0],
+}
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """As if CIFAR-10 had two images a file, and CIFAR-100 three and two."""
     monkeypatch.setattr(images, "CIFAR10", replace(images.CIFAR10, images=(2,) * 6))
-    names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
-
-    def write(*, pack, leave_out=""):
-        files = {n: records([at, 9], at)[0] for at, n in enumerate(names) if n != leave_out}
-        return lay(tmp_path / "files", files, "cifar-10-binary.tar.gz" if pack else None)
-
-    return write
+    monkeypatch.setattr(images, "CIFAR100", replace(images.CIFAR100, images=(3, 2)))
 
 
 @pytest.mark.parametrize("pack", [True, False])
-def test_canonical_cifar10(canonical, pack):
-    data = load_cifar10(canonical(pack=pack))
-    assert data.name == "cifar10"
-    assert data.x_train.shape == (10, 3, 32, 32) and data.x_test.shape == (2, 3, 32, 32)
-    assert data.y_train.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
-    assert data.y_test.tolist() == [5, 9] and "note" not in data.provenance
+def test_canonical_sets(tmp_path, pack):
+    ten = load_cifar10(lay(tmp_path / "ten", TEN, "cifar-10-binary.tar.gz" if pack else None))
+    assert ten.name == "cifar10" and "note" not in ten.provenance
+    assert ten.x_train.shape == (10, 3, 32, 32) and ten.x_test.shape == (2, 3, 32, 32)
+    assert ten.y_train.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
+    assert ten.y_test.tolist() == [5, 9]
+    archive = "cifar-100-binary.tar.gz" if pack else None
+    hundred = images.load_cifar100(lay(tmp_path / "hundred", HUNDRED, archive))
+    assert hundred.name == "cifar100"
+    assert hundred.y_train.tolist() == [0, 99, 7] and hundred.y_test.tolist() == [5, 50]
+    expected = records([0, 99, 7], fine=True)[1].reshape(3, 3, 32, 32)
+    np.testing.assert_array_equal(hundred.x_train, expected)
 
 
-def test_a_canonical_set_with_missing_images_is_refused(canonical, monkeypatch):
-    folder = canonical(pack=True, leave_out="data_batch_3.bin")
+def test_a_canonical_set_with_missing_images_is_refused(tmp_path):
+    files = {name: content for name, content in TEN.items() if "3" not in name}
+    folder = lay(tmp_path / "files", files, "cifar-10-binary.tar.gz")
     with refuses(ValueError, "data_batch_3.bin"):
         load_cifar10(folder)
     archive = folder / "cifar-10-binary.tar.gz"
@@ -156,10 +160,9 @@ def test_a_canonical_set_with_missing_images_is_refused(canonical, monkeypatch):
         load_cifar10(folder)
 
 
-def test_a_canonical_file_with_too_few_images_is_refused(canonical, monkeypatch):
-    folder = canonical(pack=False)
-    monkeypatch.setattr(images, "CIFAR10", replace(images.CIFAR10, images=(3,) * 6))
-    with refuses(ValueError, "data_batch_1.bin", 2, 3):
+def test_a_canonical_file_with_too_few_images_is_refused(tmp_path):
+    folder = lay(tmp_path / "files", TEN | {"data_batch_1.bin": records([1])[0]})
+    with refuses(ValueError, "data_batch_1.bin", 1, 2):
         load_cifar10(folder)
 
 
@@ -185,35 +188,6 @@ def test_the_reduced_set_itself(shared_data):
     train = [1004, 989, 984, 1034, 957, 1055, 1003, 1025, 976, 973]
     assert np.bincount(data.y_train).tolist() == train
     assert np.bincount(data.y_test).tolist() == [189, 190, 209, 204, 200, 215, 219, 186, 191, 197]
-
-
-def fine_records(labels, seed):
-    pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
-    kinds = np.array([label // 5 for label in labels], np.uint8)
-    both = np.column_stack([kinds, np.array(labels, np.uint8), pixels])
-    return both.tobytes(), pixels
-
-
-@pytest.fixture
-def hundred(tmp_path, monkeypatch):
-    """A folder with a tiny CIFAR-100 in its binary form, packed or not."""
-    monkeypatch.setattr(images, "CIFAR100", replace(images.CIFAR100, images=(3, 2)))
-
-    def write(*, pack):
-        train, test = fine_records([0, 99, 7], 0)[0], fine_records([5, 50], 1)[0]
-        files = {"train.bin": train, "test.bin": test}
-        return lay(tmp_path / "files", files, "cifar-100-binary.tar.gz" if pack else None)
-
-    return write
-
-
-@pytest.mark.parametrize("pack", [True, False])
-def test_cifar100_has_fine_labels(hundred, pack):
-    data = images.load_cifar100(hundred(pack=pack))
-    assert data.name == "cifar100"
-    assert data.y_train.tolist() == [0, 99, 7] and data.y_test.tolist() == [5, 50]
-    expected = fine_records([0, 99, 7], 0)[1].reshape(3, 3, 32, 32)
-    np.testing.assert_array_equal(data.x_train, expected)
 
 
 @pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py/data_batch_1"])

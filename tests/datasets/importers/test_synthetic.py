@@ -69,27 +69,6 @@ def test_without_spread_all_users_are_equal():
 
 
 @pytest.mark.slow
-def test_a_small_corpus_of_equal_users_is_a_part_of_a_large_one(tmp_path):
-    """So a cost per user, measured on both, is one of the same users and the same model."""
-    sizes = {"num_words": 1_500, "num_tags": 30, "num_topics": 5, "spread": 0.0}
-    views = []
-    for users in (4, 12):
-        shape = Shape(num_users=users, num_sentences=8 * users, public_users=20, **sizes)
-        made = synthesize(tmp_path / str(users), shape=shape, max_words=500, max_tags=20)
-        assert made.manifest["source"]["shape"]["spread"] == 0.0
-        offsets = np.load(made.directory / "sentences" / "user_offsets.npy")
-        assert set(np.diff(offsets).tolist()) == {8}  # public users too
-        views.append(made.view(split=BY_SENTENCE))
-    small, large = views
-    assert (small.words, small.tags) == (large.words, large.tags)
-    assert small.roster == large.roster[:4]
-    for user in small.roster:
-        one, other = small.examples(user, "all"), large.examples(user, "all")
-        np.testing.assert_array_equal(one.indices, other.indices)
-        np.testing.assert_array_equal(one.labels, other.labels)
-
-
-@pytest.mark.slow
 def test_the_same_seed_is_the_same_corpus_and_another_is_not(small, tmp_path):
     same = synthesize(tmp_path / "a", shape=SMALL, max_words=1_000, max_tags=25)
     other = synthesize(tmp_path / "b", shape=SMALL, max_words=1_000, max_tags=25, seed=1)

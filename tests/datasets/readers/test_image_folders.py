@@ -27,8 +27,7 @@ def png(pixels, width=None):
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
 
 
-RNG = np.random.default_rng(0)
-RED = RNG.integers(0, 256, (3, 5, 3), np.uint8)
+RED = np.random.default_rng(0).integers(0, 256, (3, 5, 3), np.uint8)
 
 
 def lay(root, files):

@@ -10,8 +10,7 @@ import pytest
 from fedpriv.datasets.leaf import ALPHABET, read_leaf, read_leaf_femnist, read_leaf_shakespeare
 from tests.harness.refusals import refuses
 
-RNG = np.random.default_rng(0)
-INK = [[round(float(grey), 4) for grey in row] for row in RNG.random((3, 784))]
+INK = [[round(float(grey), 4) for grey in row] for row in np.random.default_rng(0).random((3, 784))]
 PLAY = "\"Then, when 't is done; Speak! [Exit ROMEO & 0123456789 (all) - why: quite a long line?>"
 
 
@@ -119,11 +118,9 @@ def test_characters_of_no_alphabet_have_the_last_code(tmp_path):
         (document(a=(INK, "abc")), ["'a'", 3]),
         (document(a=([INK[0][:-1]], [1])), ["'a'", "x", 784]),
         (document(a=([INK[0], [1.0]], [1, 2])), ["'a'", "x", 784]),
-        (document(a=([["x"] * 784], [1])), ["'a'", "x", 784]),
         (document(a=([[float("nan")] * 784], [1])), ["'a'", "x", 0, 1]),
         (document(a=([[255.0] * 784], [1])), ["'a'", "x", 0, 1]),
         (document(a=(INK[:1], [62])), ["'a'", "y", 61]),
-        (document(a=(INK[:1], [1e300])), ["'a'", "y", 61]),
         (document(a=(INK[:1], [0.5])), ["'a'", "y", 61]),
         (document(a=(INK[:1], [10**40])), ["'a'", "y"]),
         (document(a=(INK[:1], ["7"])), ["'a'", "y"]),

@@ -1,11 +1,14 @@
 """A TFF-format .sqlite.lzma becomes a prepared corpus, end to end."""
 
+import hashlib
 import json
 
 import numpy as np
 import pytest
 
 from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
+from fedpriv.datasets.importers.writer import titled_thread
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
@@ -25,9 +28,8 @@ def rows(array: np.ndarray) -> list[bytes]:
     return sorted(row.tobytes() for row in np.ascontiguousarray(array, np.float32))
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory, tff_writer):
-    """450 users with 5 short sentences each; ids whose text order is not their number's."""
+def clients_of(tff_writer, ids):
+    """Users with 5 short sentences each."""
     rng = np.random.default_rng(0)
 
     def blob(user: int, n: int) -> bytes:
@@ -39,10 +41,30 @@ def archive(tmp_path_factory, tff_writer):
             words, f"title {n % 3}", tags, type="question" if n % 2 else "answer"
         )
 
-    clients = {str(user): [blob(user, n) for n in range(5)] for user in range(1000, 1900, 2)}
+    return {str(user): [blob(user, n) for n in range(5)] for user in ids}
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory, tff_writer):
+    """450 users; ids whose text order is not their number's."""
+    clients = clients_of(tff_writer, range(1000, 1900, 2))
     clients["99"] = [tff_writer.stackoverflow_example("", "", "t1"), *clients.pop("1000")[1:]]
     folder = tmp_path_factory.mktemp("tff")
     return tff_writer.write(folder / "stackoverflow.sqlite.lzma", clients)
+
+
+def test_the_key_of_a_thread_is_a_hash_of_title_and_tags(tff_writer, tmp_path):
+    """TFF's files name no question: a thread there is what has one title and one list of tags."""
+    questions = [(f"how to do {n % 9}", f"tag{n % 3}|tag{n % 5}") for n in range(100)]
+    posts = [tff_writer.stackoverflow_example("a b", *question) for question in questions]
+    file = tff_writer.write(tmp_path / "so.sqlite", {f"{n:02d}": posts[n::40] for n in range(40)})
+    corpus = import_stackoverflow(file, tmp_path / "c", num_users=30)
+    # Worked out apart: SHA-256 of title, a zero byte and tags, the first 32 digits.
+    assert titled_thread("how to do 0", "tag0|tag0") == "a107e71f83aefd467c2b9d23b0323ec8"
+    digests = {hashlib.sha256("\0".join(question).encode()).hexdigest() for question in questions}
+    expected = sorted(digest[:32] for digest in digests)
+    assert list(SentenceStore(corpus.directory).thread_keys()) == expected
+    assert len(expected) < len(questions)  # asked twice in the same words: one thread
 
 
 @pytest.mark.slow
@@ -130,16 +152,7 @@ def test_tff_own_sample_goes_through_the_same_path(shared_data, tmp_path, multi_
 def test_a_file_of_few_users_is_imported_and_run(tmp_path, tff_writer, monkeypatch):
     """`fedpriv data import FILE`, then `fedpriv run adadps-tags`: 48 of 60 users on the roster."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(1)
-
-    def blob(n: int) -> bytes:
-        tag = int(rng.integers(0, 6))
-        words = " ".join(f"w{w}" for w in (tag, *rng.integers(6, 40, 5)))
-        kind = "question" if n % 2 else "answer"
-        title = f"title {rng.integers(0, 30)}"
-        return tff_writer.stackoverflow_example(words, title, f"t{tag}", type=kind)
-
-    clients = {f"{user:03}": [blob(n) for n in range(12)] for user in range(60)}
+    clients = clients_of(tff_writer, range(100, 160))
     file = tff_writer.write(tmp_path / "few.sqlite.lzma", clients)
 
     made = json.loads(fedpriv("data", "import", file, "--json").stdout)
@@ -149,7 +162,3 @@ def test_a_file_of_few_users_is_imported_and_run(tmp_path, tff_writer, monkeypat
         run = json.loads(fedpriv(*words).stdout)
         assert (run["users"], run["rounds"], run["roster"]) == (48, 3, "tff-48")
         assert not run["synthetic"]
-    # More users than 400, and all is as without: the reference's 400.
-    clients = {f"{user:03}": [blob(0)] for user in range(401)}
-    file = tff_writer.write(tmp_path / "more.sqlite", clients)
-    assert import_stackoverflow(file, tmp_path / "more").default_roster == "tff-400"

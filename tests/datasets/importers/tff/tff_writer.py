@@ -70,24 +70,18 @@ def write(
     plain = path.with_suffix("") if path.suffix in (".lzma", ".xz") else path
     connection = sqlite3.connect(plain)
     with connection:
-        connection.execute(
+        connection.executescript(
             "CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT NULL, "
-            "serialized_example_proto BLOB NOT NULL)"
-        )
-        connection.execute(
-            "CREATE TABLE client_metadata (client_id TEXT NOT NULL, split_name TEXT NOT NULL, "
-            "num_examples INTEGER NOT NULL)"
+            "serialized_example_proto BLOB NOT NULL); CREATE TABLE client_metadata "
+            "(client_id TEXT NOT NULL, split_name TEXT NOT NULL, num_examples INTEGER NOT NULL)"
         )
         if index:
             connection.execute("CREATE INDEX by_client ON examples (client_id, split_name)")
         for client, blobs in clients.items():
-            number = (counts or {}).get(client, len(blobs))
-            connection.execute(
-                "INSERT INTO client_metadata VALUES (?, ?, ?)", (client, split, number)
-            )
-            connection.executemany(
-                "INSERT INTO examples VALUES (?, ?, ?)", [(split, client, blob) for blob in blobs]
-            )
+            facts = (client, split, (counts or {}).get(client, len(blobs)))
+            connection.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", facts)
+            rows = [(split, client, blob) for blob in blobs]
+            connection.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
     connection.close()
     if path != plain:
         form = lzma.FORMAT_ALONE if path.suffix == ".lzma" else lzma.FORMAT_XZ
