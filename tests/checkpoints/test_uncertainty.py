@@ -136,7 +136,7 @@ class TestWaiting:
         ("call", "names"),
         [
             (lambda: contraction(2.5, 0.1, 1.0), ("learning-rate 2.5", 2)),
-            (lambda: contraction(0.5, 2.0, 1.0), ("smoothness 1", "strong-convexity 2")),
+            (lambda: contraction(0.5, 2.0, 1.0), (1, "strong-convexity 2")),
             (lambda: contraction(0.5, 0.0, 1.0), ("strong-convexity",)),
             (lambda: waiting(1.0, 5), ("contraction",)),
             (lambda: waiting(0.5, 5, shortfall=0.0), ("shortfall",)),

@@ -88,7 +88,7 @@ def test_published_counts_replace_the_choice_and_are_called_private(tmp_path):
 
 def test_published_counts_need_no_public_user_but_a_chosen_vocabulary_does(tmp_path):
     everybody = RosterSpec(name="all", rule="first-sorted")
-    with refuses(ValueError, "0 users", "0 words"):
+    with refuses(ValueError, 0, "by-sentence"):
         write(tmp_path / "c", rosters=[everybody])
     corpus = write(
         tmp_path / "c", rosters=[everybody], published={"words": {"is": 1}, "tags": {"law": 1}}
@@ -190,7 +190,7 @@ def test_users_cuts_the_roster_and_leaves_the_vocabulary(corpus):
     assert rows(cut, "pub2") == rows(whole, "pub2")
     with refuses(ValueError, "'in1'"):
         cut.examples("in1")
-    with refuses(ValueError, "users 4"):
+    with refuses(ValueError, 4, "'inside'"):
         corpus.view(users=4, split=BY_SENTENCE)
     with refuses(ValueError, "'exam'"):
         whole.examples("in1", "exam")

@@ -33,7 +33,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"sentences": []}, "sentence"),
+        ({"sentences": []}, "is"),
         ({"sentences": [said("u", "", "law")]}, "'u'"),
         (
             {"sentences": [Sentence(user_id="u", tokens=["a\nb"], title_tokens=(), tags=())]},

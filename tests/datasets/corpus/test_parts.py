@@ -142,8 +142,8 @@ def test_a_part_has_the_split_it_was_cut_for_and_says_so(tiny_corpus, parts, tmp
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"nodes": 0}, "nodes 0"),
-        ({"nodes": 99}, "nodes 99"),
+        ({"nodes": 0}, 0),
+        ({"nodes": 99}, 99),
         ({"split": OF_OWNERS}, OF_OWNERS.name),
     ],
     ids=["none", "too many", "owners of examples"],

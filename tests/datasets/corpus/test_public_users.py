@@ -40,7 +40,7 @@ def test_the_others_are_in_no_count_and_in_no_public_text(corpus):
 def test_more_than_there_are_and_none_without_counts_are_refused(corpus):
     with refuses(ValueError, "public-users 99", len(PUBLIC)):
         corpus.view(split=Split(public_users=99))
-    with refuses(ValueError, "0 users", "0 words"):
+    with refuses(ValueError, 0, "by-sentence"):
         corpus.view(split=Split(public_users=0))
     with refuses(ValueError, "public-users -1"):
         Split(public_users=-1)

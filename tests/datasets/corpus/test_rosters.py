@@ -65,7 +65,7 @@ def test_declared_keeps_order_and_absent_users():
     [
         ({"rule": "best"}, "'best'"),
         ({"rule": "first-sorted", "name": "../up"}, "'../up'"),
-        ({"rule": "first-sorted", "size": 0}, "size 0"),
+        ({"rule": "first-sorted", "size": 0}, 0),
         ({"rule": "most-sentences"}, "'most-sentences'"),
         ({"rule": "seeded", "size": 1}, "'seeded'"),
         ({"rule": "first-sorted", "ids": ["a"]}, "'declared'"),

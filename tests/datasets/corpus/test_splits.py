@@ -47,7 +47,7 @@ def test_names_tell_splits_apart():
     ("wrong", "name"),
     [
         ({"kind": "by-tag"}, "'by-tag'"),
-        ({"fold": 5}, "fold 5"),
+        ({"fold": 5}, 5),
         ({"kind": "by-time", "fold": 1}, "'by-time'"),
         ({"measured_on": "train"}, "measured-on 'train'"),
         ({"kind": "by-sentence", "measured_on": "validation"}, "by-sentence"),

@@ -338,7 +338,7 @@ def test_the_command_adds_an_encoder_that_embeds(tmp_path):
 )
 def test_dimensions_that_there_are_not_are_refused(tmp_path, dimensions, public):
     corpus, tiny = write_corpus(tmp_path / "c", public=public), write_tiny_bert(tmp_path / "tiny")
-    with refuses(ValueError, f"dimensions {dimensions}", 16, len(public)):
+    with refuses(ValueError, dimensions, 16, len(public)):
         reduced(corpus, tiny, dimensions)
 
 

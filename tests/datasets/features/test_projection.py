@@ -81,7 +81,7 @@ def test_it_goes_with_the_model():
 
 
 def test_what_is_no_projection_is_refused():
-    with refuses(ValueError, "outputs 9", 8):
+    with refuses(ValueError, 9, 8):
         GaussianProjection(inputs=8, outputs=9)
     with refuses(ValueError, "(3, 9)", 8):
         GaussianProjection(inputs=8, outputs=2).apply(np.zeros((3, 9)))

@@ -96,7 +96,7 @@ def test_lines(tmp_path, pack):
     path = tmp_path / "lines"
     path.write_bytes(pack(b"one\ntwo\nthree"))
     assert list(read_lines(path, longest=9)) == [(1, b"one\n"), (2, b"two\n"), (3, b"three")]
-    with refuses(ValueError, path, "line 3", 4):
+    with refuses(ValueError, path, 3, 4):
         list(read_lines(path, longest=4))
     path.write_bytes(gzip.compress(b"one\n" * 1000)[:-9])
     with refuses(ValueError, path):

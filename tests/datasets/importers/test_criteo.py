@@ -43,7 +43,7 @@ def test_a_rows_features_depend_on_no_other_row():
     ],
 )
 def test_a_line_of_another_form_is_refused_with_its_number(text, name):
-    with refuses(ValueError, "line 2", name):
+    with refuses(ValueError, "here", 2, name):
         read_rows([line(), text], "here", buckets=5)
 
 

@@ -93,9 +93,9 @@ def records(labels, seed=0, fine=False):
     [
         (images.CIFAR10, b"", (0, "3,073")),
         (images.CIFAR10, records([1, 2])[0][:-1], ("6,145", "3,073")),
-        (images.CIFAR10, records([1, 10, 2])[0], ("record 1", "[10]")),
-        (images.CIFAR100, bytes([0, 100]) + bytes(3072), ("record 0", "[0, 100]")),
-        (images.CIFAR100, bytes([20, 3]) + bytes(3072), ("record 0", "[20, 3]")),
+        (images.CIFAR10, records([1, 10, 2])[0], (1, "[10]")),
+        (images.CIFAR100, bytes([0, 100]) + bytes(3072), (0, "[0, 100]")),
+        (images.CIFAR100, bytes([20, 3]) + bytes(3072), (0, "[20, 3]")),
         (images.CIFAR100, bytes(3073), ("3,073", "3,074")),
     ],
 )

@@ -102,11 +102,11 @@ def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"num_users": 0}, "user"),
+        ({"num_users": 0}, "and"),
         ({"num_sentences": 10}, 10),
         ({"num_words": 5}, 5),
         ({"num_topics": 31}, 31),
-        ({"spread": float("nan")}, "spread nan"),
+        ({"spread": float("nan")}, "nan"),
         ({"informative": 1.1}, "informative"),
     ],
 )

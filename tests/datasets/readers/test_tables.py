@@ -93,7 +93,7 @@ def test_damaged_parquet_is_one_line(tmp_path, cut):
 
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with refuses(ValueError, "pip install 'fedpriv[data]'"):
+    with refuses(ValueError, "'fedpriv[data]'"):
         read_table(tmp_path / "a.parquet", TABLE, examples)
 
 

@@ -148,7 +148,7 @@ def test_a_full_disk_is_a_clear_message(tmp_path, tff_writer, clients, monkeypat
     path = tff_writer.write(tmp_path / "f.sqlite.xz", clients)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with refuses(ValueError, path, "TMPDIR"):
+    with refuses(ValueError, path):
         open_client_data(path)
 
 
@@ -184,7 +184,7 @@ _ROW = "INSERT INTO examples VALUES ('train', 'a', {})"
         ([_META, _MADE], "'serialized_example_proto'"),
         ([_META, _EXAMPLES], "x.sqlite"),
         ([_META, _EXAMPLES, _ROW.format("'text'")], "str"),
-        ([_META, _EXAMPLES, _ROW.format("x'0b'")], "1 bytes"),
+        ([_META, _EXAMPLES, _ROW.format("x'0b'")], 1),
         ([_META, _EXAMPLES, _ROW.format("zeroblob(50000000)")], "x.sqlite"),
     ],
 )

@@ -71,7 +71,7 @@ def test_empty_messages_are_examples_with_nothing_in_them(tff_writer):
     ],
 )
 def test_malformed_bytes_are_refused(data):
-    with refuses(ValueError, f"{len(data)} bytes"):
+    with refuses(ValueError, len(data)):
         parse_example(data)
 
 
