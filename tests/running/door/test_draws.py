@@ -22,6 +22,7 @@ from fedpriv.runs.door import RunDoor
 from fedpriv.runs.secret_state import SecretState
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Query
+from tests.harness.refusals import refuses
 
 ROSTER = ("a", "b")
 PARAMS = {"w": np.zeros(3, np.float32)}
@@ -127,7 +128,7 @@ def test_no_two_attempts_share_a_key(mode, tmp_path):
                     with pytest.raises(ConnectionError):
                         door.ask(query)
         for secret in ("cohort", "noise", "users", "vault", "program"):
-            with pytest.raises(ValueError, match="is secret"):
+            with refuses(ValueError, secret):
                 door.key(secret)
     assert len({value for _, value in keys}) == len(keys) == 54
     assert not (tmp_path / "secret").exists()  # nothing is kept where an attempt is drawn anew
@@ -144,7 +145,7 @@ def test_each_pass_of_a_program_is_of_what_it_asks(tmp_path):
         def program(raw):
             seen.extend([raw, raw.num_users, raw.key("order")])
             raw.sum(moved, work="losses", bound=other, among=[1])
-            with pytest.raises(ValueError, match="from within a program"):
+            with refuses(ValueError, "another"):
                 door.ask(Query(params=PARAMS, name="another"))
             return raw.sum(moved)
 
@@ -159,7 +160,7 @@ def test_each_pass_of_a_program_is_of_what_it_asks(tmp_path):
             assert (asked["round_num"], asked["attempt"]) == (4, 1)
         key = noise.fold("program").fold("steps").fold(4).fold(1)
         assert seen[1:] == [2, key.fold("order")]
-        with pytest.raises(ValueError, match="the program has ended"):
+        with pytest.raises(ValueError):
             seen[0].sum(PARAMS)
         assert repr(seen[0]) == "Passes(hidden)"
         assert [stream for stream, _ in keys].count("noise") == 1
@@ -173,7 +174,7 @@ def test_places_that_are_nobodys_or_named_twice_are_refused(tmp_path):
 
         def program(raw):
             for places in ([0, 0], [2], [-1]):
-                with pytest.raises(ValueError, match="must be distinct, and below 2"):
+                with refuses(ValueError, places, 2):
                     raw.sum(PARAMS, among=places)
             return raw.sum(PARAMS, among=[1, 0])
 
