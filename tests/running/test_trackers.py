@@ -29,10 +29,11 @@ HERE = Path(__file__).parent
 RUN = """
 import sys, fedpriv as fp
 from fedpriv.trackers import *
-from tests.running.test_callbacks import experiment
+from tests.harness.toy_users import toy_experiment
 tracker = eval(sys.argv[3])
 secure = sys.argv[2] == "secure"
-fp.run(experiment(), sys.argv[1], callbacks=[tracker], progress=False, secure=secure)
+made = toy_experiment(eval_every=2)
+fp.run(made, sys.argv[1], callbacks=[tracker], progress=False, secure=secure)
 print(getattr(tracker, "run_id", "none"))
 """
 READ_TENSORBOARD = """
@@ -298,22 +299,18 @@ def test_a_run_that_was_resumed_twice_is_shown_once(request, tmp_path):
     code = """
 import sys, fedpriv as fp
 from fedpriv.trackers import TensorBoard
-from tests.running.test_callbacks import experiment
-class Stop(fp.Callback):
-    def __init__(self, last):
-        self.last = last
-    def on_round(self, released, round_num):
-        if round_num == self.last:
-            raise KeyboardInterrupt
+from tests.harness.toy_users import toy_experiment
+from tests.harness.kills import Killed, Stop
 out, board = sys.argv[1:]
+made = toy_experiment(eval_every=2)
 for last in (2, 3, None):
     callbacks = [TensorBoard(board), Stop(last)]
     try:
         if last == 2:
-            fp.run(experiment(), out, callbacks=callbacks, progress=False)
+            fp.run(made, out, callbacks=callbacks, progress=False)
         else:
-            fp.resume(out, experiment=experiment(), callbacks=callbacks, progress=False)
-    except KeyboardInterrupt:
+            fp.resume(out, experiment=made, callbacks=callbacks, progress=False)
+    except Killed:
         pass
 print("done")
 """
