@@ -27,7 +27,6 @@ def test_page_and_data_frames_show_the_runs(found):
     reached = [trial.run.summary["accuracy"] for trial in found.record.trials]
     assert sorted(found.trials["accuracy"]) == sorted(reached)
     assert f"{100 * private.accuracy:.1f}\u202f%" in text and "Synthetic data" in text
-    assert "0 failed" in text
 
 
 @pytest.mark.slow
@@ -55,7 +54,6 @@ def noted(experiment):
 
 @pytest.mark.slow
 def test_a_statement_and_the_page_say_what_was_read_whatever_the_task_is_called(tmp_path, found):
-    """Red before: of a task that was called CIFAR-10 nothing said that it was a lossy sample."""
     experiment = replace(small(), task=noted)
     made = fp.Study(name="s", methods={"x": experiment}, epsilons=[2.0], options={"rounds": 1})
     done = fp.study(made, tmp_path / "out", workers=1, progress=False)
@@ -64,8 +62,5 @@ def test_a_statement_and_the_page_say_what_was_read_whatever_the_task_is_called(
     assert run_statement(run.directory).paragraphs("The data") == (said,)
     assert unescape(done.page.read_text("utf-8")).count(said) == 2  # above, and in the statement
     assert run.corpus["credit"] == "Krizhevsky"
-    assert "The data" not in {part.title for part in statement_of(found).sections}
-
-
-def statement_of(found):
-    return run_statement(found.record.trials[0].run.directory)
+    other = run_statement(found.record.trials[0].run.directory)
+    assert "The data" not in {part.title for part in other.sections}
