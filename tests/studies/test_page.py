@@ -30,7 +30,7 @@ from fedpriv.report.estimate import estimate
 from fedpriv.studies.page import FILES, page_of, write_page
 from fedpriv.studies.record import read_study
 from fedpriv.studies.tables import differences_frame, groups_of, results_frame, trials_frame
-from tests.studies.conftest import write_study
+from tests.studies.conftest import edit_summary, write_study
 
 FAILED = {("DP-FedAvg", 2.0, 1): "ValueError: <b>diverged</b> in round 3"}
 
@@ -262,7 +262,7 @@ def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
     [section] = sections_of(groups_of(study))
     assert section.public_only.half_width is None
     for trial in study.trials:
-        edit_summary(study, trial, accuracy_public_only=0.18 + 0.01 * trial.seed)
+        edit_summary(trial.run.directory, accuracy_public_only=0.18 + 0.01 * trial.seed)
     study = read_study(study.directory)
     [section] = sections_of(groups_of(study))
     # Eight trials of four seeds are four samples of it.
@@ -270,11 +270,6 @@ def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
     assert section.public_only.half_width == pytest.approx(wanted.half_width)
     assert (section.public_only.mean, section.public_only.count) == (wanted.mean, 4)
     assert "19.5 % ± 2.1" in words(page_of(study))
-
-
-def edit_summary(study, trial, **changes):
-    path = study.directory / "trials" / trial.key / "summary.json"
-    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}), "utf-8")
 
 
 def returning_public(study, *trials):
@@ -285,7 +280,7 @@ def returning_public(study, *trials):
             "selected": "public-only", "public": True, "reason": "", "judged": judged,
             "examples": 9, "groups": 9, "level": 0.95,
         }  # fmt: skip
-        edit_summary(study, trial, selection=selection, accuracy=0.18, gain=0.0)
+        edit_summary(trial.run.directory, selection=selection, accuracy=0.18, gain=0.0)
         file = trial.run.directory / BY_USER_FILE
         if file.exists():
             tensors, _ = read_tensors(file)
