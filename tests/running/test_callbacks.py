@@ -67,14 +67,13 @@ class TestToldOfARun:
     def test_diagnostics_are_marked_and_for_those_who_ask(self, tmp_path):
         told, plain = Recording(diagnostics=True), Recording()
         run = fp.run(experiment(), tmp_path / "run", callbacks=[told, plain], progress=False)
-        for row, diagnosed in zip(told.rows, run.record.diagnosed, strict=True):
+        for row, released, diagnosed in zip(
+            told.rows, plain.rows, run.record.diagnosed, strict=True
+        ):
             seen = {n: v for n, v in row.items() if n.startswith("diagnostics/")}
             assert seen["diagnostics/cohort_size"] == diagnosed["cohort_size"]
             assert seen["diagnostics/accuracy"] == diagnosed["accuracy"]
-        released = [
-            {n: v for n, v in row.items() if not n.startswith("diagnostics/")} for row in told.rows
-        ]
-        assert released == plain.rows == json_lines.read(tmp_path / "run" / "rounds.jsonl")
+            assert {n: v for n, v in row.items() if n not in seen} == released
         assert told.ended[0]["diagnostics/users_failed"] == 0
         assert not any("diagnostics/" in name for name in plain.ended[0])
 
@@ -108,9 +107,8 @@ class TestToldOfARun:
         with pytest.raises(Killed):
             fp.run(experiment(), tmp_path / "run", callbacks=[stopped, Stop(2)], progress=False)
         assert stopped.ended == [None] and len(stopped.rows) == 2
-        again = fp.resume(
-            tmp_path / "run", experiment=experiment(), callbacks=[told], progress=False
-        )
+        given = {"experiment": experiment(), "callbacks": [told], "progress": False}
+        again = fp.resume(tmp_path / "run", **given)
         assert told.started[0].rounds_before == 2
         assert told.rows == json_lines.read(tmp_path / "run" / "rounds.jsonl")
         assert [row["round_num"] for row in told.rows] == [1, 2, 3, 4]
@@ -149,12 +147,9 @@ class TestErrors:
 
     @pytest.mark.slow
     def test_what_it_does_to_its_arguments_reaches_nobody(self, tmp_path):
-        class Greedy(fp.Callback):
-            def on_round(self, released, round_num):
-                released.clear()
-
-        told = Recording()
-        fp.run(experiment(), tmp_path / "run", callbacks=[Greedy(), told], progress=False)
+        greedy, told = fp.Callback(), Recording()
+        greedy.on_round = lambda released, round_num: released.clear()
+        fp.run(experiment(), tmp_path / "run", callbacks=[greedy, told], progress=False)
         assert told.rows == json_lines.read(tmp_path / "run" / "rounds.jsonl")
 
 
@@ -190,13 +185,10 @@ def test_wandb_is_sent_the_rows_of_a_secure_run_at_its_end(mode, monkeypatch, tm
     wandb = SimpleNamespace(Settings=MagicMock(), init=lambda **given: Fake())
     monkeypatch.setattr("fedpriv.libraries.find_spec", lambda name: True)
     monkeypatch.setattr("fedpriv.trackers.library", lambda name: wandb)
-
-    class Told(fp.Callback):
-        def on_round(self, released, round_num):
-            calls.append(("round", round_num))
-
+    told = fp.Callback()
+    told.on_round = lambda released, round_num: calls.append(("round", round_num))
     out = tmp_path / "run"
-    tracked = [WandB("project"), Told()]
+    tracked = [WandB("project"), told]
     fp.run(experiment(), out, callbacks=tracked, progress=False, secure=mode == "secure")
     lines = json_lines.read(out / "rounds.jsonl")
     assert sent == [(line["round_num"], numbers(line)) for line in lines]

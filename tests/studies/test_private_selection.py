@@ -108,14 +108,6 @@ def test_so_many_trials_are_made_as_the_law_says(tmp_path, unsynced):
     assert min(found) == 1 and p_value(found, LAW) > FALSE_ALARM
 
 
-@pytest.mark.slow  # the power of the test above; privacy/selection has that of the draws
-def test_a_geometric_law_of_a_wrong_mean_is_red(tmp_path, monkeypatch, unsynced):
-    monkeypatch.setattr(Trials, "gamma", property(lambda self: 0.5 / self.mean))
-    found = counted(tmp_path, range(NUM_STUDIES))
-    monkeypatch.undo()  # the right law judges
-    assert p_value(found, LAW) < FALSE_ALARM
-
-
 def kept_through_crashes(out, crashes):
     """What is on disk of a secure study that crashes in its first trial so many times.
 

@@ -3,14 +3,11 @@
 from dataclasses import replace
 from html import unescape
 
-import numpy as np
 import pytest
-from torch import nn
 
 import fedpriv as fp
 from fedpriv.privacy.statement.statement import run_statement
-from fedpriv.tasks.module_task import ModuleTask
-from tests.studies.small import examples, small, study
+from tests.studies.small import small, study, task
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +38,10 @@ NOTE = "10,000 images decoded from JPEG: lossy"
 
 
 def noted(experiment):
-    rng = np.random.default_rng(1)
-    return ModuleTask(
-        name="CIFAR-10",
-        module=lambda: nn.Linear(3, 2),
-        loss=nn.functional.cross_entropy,
-        users={f"user-{number}": examples(rng, 4) for number in range(8)},
-        public=examples(rng, 30),
-        provenance={"note": NOTE, "source": {"b.xz": "12", "a.xz": "34"}, "credit": "Krizhevsky"},
-    )
+    made = task(experiment)
+    read = {"note": NOTE, "source": {"b.xz": "12", "a.xz": "34"}, "credit": "Krizhevsky"}
+    made._name, made._synthetic, made._provenance = "CIFAR-10", False, read
+    return made
 
 
 @pytest.mark.slow

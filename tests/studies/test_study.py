@@ -59,14 +59,9 @@ class TestTrials:
         file.write_text(TOML.replace("CORPUS", str(tiny_corpus.directory)), "utf-8")
         trials = Resolver(load_study(file)).trials()
         rows = {(t.method, t.epsilon, t.data, t.seed) for t in trials}
-        assert rows == {
-            (method, level, "real", seed)
-            for seed in (0, 1)
-            for method, levels in (
-                ("as it is", (2.0, None)), ("agd-tags", (4.0,)), ("longer", (2.0, None))
-            )
-            for level in levels
-        }  # fmt: skip
+        levels = {"as it is": (2.0, None), "agd-tags": (4.0,), "longer": (2.0, None)}
+        cells = [(method, level) for method in levels for level in levels[method]]
+        assert rows == {(*cell, "real", seed) for cell in cells for seed in (0, 1)}
         assert len({trial.key for trial in trials}) == len(trials) == 10
         longer = next(t for t in trials if t.method == "longer" and t.epsilon == 2.0)
         options = longer.experiment.options()
@@ -75,11 +70,8 @@ class TestTrials:
         assert longer.corpus == tiny_corpus.directory.resolve()
 
     def test_a_method_without_noise_is_run_once_and_one_that_needs_epsilon_not_without(self):
-        made = Study(
-            name="s",
-            methods={"plain": small().with_options({"noise": "none"}), "private": small()},
-            epsilons=[1.0, 2.0],
-        )
+        methods = {"plain": small().with_options({"noise": "none"}), "private": small()}
+        made = Study(name="s", methods=methods, epsilons=[1.0, 2.0])
         assert [cell[:2] for cell in Resolver(made).cells()] == [
             ("plain", None), ("private", 1.0), ("private", 2.0)
         ]  # fmt: skip
@@ -93,13 +85,10 @@ class TestTrials:
     )
     @pytest.mark.parametrize("where", ["options", "method", "data"])
     def test_a_noise_that_its_file_gives_is_not_overridden(self, where, name, value, levels):
-        given = {name: value}
+        given = {"options": {}, "method": {}, "data": {}} | {where: {name: value}}
+        methods, data = {"x": {"experiment": small(), **given["method"]}}, {"d": given["data"]}
         made = Study(
-            name="s",
-            methods={"x": {"experiment": small(), **(given if where == "method" else {})}},
-            epsilons=levels,
-            options=given if where == "options" else {},
-            data={"d": given if where == "data" else {}},
+            name="s", methods=methods, epsilons=levels, options=given["options"], data=data
         )
         with refuses(ValueError, "'x'", "'d'", f"{name} {value}"):
             list(Resolver(made).cells())
@@ -125,32 +114,23 @@ class TestKeys:
     @pytest.mark.slow
     def test_equal_resolved_options_have_equal_keys(self):
         plain = Study(name="a", methods={"x": small()}, epsilons=[2.0], seeds=[0, 3])
-        spelled = Study(
-            name="b",
-            methods={"y": Method(experiment=small(), options={"rounds": 11})},
-            epsilons=[2],
-            seeds=[0, 3],
-            options={"noise.kind": "gaussian", "sampling.cohort": 4},
-        )
+        methods = {"y": Method(experiment=small(), options={"rounds": 11})}
+        options = {"noise.kind": "gaussian", "sampling.cohort": 4}
+        spelled = Study(name="b", methods=methods, epsilons=[2], seeds=[0, 3], options=options)
         assert keys(plain) == keys(spelled)
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        "change",
-        [
-            {"rounds": 4},
-            {"l2_clip_norm": 0.5},
-            {"cohort": 3.0},
-            {"local.learning_rate": 0.2},
-            {"server.learning_rate": 0.5},
-            {"delta": 0.02},
-            {"eval_every": 1},
-            {"noise.exact_sum": False},
-        ],
+        ("option", "value"),
+        {
+            **{"rounds": 4, "l2_clip_norm": 0.5, "cohort": 3.0, "local.learning_rate": 0.2},
+            **{"server.learning_rate": 0.5, "delta": 0.02, "eval_every": 1},
+            "noise.exact_sum": False,
+        }.items(),
     )
-    def test_any_option_that_matters_makes_another_key(self, change):
+    def test_any_option_that_matters_makes_another_key(self, option, value):
         plain = Study(name="a", methods={"x": small()}, epsilons=[2.0])
-        assert keys(plain) != keys(replace(plain, options=change))
+        assert keys(plain) != keys(replace(plain, options={option: value}))
 
     @pytest.mark.slow
     def test_so_do_level_seed_data_code_and_version(self, monkeypatch):
@@ -339,10 +319,8 @@ def test_a_python_file_is_loaded_by_name():
 class TestByUser:
     def test_a_modules_sums_add_up_to_what_is_measured(self):
         made = task(small())
-        params = {
-            "weight": np.random.default_rng(3).normal(size=(2, 3)).astype(np.float32),
-            "bias": np.zeros(2, np.float32),
-        }
+        weight = np.random.default_rng(3).normal(size=(2, 3)).astype(np.float32)
+        params = {"weight": weight, "bias": np.zeros(2, np.float32)}
         count, value = made.held_out_by_user(params)
         whole = made.evaluate(params, public=False)
         assert count.tolist() == [0, 1, 2, 3, 4, 5, 0, 0]  # in the roster's order

@@ -37,7 +37,8 @@ from fedpriv.privacy.sampling import PoissonSampler
 
 noise = importlib.import_module("fedpriv.mechanisms.gaussian")
 write, fsync, replace, unlink = os.write, os.fsync, os.replace, os.unlink
-opened, gaussian, cohort = io.open, noise.gaussian, PoissonSampler.cohort
+opened, gaussian = io.open, noise.gaussian
+cohort, sums = PoissonSampler.cohort, SerialBackend.partial_sum
 count, crash_at = 0, None
 
 
@@ -67,16 +68,11 @@ def work(order):
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     folder = Path(order["folder"])
 
-    class Slow(SerialBackend):
-        def partial_sum(self, **arguments):
-            note(log, "users", arguments["key"], cohort=arguments["cohort"],
-                 pair=[arguments["round_num"], arguments["attempt"]])
-            tick()
-            return super().partial_sum(**arguments)
-
-    def backend(experiment, components):
-        return Slow(trainer=components.trainer, data=components.task.data,
-                    measure=components.task.evaluate)
+    def summed(self, **arguments):
+        note(log, "users", arguments["key"], cohort=arguments["cohort"],
+             pair=[arguments["round_num"], arguments["attempt"]])
+        tick()
+        return sums(self, **arguments)
 
     def noisy(key, template, stddev):
         note(log, "noise", key)
@@ -102,16 +98,15 @@ def work(order):
             tick()
         return opened(file, mode, *arguments, **named)
 
-    noise.gaussian, PoissonSampler.cohort = noisy, drawn
+    noise.gaussian, PoissonSampler.cohort, SerialBackend.partial_sum = noisy, drawn, summed
     os.fsync, os.replace, os.unlink = map(around, (fsync, replace, unlink))
     os.write, io.open = torn, opening
     crash_at = order["crash_at"]
     if (folder / "experiment.json").exists():
-        prepared = resume_run(folder, make_backend=backend)
+        prepared = resume_run(folder)
     else:
         experiment = load_experiment("dp-fedavg-tags").with_options(order["options"])
-        prepared = start_run(experiment, "dp-fedavg-tags", Corpus.open(order["corpus"]), folder,
-                             make_backend=backend)
+        prepared = start_run(experiment, "dp-fedavg-tags", Corpus.open(order["corpus"]), folder)
     prepared.run()
     crash_at = None
     opened(order["log"] + ".ticks", "w").write(str(count))

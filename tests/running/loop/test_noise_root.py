@@ -8,7 +8,6 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.datasets.importers.synthetic import synthesize
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.experiment import methods_of
 from fedpriv.experiments.load import find_experiments
@@ -26,7 +25,7 @@ from fedpriv.runs.noise_root import (
     unkept_noise_root,
 )
 from fedpriv.runs.prepared import resume_run
-from tests.harness.tag_runs import SMALL, interrupted, ledger_state, start
+from tests.harness.tag_runs import interrupted, ledger_state, start
 from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 PLAIN = {"server": "sgd", "aggregate": "none", "rounds": 1, "noise-multiplier": 50.0}
@@ -178,18 +177,6 @@ def test_two_runs_at_one_seed_share_noise_only_where_they_are_one_mechanism(tiny
     for number, change in enumerate(({"local-learning-rate": 0.01}, {"l2-clip-norm": 0.25})):
         assert abs(alike(one, released(tiny_corpus, tmp_path / str(number), **change))) < 0.7
     np.testing.assert_array_equal(one, released(tiny_corpus, tmp_path / "b", eval_every=7))
-
-
-@pytest.mark.slow
-def test_two_training_sets_at_one_seed_have_independent_noise(tmp_path):
-    """Were it the same, their difference would be that of the data, bare."""
-    corpora = [synthesize(tmp_path / f"c{seed}", seed=seed, **SMALL) for seed in (1, 2)]
-    views = [corpus.view() for corpus in corpora]
-    assert len(views[0].words) == len(views[1].words)
-    one, other = (
-        released(corpus, tmp_path / f"run{number}") for number, corpus in enumerate(corpora)
-    )
-    assert one.shape == other.shape and abs(alike(one, other)) < 0.7
 
 
 def test_a_run_writes_its_digest_down_and_it_is_not_of_who_works_or_where(tiny_corpus, tmp_path):

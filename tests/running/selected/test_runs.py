@@ -146,26 +146,22 @@ def test_a_secure_run_selects_too(corpus, tmp_path):
     assert again["selection"] == summary["selection"]
 
 
-def test_by_sentence_nothing_can_be_judged_and_the_last_is_returned(corpus, tmp_path):
-    """Red when it returned the public model, for rostered users train on the same threads."""
-    summary = topical.start(corpus, tmp_path / "r", split="by-sentence").run()
-    found = summary["selection"]
-    assert (found["selected"], found["public"]) == ("average", False)
-    assert "by-sentence" in found["reason"]
-    assert same(load(tmp_path / "r").params, average(tmp_path / "r"))
+@pytest.mark.parametrize(
+    "changes",
+    [{"split": "by-sentence"}, {"public_text": "all-posts", "start": "fresh", **NOISY}],
+    ids=["by-sentence", "all-posts"],
+)
+def test_where_nothing_can_be_judged_the_last_is_returned(corpus, tmp_path, changes):
+    """Rostered users train on the same threads, or have the titles and tags of these posts.
 
-
-def test_all_posts_of_public_users_select_nothing(corpus, tmp_path):
-    """They have rostered users' titles and tags, which no ε covers in a model of them alone.
-
-    Red when such a model was returned, and called one of public examples alone.
+    Red when it returned a public model, and called one of public examples alone.
     """
-    changes = {"public_text": "all-posts", "start": "fresh", **NOISY}
     summary = topical.start(corpus, tmp_path / "r", **changes).run()
-    assert summary["selection"]["selected"] == "average" and summary["selection"]["reason"]
+    found = summary["selection"]
+    assert (found["selected"], found["public"]) == ("average", False) and found["reason"]
     assert summary["epsilon_does_not_cover"] == []
-    view = build(topical.experiment(**changes), corpus).task._view
-    assert not view.split.selecting
+    assert same(load(tmp_path / "r").params, average(tmp_path / "r"))
+    assert not build(topical.experiment(**changes), corpus).task._view.split.selecting
 
 
 def test_too_few_public_threads_return_the_public_model(tmp_path):
@@ -194,11 +190,16 @@ def test_an_exchanged_model_is_found_whatever_the_summary_says(folders, tmp_path
     assert not (tmp_path / "e").exists()
 
 
-@pytest.mark.parametrize("name", ["average x nan", "last x", "start", "average x 0.5", "mine"])
+@pytest.mark.parametrize(
+    "name", ["average x nan", "last x", "start", "average x 0.5", "mine", "public-only"]
+)
 def test_a_name_that_is_not_the_models_is_found(folders, tmp_path, name):
+    """Red when summary.json could say of a model that public examples alone made it."""
     folder = shutil.copytree(folders["gains"], tmp_path / "r")
-    said_to_be(folder, selected=name)
+    said_to_be(folder, selected=name, public=name == "public-only")
     assert not verify_run(folder).ok
+    with refuses(ValueError, "summary.json"):
+        export_run(folder, tmp_path / "e")
 
 
 @pytest.mark.parametrize("rule", ["opa", "omv"])
@@ -243,15 +244,6 @@ def test_a_model_that_is_not_finite_is_no_candidate(corpus, folders, tmp_path):
     prepared.folder.close()
     assert found.name in found.judgement.judged
     assert {*found.judgement.judged} <= {"public-only", "start"}
-
-
-def test_a_released_model_that_is_called_public_is_found(folders, tmp_path):
-    """Red when summary.json could say of it that public examples alone made it."""
-    folder = shutil.copytree(folders["gains"], tmp_path / "r")
-    said_to_be(folder, selected="public-only", public=True)
-    assert not verify_run(folder).ok
-    with refuses(ValueError, "summary.json"):
-        export_run(folder, tmp_path / "e")
 
 
 def test_a_run_that_selects_nothing_says_that_it_is_worse_than_public_examples(corpus, tmp_path):
