@@ -14,16 +14,9 @@ from fedpriv.runs.prepared import start_run
 
 NOISE = importlib.import_module("fedpriv.mechanisms.gaussian")
 OPTIONS = {
-    "rounds": 6,
-    "noise-multiplier": 1.0,
-    "cohort": 6.0,
-    "delta": 1e-3,
-    "l2-clip-norm": 0.5,
-    "eval-every": 2,
-    "server": "ema-momentum",
-    "aggregate": "ema",
-    "seed": 11,
-}
+    "rounds": 6, "noise-multiplier": 1.0, "cohort": 6.0, "delta": 1e-3, "l2-clip-norm": 0.5,
+    "eval-every": 2, "server": "ema-momentum", "aggregate": "ema", "seed": 11,
+}  # fmt: skip
 SMALL = {
     "shape": Shape(
         num_users=20, num_sentences=400, public_users=8, num_words=200, num_tags=10, num_topics=4
@@ -33,15 +26,9 @@ SMALL = {
 }
 """A corpus of as many words and tags whatever its text is, so that models have the same shape."""
 RELEASED = {
-    "round_num",
-    "attempt",
-    "epsilon",
-    "epsilon_charges",
-    "delta",
-    "accuracy_public",
-    "recall_at_5_public",
-    "update_norm",
-}
+    "round_num", "attempt", "epsilon", "epsilon_charges", "delta", "accuracy_public",
+    "recall_at_5_public", "update_norm",
+}  # fmt: skip
 
 
 def start(corpus, out, *, secure=False, make_backend=serial, anchors=(), **options):

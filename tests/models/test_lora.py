@@ -41,7 +41,6 @@ def trained(module):
 
 
 def test_at_first_it_is_the_frozen_module():
-    """Red if B is drawn too."""
     adapted = add_adapters(body(), rank=2)
     assert torch.equal(adapted(X), body()(X))
     assert trained(adapted) == {
@@ -51,7 +50,6 @@ def test_at_first_it_is_the_frozen_module():
 
 @pytest.mark.parametrize("matrices", [None, ["query"], ["blocks.0.dense", "pooler"]])
 def test_merged_weights_have_the_outputs_and_the_names_of_before(matrices):
-    """Red if the factor, or an adapter, is left out."""
     adapted = add_adapters(body(), 2, matrices, scale=0.7)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():

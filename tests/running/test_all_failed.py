@@ -109,14 +109,12 @@ def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tm
 
 @pytest.mark.slow
 def test_nodes_that_are_away_end_no_run_though_another_failed(tiny_corpus, tmp_path):
-    """Red when one node's crash, in a round that the others missed, ended a federation."""
     flower = backend_of("flower", settings=GridSettings(round_deadline=0.2), silent={101, 102})
     prepared = start(tiny_corpus, tmp_path / "run", make_backend=flower)
     assert prepared.run()["rounds"] == 6
 
 
 def test_a_resumed_run_has_learnt(tiny_corpus, tmp_path):
-    """Red when the one odd user who was drawn first after a resume ended the run."""
     with pytest.raises(Killed):
         start(tiny_corpus, tmp_path / "run").run(after_round(1))
     resumed = resume_run(tmp_path / "run", make_backend=backend_of("serial"))
@@ -202,7 +200,6 @@ def test_on_workers_too(ray, tmp_path):
 
 
 def test_one_line_is_logged_for_many_failures_of_a_kind(caplog):
-    """Red when hundreds of equal lines buried the error."""
     with caplog.at_level("WARNING", "fedpriv"), counted_failures() as failures:
         for error in (ValueError("a"), ValueError("b"), KeyError("c"), ValueError("d")):
             contributes_zero(error)
@@ -211,7 +208,6 @@ def test_one_line_is_logged_for_many_failures_of_a_kind(caplog):
 
 
 def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt():
-    """Red when the one odd user of a roster, drawn alone, ended a run of hundreds of rounds."""
     participation, failed = Participation(), {"total": {}, "first_error": "ValueError: outside"}
 
     def round_of(cohort_size, num_failed):
@@ -252,7 +248,6 @@ def test_labels_that_are_no_classes_are_named_as_the_cause():
 
 @pytest.mark.parametrize("error", [None, "ValueError: outside"])
 def test_users_who_are_away_do_not_end_a_run(error):
-    """Red when a federation whose nodes were killed for one round ended, though they came back."""
     participation = Participation()
     participation.begin()
     participation.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))

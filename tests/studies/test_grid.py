@@ -15,23 +15,17 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.privacy.trials import Trials
-from fedpriv.runs.prepared import start_run
 from fedpriv.studies.grid import GridStudy
+from tests.harness import tag_runs
 from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 from tests.harness.resealed import edit_document
 from tests.harness.tag_runs import unchanged
 
-OPTIONS = {
-    "rounds": 2,
-    "noise-multiplier": 1.0,
-    "cohort": 6.0,
-    "delta": 1e-3,
-    "eval-every": 2,
-    "seed": 11,
-}
+OPTIONS = {**tag_runs.OPTIONS, "rounds": 2}
 GRID = {"l2-clip-norm": (0.1, 0.5), "server-learning-rate": (0.5, 1.0)}
 LAW = Trials(mean=3.0)
+SHORT = {"grid": {"l2-clip-norm": (0.5,)}, "trials": Trials(mean=1.5)}
 
 
 def study(corpus, **changes):
@@ -68,8 +62,7 @@ def test_the_released_run_states_the_epsilon_of_the_study(released):
 
 
 def test_elsewhere_tuning_is_said_not_to_be_covered(tiny_corpus, tmp_path):
-    experiment = load_experiment("dp-fedavg-tags").with_options(OPTIONS)
-    start_run(experiment, "dp-fedavg-tags", tiny_corpus, tmp_path / "run").run()
+    tag_runs.start(tiny_corpus, tmp_path / "run", rounds=2).run()
     said = " ".join(str(run_statement(tmp_path / "run")).split())
     assert "What no ε covers Tuning:" in said and "study" not in said
 
@@ -104,9 +97,7 @@ def test_going_on_with_a_finished_study_changes_nothing(released, tiny_corpus):
 
 
 def test_a_secure_study_is_secure(tiny_corpus, tmp_path):
-    released = study(
-        tiny_corpus, secure=True, grid={"l2-clip-norm": (0.5,)}, trials=Trials(mean=1.5)
-    ).run(tmp_path / "s")
+    released = study(tiny_corpus, secure=True, **SHORT).run(tmp_path / "s")
     found = verify_run(released)
     assert found.ok and found.mode == "secure"
     assert json.loads((tmp_path / "s" / "study.json").read_text("utf-8"))["seed"] is None
@@ -142,21 +133,17 @@ def test_grids_that_are_none_are_refused(tiny_corpus, grid):
 
 
 def test_without_noise_there_is_no_study(tiny_corpus, tmp_path):
-    plain = load_experiment("dp-fedavg-tags").with_options(
-        {"noise": "none", "rounds": 2, "cohort": 6.0}
-    )
+    options = {"noise": "none", "rounds": 2, "cohort": 6.0}
+    plain = load_experiment("dp-fedavg-tags").with_options(options)
     with refuses(ValueError, "dp-fedavg-tags"):
         study(tiny_corpus, experiment=plain).run(tmp_path / "s")
 
 
 @pytest.mark.slow
 def test_noise_is_calibrated_to_the_whole_study(tiny_corpus, tmp_path):
-    target = load_experiment("dp-fedavg-tags").with_options(
-        {**OPTIONS, "noise-multiplier": None, "target-epsilon": 6.0}
-    )
-    released = study(
-        tiny_corpus, experiment=target, grid={"l2-clip-norm": (0.5,)}, trials=Trials(mean=1.5)
-    ).run(tmp_path / "s")
+    options = {**OPTIONS, "noise-multiplier": None, "target-epsilon": 6.0}
+    target = load_experiment("dp-fedavg-tags").with_options(options)
+    released = study(tiny_corpus, experiment=target, **SHORT).run(tmp_path / "s")
     spent = verify_run(released).epsilon
     assert spent is not None and 5.9 < spent.value <= 6.0
 

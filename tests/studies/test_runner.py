@@ -112,7 +112,7 @@ class TestTrials:
         assert len(found.trials) == 3 and found.document["name"] == "wider"
         assert (copy / "trials.jsonl").read_bytes().startswith(lines)
         assert len(json_lines.read(copy / "trials.jsonl")) == 5
-        # Red when its line alone says that a trial ended: a table then lacks its seed unsaid.
+        # Its line alone does not say that it ended: a table would lack its seed unsaid.
         shutil.rmtree(copy / "trials" / found.trials[0].key)
         found = run_study(wider, copy, workers=1)
         assert found.trials[0].run.finished and len(json_lines.read(copy / "trials.jsonl")) == 6

@@ -56,7 +56,6 @@ def test_params_that_are_not_finite_are_nobodys_fault():
 
 
 def test_the_trial_leaves_the_start_alone():
-    """Red when an aggregate whose state begins as the params themselves was tried on them."""
 
     def next_(params, state):
         for name, array in params.items():

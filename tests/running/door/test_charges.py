@@ -126,7 +126,6 @@ def test_the_budget_ends_in_the_middle_of_a_held_sum():
 
 
 def test_a_privatizer_that_uses_a_sum_up_leaves_the_held_one_whole():
-    """Red without the copy: the second answer is of what the first one left."""
 
     class Greedy(Gaussian):
         def release(self, total, drawn, share):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,26 +30,22 @@ KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noted(Everybody):
-    """A sampler that notes the keys of its cohorts."""
+@pytest.fixture
+def keys(monkeypatch):
+    """The keys that cohorts, noise and users are drawn by, in order."""
+    noted, cohort, noise = [], Everybody.next, Gaussian.draw
 
-    keys: list = field(default_factory=list, compare=False)
+    def next_cohort(self, memory, key, roster):
+        noted.append(("cohort", key.to_bytes()))
+        return cohort(self, memory, key, roster)
 
-    def next(self, memory, key, roster):
-        self.keys.append(("cohort", key.to_bytes()))
-        return Everybody.next(self, memory, key, roster)
+    def next_noise(self, memory, *, key, **given):
+        noted.append(("noise", key.to_bytes()))
+        return noise(self, memory, key=key, **given)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotedNoise(Gaussian):
-    """Gaussian noise that notes its keys."""
-
-    keys: list = field(default_factory=list, compare=False)
-
-    def draw(self, memory, *, template, sensitivity, key):
-        self.keys.append(("noise", key.to_bytes()))
-        return Gaussian.draw(self, memory, template=template, sensitivity=sensitivity, key=key)
+    monkeypatch.setattr(Everybody, "next", next_cohort)
+    monkeypatch.setattr(Gaussian, "draw", next_noise)
+    return noted
 
 
 class Fails:
@@ -73,9 +68,9 @@ def opened(folder, mode, keys):
     """A door, its backend, and the root key of its private draws."""
     root, noise = KEYS[mode], KEYS[mode].fold("noise's own")
     mechanism = Mechanism(
-        sampler=Noted(num_users=2, keys=keys),
+        sampler=Everybody(num_users=2),
         bound=Clip(l2_clip_norm=1.0),
-        privatizer=NotedNoise(noise_multiplier=1.0, keys=keys),
+        privatizer=Gaussian(noise_multiplier=1.0),
     )
     plan = Plan(mechanism=mechanism, num_rounds=18, delta=1e-3)
     backend = Fails(keys)
@@ -102,13 +97,13 @@ def opened(folder, mode, keys):
 
 
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
-def test_no_two_attempts_share_a_key(mode, tmp_path):
+def test_no_two_attempts_share_a_key(mode, keys, tmp_path):
     """Three queries, two rounds, three attempts: 18 keys of each of three streams, none twice.
 
     An attempt whose sum failed was charged, its noise drawn and its users asked. Drawn again under
     the same key, the difference of two sums would have no noise on it.
     """
-    keys, expected, root = [], [], KEYS[mode]  # of public choices alone
+    expected, root = [], KEYS[mode]  # of public choices alone
     with opened(tmp_path, mode, keys) as (door, backend, noise):
         for round_num in (1, 2):
             for name in (UPDATE, "losses", "below"):
@@ -135,9 +130,9 @@ def test_no_two_attempts_share_a_key(mode, tmp_path):
     assert sorted(keys) == sorted(expected)
 
 
-def test_each_pass_of_a_program_is_of_what_it_asks(tmp_path):
+def test_each_pass_of_a_program_is_of_what_it_asks(keys, tmp_path):
     """Params, work, bound and users are the program's own; round, attempt and keys the query's."""
-    keys, seen = [], []
+    seen = []
     other, moved = Clip(l2_clip_norm=7.0), {"w": np.ones(3, np.float32)}
     with opened(tmp_path, "secure", keys) as (door, backend, noise):
         door.begin(4)

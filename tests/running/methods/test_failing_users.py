@@ -18,6 +18,7 @@ from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
 from fedpriv.training.permutation_sgd import Passes, StepSchedule, logistic_constants
 from tests.harness.resumed import resume_run
 from tests.running.methods.test_runs import BOLT_ON, model, started
+from tests.running.test_all_failed import backend_of
 from tests.training.permutation.test_starts import Raw as Fifty
 
 
@@ -65,45 +66,21 @@ def test_who_fails_later_ends_it():
         trained(Raw(later={7}))
 
 
-class Odd:
-    """A population of which some cannot be read."""
-
-    def __init__(self, data, odd):
-        self._data, self._odd = data, odd
-
-    def __getattr__(self, name):
-        return getattr(self._data, name)
-
-    def examples(self, user):
-        if user in self._odd:
-            raise ValueError(user)
-        return self._data.examples(user)
-
-
-def backend(odd):
-    return lambda experiment, made: SerialBackend(
-        trainer=made.trainer,
-        data=Odd(made.task.data, [made.task.roster[place] for place in odd]),
-        measure=made.task.evaluate,
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("odd", [(1,), (3, 5)])
 def test_a_secure_run_with_such_a_user_is_released(odd, tiny_corpus, tmp_path):
     experiment = load_experiment("bolt-on-tags").with_options(BOLT_ON)
     assert experiment.method == "bolt-on"
-    prepared = started("bolt-on-tags", tiny_corpus, tmp_path / "run", backend(odd))
+    made = backend_of("serial", lambda roster: [roster[place] for place in odd])
+    prepared = started("bolt-on-tags", tiny_corpus, tmp_path / "run", made)
     prepared.run()
     state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
     assert len(state.charges) == len(state.releases) == 1
     assert verify_run(tmp_path / "run").ok
     whole = started("bolt-on-tags", tiny_corpus, tmp_path / "whole")
     whole.run()
-    moved = sum(
-        float(np.sum((a - model(tmp_path / "whole")[n]) ** 2))
-        for n, a in model(tmp_path / "run").items()
-    )
+    one, other = (model(tmp_path / name) for name in ("run", "whole"))
+    moved = sum(float(np.sum((one[name] - other[name]) ** 2)) for name in one)
     plan = build(experiment, tiny_corpus).plan
     assert 0 < moved**0.5 <= len(odd) * plan.live_mechanism.sensitivity * (1 + 1e-4)
 

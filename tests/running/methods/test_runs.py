@@ -31,21 +31,12 @@ from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 
 AGD = {
-    "target-epsilon": 8.0,
-    "delta": 1e-3,
-    "iterations": 3,
-    "num-steps": 4,
-    "loss-cap": 8.0,
-    "start": "fresh",
-    "eval-every": 1,
-}
+    "target-epsilon": 8.0, "delta": 1e-3, "iterations": 3, "num-steps": 4, "loss-cap": 8.0,
+    "start": "fresh", "eval-every": 1,
+}  # fmt: skip
 BOLT_ON = {
-    "target-epsilon": 4.0,
-    "users-per-update": 7,
-    "passes": 2,
-    "step-rate": 0.5,
-    "start": "fresh",
-}
+    "target-epsilon": 4.0, "users-per-update": 7, "passes": 2, "step-rate": 0.5, "start": "fresh",
+}  # fmt: skip
 OPTIONS = {"agd-tags": AGD, "bolt-on-tags": BOLT_ON}
 
 
@@ -159,11 +150,8 @@ CENTRAL = {
     "agd": {"method": "agd", "target_epsilon": 30.0, "iterations": 6, "delta": 1e-5},
     "bolt-on": {"method": "bolt-on", "target_epsilon": 50.0, "passes": 3, "batch_size": 5},
     "gaussian": {
-        "method": "bolt-on",
-        "output_noise": "gaussian",
-        "target_epsilon": 50.0,
-        "batch_size": 5,
-        "average": True,
+        **{"method": "bolt-on", "output_noise": "gaussian", "average": True},
+        **{"target_epsilon": 50.0, "batch_size": 5},
     },
     "noiseless": {"method": "bolt-on", "output_noise": "none", "batch_size": 5, "passes": 20},
 }

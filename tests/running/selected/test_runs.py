@@ -127,7 +127,6 @@ def test_another_file_than_the_summary_names_is_refused(corpus, tmp_path):
 
 @pytest.mark.parametrize("which", ["gains", "noisy"])
 def test_a_resumed_run_returns_the_same_model(corpus, folders, tmp_path, which):
-    """Red when what public examples alone make had another key after a resume."""
     changes = {"gains": {}, "noisy": NOISY}[which]
     with pytest.raises(Killed):
         topical.start(corpus, tmp_path / "r", **changes).run(after_round(2))
@@ -152,10 +151,7 @@ def test_a_secure_run_selects_too(corpus, tmp_path):
     ids=["by-sentence", "all-posts"],
 )
 def test_where_nothing_can_be_judged_the_last_is_returned(corpus, tmp_path, changes):
-    """Rostered users train on the same threads, or have the titles and tags of these posts.
-
-    Red when it returned a public model, and called one of public examples alone.
-    """
+    """Rostered users train on the same threads, or have the titles and tags of these posts."""
     summary = topical.start(corpus, tmp_path / "r", **changes).run()
     found = summary["selection"]
     assert (found["selected"], found["public"]) == ("average", False) and found["reason"]
@@ -194,7 +190,6 @@ def test_an_exchanged_model_is_found_whatever_the_summary_says(folders, tmp_path
     "name", ["average x nan", "last x", "start", "average x 0.5", "mine", "public-only"]
 )
 def test_a_name_that_is_not_the_models_is_found(folders, tmp_path, name):
-    """Red when summary.json could say of a model that public examples alone made it."""
     folder = shutil.copytree(folders["gains"], tmp_path / "r")
     said_to_be(folder, selected=name, public=name == "public-only")
     assert not verify_run(folder).ok
@@ -204,13 +199,11 @@ def test_a_name_that_is_not_the_models_is_found(folders, tmp_path, name):
 
 @pytest.mark.parametrize("rule", ["opa", "omv"])
 def test_several_models_that_answer_together_are_no_candidates(corpus, rule):
-    """Red when the option was passed over, and a run below its public start returned in silence."""
     with refuses(ValueError, f"'{rule}'", "'public'"):
         build(topical.experiment(aggregate=rule), corpus)
 
 
 def test_a_start_from_a_file_is_never_called_public(corpus, tmp_path):
-    """Red when a model trained without privacy was returned as made of public examples alone."""
     free = topical.start(corpus, tmp_path / "free", target_epsilon=None, noise="none")
     free.run()
     for name in ("selected.safetensors", "checkpoints/round-000003.safetensors"):
@@ -222,7 +215,6 @@ def test_a_start_from_a_file_is_never_called_public(corpus, tmp_path):
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_returned_model_says_what_it_was_trained_on(corpus, tmp_path, moved):
-    """Red when a secure run went on from it as from a file of which nothing is known."""
     without = {"target_epsilon": None, "noise": "none"}
     topical.start(corpus, tmp_path / "free", **without).run()
     file = tmp_path / "free" / "selected.safetensors"
@@ -235,7 +227,6 @@ def test_a_returned_model_says_what_it_was_trained_on(corpus, tmp_path, moved):
 
 
 def test_a_model_that_is_not_finite_is_no_candidate(corpus, folders, tmp_path):
-    """Red when NaN everywhere, whose likeliest tag is the commonest, was selected."""
     topical.start(corpus, tmp_path / "r", server_learning_rate=3e38, select="last").run()
     prepared = topical.start(corpus, tmp_path / "s")
     broken = {n: np.full_like(a, np.nan) for n, a in last_params(folders["gains"]).items()}
@@ -255,7 +246,6 @@ def test_a_run_that_selects_nothing_says_that_it_is_worse_than_public_examples(c
 
 
 def test_a_comparison_has_the_returned_models_figures(folders):
-    """Red when it had the last round's, beside the gain of the returned model."""
     (group,) = read_groups([folders["noisy"]])
     run = read_run(folders["noisy"])
     last = run.diagnosed[-1]["accuracy"]
