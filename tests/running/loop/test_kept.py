@@ -10,7 +10,6 @@ from torch import nn
 
 from fedpriv import json_lines
 from fedpriv.runs.prepared import start_run
-from fedpriv.training.local.module import ArrayExamples
 from tests.harness.tag_runs import RELEASED, start
 from tests.harness.toy_users import toy_experiment
 
@@ -101,21 +100,11 @@ class TestWhatIsKept:
 
     def test_a_task_without_classes_writes_json_without_nan(self, tmp_path):
         rng = np.random.default_rng(0)
-        people = {
-            f"u{i}": ArrayExamples(
-                rng.normal(size=(4, 2)).astype(np.float32),
-                rng.normal(size=(4, 1)).astype(np.float32),
-            )
-            for i in range(6)
-        }
-        line = {
-            "module": lambda: nn.Linear(2, 1),
-            "loss": nn.functional.mse_loss,
-            "users": people,
-            "test": people["u0"],
-            "public": people["u1"],
-        }
-        experiment = toy_experiment(line, rounds=2, cohort=3.0)
+        x, y = (rng.normal(size=(6, 4, width)).astype(np.float32) for width in (2, 1))
+        users = {f"u{number}": (x[number], y[number]) for number in range(6)}
+        task = {"users": users, "test": users["u0"], "public": users["u1"]}
+        task |= {"module": lambda: nn.Linear(2, 1), "loss": nn.functional.mse_loss}
+        experiment = toy_experiment(task, rounds=2, cohort=3.0)
         summary = start_run(experiment, "line", None, tmp_path / "run").run()
         assert "accuracy" not in summary and summary["mean_squared_error_public"] > 0
         assert json_lines.read(tmp_path / "run" / "diagnostics.jsonl")[-1]["loss"] > 0

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.central import CentralTask, OwnedExamples, zeros
+from fedpriv.tasks.central import OwnedExamples
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.harness.refusals import refuses
-from tests.running.methods.test_runs import AGD, BOLT_ON, central
+from tests.running.methods.test_runs import AGD, BOLT_ON, central, of
 
 METHODS = {
     "agd": {"method": "agd", "target_epsilon": 8.0, "delta": 1e-3},
@@ -25,26 +24,13 @@ METHODS = {
 }
 
 
-def of(task, **options):
-    return CentralExperiment(
-        name="toy", description="A toy.", task=lambda experiment: task
-    ).with_options(options)
-
-
-def owned():
-    whole = central(LogisticGradients)
-    return CentralTask(
-        name="toy", train=whole.train, num_train=60, init=zeros({"weight": (5,), "bias": (1,)}),
-        measure=lambda params: None, synthetic=True,
-        owned=OwnedExamples(blank=np.arange(60) < 30, most=4),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_examples_of_owners_are_refused_and_not_taken_for_units(method):
+    owned = OwnedExamples(blank=np.arange(60) < 30, most=4)
+    task = replace(central(LogisticGradients), measure=lambda params: None, owned=owned)
     with refuses(ValueError, method, 4):
-        build(of(owned(), **METHODS[method]))
-    averaging = build(of(owned(), steps=5, batch_size=10, noise_multiplier=1.0, l2_clip_norm=1.0))
+        build(of(task, **METHODS[method]))
+    averaging = build(of(task, steps=5, batch_size=10, noise_multiplier=1.0, l2_clip_norm=1.0))
     assert averaging.plan.unit == "owner"
 
 

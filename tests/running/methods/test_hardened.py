@@ -27,10 +27,7 @@ from tests.running.methods.test_runs import AGD, CENTRAL, of_examples, started
 
 BARE = {
     "gradient": ("gradient_bound", lambda self, task: Clip(l2_clip_norm=self.gradient_clip)),
-    "losses": (
-        "loss_bound",
-        lambda self, number: CappedTogether(cap=self.loss_cap, num_coordinates=number),
-    ),
+    "losses": ("loss_bound", lambda self, n: CappedTogether(cap=self.loss_cap, num_coordinates=n)),
 }
 
 

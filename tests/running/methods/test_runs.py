@@ -139,11 +139,13 @@ def central(kind, num=60, k=2):
     )
 
 
+def of(task, **options):
+    made = CentralExperiment(name="toy", description="A toy.", task=lambda experiment: task)
+    return made.with_options(options)
+
+
 def of_examples(kind, **options):
-    task = central(kind)
-    return CentralExperiment(
-        name="toy", description="A toy.", task=lambda experiment: task
-    ).with_options(options)
+    return of(central(kind), **options)
 
 
 CENTRAL = {

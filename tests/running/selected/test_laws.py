@@ -123,10 +123,10 @@ def test_no_thread_judges_a_model_that_it_taught(corpus):
     assert len(folds) == 5
     for fold in folds:
         judged = set(np.unique(fold.groups).tolist())
-        of = {name: set(task._view.threads[getattr(fold, name)].tolist())
-              for name in ("learning", "tuning")}  # fmt: skip
-        assert not judged & (of["learning"] | of["tuning"])
-        assert not of["learning"] & of["tuning"]
+        learning, tuning = (
+            set(task._view.threads[n].tolist()) for n in (fold.learning, fold.tuning)
+        )
+        assert not judged & (learning | tuning) and not learning & tuning
         own = threads_read(task, task._view.columns.take(fold.judging))
         for choosing in (True, False):
             learner = fold.public_learner(KEY, choosing=choosing)
