@@ -59,7 +59,7 @@ DAMAGES = {
     "ledger of 1 line": (ledger_of(lambda old: old[:1]), "state.safetensors"),
     "ledger of 3 lines": (ledger_of(lambda old: old[:3]), "state.safetensors"),
     "ledger of 5 lines": (ledger_of(lambda old: old[:5]), "state.safetensors"),
-    "no checkpoint": (lambda f: next(f.glob("checkpoints/round-000003*")).unlink(), "round 3"),
+    "no checkpoint": (lambda f: next(f.glob("checkpoints/round-000003*")).unlink(), 3),
     "no state": (lambda folder: (folder / "state.safetensors").unlink(), "state.safetensors"),
     "state flipped": (state_flipped, "state.safetensors"),
     "other mode": (lambda folder: edit_document(folder, mode="secure"), "experiment.json"),
