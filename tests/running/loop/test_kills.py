@@ -238,6 +238,17 @@ def runner(tiny_corpus, tmp_path, request):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runner", [{"rounds": 60, "eval-every": 50}], indirect=True)
+def test_killed_at_random_moments_and_resumed(runner):
+    folder, choice, kills = runner.tmp / "run", random.Random(3), 3
+    for _ in range(kills):
+        assert not runner.run(folder, crash_at=choice.randint(1, 400))
+        runner.check(folder)
+    assert runner.run(folder)
+    runner.check_end(folder, kills)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runner", "more"),
     [({"rounds": 2, "eval-every": 3}, 0), ({"rounds": 3, "eval-every": 3}, 3)],
