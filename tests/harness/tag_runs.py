@@ -1,45 +1,52 @@
 """Short runs of tag prediction, and what their folders hold."""
 
+import contextlib
 import importlib
-from pathlib import Path
+
+import pytest
 
 from fedpriv.backends import SerialBackend
+from fedpriv.datasets.importers.synthetic import Shape
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.runs.backends import serial
 from fedpriv.runs.prepared import start_run
 
-ROOT = Path(__file__).parents[2]
 NOISE = importlib.import_module("fedpriv.mechanisms.gaussian")
 OPTIONS = {
-    "rounds": 6,
-    "noise-multiplier": 1.0,
-    "cohort": 6.0,
-    "delta": 1e-3,
-    "l2-clip-norm": 0.5,
-    "eval-every": 2,
-    "server": "ema-momentum",
-    "aggregate": "ema",
-    "seed": 11,
+    "rounds": 6, "noise-multiplier": 1.0, "cohort": 6.0, "delta": 1e-3, "l2-clip-norm": 0.5,
+    "eval-every": 2, "server": "ema-momentum", "aggregate": "ema", "seed": 11,
+}  # fmt: skip
+SMALL = {
+    "shape": Shape(
+        num_users=20, num_sentences=400, public_users=8, num_words=200, num_tags=10, num_topics=4
+    ),
+    "max_words": 40,
+    "max_tags": 3,
 }
+"""A corpus of as many words and tags whatever its text is, so that models have the same shape."""
 RELEASED = {
-    "round_num",
-    "attempt",
-    "epsilon",
-    "epsilon_charges",
-    "delta",
-    "accuracy_public",
-    "recall_at_5_public",
-    "update_norm",
-}
+    "round_num", "attempt", "epsilon", "epsilon_charges", "delta", "accuracy_public",
+    "recall_at_5_public", "update_norm",
+}  # fmt: skip
 
 
-def start(corpus, out, *, secure=False, make_backend=None, **options):
+def start(corpus, out, *, secure=False, make_backend=serial, anchors=(), **options):
     changes = {**OPTIONS, **{name.replace("_", "-"): value for name, value in options.items()}}
     if changes.get("noise") == "none":
         del changes["noise-multiplier"]
     experiment = load_experiment("dp-fedavg-tags").with_options(changes)
-    extra = {} if make_backend is None else {"make_backend": make_backend}
-    return start_run(experiment, "dp-fedavg-tags", corpus, out, secure=secure, **extra)
+    return start_run(
+        experiment, "dp-fedavg-tags", corpus, out, secure=secure, make_backend=make_backend,
+        anchors=anchors,
+    )  # fmt: skip
+
+
+def interrupted(corpus, out, after=4, **options):
+    """Return the folder of a run that ended in its so-many-th round, after the cohort was drawn."""
+    with pytest.raises(KeyboardInterrupt):
+        start(corpus, out, make_backend=stopping(after), **options).run()
+    return out
 
 
 def stopping(number, error=KeyboardInterrupt):
@@ -69,3 +76,20 @@ def pairs(lines):
 
 def charged(folder):
     return [(charge.round_num, charge.attempt) for charge in ledger_state(folder).charges]
+
+
+@contextlib.contextmanager
+def unchanged(*folders):
+    """Assert that a block changes no file or link of some folders."""
+    before = [_contents(folder) for folder in folders]
+    yield
+    assert [_contents(folder) for folder in folders] == before
+
+
+def _contents(place):
+    """Return every file of a folder, links as what they point to."""
+    return {
+        path: path.readlink() if path.is_symlink() else path.read_bytes()
+        for path in [place, *place.rglob("*")]
+        if path.is_symlink() or path.is_file()
+    }

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from fedpriv.models.lora import LowRank, add_adapters, merge_adapters
+from tests.harness.refusals import refuses
 
 
 class Block(nn.Module):
@@ -40,7 +41,6 @@ def trained(module):
 
 
 def test_at_first_it_is_the_frozen_module():
-    """Red if B is drawn too."""
     adapted = add_adapters(body(), rank=2)
     assert torch.equal(adapted(X), body()(X))
     assert trained(adapted) == {
@@ -50,7 +50,6 @@ def test_at_first_it_is_the_frozen_module():
 
 @pytest.mark.parametrize("matrices", [None, ["query"], ["blocks.0.dense", "pooler"]])
 def test_merged_weights_have_the_outputs_and_the_names_of_before(matrices):
-    """Red if the factor, or an adapter, is left out."""
     adapted = add_adapters(body(), 2, matrices, scale=0.7)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
@@ -81,11 +80,9 @@ def test_the_first_matrix_can_stay_frozen():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(
-        ValueError, match=r"no linear layer is called value; .* dense, pooler, query"
-    ):
+    with refuses(ValueError, "value", "query"):
         add_adapters(body(), 2, ["query", "value"])
-    with pytest.raises(ValueError, match="rank 5 of a matrix 4 x 6: give 1 to 4"):
+    with refuses(ValueError, 5, 4, 6):
         add_adapters(body(), 5)
-    with pytest.raises(ValueError, match="no linear layer to adapt"):
+    with pytest.raises(ValueError):
         add_adapters(nn.Sequential(nn.Linear(2, 2)), 1)

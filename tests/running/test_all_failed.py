@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import logging
-import sys
+import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.registry import Registry
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.backends.in_process import ThreadBackend
-from fedpriv.cli import main
-from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.user_code import user_code
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.rng import Key
+from fedpriv.runs.backends import on_ray
 from fedpriv.runs.participation import FAILED_IN_A_ROW, AllUsersFailedError, Participation
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.sums import PartialSum
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import contributes_zero, counted_failures
-from fedpriv.training.local.module import ArrayExamples
 from tests.backends.flower import stub_grid as stub
+from tests.harness.command_line import fedpriv
+from tests.harness.kills import Killed, after_round
+from tests.harness.refusals import refuses
 from tests.harness.tag_runs import start
+from tests.harness.toy_users import toy_experiment
+from tests.running.methods.test_runs import started
 
 SECRET = 4711
+SETTINGS = GridSettings(allow_unauthenticated_nodes=True)
 
 
 class Odd:
-    """A population of which some have labels that no model knows."""
+    """A population of which some have labels that cannot be read."""
 
     def __init__(self, data, odd):
         self._data, self._odd = data, set(odd)
@@ -44,12 +45,9 @@ class Odd:
         return self._data.num_examples(user_id)
 
     def examples(self, user_id):
-        found = self._data.examples(user_id)
-        if user_id not in self._odd:
-            return found
-        if not len(found):  # who has nothing to train on has nothing to fail at
-            raise KeyError(user_id)
-        return replace(found, labels=np.full_like(found.labels, SECRET))
+        if user_id in self._odd:
+            raise ValueError(f"no label is {SECRET}")
+        return self._data.examples(user_id)
 
 
 class OddTask:
@@ -60,119 +58,93 @@ class OddTask:
         return getattr(self._task, name)
 
 
-def backends(odd=lambda roster: roster):
-    def serial(experiment, made):
-        data = Odd(made.task.data, odd(made.task.roster))
-        return SerialBackend(trainer=made.trainer, data=data, measure=made.task.evaluate)
+def backend_of(name, odd=lambda roster: roster, settings=SETTINGS, silent=()):
+    """Return what makes a backend on which some of the roster are odd, and some nodes away."""
 
-    def threads(experiment, made):
-        data = Odd(made.task.data, odd(made.task.roster))
-        return ThreadBackend(
-            trainer=made.trainer, data=data, measure=made.task.evaluate, num_workers=2,
-            max_examples=50,
-        )  # fmt: skip
-
-    def flower(experiment, made):
+    def make(experiment, made):
         task = OddTask(made.task, odd(made.task.roster))
-        grid = stub.StubGrid(stub.shards(task, 3, trainer=made.trainer))
-        return connect(grid, made.task.roster)
+        if name == "flower":
+            grid = stub.StubGrid(stub.shards(task, 3, trainer=made.trainer))
+            backend = connect(grid, made.task.roster, settings)
+            grid.silent = set(silent)
+            return backend
+        given = {"trainer": made.trainer, "data": task.data, "measure": made.task.evaluate}
+        if name == "serial":
+            return SerialBackend(**given)
+        return ThreadBackend(**given, num_workers=2, max_examples=50)
 
-    return {"serial": serial, "threads": threads, "flower": flower}
+    return make
+
+
+named_backends = pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
 
 
 def charges(out):
     return len(read_ledger(out / "ledger.jsonl")[1].charges)
 
 
-@pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
+@named_backends
 def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, tmp_path, backend):
-    """Red before: six rounds of noise, and the summary of a finished run."""
     out = tmp_path / "run"
-    prepared = start(tiny_corpus, out, make_backend=backends()[backend])
+    prepared = start(tiny_corpus, out, make_backend=backend_of(backend))
     with pytest.raises(AllUsersFailedError) as caught:
         prepared.run()
     said = str(caught.value)
-    assert "round 1" in said and "ValueError" in said and "softmax.py" in said
+    assert "ValueError" in said and "test_all_failed.py" in said
     assert charges(out) == 1 and not json_lines.read(out / "rounds.jsonl")
     # On a node of Flower's there may be people's own data: no value leaves it.
-    assert ("outside" in said) is (backend != "flower"), said
+    assert (str(SECRET) in said) is (backend != "flower"), said
 
 
 @pytest.mark.slow
 def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(AllUsersFailedError):
-        start(tiny_corpus, out, make_backend=backends()["serial"]).run()
+        start(tiny_corpus, out, make_backend=backend_of("serial")).run()
     with pytest.raises(AllUsersFailedError):
-        resume_run(out, make_backend=backends()["serial"]).run()
+        resume_run(out, make_backend=backend_of("serial")).run()
     assert charges(out) == 2
     assert resume_run(out).run()["rounds"] >= 1
 
 
 @pytest.mark.slow
 def test_nodes_that_are_away_end_no_run_though_another_failed(tiny_corpus, tmp_path):
-    """Red when one node's crash, in a round that the others missed, ended a federation."""
-
-    def flower(experiment, made):
-        task = OddTask(made.task, made.task.roster)
-        grid = stub.StubGrid(stub.shards(task, 3, trainer=made.trainer))
-        backend = connect(grid, made.task.roster, GridSettings(round_deadline=0.2))
-        grid.silent = {101, 102}
-        return backend
-
+    flower = backend_of("flower", settings=GridSettings(round_deadline=0.2), silent={101, 102})
     prepared = start(tiny_corpus, tmp_path / "run", make_backend=flower)
     assert prepared.run()["rounds"] == 6
 
 
 def test_a_resumed_run_has_learnt(tiny_corpus, tmp_path):
-    """Red when the one odd user who was drawn first after a resume ended the run."""
-
-    def stop(record):
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        start(tiny_corpus, tmp_path / "run").run(stop)
-    resumed = resume_run(tmp_path / "run", make_backend=backends()["serial"])
+    with pytest.raises(Killed):
+        start(tiny_corpus, tmp_path / "run").run(after_round(1))
+    resumed = resume_run(tmp_path / "run", make_backend=backend_of("serial"))
     with pytest.raises(AllUsersFailedError) as caught:
         resumed.run()
-    assert not str(caught.value).startswith("round 2:")
+    assert not re.search(r"\b2\b", str(caught.value).partition(":")[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
+@named_backends
 def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, backend, caplog):
     """Who failed is private there, how many, and of what."""
     caplog.set_level(logging.DEBUG)
     out = tmp_path / "run"
-    odd: dict[str, Any] = backends()
-    if backend == "flower":
-        settings = GridSettings(allow_unauthenticated_nodes=True)
-
-        def flower(experiment, made):
-            grid = stub.StubGrid(
-                stub.shards(OddTask(made.task, made.task.roster), 3, trainer=made.trainer)
-            )
-            return connect(grid, made.task.roster, settings)
-
-        odd["flower"] = flower
-    prepared = start(tiny_corpus, out, secure=True, make_backend=odd[backend])
-    summary = prepared.run()
+    summary = start(tiny_corpus, out, secure=True, make_backend=backend_of(backend)).run()
     assert summary["rounds"] == 6 and summary["first_failure"] is None
     assert not json_lines.read(out / "diagnostics.jsonl")
     assert not any(told in caplog.text for told in ("contributes", "drawn", "noise"))
     for text in (caplog.text, *(file.read_text() for file in out.glob("*.json*"))):
-        assert "ValueError" not in text and "outside the model" not in text
+        assert "ValueError" not in text and str(SECRET) not in text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
+@named_backends
 def test_more_than_half_is_said_at_once_with_the_error(tiny_corpus, tmp_path, backend, caplog):
     def most(roster):
         return roster[: int(0.9 * len(roster))]
 
-    prepared = start(
-        tiny_corpus, tmp_path / "run", cohort=60.0, make_backend=backends(most)[backend]
-    )
+    made = backend_of(backend, most)
+    prepared = start(tiny_corpus, tmp_path / "run", cohort=60.0, make_backend=made)
     seen = []
     prepared.run(on_round=lambda record: seen.append(len(warned(caplog))))
     assert seen[0] == 1 and len(warned(caplog)) == 1
@@ -185,78 +157,49 @@ def warned(caplog):
 
 @pytest.mark.slow
 def test_an_empty_cohort_is_no_failure(tiny_corpus, tmp_path):
-    summary = start(
-        tiny_corpus, tmp_path / "run", cohort=0.001, make_backend=backends()["serial"]
-    ).run()
-    assert summary["rounds"] == 6
+    made = backend_of("serial")
+    run = start(tiny_corpus, tmp_path / "run", cohort=0.001, make_backend=made)
+    assert run.run()["rounds"] == 6
 
 
-def experiment(labels):
-    def task(experiment, corpus):
-        users = {
-            f"u{n}": ArrayExamples(np.ones((3, 4), np.float32), np.full(3, label))
-            for n, label in enumerate(labels)
-        }
-        return ModuleTask(
-            name="numbered from one", module=lambda: nn.Linear(4, 2), users=users, synthetic=True,
-            loss=nn.functional.cross_entropy,
-        )  # fmt: skip
+def numbered_from_one():
+    """Users whose labels are 1 and 2, which the model takes for numbers from 0."""
+    users = {f"u{n}": (np.ones((3, 4), np.float32), np.full(3, 2)) for n in range(24)}
+    return toy_experiment({"users": users, "public": None}, cohort=20.0)
 
-    return FederatedExperiment(
-        name="own", description="", task=task, delta=0.01, rounds=3
-    ).with_options({"cohort": 20.0, "noise_multiplier": 1.0})
+
+NAME = f"{__name__}:numbered_from_one"
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_an_error_and_that_traceback(tmp_path, monkeypatch, capfd):
-    """Red before: 65 equal warnings, the whole ε spent, and exit status 0."""
-    name, out = "tests.running.test_all_failed:numbered_from_one", tmp_path / "run"
-    monkeypatch.setattr(sys, "argv", ["fedpriv", "run", name, "--out", str(out)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capfd.readouterr().err
-    assert ended.value.code not in (None, 0)
-    assert "IndexError: Target 2 is out of bounds" in said
-    assert "Traceback" in said and "functional.py" in said
-    assert charges(out) == 1
+def test_the_command_ends_with_an_error_and_that_traceback(tmp_path):
+    done = fedpriv("run", NAME, "--out", tmp_path / "run")
+    assert done.exit_code != 0
+    assert "IndexError: Target 2 is out of bounds" in done.stderr
+    assert "Traceback" in done.stderr and "functional.py" in done.stderr
+    assert charges(tmp_path / "run") == 1
 
 
 @pytest.mark.slow
 def test_users_of_a_program_may_fail_in_a_pass_but_not_all_in_every_pass(tiny_corpus, tmp_path):
-    from tests.running.methods.test_runs import play, started
-
-    def backend(odd):
-        return lambda experiment, made: SerialBackend(
-            trainer=made.trainer,
-            data=Odd(made.task.data, odd(made.task.roster)),
-            measure=made.task.evaluate,
-        )
-
-    play(started("bolt-on-tags", tiny_corpus, tmp_path / "a", backend(lambda r: r[1:2])))
+    one, all_of_them = backend_of("serial", lambda roster: roster[1:2]), backend_of("serial")
+    started("bolt-on-tags", tiny_corpus, tmp_path / "a", one).run()
     with pytest.raises(AllUsersFailedError):
-        play(started("bolt-on-tags", tiny_corpus, tmp_path / "b", backend(lambda r: r)))
+        started("bolt-on-tags", tiny_corpus, tmp_path / "b", all_of_them).run()
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_on_workers_too(ray, tmp_path, monkeypatch):
-    from fedpriv.runs.backends import on_ray
-
-    name = "tests.running.test_all_failed:numbered_from_one"
+def test_on_workers_too(ray, tmp_path):
     ray.share = replace(ray.share, num_workers=2)
     prepared = start_run(
-        numbered_from_one(), name, None, tmp_path / "run", make_backend=on_ray(ray, name, None)
+        numbered_from_one(), NAME, None, tmp_path / "run", make_backend=on_ray(ray, NAME, None)
     )
-    with pytest.raises(AllUsersFailedError, match=r"(?s)round 1.*IndexError: Target 2 is out of"):
+    with refuses(AllUsersFailedError, "IndexError", "Target 2"):
         prepared.run()
 
 
-def numbered_from_one():
-    return experiment([2] * 24)
-
-
 def test_one_line_is_logged_for_many_failures_of_a_kind(caplog):
-    """Red when hundreds of equal lines buried the error."""
     with caplog.at_level("WARNING", "fedpriv"), counted_failures() as failures:
         for error in (ValueError("a"), ValueError("b"), KeyError("c"), ValueError("d")):
             contributes_zero(error)
@@ -265,7 +208,6 @@ def test_one_line_is_logged_for_many_failures_of_a_kind(caplog):
 
 
 def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt():
-    """Red when the one odd user of a roster, drawn alone, ended a run of hundreds of rounds."""
     participation, failed = Participation(), {"total": {}, "first_error": "ValueError: outside"}
 
     def round_of(cohort_size, num_failed):
@@ -293,7 +235,6 @@ def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt(
 
 
 def test_labels_that_are_no_classes_are_named_as_the_cause():
-    """Red when the message advised a synthetic batch, or said only where an index was used."""
     with pytest.raises(IndexError) as caught:
         torch.nn.functional.cross_entropy(torch.zeros(1, 2), torch.tensor([2]))
     with pytest.raises(IndexError), user_code("while the task was tried"):
@@ -307,14 +248,13 @@ def test_labels_that_are_no_classes_are_named_as_the_cause():
 
 @pytest.mark.parametrize("error", [None, "ValueError: outside"])
 def test_users_who_are_away_do_not_end_a_run(error):
-    """Red when a federation whose nodes were killed for one round ended, though they came back."""
     participation = Participation()
     participation.begin()
     participation.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))
     if error is None:
         participation.end_if_all_failed(3, "user")
     else:
-        with pytest.raises(AllUsersFailedError, match="outside"):
+        with refuses(AllUsersFailedError, error):
             participation.end_if_all_failed(3, "user")
 
 
@@ -322,9 +262,8 @@ def test_users_who_are_away_do_not_end_a_run(error):
 def test_users_whom_no_node_hosts_are_said_to_be_that(secure, caplog):
     """They raise no error, so none is looked for; a secure run says nothing of either."""
     whole = stub.Federation(num_users=12, num_nodes=3)
-    settings = GridSettings(allow_unauthenticated_nodes=True)
     known = {user: node for user, node in whole.backend.registry.node_of.items() if node != 102}
-    backend = replace(whole.backend, registry=Registry(node_of=known), settings=settings)
+    backend = replace(whole.backend, registry=Registry(node_of=known), settings=SETTINGS)
     key = Key.secure() if secure else Key.simulation(1)
     found = whole.sum(backend=backend, key=key)
     assert found.num_failed == 4 and found.first_error is None

@@ -4,18 +4,20 @@ Its hashes have no key, so a document that names any code, and links to anywhere
 """
 
 import shutil
+from functools import partial
 
 import pytest
 
 import fedpriv as fp
 from fedpriv.attacks.membership import attack_membership
 from fedpriv.audit.run import AuditedRun
-from fedpriv.cli import main
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run
+from tests.harness.command_line import fedpriv
+from tests.harness.refusals import refuses
 from tests.harness.resealed import reseal
-from tests.harness.tag_runs import start, stopping
+from tests.harness.tag_runs import start, unchanged
 
 TRAP = """from pathlib import Path
 Path({marker!r}).touch()
@@ -24,16 +26,6 @@ from fedpriv.experiments.load import load_experiment
 def experiment():
     return load_experiment("dp-fedavg-tags")
 """
-
-
-@pytest.fixture(scope="module")
-def sound(tiny_corpus, tmp_path_factory):
-    """A run that was interrupted, and one that is finished."""
-    folder = tmp_path_factory.mktemp("sound")
-    with pytest.raises(KeyboardInterrupt):
-        start(tiny_corpus, folder / "interrupted", make_backend=stopping(4)).run()
-    start(tiny_corpus, folder / "finished").run()
-    return folder
 
 
 @pytest.fixture
@@ -50,20 +42,13 @@ def trap(tmp_path, marker):
 
 
 @pytest.fixture
-def crafted(sound, tmp_path, trap):
-    """Copies of both runs that name the trap, and verify."""
-    folder = shutil.copytree(sound, tmp_path / "crafted")
-    for name in ("interrupted", "finished"):
-        reseal(folder / name, reference=trap)
-        assert verify_run(folder / name).ok
-    return folder
-
-
-def command(monkeypatch, *arguments):
-    monkeypatch.setattr("sys.argv", ["fedpriv", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
+def crafted(interrupted, finished, trap):
+    """Both runs, which name the trap, and verify."""
+    folders = {"interrupted": interrupted, "finished": finished}
+    for folder in folders.values():
+        reseal(folder, reference=trap)
+        assert verify_run(folder).ok
+    return folders
 
 
 class TestNamedCode:
@@ -82,8 +67,8 @@ class TestNamedCode:
         ],
     )
     def test_python_imports_nothing_of_it(self, crafted, marker, name, reading):
-        with pytest.raises(ValueError, match=r"trap\.py:experiment.*name it"):
-            reading(crafted / name)
+        with refuses(ValueError, "trap.py:experiment"):
+            reading(crafted[name])
         assert not marker.exists()
 
     @pytest.mark.slow
@@ -101,55 +86,52 @@ class TestNamedCode:
             ("finished", ("predict", "--text", "equity")),
         ],
     )
-    def test_no_command_imports_it(self, crafted, marker, monkeypatch, capsys, name, arguments):
-        words = (arguments[0], crafted / name, *arguments[1:])
+    def test_no_command_imports_it(self, crafted, marker, name, arguments):
+        words = (arguments[0], crafted[name], *arguments[1:])
         if arguments[-1] in ("--resume", "--into", "membership"):
-            words = (*arguments, crafted / name)
-        done = command(monkeypatch, *words)
+            words = (*arguments, crafted[name])
+        done = fedpriv(*words)
         assert not marker.exists()
         reads = arguments[0] in ("report", "compare", "status", "verify", "predict")
-        said = " ".join(capsys.readouterr().err.split())
-        assert done == (0 if reads else 2), said
-        assert reads or "name it" in said
+        assert done.exit_code == (0 if reads else 2), done.output
+        assert reads or "trap.py:experiment" in done.stderr
 
     def test_a_standard_module_is_not_imported_either(self, crafted, monkeypatch):
         called = []
         monkeypatch.setattr("http.server.test", lambda: called.append(1))
-        reseal(crafted / "finished", reference="http.server:test")
+        reseal(crafted["finished"], reference="http.server:test")
         for reading in (fp.run_uncertainty, attack_membership):
-            with pytest.raises(ValueError, match=r"http\.server:test.*name it"):
-                reading(crafted / "finished")
+            with refuses(ValueError, "http.server:test"):
+                reading(crafted["finished"])
         assert not called
 
     def test_another_name_is_refused_before_it_is_imported(self, crafted, marker, tmp_path):
         other = tmp_path / "other.py"
         shutil.copy(tmp_path / "trap.py", other)
         for given in (f"{other}:experiment", "dp-fedavg-tags"):
-            with pytest.raises(ValueError, match=r"is a run of .*trap\.py:experiment, not of"):
-                fp.resume(crafted / "interrupted", experiment=given)
+            with refuses(ValueError, "trap.py:experiment", given):
+                fp.resume(crafted["interrupted"], experiment=given)
         assert not marker.exists()
 
     @pytest.mark.slow
     def test_who_names_it_again_runs_it(self, crafted, marker, trap, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)  # a file may be named from here too
-        assert not command(
-            monkeypatch, "run", "trap.py:experiment", "--resume", crafted / "interrupted"
-        )
-        assert marker.exists()
-        assert verify_run(crafted / "interrupted").ok
-        assert fp.run_uncertainty(crafted / "finished", ks=(2,), experiment=trap).kept
-        assert AuditedRun.open(crafted / "finished").candidate(trap).name == "dp-fedavg-tags"
+        done = fedpriv("run", "trap.py:experiment", "--resume", crafted["interrupted"])
+        assert done.exit_code == 0 and marker.exists()
+        assert verify_run(crafted["interrupted"]).ok
+        assert fp.run_uncertainty(crafted["finished"], ks=(2,), experiment=trap).kept
+        assert AuditedRun.open(crafted["finished"]).candidate(trap).name == "dp-fedavg-tags"
 
     def test_the_value_itself_needs_no_name(self, crafted, marker):
         made = load_experiment("dp-fedavg-tags")
-        assert fp.resume(crafted / "interrupted", experiment=made).record.rounds_done == 5
+        assert fp.resume(crafted["interrupted"], experiment=made).record.rounds_done == 5
         assert not marker.exists()
 
     @pytest.mark.parametrize("reference", [["os:getcwd"], 3, {"a": 1}])
-    def test_what_is_no_name_is_refused(self, crafted, reference):
-        reseal(crafted / "finished", reference=reference)
-        with pytest.raises(ValueError, match="no name of an experiment"):
-            fp.run_uncertainty(crafted / "finished", ks=(2,))
+    def test_what_is_no_name_is_refused(self, finished, reference):
+        reseal(finished, reference=reference)
+        with refuses(ValueError, repr(reference)):
+            fp.run_uncertainty(finished, ks=(2,))
 
 
 class TestLinks:
@@ -158,11 +140,10 @@ class TestLinks:
     @pytest.mark.parametrize(
         "name", ["checkpoints", "secret", "rounds.jsonl", "summary.json", "report.html"]
     )
-    def test_a_run_is_not_resumed_over_a_link(self, sound, tmp_path, name):
-        folder = shutil.copytree(sound / "interrupted", tmp_path / "run")
+    def test_a_run_is_not_resumed_over_a_link(self, interrupted, tmp_path, name):
         outside = tmp_path / "outside"
-        if (folder / name).exists():
-            shutil.move(folder / name, outside)
+        if (interrupted / name).exists():
+            shutil.move(interrupted / name, outside)
         elif "." in name:
             outside.write_text("mine")
         else:
@@ -170,47 +151,34 @@ class TestLinks:
         if outside.is_dir():
             (outside / "round-000001.safetensors").write_bytes(b"mine")
             (outside / ".round-000007.safetensors.part").write_bytes(b"mine")
-        (folder / name).symlink_to(outside)
-        before = contents(folder), contents(outside)
-        for resume in (resume_run, fp.resume):
-            with pytest.raises(ValueError, match=f"{name}.* is a link"):
-                resume(folder, keep_last=1) if resume is resume_run else resume(folder)
-        assert (contents(folder), contents(outside)) == before
+        (interrupted / name).symlink_to(outside)
+        for resume in (partial(resume_run, keep_last=1), fp.resume):
+            with unchanged(interrupted, outside), refuses(ValueError, interrupted / name):
+                resume(interrupted)
 
-    def test_a_link_deeper_in_is_found(self, sound, tmp_path):
-        folder = shutil.copytree(sound / "interrupted", tmp_path / "run")
+    def test_a_link_deeper_in_is_found(self, interrupted, tmp_path):
         (tmp_path / "precious").write_bytes(b"mine")
-        (folder / "checkpoints" / "round-000009.safetensors").symlink_to(tmp_path / "precious")
-        with pytest.raises(ValueError, match="is a link"):
-            resume_run(folder)
+        link = interrupted / "checkpoints" / "round-000009.safetensors"
+        link.symlink_to(tmp_path / "precious")
+        with refuses(ValueError, link):
+            resume_run(interrupted)
 
     def test_no_run_is_started_over_a_link(self, tiny_corpus, tmp_path):
         (tmp_path / "outside").mkdir()
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "outside")
-        with pytest.raises(ValueError, match="is a link"):
+        with refuses(ValueError, "checkpoints"):
             start(tiny_corpus, tmp_path / "run")
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoints"]
 
-    def test_a_report_does_not_write_through_one(self, sound, tmp_path):
-        folder = shutil.copytree(sound / "finished", tmp_path / "run")
+    def test_a_report_does_not_write_through_one(self, finished, tmp_path):
         (tmp_path / "precious").write_text("mine")
-        (folder / "report.html").symlink_to(tmp_path / "precious")
-        with pytest.raises(ValueError, match="is a link"):
-            fp.load(folder)
-        assert (tmp_path / "precious").read_text() == "mine"
-        [found] = [check for check in verify_run(folder).checks if not check.ok]
+        (finished / "report.html").symlink_to(tmp_path / "precious")
+        with unchanged(tmp_path / "precious"), refuses(ValueError, "report.html"):
+            fp.load(finished)
+        [found] = [check for check in verify_run(finished).checks if not check.ok]
         assert found.name == "links" and "report.html" in found.text
 
-    def test_the_folder_itself_may_be_one(self, sound, tmp_path):
-        (tmp_path / "latest").symlink_to(sound / "finished")
+    def test_the_folder_itself_may_be_one(self, finished, tmp_path):
+        (tmp_path / "latest").symlink_to(finished)
         assert fp.load(tmp_path / "latest").record.finished
-
-
-def contents(place):
-    """Return every file of a folder, links as what they point to."""
-    return {
-        str(path): path.readlink() if path.is_symlink() else path.read_bytes()
-        for path in sorted([place, *place.rglob("*")])
-        if path.is_symlink() or path.is_file()
-    }

@@ -70,20 +70,7 @@ def test_lines_hold_no_control_characters_and_are_one_line_each():
     assert line.isprintable() and line.startswith("[bold]a") and line.endswith("is wide")
 
 
-def test_counted_work_says_how_long_the_rest_takes():
-    """Red before: `reproduce` said how many runs were done, and not how long."""
-    now = [0.0]
-    pace = Pace(20, clock=lambda: now[0])
-    assert str(pace) == "0 of 20 runs"
-    pace.done = pace.kept = 5  # done before, and no sign of how long one takes
-    assert str(pace) == "5 of 20 runs"
-    pace.done, now[0] = 8, 90.0
-    assert str(pace) == "8 of 20 runs, 1:30 min so far, about 6:00 min left"
-    pace.done = 20
-    assert str(pace) == "20 of 20 runs"
-
-
-def test_counted_work_is_said_before_it_is_done(capsys):
+def test_counted_work_is_said_before_it_is_done_and_how_long_the_rest_takes(capsys):
     now, rows = [0.0], []
     pace = Pace(4, of="cells", rows=rows, clock=lambda: now[0])
     assert pace.work("first", lambda: "made") == "made"  # adds no row: it was there
@@ -91,9 +78,8 @@ def test_counted_work_is_said_before_it_is_done(capsys):
     pace.work("second", lambda: rows.append(1))
     pace.work("third", lambda: rows.append(1))
     pace.keep()
-    assert (pace.done, pace.kept) == (4, 2)
-    assert capsys.readouterr().err.splitlines() == [
-        "first (0 of 4 cells)",
-        "second (1 of 4 cells)",
-        "third (2 of 4 cells, 0:30 min so far, about 1:00 min left)",
-    ]
+    assert (pace.done, pace.kept) == (4, 2) and "4 of 4 cells" in str(pace)
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert "first (0 of 4 cells)" in first and "second (1 of 4 cells)" in second
+    for part in ("third", "2 of 4 cells", "0:30 min", "1:00 min"):  # so far, and left
+        assert part in third

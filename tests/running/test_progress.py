@@ -38,29 +38,30 @@ class Prepared:
 
     def __init__(self, folds=0):
         self.clock, self.folds = Clock(), folds  # seconds that each takes
-        plan = clipped(
-            num_users=100,
-            expected_cohort_size=10,
-            num_rounds=30,
-            l2_bound=1.0,
-            noise_multiplier=1.0,
-            delta=0.001,
-        )
+        plan = self.plan()
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]", eval_every=5)
         self.synthetic, self.trial = True, SimpleNamespace(untried="", noticed=())
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         self.folder = SimpleNamespace(document={"plan": plan.to_json(), "experiment": {}})
 
+    def plan(self):
+        return clipped(
+            num_users=100, expected_cohort_size=10, num_rounds=30, l2_bound=1.0,
+            noise_multiplier=1.0, delta=0.001,
+        )  # fmt: skip
+
+    def tell_of(self, on_round, number, epsilon=1.001, accuracy=None):
+        released = SimpleNamespace(round_num=number, epsilon=epsilon, delta=0.001)
+        figures = {"accuracy": accuracy}
+        on_round(SimpleNamespace(released=released, figure=figures.get, diagnostics=None))
+
     def run(self, on_round=lambda record: None, tell=lambda text: None):
         while self.ledger.pays_for_more:
             number = self.ledger.charges + 1
             self.ledger.charge(number, 1)
             self.clock.seconds += 1
-            due = number % 5 == 0
-            released = SimpleNamespace(round_num=number, epsilon=1.001, delta=0.001)
-            figures = {"accuracy": 0.5 if due else None}
-            on_round(SimpleNamespace(released=released, figure=figures.get, diagnostics=None))
+            self.tell_of(on_round, number, accuracy=None if number % 5 else 0.5)
         for number in range(2):
             self.clock.seconds += self.folds
             tell(f"selecting: fold {number + 1} of 2") if self.folds else None
@@ -111,29 +112,36 @@ def test_elsewhere_nothing_is_printed_unless_asked_for():
     assert not is_watched(to, "auto") and is_watched(to, True)
 
 
-def test_lines_come_every_few_seconds_and_end_with_the_last_round():
-    to, prepared = console(), Prepared()
-    prepared.ledger.charge(1, 1)  # as of a run that was killed in its first round
+def lines_of(prepared):
+    to = console()
     follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
-    lines = printed(to).splitlines()
+    return printed(to).splitlines()
+
+
+def test_lines_come_every_few_seconds_and_end_with_the_last_round():
+    prepared = Prepared()
+    prepared.ledger.charge(1, 1)  # as of a run that was killed in its first round
+    spent = prepared.components.plan.epsilon(5).value
+    lines = lines_of(prepared)
     rounds = [line.partition("round ")[2].partition(" ")[0] for line in lines]
     assert rounds == ["0", "6", "11", "16", "21", "26", "30"]
-    assert lines[-1] == (
-        "[b]old (synthetic): round 30 of 30, ε ≤ 1.01 at δ = 0.001, accuracy 50.0%"
-    )
+    # An earlier figure is not said of a later round, and ε is said of each.
+    first, second, *_, last = lines
+    assert "1 of 30 charges" in first and f"ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001" in first
+    assert "0:24 min" in second  # of rounds that take a second each
+    assert second.endswith("round 5: accuracy 50.0%")
+    for part in ("[b]old (synthetic)", "30 of 30", "ε ≤ 1.01 at δ = 0.001", "accuracy 50.0%"):
+        assert part in last
 
 
 def test_what_is_done_after_the_last_round_is_said():
-    """Red when the selection of the returned model took half a minute without a word."""
-    to, prepared = console(), Prepared(folds=10)
-    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
-    *_, first, second, last = printed(to).splitlines()
+    *_, first, second, last = lines_of(Prepared(folds=10))
     for number, line in enumerate((first, second), start=1):
-        assert "round 30 of 30" in line and line.endswith(f"; selecting: fold {number} of 2")
-    assert last.endswith("round 30 of 30, ε ≤ 1.01 at δ = 0.001, accuracy 50.0%")
+        assert "round 30 of 30" in line and f"fold {number} of 2" in line
+    assert "round 30 of 30" in last and "fold" not in last
     to = console(force_terminal=True)
     follow(Prepared(folds=10), console=to)
-    assert "selecting: fold 2 of 2" in printed(to)
+    assert "fold 2 of 2" in printed(to)
 
 
 def test_what_is_done_before_the_first_round_is_said_until_it_ends():
@@ -142,8 +150,7 @@ def test_what_is_done_before_the_first_round_is_said_until_it_ends():
     def stopped(on_round, tell):
         tell("compiling the first steps")
         prepared.ledger.charge(1, 1)
-        released = SimpleNamespace(round_num=1, epsilon=1.001, delta=0.001)
-        on_round(SimpleNamespace(released=released, figure={}.get, diagnostics=None))
+        prepared.tell_of(on_round, 1)
         raise KeyboardInterrupt
 
     prepared.run = stopped
@@ -152,18 +159,6 @@ def test_what_is_done_before_the_first_round_is_said_until_it_ends():
     before, name, after = printed(to).rpartition("[b]old")
     assert "compiling the first steps" in before and "compiling" not in after
     assert name and " 1/30" in after, after
-
-
-def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_each():
-    to, prepared = console(), Prepared()
-    prepared.ledger.charge(1, 1)
-    spent = prepared.components.plan.epsilon(5).value
-    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
-    first, second, *_ = printed(to).splitlines()
-    assert "round 0 of 30" in first and "1 of 30 charges" in first
-    assert first.endswith(f"ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
-    left = "about 0:24 min left"  # of rounds that take a second each
-    assert second.endswith(f"round 6 of 30, ε ≤ 1.01 at δ = 0.001, {left}; round 5: accuracy 50.0%")
 
 
 def test_the_bar_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_round():
@@ -192,38 +187,26 @@ def test_a_notebook_without_widgets_gets_lines(widgets, monkeypatch, recwarn):
 class Adaptive(Prepared):
     """Fifteen answers of ρ = 1/8 for ρ = 2, and one of twice the price that is refused."""
 
-    def __init__(self):
-        super().__init__()
-        plan = AdaptivePlan(num_users=100, rho=2.0, delta=0.001)
-        self.components.plan = plan
-        self.ledger = Ledger.in_memory(plan, mode="simulation")
-        self.folder.document["plan"] = plan.to_json()
+    def plan(self):
+        return AdaptivePlan(num_users=100, rho=2.0, delta=0.001)
 
     def run(self, on_round=lambda record: None, tell=lambda text: None):
         for number in range(1, 16):
             self.ledger.charge(number, 1, Event(kind="zcdp", rho=0.125))
             self.clock.seconds += 3
-            released = SimpleNamespace(round_num=number, epsilon=7.77, delta=0.001)
-            on_round(SimpleNamespace(released=released, figure={}.get, diagnostics=None))
+            self.tell_of(on_round, number, 7.77)
         self.ledger.end("refused")
-        released = SimpleNamespace(round_num=15, epsilon=7.77, delta=0.001)
-        on_round(SimpleNamespace(released=released, figure={"accuracy": 0.5}.get, diagnostics=None))
+        self.tell_of(on_round, 15, 7.77, 0.5)
         return {"rounds": 15}
 
 
 def test_an_adaptive_plan_is_followed_by_what_it_has_spent():
-    to, prepared = console(), Adaptive()
-    follow(prepared, console=to, shown=True, clock=prepared.clock)
-    head, plan, *lines = printed(to).splitlines()
-    assert head and plan.startswith("plan: ε = ") and "for ρ = 2, however much" in plan
+    lines = lines_of(Adaptive())
     assert len(lines) == 9
-    assert lines[1] == (
-        "[b]old (synthetic): round 2, ρ = 0.25 of 2 spent in 2 charges, ε ≤ 7.77 at δ = 0.001"
-    )
-    assert lines[-1] == (
-        "[b]old (synthetic): round 15, ρ = 1.875 of 2 spent in 15 charges, ε ≤ 7.77 at δ = 0.001, "
-        "accuracy 50.0%"
-    )
+    for part in ("round 2", "ρ = 0.25 of 2", "2 charges", "ε ≤ 7.77 at δ = 0.001"):
+        assert part in lines[1]
+    for part in ("round 15", "ρ = 1.875 of 2", "15 charges", "ε ≤ 7.77", "accuracy 50.0%"):
+        assert part in lines[-1]
     bar = console(force_terminal=True)
     follow(Adaptive(), console=bar)
     assert "15  ρ 1.88/2" in printed(bar) and "ε ≤ 7.77" in printed(bar)

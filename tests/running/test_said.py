@@ -1,92 +1,66 @@
 """What is said of a run while it goes and at its end: whose a figure is, and who failed."""
 
+import itertools
 import json
-from typing import Any
 
-import numpy as np
 import pytest
-from torch import nn
 
 from fedpriv.api.result import load
 from fedpriv.api.running import run
-from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.runs import callbacks
+from fedpriv.runs.callbacks import Timer
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import describe_failures
-from fedpriv.tasks.module_task import ModuleTask
+from tests.harness.toy_users import person, toy_experiment
 
 
-def person(number, classes=2):
-    x = np.random.default_rng(number).normal(size=(6, 4))
-    return x, (x[:, 0] > 0).astype(int) + (classes - 2)
+def partly_broken(out, **mode):
+    """Run where the labels of three users are of classes that the model has not got."""
+    users = {f"u{n:02d}": person(n) for n in range(12)}
+    users |= {name: (x, y + 7) for name, (x, y) in list(users.items())[:3]}
+    return start_run(toy_experiment({"users": users}), None, None, out, **mode).run()
 
 
-def experiment(broken=0, **changes):
-    """Of some users the targets are of classes that the model has not got."""
-    users = {f"u{n:02d}": person(n, 9 if n < broken else 2) for n in range(12)}
-
-    def task(experiment):
-        return ModuleTask(
-            name="t",
-            module=lambda: nn.Linear(4, 2),
-            loss=nn.functional.cross_entropy,
-            users=users,
-            **{"public": person(99), "synthetic": True, **changes},
-        )
-
-    return FederatedExperiment(name="own", description="", task=task, rounds=4).with_options(
-        {"cohort": 6.0, "noise_multiplier": 1.0}
-    )
+@pytest.mark.slow
+def test_failures_are_counted_with_the_first_cause(tmp_path):
+    summary = partly_broken(tmp_path / "run")
+    lines = (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) for line in lines]
+    failed, drawn = (sum(line[name] for line in rounds) for name in ("num_failed", "cohort_size"))
+    assert 0 < failed < drawn / 2
+    assert (summary["users_failed"], summary["users_drawn"]) == (failed, drawn)
+    said = describe_failures(summary)
+    assert f"{failed} of {drawn}" in said and "IndexError" in said and "not covered by ε" in said
+    assert said in " ".join(str(load(tmp_path / "run")).split())
 
 
-class TestFailures:
-    @pytest.mark.slow
-    def test_some_are_counted_with_the_first_cause(self, tmp_path, capsys):
-        """Red before: fewer than half of a cohort failed, and nothing was said at the end."""
-        prepared = start_run(experiment(broken=3), None, None, tmp_path / "run")
-        summary = prepared.run()
-        lines = (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()
-        rounds = [json.loads(line) for line in lines]
-        failed, drawn = (
-            sum(line[name] for line in rounds) for name in ("num_failed", "cohort_size")
-        )
-        assert 0 < failed < drawn / 2
-        assert (summary["users_failed"], summary["users_drawn"]) == (failed, drawn)
-        said = describe_failures(summary)
-        assert said.startswith(f"{failed} of {drawn} drawn users failed and contributed zero")
-        assert "a cause: IndexError" in said and "not covered by ε" in said
-        assert said in " ".join(str(load(tmp_path / "run")).split())
-
-    @pytest.mark.slow
-    def test_none_are_not_mentioned(self, tmp_path):
-        done = run(experiment(), tmp_path / "run", progress=False)
-        assert done.summary["users_failed"] == 0 and done.summary["first_failure"] is None
-        assert describe_failures(done.summary) == "" and "drawn users" not in str(done)
-
-    @pytest.mark.slow
-    def test_a_secure_run_says_nothing_of_it(self, tmp_path):
-        summary = start_run(experiment(broken=3), None, None, tmp_path / "run", secure=True).run()
-        for name in ("users_failed", "users_drawn", "first_failure", "rounds_mostly_failed"):
-            assert summary[name] is None, name
-        assert describe_failures(summary) == ""
+@pytest.mark.slow
+def test_a_secure_run_says_nothing_of_them(tmp_path):
+    summary = partly_broken(tmp_path / "run", secure=True)
+    for name in ("users_failed", "users_drawn", "first_failure", "rounds_mostly_failed"):
+        assert summary[name] is None, name
+    assert describe_failures(summary) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("diagnosed", [True, False])
 def test_a_figure_of_rostered_users_is_marked_where_it_is_shown(tmp_path, capsys, diagnosed):
-    """Red before: it looked like the released one."""
-    test: dict[str, Any] = {"test": person(1)} if diagnosed else {}
-    done = run(experiment(**test), tmp_path / "run", progress=True)
+    test = {"test": person(1)} if diagnosed else {}
+    done = run(toy_experiment(test), tmp_path / "run", progress=True)
     shown = capsys.readouterr().err
     [line] = [line for line in shown.splitlines() if "round 4 of 4" in line]
     assert ("% (not covered by ε)" in line) == diagnosed and "accuracy" in line
-    assert "measured on public examples; released" in str(done)
-    assert "0 public" not in str(done)
-
-
-@pytest.mark.slow
-def test_json_and_print_agree_on_what_this_epsilon_misses(tmp_path):
-    """Red before: JSON had nothing, and the text below "not covered" three paragraphs."""
-    done = run(experiment(), tmp_path / "run", progress=False)
+    # Nobody failed, and all that this ε misses is what no ε covers.
+    assert done.summary["users_failed"] == 0 and done.summary["first_failure"] is None
+    assert describe_failures(done.summary) == ""
     assert done.summary["epsilon_does_not_cover"] == []
-    assert "not covered" not in str(done) and "no ε covers" in str(done)
-    assert "What no ε covers" in str(done.statement)
+    assert "no ε covers" in str(done) and "What no ε covers" in str(done.statement)
+
+
+@pytest.mark.parametrize(("mode", "times"), [("secure", 1), ("simulation", 3)])
+def test_a_secure_runs_values_have_one_time(monkeypatch, mode, times):
+    """How long rounds took depends on who was drawn."""
+    ticks = itertools.count(100.0)
+    monkeypatch.setattr(callbacks.time, "time", lambda: next(ticks))
+    timer = Timer(mode)
+    assert len({timer() for _ in range(3)}) == times

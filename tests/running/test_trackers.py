@@ -12,8 +12,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
-import urllib.request
 import venv
 from pathlib import Path
 
@@ -21,18 +19,18 @@ import numpy as np
 import pytest
 
 import fedpriv as fp
+from tests.harness.kills import ROOT
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
 
 RUN = """
 import sys, fedpriv as fp
 from fedpriv.trackers import *
-from tests.running.test_callbacks import experiment
+from tests.harness.toy_users import toy_experiment
 tracker = eval(sys.argv[3])
 secure = sys.argv[2] == "secure"
-fp.run(experiment(), sys.argv[1], callbacks=[tracker], progress=False, secure=secure)
+made = toy_experiment(eval_every=2)
+fp.run(made, sys.argv[1], callbacks=[tracker], progress=False, secure=secure)
 print(getattr(tracker, "run_id", "none"))
 """
 READ_TENSORBOARD = """
@@ -51,8 +49,7 @@ for tag in tags["scalars"]:
     for event in found.Scalars(tag):
         times.add(event.wall_time)
         rows.setdefault(str(event.step), {})[tag] = event.value
-known = ("tensors", "scalars")
-others = [tag for kind, names in tags.items() if kind not in known and names for tag in names]
+others = [n for kind, n in tags.items() if kind not in ("tensors", "scalars") and n]
 print(json.dumps({"rows": rows, "texts": texts, "times": len(times), "others": others}))
 """
 # What a browser is shown: by the data server that TensorBoard takes by itself.
@@ -83,6 +80,20 @@ finally:
     server.terminate()
     server.wait()
 print(json.dumps(shown))
+"""
+READ_MLFLOW = """
+import json, sys
+from mlflow.tracking import MlflowClient
+client = MlflowClient(sys.argv[1])
+run = client.get_run(sys.argv[2])
+rows, times = {}, []
+for name in run.data.metrics:
+    for one in client.get_metric_history(run.info.run_id, name):
+        rows.setdefault(str(one.step), {})[one.key] = one.value
+        times.append(one.timestamp)
+print(json.dumps({"rows": rows, "times": times, "params": run.data.params, "tags": run.data.tags,
+                  "status": run.info.status, "started": run.info.start_time,
+                  "ended": run.info.end_time}))
 """
 READ_WANDB = """
 import json, pathlib, struct, sys
@@ -197,63 +208,20 @@ def singly(rows):
     return {n: {name: float(np.float32(v)) for name, v in row.items()} for n, row in rows.items()}
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-@pytest.fixture
-def server(request, tmp_path):
-    """A real MLflow server on loopback: (its interpreter, its address)."""
-    python, port = environment(request, "mlflow", "mlflow==3.17.2"), free_port()
+def test_mlflow(request, tmp_path):
+    python = environment(request, "mlflow", "mlflow==3.17.2")
     store = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--backend-store-uri", store, "--artifacts-destination", str(tmp_path / "files")]
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(
-            [*command, "--workers", "1"], cwd=tmp_path, stdout=log, stderr=log
-        )
-        try:
-            address = f"http://127.0.0.1:{port}"
-            for _ in range(600):
-                assert process.poll() is None, (tmp_path / "server.log").read_text()
-                try:
-                    with urllib.request.urlopen(f"{address}/health", timeout=5):
-                        break
-                except OSError:
-                    time.sleep(0.2)
-            yield python, address
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def ask(address: str, path: str) -> dict:
-    with urllib.request.urlopen(f"{address}/api/2.0/mlflow/{path}", timeout=60) as answer:
-        return json.loads(answer.read())
-
-
-def test_mlflow(server, tmp_path):
-    python, address = server
     for mode in ("simulation", "secure"):
         out = tmp_path / mode
-        run_id = call(python, RUN, out, mode, f"MLflow({address!r})", cwd=tmp_path)
-        run = ask(address, f"runs/get?run_id={run_id}")["run"]
-        rows, times = {}, set()
-        for metric in run["data"]["metrics"]:
-            path = f"metrics/get-history?run_id={run_id}&metric_key={metric['key']}"
-            for one in ask(address, path)["metrics"]:
-                rows.setdefault(str(one["step"]), {})[one["key"]] = one["value"]
-                times.add(one["timestamp"])
-        assert rows == released(out)
-        check_privacy({one["key"]: one["value"] for one in run["data"]["params"]}, out)
-        tags = {one["key"]: one["value"] for one in run["data"]["tags"]}
-        assert tags.pop("summary.epsilon") == str(fp.load(out).epsilon.value)
-        rest = {name for name in tags if not name.startswith("summary.")}
-        assert rest == {"mlflow.runName"} and run["info"]["status"] == "FINISHED"
+        run_id = call(python, RUN, out, mode, f"MLflow({store!r})", cwd=tmp_path)
+        found = json.loads(call(python, READ_MLFLOW, store, run_id, cwd=tmp_path))
+        assert found["rows"] == released(out)
+        check_privacy(found["params"], out)
+        assert found["tags"].pop("summary.epsilon") == str(fp.load(out).epsilon.value)
+        rest = {name for name in found["tags"] if not name.startswith("summary.")}
+        assert rest == {"mlflow.runName"} and found["status"] == "FINISHED"
         if mode == "secure":
-            assert times == {run["info"]["start_time"]} == {run["info"]["end_time"]}
+            assert set(found["times"]) == {found["started"]} == {found["ended"]}
 
 
 def test_mlflow_refuses_a_folder_before_anything_is_run(request, tmp_path):
@@ -298,22 +266,18 @@ def test_a_run_that_was_resumed_twice_is_shown_once(request, tmp_path):
     code = """
 import sys, fedpriv as fp
 from fedpriv.trackers import TensorBoard
-from tests.running.test_callbacks import experiment
-class Stop(fp.Callback):
-    def __init__(self, last):
-        self.last = last
-    def on_round(self, released, round_num):
-        if round_num == self.last:
-            raise KeyboardInterrupt
+from tests.harness.toy_users import toy_experiment
+from tests.harness.kills import Killed, Stop
 out, board = sys.argv[1:]
+made = toy_experiment(eval_every=2)
 for last in (2, 3, None):
     callbacks = [TensorBoard(board), Stop(last)]
     try:
         if last == 2:
-            fp.run(experiment(), out, callbacks=callbacks, progress=False)
+            fp.run(made, out, callbacks=callbacks, progress=False)
         else:
-            fp.resume(out, experiment=experiment(), callbacks=callbacks, progress=False)
-    except KeyboardInterrupt:
+            fp.resume(out, experiment=made, callbacks=callbacks, progress=False)
+    except Killed:
         pass
 print("done")
 """
@@ -321,7 +285,10 @@ print("done")
     rows = singly(released(out))
     found = json.loads(call(python, READ_TENSORBOARD, board, cwd=tmp_path))
     assert found["rows"] == rows and set(rows) == {"1", "2", "3", "4"}
-    shown = json.loads(call(python, SHOWN, board, free_port(), cwd=tmp_path))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shown = json.loads(call(python, SHOWN, board, port, cwd=tmp_path))
     names = {name for row in rows.values() for name in row}
     assert shown == {
         name: [[int(number), row[name]] for number, row in rows.items() if name in row]

@@ -16,9 +16,10 @@ from fedpriv.report.run_record import read_run
 from fedpriv.studies.record import StudyRecord, read_study
 from tests.report.conftest import write_run
 
-NUM_USERS = 40
+NUM_USERS, DATA = 40, "onstartups"
 METHODS = {"AdaDPS": 0.25, "DP-FedAvg": 0.22}
 NOISE = {2.0: 1.4, 8.0: 0.72}
+NONE: Mapping[Any, Any] = {}
 
 
 def write_study(
@@ -28,14 +29,11 @@ def write_study(
     noise: Mapping[float, float] = NOISE,
     seeds: int = 2,
     by_user: bool = True,
-    failures: Mapping[tuple[str, float | None, int], str] | None = None,
-    document: Mapping[str, Any] | None = None,
-    data: str = "onstartups",
-    synthetic: bool = True,
-    rounds: int = 10,
+    failures: Mapping[tuple[str, float | None, int], str] = NONE,
+    document: Mapping[str, Any] = NONE,
     nonprivate: bool = True,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-    by_level: Mapping[str, Mapping[float | None, Mapping[str, Any]]] | None = None,
+    options: Mapping[str, Mapping[str, Any]] = NONE,
+    by_level: Mapping[str, Mapping[float | None, Mapping[str, Any]]] = NONE,
 ) -> StudyRecord:
     """Write the folder of a study whose values follow smooth curves, and return what it holds.
 
@@ -47,9 +45,6 @@ def write_study(
         by_user: Whether each user's sums are written.
         failures: Reasons of the trials that fail, by method, ε and seed.
         document: Changes of `study.json`.
-        data: Name of the data.
-        synthetic: Whether the users are.
-        rounds: Of every run.
         nonprivate: Whether methods are trained without privacy too.
         options: Further options of each run, by method.
         by_level: The same by method and target ε.
@@ -60,9 +55,9 @@ def write_study(
     for method, ceiling in methods.items():
         for level in levels:
             for seed in range(seeds):
-                key = hashlib.sha256(repr((data, method, level, seed)).encode()).hexdigest()[:16]
-                row = {"key": key, "method": method, "epsilon": level, "data": data, "seed": seed}
-                reason = (failures or {}).get((method, level, seed))
+                key = hashlib.sha256(repr((method, level, seed)).encode()).hexdigest()[:16]
+                row = {"key": key, "method": method, "epsilon": level, "data": DATA, "seed": seed}
+                reason = failures.get((method, level, seed))
                 rows.append(row)
                 ended.append({**row, "seconds": 4.2 + seed, "failure": reason})
                 if reason is not None:
@@ -74,17 +69,16 @@ def write_study(
                     noise_multiplier=None if level is None else noise[level],
                     ceiling=ceiling - loss,
                     seed=seed,
-                    synthetic=synthetic,
+                    synthetic=True,
                     public_only=0.18,
-                    rounds=rounds,
+                    rounds=10,
                     every=2,
-                    options={
-                        **{"noise.target_epsilon": level, "precondition": method},
-                        **(options or {}).get(method, {}),
-                        **(by_level or {}).get(method, {}).get(level, {}),
-                    },
+                    options={"noise.target_epsilon": level, "precondition": method}
+                    | options.get(method, {})
+                    | by_level.get(method, {}).get(level, {}),
                 )
-                _finish(folder, None if level is None else noise[level])
+                multiplier = 0.0 if level is None else noise[level]
+                edit_summary(folder, seconds_per_round=0.42, noise_multiplier=multiplier)
                 if by_user:
                     _write_sums(folder / BY_USER, folder, seed)
     text = {
@@ -94,22 +88,21 @@ def write_study(
         "methods": list(methods),
         "epsilons": levels,
         "seeds": list(range(seeds)),
-        "data": [data],
+        "data": [DATA],
         "trials": rows,
         "versions": {"fedpriv": "0.1.0", "python": "3.11.9", "torch": "2.13.0"},
         "command": "fedpriv study which-method.toml --out runs/which-method",
     }
-    (directory / "study.json").write_text(json.dumps({**text, **(document or {})}), "utf-8")
+    (directory / "study.json").write_text(json.dumps({**text, **document}), "utf-8")
     lines = "".join(json.dumps(row) + "\n" for row in ended)
     (directory / "trials.jsonl").write_text(lines, "utf-8")
     return read_study(directory)
 
 
-def _finish(folder: Path, noise_multiplier: float | None) -> None:
+def edit_summary(folder: Path, **changes: Any) -> None:
+    """Change what a run's summary says."""
     path = folder / "summary.json"
-    summary = json.loads(path.read_text("utf-8"))
-    summary |= {"seconds_per_round": 0.42, "noise_multiplier": noise_multiplier or 0.0}
-    path.write_text(json.dumps(summary), "utf-8")
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}), "utf-8")
 
 
 def _write_sums(path: Path, folder: Path, seed: int) -> None:

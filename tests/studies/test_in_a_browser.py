@@ -93,11 +93,8 @@ def test_it_loads_without_an_error_and_fits_its_width(page, file, width, dark):
     assert page.run("document.documentElement.scrollWidth") <= width
     assert page.run("document.body.scrollWidth") <= width
     # Nothing on the page needs to be scrolled sideways on a telephone, tables included.
-    wide = (
-        "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > "
-        "one.clientWidth + 1).length"
-    )
-    assert page.run(wide) == 0
+    wide = "filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+    assert page.run(f"[...document.querySelectorAll('.scroll')].{wide}") == 0
     back = page.run("getComputedStyle(document.documentElement).backgroundColor")
     assert back == ("rgb(21, 23, 26)" if dark else "rgb(253, 253, 251)")
     assert page.problems == []
@@ -109,10 +106,8 @@ def test_a_click_on_a_head_sorts_and_another_one_turns_round(opened):
     click(opened, 0, "accuracy")
     values = [number(text) for text in column(opened, 0, "accuracy")]
     assert values == sorted(values, reverse=True) and values[0] > max(map(number, before[:5]))
-    assert (
-        opened.run("document.querySelector('th[aria-sort=descending] button').textContent")
-        == "accuracy"
-    )
+    sorted_by = "document.querySelector('th[aria-sort=descending] button').textContent"
+    assert opened.run(sorted_by) == "accuracy"
     click(opened, 0, "accuracy")
     values = [number(text) for text in column(opened, 0, "accuracy")]
     assert values == sorted(values)
@@ -169,12 +164,11 @@ def test_on_a_telephone_rows_are_sorted_by_a_selection(page, file):
 
 def test_every_download_is_saved_under_its_name(opened, tmp_path):
     opened.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    names = opened.run(
-        "[...document.querySelectorAll('.downloads a')].map((link) => link.download)"
-    )
+    links = "document.querySelectorAll('.downloads a')"
+    names = opened.run(f"[...{links}].map((link) => link.download)")
     assert len(names) == 7
     for place, name in enumerate(names):
-        opened.run(f"document.querySelectorAll('.downloads a')[{place}].click()")
+        opened.run(f"{links}[{place}].click()")
         for _ in range(600):
             if (tmp_path / name).is_file():
                 break

@@ -30,7 +30,7 @@ from fedpriv.report.estimate import estimate
 from fedpriv.studies.page import FILES, page_of, write_page
 from fedpriv.studies.record import read_study
 from fedpriv.studies.tables import differences_frame, groups_of, results_frame, trials_frame
-from tests.studies.conftest import write_study
+from tests.studies.conftest import edit_summary, write_study
 
 FAILED = {("DP-FedAvg", 2.0, 1): "ValueError: <b>diverged</b> in round 3"}
 
@@ -58,31 +58,19 @@ def downloads(page):
 
 
 @pytest.mark.slow
-def test_the_page_has_every_part(page):
+def test_the_page_shows_every_trial_and_what_was_private(page):
     text = words(page)
     for part in (
-        "which method", "Accuracy against ε", "Where they ended", "Paired differences",
-        "Accuracy on rostered users", "Cost", "noise multiplier", "seconds a run",
-        "Failed trials", "ValueError: <b>diverged</b> in round 3",
-        "fedpriv study which-method.toml --out runs/which-method", "torch 2.13.0",
-        "Best at each ε", "11 finished 1 failed", "ε = 8: AdaDPS,",
-    ):  # fmt: skip
-        assert part in text, part
-    for label in ("non-private 2", "public-only 18.0", "majority class 11.9"):
-        assert page.count(label) >= 2, label  # in the plot, wide and narrow
-
-
-@pytest.mark.slow
-def test_the_page_says_what_was_private_and_what_was_not(page):
-    text = words(page)
-    for part in (
-        "δ = ", "add-remove relation", "unit: user",
-        "PLD accountant", "Synthetic data: no real person is in it.",
-        "Simulated: noise and cohorts",
+        "which method", "ValueError: <b>diverged</b> in round 3", "11 finished 1 failed",
+        "fedpriv study which-method.toml --out runs/which-method", "torch 2.13.0", "ε = 8: AdaDPS,",
+        "δ = ", "add-remove relation", "unit: user", "PLD accountant",
+        "Synthetic data: no real person is in it.", "Simulated: noise and cohorts",
         "Runs without privacy guarantee nothing", "their ε add up",
         "Privacy statement of AdaDPS, ε = 8", "a diagnostic, not covered by ε",
     ):  # fmt: skip
         assert part in text, part
+    for label in ("non-private 2", "public-only 18.0", "majority class 11.9"):
+        assert page.count(label) >= 2, label  # in the plot, wide and narrow
 
 
 @pytest.mark.slow
@@ -152,7 +140,7 @@ def test_the_table_of_a_paper_has_methods_by_epsilon(study):
     assert rows[0].startswith(r"method & \ensuremath{\varepsilon} = ") and "not private" in rows[0]
     assert rows[1].startswith("AdaDPS & \\textbf{") and r"\textbf" not in rows[2]
     assert rows[3].startswith("majority class & \\multicolumn{3}{c}{11.9")
-    assert "Bold: the best of a column." in text and r"\ensuremath{\delta} = " in text
+    assert r"\ensuremath{\delta} = " in text
 
 
 @pytest.mark.slow
@@ -195,32 +183,27 @@ class TestDifferences:
     def test_the_interval_is_that_of_users_drawn_anew(self, study):
         """With one seed it is the percentile interval of a ratio, made here by hand."""
         [section] = sections_of(groups_of(study))
-        found = paired_differences(section)
-        one = next(d for d in found if (d.level, d.second) == (2.0, PUBLIC_ONLY) and d.seeds == 1)
-        group = next(g for g in section.groups if (g.method, g.level) == (one.first, 2.0))
-        [sums] = group.by_user
-        rng, n = np.random.default_rng(5), len(sums.count)
-        drawn = rng.integers(0, n, (4000, n))
-        gains = (sums.value - sums.public_value)[drawn].sum(1) / sums.count[drawn].sum(1)
-        low, high = np.quantile(gains, (0.025, 0.975))
-        assert (one.low, one.high) == pytest.approx((low, high), abs=0.1 * (high - low) + 1e-6)
-
-    def test_a_value_and_its_gain_have_such_an_interval_too(self, study, page):
-        [section] = sections_of(groups_of(study))
-        assert section.lead is not None
         for group in section.groups:
             value, gain = group.measure(section.lead), group.gain
-            assert value is not None and gain is not None and value.by_user and gain.by_user
+            assert value.by_user and gain.by_user
         alone = next(g for g in section.groups if len(g.runs) == 1)
         [sums] = alone.by_user
-        rng, n = np.random.default_rng(6), len(sums.count)
-        drawn = rng.integers(0, n, (4000, n))
-        means = sums.value[drawn].sum(1) / sums.count[drawn].sum(1)
-        low, high = np.quantile(means, (0.025, 0.975))
+        drawn = np.random.default_rng(5).integers(0, len(sums.count), (4000, len(sums.count)))
+
+        def interval(values):
+            means = values[drawn].sum(1) / sums.count[drawn].sum(1)
+            return np.quantile(means, (0.025, 0.975))
+
+        low, high = interval(sums.value)
         found = alone.measure(section.lead)
-        assert found is not None
         assert 2 * found.half_width == pytest.approx(high - low, rel=0.1)
-        assert "bootstrap over users and seeds" in words(page)
+        low, high = interval(sums.value - sums.public_value)
+        one = next(
+            d
+            for d in paired_differences(section)
+            if (d.level, d.first, d.second) == (alone.level, alone.method, PUBLIC_ONLY)
+        )
+        assert (one.low, one.high) == pytest.approx((low, high), abs=0.1 * (high - low) + 1e-6)
 
     def test_equal_methods_differ_by_exactly_nothing(self, make_study):
         study = make_study(methods={"one": 0.25, "other": 0.25}, noise={8.0: 0.72})
@@ -237,7 +220,7 @@ class TestDifferences:
         assert back.reversed() == found[0]
 
     @pytest.mark.slow
-    def test_without_users_it_is_a_t_interval_and_the_page_says_so(self, make_study):
+    def test_without_users_it_is_a_t_interval(self, make_study):
         study = make_study(by_user=False, seeds=4, noise={8.0: 0.72}, nonprivate=False)
         [section] = sections_of(groups_of(study))
         one, *from_public = paired_differences(section)
@@ -247,24 +230,15 @@ class TestDifferences:
         reached = [[r.summary["accuracy"] for r in g.runs] for g in section.groups]
         wanted = estimate([a - b for a, b in zip(*reached, strict=True)])
         assert one.clusters == BY_SEED and (one.low, one.high) == wanted.interval
-        text = words(page_of(study))
-        assert "Intervals over seeds: Student's t" in text and "Intervals over users" not in text
-        assert re.search(
-            r"AdaDPS, [\d.]+\s%, [\d.]+ points above public-only \(18\.0\s%; 95 % in", text
-        )
         wanted = estimate([value - 0.18 for value in reached[0]])
         assert from_public[0].first == "AdaDPS" and from_public[0].low == wanted.interval[0]
 
     @pytest.mark.slow
-    def test_of_one_seed_without_users_no_interval_is_spoken_of(self, make_study):
+    def test_of_one_seed_without_users_there_is_no_interval(self, make_study):
         study = make_study(by_user=False, seeds=1, noise={8.0: 0.72}, nonprivate=False)
-        text = words(page_of(study))
-        assert "apart" not in text and text.count("1 seed: no interval") == 2
         assert set(differences_frame(study)["interval_over"]) == {""}
-        rows = csv.DictReader(
-            io.StringIO(downloads(page_of(study))["study-differences.csv"][1].decode())
-        )
-        assert {row["interval_over"] for row in rows} == {""}
+        file = downloads(page_of(study))["study-differences.csv"][1].decode()
+        assert {row["interval_over"] for row in csv.DictReader(io.StringIO(file))} == {""}
 
     @pytest.mark.slow
     def test_other_held_out_examples_are_no_clusters(self, make_study):
@@ -285,37 +259,28 @@ class TestDifferences:
 @pytest.mark.slow
 def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
     study = make_study(by_user=False, seeds=4, noise={8.0: 0.72})
-    assert "± is half a 95 % t-interval over seeds." in words(page_of(study))
     [section] = sections_of(groups_of(study))
     assert section.public_only.half_width is None
     for trial in study.trials:
-        path = study.directory / "trials" / trial.key / "summary.json"
-        summary = json.loads(path.read_text("utf-8"))
-        summary["accuracy_public_only"] = 0.18 + 0.01 * trial.seed
-        path.write_text(json.dumps(summary), "utf-8")
+        edit_summary(trial.run.directory, accuracy_public_only=0.18 + 0.01 * trial.seed)
     study = read_study(study.directory)
     [section] = sections_of(groups_of(study))
     # Eight trials of four seeds are four samples of it.
     wanted = estimate([0.18, 0.19, 0.2, 0.21])
     assert section.public_only.half_width == pytest.approx(wanted.half_width)
     assert (section.public_only.mean, section.public_only.count) == (wanted.mean, 4)
-    assert "19.5 % ± 2.1" in words(page_of(study)) and r"\ensuremath{\pm} 2.1" in as_latex(
-        groups_of(study)
-    )
+    assert "19.5 % ± 2.1" in words(page_of(study))
 
 
 def returning_public(study, *trials):
     """A study some of whose trials returned what public examples alone made."""
     for trial in trials:
-        path = study.directory / "trials" / trial.key / "summary.json"
-        summary = json.loads(path.read_text("utf-8"))
         judged = {"public-only": {"value": 0.1, "gain": 0, "stderr": 0, "lower": 0}}
-        summary["selection"] = {
+        selection = {
             "selected": "public-only", "public": True, "reason": "", "judged": judged,
             "examples": 9, "groups": 9, "level": 0.95,
         }  # fmt: skip
-        summary |= {"accuracy": 0.18, "gain": 0.0}
-        path.write_text(json.dumps(summary), "utf-8")
+        edit_summary(trial.run.directory, selection=selection, accuracy=0.18, gain=0.0)
         file = trial.run.directory / BY_USER_FILE
         if file.exists():
             tensors, _ = read_tensors(file)
@@ -327,7 +292,6 @@ class TestIntervals:
     """± is one thing in all that is read side by side, and is named wherever it stands."""
 
     def test_public_only_has_that_of_the_method_which_returns_it(self, make_study):
-        """Red before: "public-only 66.2 ± 24.1" beside the same model as "AdaDPS 66.2 ± 5.8"."""
         study = make_study(noise={8.0: 0.72}, seeds=2, nonprivate=False)
         mine = [trial for trial in study.trials if trial.method == "AdaDPS"]
         groups = groups_of(returning_public(study, *mine))
@@ -341,19 +305,13 @@ class TestIntervals:
 
     @pytest.mark.slow
     def test_one_kind_is_over_users_of_the_headline_alone(self, study, page):
-        """Red before: another measure of the same table had a t-interval over two seeds."""
         kind = "95 % interval of a bootstrap over users and seeds"
-        said = f"± is half a {kind}, of accuracy and its gain alone."
-        text = words(page)
-        assert said in text and "t-interval" not in text
-        assert escaped(said) in as_latex(groups_of(study))
+        assert kind in words(page) and "t-interval" not in words(page)
         results = results_frame(study)
-        assert any(note.startswith(said) for note in results.attrs["notes"])
         assert results["accuracy_public_interval"].isna().all()
         assert results["gain_interval"].notna().all()
         assert set(results["interval_over"]) == {kind}
-        drawn = downloads(page)["study.svg"][1].decode()
-        assert f"Bars: {kind}." in drawn
+        assert kind in downloads(page)["study.svg"][1].decode()
         [section] = sections_of(groups_of(study))
         assert section.public_only.by_user
 
@@ -373,64 +331,41 @@ class TestIntervals:
         assert of_all["accuracy_public_interval"].notna().all()
 
     def test_of_one_seed_it_is_over_users_alone_and_the_caption_says_so(self, make_study):
-        """Red before: the caption named ± of several seeds alone."""
         text = as_latex(groups_of(make_study(noise={8.0: 0.72}, seeds=1)))
-        assert escaped("± is half a 95 % interval of a bootstrap over users, of accuracy") in text
+        assert "over users," in text and "seeds" not in text
 
 
-class TestReturnedPublicModel:
-    @pytest.mark.slow
-    def test_a_winner_that_is_the_public_model_is_called_so(self, make_study):
-        """Red before: "AdaDPS, 66.2 %, 0.0 points above public-only" was all that was said."""
-        study = make_study(noise={2.0: 1.4, 8.0: 0.72}, methods={"a": 0.19, "b": 0.14})
-        some = [t for t in study.trials if (t.method, t.epsilon) == ("a", 2.0)]
-        one = [t for t in study.trials if (t.method, t.epsilon, t.seed) == ("b", 8.0, 1)]
-        study = returning_public(study, *some, *one)
-        text, groups = words(page_of(study)), groups_of(study)
-        best = text.partition("Best at each ε")[2].partition("Where they ended")[0]
-        assert "ε = 2: a, 18.0 % (this is the public model), 0.0 points above" in best
-        assert "Next: b (this is the public model in 1 of 2 runs), by" in best
-        rows = text.partition("Where they ended")[2].partition("Paired differences")[0]
-        assert rows.count("this is the public model in 1 of 2 runs") == 1
-        assert rows.count("this is the public model") == 2
-        legend = text.partition("Accuracy against ε")[2].partition("Best at each ε")[0]
-        assert "the public model at ε 2" in legend and "the public model at ε 8" in legend
-        table = as_latex(groups)
-        assert table.count(r"\%}*") + table.count(r"\%*") == 2
-        assert "*: this is the public model in some or all of the runs." in table
-        found = results_frame(study)["returns_public_model"]
-        assert found.loc[("onstartups", "a", 2.0)] == 2
-        assert found.loc[("onstartups", "b", 8.0)] == 1 and found.sum() == 3
-
-    @pytest.mark.slow
-    def test_it_is_said_of_a_row_also_where_it_is_true_of_all(self, make_study):
-        """Red before: what all rows have was said in the head alone, which a study's has not."""
-        study = make_study(noise={8.0: 0.72}, nonprivate=False)
-        text = words(page_of(returning_public(study, *study.trials)))
-        rows = text.partition("Where they ended")[2].partition("Paired differences")[0]
-        assert rows.count("this is the public model") == 2
+@pytest.mark.slow
+def test_a_winner_that_is_the_public_model_is_called_so(make_study):
+    study = make_study(noise={2.0: 1.4, 8.0: 0.72}, methods={"a": 0.19, "b": 0.14})
+    some = [t for t in study.trials if (t.method, t.epsilon) == ("a", 2.0)]
+    one = [t for t in study.trials if (t.method, t.epsilon, t.seed) == ("b", 8.0, 1)]
+    study = returning_public(study, *some, *one)
+    text = words(page_of(study))
+    best = text.partition("Best at each ε")[2].partition("Where they ended")[0]
+    assert "ε = 2: a, 18.0 % (this is the public model)" in best
+    rows = text.partition("Where they ended")[2].partition("Paired differences")[0]
+    assert rows.count("this is the public model") == 2 and "in 1 of 2 runs" in rows
+    table = as_latex(groups_of(study))
+    assert table.count(r"\%}*") + table.count(r"\%*") == 2
+    found = results_frame(study)["returns_public_model"]
+    assert found.loc[("onstartups", "a", 2.0)] == 2
+    assert found.loc[("onstartups", "b", 8.0)] == 1 and found.sum() == 3
 
 
 class TestUnlikeMethods:
     """A comparison of methods that start or end differently is not one of methods alone."""
 
     @pytest.mark.slow
-    def test_the_page_and_the_table_say_so_beside_the_winners(self, make_study):
-        """Red before: nothing was said, and the winner was the public model."""
+    def test_the_page_and_the_table_say_so_once(self, make_study):
         options = {
             "AdaDPS": {"task.select": "public", "start": "public", "start.factor": None},
             "DP-FedAvg": {"start": "fresh"},
         }
         study = make_study(noise={8.0: 0.72}, options=options)
-        said = (
-            "the methods differ in how they start and which model they return, so that their "
-            "figures do not compare the methods alone: start is public for AdaDPS, fresh for "
-            "DP-FedAvg; select is public for AdaDPS, last for DP-FedAvg."
-        )
-        text = words(page_of(study))
-        assert f"Best at each ε Not like with like: {said}" in text
-        assert text.count("Not like with like") == 1
-        assert escaped(f"Not like with like: {said}") in as_latex(groups_of(study))
+        said = "start is public for AdaDPS, fresh for DP-FedAvg"
+        assert words(page_of(study)).count(said) == 1
+        assert escaped(said) in as_latex(groups_of(study))
 
     def test_methods_that_start_and_end_alike_are_not_warned_of(self, page):
         assert "Not like with like" not in page
@@ -441,50 +376,43 @@ class TestUnlikeMethods:
             ([{}, {}], ""),
             ([{}, {"start": "fresh", "task.select": "last"}], ""),
             ([{"start": "public", "start.factor": 0.5}, {"start": "public"}],
-             "how they start, so that their figures do not compare the methods alone: start.factor "
-             "is 0.5 for m0, – for m1."),
+             "start.factor is 0.5 for m0, – for m1."),
             ([{"start": "public", "start.factor": 0.5}, {"start": "file", "start.file": "x"}, {}],
-             "how they start, so that their figures do not compare the methods alone: start is "
-             "public for m0, file for m1, fresh for m2."),
+             "start is public for m0, file for m1, fresh for m2."),
             ([{"task.public_users": 10}, {"task.public_users": None}, {"task.public_users": 10}],
-             "their public data, so that their figures do not compare the methods alone: "
              "public-users is 10 for m0 and m2, – for m1."),
         ],
     )  # fmt: skip
     def test_what_is_said_is_what_differs(self, methods, said):
         found = unlike({f"m{n}": options for n, options in enumerate(methods)})
-        assert found.removeprefix("the methods differ in ") == said
+        assert found.rpartition(": ")[2] == said
 
 
 @pytest.mark.slow
-def test_every_value_that_an_option_took_is_shown(make_study):
-    """Red before: 12.5, the first ε's, stood there alone."""
+@pytest.mark.parametrize(
+    ("methods", "by_level", "said"),
+    [
+        (["AdaDPS", "DP-FedAvg"], {2.0: 12.538616915713693, 8.0: 31.25378, None: 31.25378},
+         "bound.l2_clip_norm 12.5 at ε 2, 31.3 at ε 8 and no privacy 20 "),
+        (["AdaDPS"], {2.0: 20, 8.0: 27, None: 20},
+         "bound.l2_clip_norm 20 at ε 2 and no privacy, 27 at ε 8"),
+    ],
+)  # fmt: skip
+def test_every_value_that_an_option_took_is_shown(make_study, methods, by_level, said):
     study = make_study(
-        noise={2.0: 1.4, 8.0: 0.72}, options={"DP-FedAvg": {"bound.l2_clip_norm": 20.0}},
-        by_level={"AdaDPS": {2.0: {"bound.l2_clip_norm": 12.538616915713693},
-                             8.0: {"bound.l2_clip_norm": 31.25378},
-                             None: {"bound.l2_clip_norm": 31.25378}}},
-    )  # fmt: skip
+        noise={2.0: 1.4, 8.0: 0.72},
+        methods=dict.fromkeys(methods, 0.2),
+        options={"DP-FedAvg": {"bound.l2_clip_norm": 20.0}},
+        by_level={"AdaDPS": {at: {"bound.l2_clip_norm": v} for at, v in by_level.items()}},
+    )
     text = words(page_of(study)).partition("What they differ in")[2].partition("The same in")[0]
-    assert "bound.l2_clip_norm 12.5 at ε 2, 31.3 at ε 8 and no privacy 20 " in text
-    assert "noise" not in text
-
-
-@pytest.mark.slow
-def test_an_option_that_is_chosen_for_each_level_is_shown_of_one_method_too(make_study):
-    study = make_study(
-        noise={2.0: 1.4, 8.0: 0.72}, methods={"mine": 0.2}, nonprivate=False,
-        by_level={"mine": {2.0: {"rounds": 20}, 8.0: {"rounds": 27}}},
-    )  # fmt: skip
-    text = words(page_of(study)).partition("What they differ in")[2].partition("The same in")[0]
-    assert "rounds 20 at ε 2, 27 at ε 8" in text
+    assert said in text and "noise" not in text
 
 
 @pytest.mark.slow
 def test_a_gap_is_explained_only_where_it_is_shown(make_study, page):
-    assert "gap closed" in page and "Gap closed:" in page
     none = page_of(make_study(methods={"weak": 0.15}, noise={8.0: 0.72}, seeds=1))
-    assert "gap closed" not in none and "Gap closed" not in none
+    assert "gap closed" in page and "gap closed" not in none.lower()
 
 
 def test_sums_by_user_of_another_run_are_left_out(make_study):
@@ -503,7 +431,7 @@ def test_what_a_search_tried_is_a_table_and_its_cost_is_said_once(make_study):
     ]
     document = {"searched": tried, "privacy": ["The ε of all runs together is 31."]}
     text = words(page_of(make_study(noise={8.0: 0.72}, seeds=1, document=document)))
-    assert "What the search tried" in text and "l2 0.5" in text and "0.21" in text
+    assert "l2 0.5" in text and "0.21" in text
     assert "The ε of all runs together is 31." in text and "their ε add up" not in text
 
 
@@ -518,12 +446,12 @@ def test_a_study_under_way_shows_what_there_is(make_study):
     part = read_study(study.directory)
     write_page(part, part.directory / "index.html")
     text = words((part.directory / "index.html").read_text())
-    assert "Unfinished: 6 trials to go" in text and "No run without privacy was trained." in text
+    assert "6 trials to go" in text
     (part.directory / "trials.jsonl").write_text("")
     for trial in study.trials:
         (study.directory / "trials" / trial.key / "experiment.json").unlink(missing_ok=True)
     empty = words(page_of(read_study(study.directory)))
-    assert "No trial has finished" in empty and "8 trials to go" in empty
+    assert "8 trials to go" in empty
 
 
 def test_the_data_frames_hold_what_the_page_shows(study):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import fedpriv as fp
 from fedpriv import json_lines
 from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors
 from fedpriv.privacy.statement.verify import verify_run
@@ -24,12 +26,12 @@ from fedpriv.report.run_record import read_run
 from fedpriv.studies import executors
 from fedpriv.studies.page import page_of
 from fedpriv.studies.record import read_study
-from fedpriv.studies.runner import run_study
+from fedpriv.studies.runner import composed, run_study
 from fedpriv.studies.search import Search
 from fedpriv.studies.study import Resolver, Study
+from tests.harness.kills import ROOT
+from tests.harness.refusals import refuses
 from tests.studies.small import broken, deadly, small, study
-
-ROOT = Path(__file__).parents[2]
 
 
 def bits(out):
@@ -62,6 +64,11 @@ def done(tmp_path_factory):
     return out
 
 
+@pytest.fixture
+def copy(done, tmp_path):
+    return shutil.copytree(done, tmp_path / "copy")
+
+
 class TestTrials:
     @pytest.mark.slow
     def test_every_combination_is_a_run_folder_with_its_record(self, done):
@@ -75,75 +82,55 @@ class TestTrials:
             assert verify_run(trial.run.directory).ok
             spent = trial.run.summary["epsilon"]
             assert (spent is None) if trial.epsilon is None else (1.9 < spent <= 2.0)
-            assert [p.name for p in (trial.run.directory / "checkpoints").iterdir()] == [
-                "round-000011.safetensors"
-            ]
-        assert [row["key"] for row in json_lines.read(done / "trials.jsonl")] == [
-            trial.key for trial in found.trials
-        ]
+            [kept] = (trial.run.directory / "checkpoints").iterdir()
+            assert kept.name == "round-000011.safetensors"
+        rows = json_lines.read(done / "trials.jsonl")
+        assert [row["key"] for row in rows] == [trial.key for trial in found.trials]
         assert found.document["methods"]["small"]["experiment"] == "small"
         assert "ε of all runs together" in found.document["privacy"][0]
+        assert json.loads((done / "study.json").read_text("utf-8"))["format"] == "fedpriv-study"
 
     @pytest.mark.slow
     def test_diagnostics_by_user_add_up_to_the_runs_own(self, done):
         for trial in read_study(done).trials:
             count, value = by_user(trial)["count"], by_user(trial)["value"]
             assert count.dtype == np.int64 and value.dtype == np.float64 and len(count) == 8
+            told = read_tensors(trial.run.directory / BY_USER)[1]
+            assert told == {"covered_by_epsilon": "false"}
             measured = [row["accuracy"] for row in trial.run.diagnosed if row["accuracy"]]
             assert value.sum() / count.sum() == pytest.approx(measured[-1], abs=1e-12)
 
     @pytest.mark.slow
-    def test_what_ended_is_not_run_again_and_what_is_new_is(self, done, tmp_path):
-        import shutil
-
-        out = tmp_path / "copy"
-        shutil.copytree(done, out)
-        before, lines = mtimes(out), (out / "trials.jsonl").read_bytes()
-        run_study(study(), out, workers=1)
-        assert mtimes(out) == before and (out / "trials.jsonl").read_bytes() == lines
+    def test_what_ended_is_not_run_again_and_what_is_new_or_gone_is(self, copy):
+        before, lines = mtimes(copy), (copy / "trials.jsonl").read_bytes()
+        run_study(study(), copy, workers=1)
+        assert mtimes(copy) == before and (copy / "trials.jsonl").read_bytes() == lines
         wider = replace(study(), name="wider", epsilons=[2.0], seeds=3)
-        found = run_study(wider, out, workers=1)
-        after = mtimes(out)
+        found = run_study(wider, copy, workers=1)
+        after = mtimes(copy)
         assert all(after[name] == at for name, at in before.items() if "/" in name)
         assert len(found.trials) == 3 and found.document["name"] == "wider"
-        assert (out / "trials.jsonl").read_bytes().startswith(lines)
-        assert len(json_lines.read(out / "trials.jsonl")) == 5
+        assert (copy / "trials.jsonl").read_bytes().startswith(lines)
+        assert len(json_lines.read(copy / "trials.jsonl")) == 5
+        # Its line alone does not say that it ended: a table would lack its seed unsaid.
+        shutil.rmtree(copy / "trials" / found.trials[0].key)
+        found = run_study(wider, copy, workers=1)
+        assert found.trials[0].run.finished and len(json_lines.read(copy / "trials.jsonl")) == 6
 
     @pytest.mark.slow
-    def test_a_trial_whose_folder_was_removed_is_run_again(self, done, tmp_path):
-        """Red when its line alone says that it ended: a table then lacks its seed unsaid."""
-        import shutil
-
-        out = tmp_path / "copy"
-        shutil.copytree(done, out)
-        key = read_study(out).trials[0].key
-        shutil.rmtree(out / "trials" / key)
-        found = run_study(study(), out, workers=1)
-        assert found.trials[0].run.finished and len(json_lines.read(out / "trials.jsonl")) == 5
-
-    @pytest.mark.slow
-    def test_trials_of_an_earlier_version_that_stayed_are_counted_and_named(self, done, tmp_path):
-        """Red before: "2 private runs" were all that were said to count."""
-        import shutil
-
-        out = tmp_path / "copy"
-        shutil.copytree(done, out)
-        lines = (out / "trials.jsonl").read_text("utf-8").splitlines(keepends=True)
+    def test_trials_of_an_earlier_version_that_stayed_are_counted_and_named(self, done, copy):
+        lines = (copy / "trials.jsonl").read_text("utf-8").splitlines(keepends=True)
         # One was killed, and the file changed before it was gone on with.
-        (out / "trials.jsonl").write_text("".join(lines[:2] + lines[3:]), "utf-8")
-        found = run_study(replace(study(), options={"rounds": 2}), out, workers=1)
-        assert len(found.trials) == 4 and len(found.earlier) == 4
+        (copy / "trials.jsonl").write_text("".join(lines[:2] + lines[3:]), "utf-8")
+        found = run_study(replace(study(), options={"rounds": 2}), copy, workers=1)
         before = {trial.key for trial in read_study(done).trials}
+        assert len(found.trials) == len(found.earlier) == 4
         assert {trial.key for trial in found.earlier} == before
-        said = found.document["privacy"]
-        assert said[0].startswith("The ε of a row is that of one run. 2 private runs")
-        assert said[1] == (
-            "2 more private runs, of earlier versions of the study, stayed in its folder and are "
-            "not shown: small, ε 2, seeds 0, 1. Their ε is part of what was spent on these users."
-        )
-        text = page_of(found)
-        assert "4 earlier trials in the folder" in text and said[1] in unescape(text)
-        again = run_study(study(), out, workers=1)  # the first version again: now the other is it
+        shown, earlier = found.document["privacy"][:2]
+        assert "2 private runs" in shown
+        assert "2 more private runs" in earlier and "small, ε 2, seeds 0, 1" in earlier
+        assert "4 earlier trials" in page_of(found) and earlier in unescape(page_of(found))
+        again = run_study(study(), copy, workers=1)  # the first version again: now the other is it
         assert {trial.key for trial in again.trials} == before
         assert len(again.earlier) == 4 and "rounds" in str(again.earlier[0].run.options)
 
@@ -152,11 +139,12 @@ class TestTrials:
         threads, before = [], torch.get_num_threads()
         torch.set_num_threads(3)
         try:
-            monkeypatch.setattr(
-                executors,
-                "_performed",
-                lambda *_: threads.append(torch.get_num_threads()) or ("failed", "said so"),
-            )
+
+            def performed(*_):
+                threads.append(torch.get_num_threads())
+                return "failed", "said so"
+
+            monkeypatch.setattr(executors, "_performed", performed)
             made = Study(name="s", methods={"good": small()}, epsilons=[None], seeds=1)
             run_study(made, tmp_path / "out", workers=1)
             assert threads == [1] and torch.get_num_threads() == 3
@@ -192,7 +180,7 @@ class TestFailures:
         made = Study(name="s", methods={"deadly": deadly()}, epsilons=[None], seeds=4)
         found = run_study(made, tmp_path / "out", workers=2)
         reasons = {trial.seed: trial.failure for trial in found.trials}
-        assert reasons.pop(1) == "its process died (killed by SIGKILL)"
+        assert "SIGKILL" in reasons.pop(1)
         assert set(reasons.values()) == {None}
 
     @pytest.mark.slow
@@ -203,18 +191,16 @@ class TestFailures:
 
         made = Study(name="s", methods={"x": replace(small(), refine=weaker)}, epsilons=[2.0])
         [trial] = run_study(made, tmp_path / "out", workers=1).trials
-        assert "above the ε 2 of the trial" in trial.failure
+        assert trial.failure and "ε 2 " in trial.failure
 
     @pytest.mark.slow
     def test_two_commands_on_one_folder_are_refused(self, tmp_path, monkeypatch):
-        import fcntl
-
         out = tmp_path / "out"
         out.mkdir()
         monkeypatch.setattr("fedpriv.studies.runner._LOCK_SECONDS", 0.1)
         with (out / ".lock").open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            with pytest.raises(ValueError, match="another process runs the study"):
+            with refuses(ValueError, out):
                 run_study(study(), out, workers=1)
 
     @pytest.mark.slow
@@ -226,25 +212,23 @@ class TestFailures:
     @pytest.mark.slow
     def test_a_folder_of_something_else_is_left_alone(self, tmp_path):
         (tmp_path / "note.txt").write_text("mine", "utf-8")
-        with pytest.raises(ValueError, match="holds files and no study"):
+        with refuses(ValueError, tmp_path):
             run_study(study(), tmp_path)
-        with pytest.raises(ValueError, match="one after the"):
+        with refuses(ValueError, 2, "'cpu'"):
             run_study(study(), tmp_path / "x", device="cpu", workers=2)
-        with pytest.raises(ValueError, match="Ray's workers find a study by its file"):
+        with refuses(ValueError, "path.py:function"):
             run_study(study(), tmp_path / "x", backend="ray")
 
 
-def command(out, folder, workers):
-    with (folder / "log").open("w") as log:
+def command(out, log, *options, **environment):
+    """Start `fedpriv study` in a process, which writes to a log."""
+    with log.open("w") as said:
         return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "fedpriv", "study", "tests.studies.small:stuck_study"),
-                *("--out", str(out), "--workers", str(workers)),
-            ],
+            [sys.executable, "-m", "fedpriv", "study", *options, "--out", str(out)],
             cwd=ROOT,
-            env={**os.environ, "STUCK_IN": str(folder), "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
-            stderr=log,
+            stderr=said,
         )
 
 
@@ -261,8 +245,13 @@ def test_a_study_that_was_killed_goes_on_to_the_same_bits(tmp_path):
     """SIGKILL while a trial is in the middle of a round, some have ended and some not begun."""
     folder, out, whole = tmp_path / "stuck", tmp_path / "killed", tmp_path / "whole"
     folder.mkdir()
+
+    def begun(out, workers):
+        options = ("tests.studies.small:stuck_study", "--workers", str(workers))
+        return command(out, folder / "log", *options, STUCK_IN=str(folder))
+
     (folder / "wait").touch()
-    first = command(out, folder, 2)
+    first = begun(out, 2)
     wait_for(
         lambda: (folder / "waiting").exists() and len(json_lines.read(out / "trials.jsonl")) >= 2,
         first,
@@ -275,9 +264,9 @@ def test_a_study_that_was_killed_goes_on_to_the_same_bits(tmp_path):
     before = {
         row["key"]: {n: t for n, t in mtimes(out).items() if row["key"] in n} for row in ended
     }
-    second = command(out, folder, 2)
+    second = begun(out, 2)
     assert second.wait() == 0, (folder / "log").read_text("utf-8")
-    third = command(whole, folder, 1)
+    third = begun(whole, 1)
     assert third.wait() == 0, (folder / "log").read_text("utf-8")
     rows = json_lines.read(out / "trials.jsonl")
     assert rows[: len(ended)] == ended and len({row["key"] for row in rows}) == len(rows) == 6
@@ -293,6 +282,9 @@ def test_a_study_that_was_killed_goes_on_to_the_same_bits(tmp_path):
         else:
             assert found[trial.key] == expected[trial.key]
         assert verify_run(trial.run.directory).ok
+
+
+PRIVATE = {"private": True, "sampler": None, "mean": 4.0}
 
 
 class TestSearch:
@@ -314,98 +306,71 @@ class TestSearch:
         best = max(tried, key=lambda one: one["score"])["options"]["local.learning_rate"]
         assert [t.run.options["local.learning_rate"] for t in found.trials] == [best, best]
         said = " ".join(found.document["privacy"])
-        assert "does not cover the choice" in said and "All 3 private runs together" in said
+        assert "does not cover the choice" in said and "3 private runs" in said
         lines = (out / "trials.jsonl").read_bytes()
         assert run_study(self.searched(compose=True), out, workers=1).document == found.document
         assert (out / "trials.jsonl").read_bytes() == lines  # nothing was run again
 
     @pytest.mark.slow
     def test_composed_are_the_earlier_ones_on_the_same_users_too(self, tmp_path):
-        from fedpriv.studies.runner import composed
-
         out = tmp_path / "out"
         run_study(replace(study(), epsilons=[2.0], seeds=1), out, workers=1)
         wider = self.searched(compose=True, space={"local.learning_rate": [0.05]})
         found = run_study(replace(wider, seeds=1), out, workers=1)
         runs = [found.trials[0].run, found.earlier[0].run]
-        said = f"All 2 private runs, 1 of earlier versions included, together: {composed(runs)}."
-        assert found.document["privacy"][-1] == said
-
-    @pytest.mark.slow
-    def test_composed_epsilon_is_above_that_of_one_run(self, tmp_path):
-        from fedpriv.studies.runner import composed
-
-        found = run_study(replace(study(), epsilons=[2.0]), tmp_path / "out", workers=1)
-        runs = [trial.run for trial in found.trials]
+        assert str(composed(runs)) in found.document["privacy"][-1]
         one, both = composed(runs[:1]).value, composed(runs).value
         assert one == pytest.approx(runs[0].summary["epsilon"], rel=1e-6)
         assert 1.2 * one < both < 2.0 * one + 1e-9
 
     @pytest.mark.slow
     def test_what_is_measured_on_those_whom_epsilon_protects_is_refused(self, tmp_path):
-        for score, why in (("accuracy", "protects and was not charged"), ("f1", "unknown")):
-            with pytest.raises(ValueError, match=why):
+        for score in ("accuracy", "f1"):
+            with refuses(ValueError, f"'{score}'"):
                 run_study(self.searched(score=score), tmp_path / score, workers=1)
             assert not list((tmp_path / score).glob("trials/*"))
 
     @pytest.mark.parametrize(
-        ("given", "why"),
+        ("given", "named"),
         [
-            ({"space": {}}, "names no option"),
-            ({"space": {"seed": [1]}}, "seed is not for a search"),
-            ({"space": {"rounds": "3"}}, "no list of values"),
-            ({"space": {"rounds": {"low": 1}}}, "a range has low and high"),
-            ({"sampler": "tpe"}, "needs trials"),
-            ({"mean": 4.0}, "set private = true"),
-            ({"private": True, "sampler": None}, "needs mean"),
-            ({"private": True, "sampler": "tpe", "mean": 4.0}, "looks at earlier trials"),
-            ({"private": True, "sampler": None, "mean": 4.0, "trials": 3}, "not published"),
-            ({"private": True, "sampler": None, "mean": 4.0, "compose": True}, "choose one"),
-            (
-                {"private": True, "sampler": None, "mean": 4.0,
-                 "space": {"rounds": {"low": 1, "high": 3}}},
-                "needs lists",
-            ),
+            ({"space": {}}, ["{}"]),
+            ({"space": {"seed": [1]}}, []),
+            ({"space": {"rounds": "3"}}, ["rounds", "'3'"]),
+            ({"space": {"rounds": {"low": 1}}}, ["rounds", "{'low': 1}"]),
+            ({"sampler": "tpe"}, []),
+            ({"mean": 4.0}, [4]),
+            ({**PRIVATE, "mean": None}, []),
+            ({**PRIVATE, "sampler": "tpe"}, ["'tpe'"]),
+            ({**PRIVATE, "trials": 3}, [3]),
+            ({**PRIVATE, "compose": True}, []),
+            ({**PRIVATE, "space": {"rounds": {"low": 1, "high": 3}}}, ["rounds"]),
         ],
-    )  # fmt: skip
-    def test_what_does_not_fit_is_said(self, given, why):
-        with pytest.raises(ValueError, match=why):
+    )
+    def test_what_does_not_fit_is_said(self, given, named):
+        with refuses(ValueError, *named):
             self.searched(**given)
 
     def test_a_private_search_has_no_table(self, tmp_path):
-        given = self.searched(private=True, mean=2.0, sampler=None)
-        with pytest.raises(ValueError, match="has no table"):
-            run_study(given, tmp_path / "out")
+        with refuses(ValueError, "fedpriv.study"):
+            run_study(self.searched(**PRIVATE), tmp_path / "out")
 
     def test_optuna_is_asked_for_clearly_where_it_is_missing(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "optuna", None)
         given = self.searched(sampler="tpe", trials=2)
-        with pytest.raises(ValueError, match=r"pip install 'fedpriv\[studies\]'"):
+        with refuses(ValueError, "optuna", "fedpriv[studies]"):
             run_study(given, tmp_path / "out", workers=1)
 
     @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
     def test_samplers_of_optuna_are_gone_through_again_alike(self, tmp_path, sampler):
         pytest.importorskip("optuna")
-        made = self.searched(
-            sampler=sampler,
-            trials=3,
-            space={
-                "local.learning_rate": {"low": 0.01, "high": 1.0, "log": True},
-                "rounds": [2, 3],
-            },
-        )
+        rates = {"low": 0.01, "high": 1.0, "log": True}
+        space = {"local.learning_rate": rates, "rounds": [2, 3]}
+        made = self.searched(sampler=sampler, trials=3, space=space)
         found = run_study(made, tmp_path / "out", workers=1)
         tried = found.document["searched"]
         assert len({one["key"] for one in tried}) == 3
         assert run_study(made, tmp_path / "out", workers=2).document == found.document
         assert len(json_lines.read(tmp_path / "out" / "trials.jsonl")) <= 5
-
-
-@pytest.mark.slow
-def test_sums_by_user_say_that_no_epsilon_covers_them(done):
-    file = next((done / "trials").iterdir()) / BY_USER
-    assert read_tensors(file)[1] == {"covered_by_epsilon": "false"}
-    assert json.loads((done / "study.json").read_text("utf-8"))["format"] == "fedpriv-study"
 
 
 @pytest.mark.slow
@@ -421,15 +386,9 @@ def test_equal_trials_of_two_labels_are_run_once(tmp_path):
 @pytest.mark.slow
 def test_tasks_of_ray_give_the_same_bits(done, tmp_path):
     """In a process of its own: Ray may run in this one already."""
-    command = ["study", "tests.studies.small:study", "--backend", "ray", "--workers", "2"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "fedpriv", *command, "--out", str(tmp_path / "out")],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr
+    options = ("tests.studies.small:study", "--backend", "ray", "--workers", "2")
+    ended = command(tmp_path / "out", tmp_path / "log", *options)
+    assert ended.wait() == 0, (tmp_path / "log").read_text("utf-8")
     assert bits(tmp_path / "out") == bits(done)
 
 
@@ -437,8 +396,6 @@ def test_tasks_of_ray_give_the_same_bits(done, tmp_path):
 def test_what_public_examples_made_is_kept_for_the_next_method_and_changes_no_bits(
     tiny_corpus, tmp_path
 ):
-    import fedpriv as fp
-
     options = {"rounds": 2, "cohort": 6.0, "task.users": 8}
     made = Study(
         name="s",
@@ -448,20 +405,12 @@ def test_what_public_examples_made_is_kept_for_the_next_method_and_changes_no_bi
         options=options,
     )
     found = run_study(made, tmp_path / "out", workers=1)
-    alone = fp.run(
-        "dp-fedavg-tags",
-        tmp_path / "alone",
-        corpus=tiny_corpus.directory,
-        progress=False,
-        target_epsilon=8.0,
-        **options,
-    )
+    given = {"corpus": tiny_corpus.directory, "progress": False, "target_epsilon": 8.0, **options}
+    alone = fp.run("dp-fedavg-tags", tmp_path / "alone", **given)
     params = released_params(found.trials[1].run)[1]
     for name, array in alone.params.items():
         np.testing.assert_array_equal(params[name], array)
-    baseline = {"accuracy_public_only", "gain"}
-    assert baseline <= found.trials[1].run.summary.keys()
-    for name in baseline:
+    for name in ("accuracy_public_only", "gain"):
         assert found.trials[1].run.summary[name] == alone.summary[name]
     count, public = (by_user(found.trials[1])[n] for n in ("count", "public_value"))
     assert public.sum() / count.sum() == pytest.approx(alone.summary["accuracy_public_only"])

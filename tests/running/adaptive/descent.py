@@ -118,5 +118,7 @@ def start(out):
 
 
 def changed(old, new):
-    assert old in SOURCE
-    Path("own_descent.py").write_text(SOURCE.replace(old, new) + "\n# changed\n", "utf-8")
+    """Write one text for another in the own file."""
+    source = Path("own_descent.py").read_text("utf-8")
+    assert old in source
+    Path("own_descent.py").write_text(source.replace(old, new) + "\n# changed\n", "utf-8")

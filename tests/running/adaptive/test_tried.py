@@ -7,30 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.refusals import refuses
 from tests.running.adaptive.descent import CHARGES, changed, start
 
-
-class TestTried:
-    def test_a_mistake_in_any_work_ends_the_run_with_nothing_written(self):
-        """Red before: works by name have no `train`, and the run ended in an AttributeError."""
-        changed("np.linalg.norm(examples - w)", "np.linalg.norm(example - w)")
-        with pytest.raises(NameError) as caught:
-            start("run")
-        assert "before anything was charged" in caught.value.__notes__[0]
-        assert not Path("run").exists()
-
-    def test_so_does_one_in_the_algorithm(self):
-        changed('door.ask(asked).update["losses"]', 'door.ask(asked).update["loss"]')
-        with pytest.raises(KeyError, match="loss"):
-            start("run")
-        assert not Path("run").exists()
-
-    @pytest.mark.parametrize("says", [True, False])
-    def test_a_work_of_ones_own_is_tried(self, says):
-        failed = "contributes_zero(error)" if says else "pass"
-        changed(
-            "class Near(Task):",
-            f"""from fedpriv.training.work import Work
+WHOLE = """from fedpriv.training.work import Work
 
 
 class Whole(Work):
@@ -42,37 +22,50 @@ class Whole(Work):
             try:
                 request.data.examples(user).gone
             except AttributeError as error:
-                {failed}
+                FAILED
                 failed += 1
         return PartialSum(
             total=request.params, num_users=len(request.user_ids), num_failed=failed)
 
 
-class Near(Task):""",
-        )
-        source = Path("own_descent.py").read_text("utf-8")
-        source = source.replace('"train": UserByUser(trainer=Gradient())', '"train": Whole()')
-        Path("own_descent.py").write_text(source, "utf-8")
-        said = "'gone'" if says else "work 'train' fails on what"
-        with pytest.raises(AttributeError if says else ValueError, match=said):
-            start("run")
-        assert not Path("run").exists()
+class Near(Task):"""
 
-    def test_no_rostered_user_is_looked_at(self):
-        changed(
-            "        return np.array([1, 2, 3], np.float32) +",
-            "        LOOKED.append(user_id)\n        return np.array([1, 2, 3], np.float32) +",
-        )
-        source = Path("own_descent.py").read_text("utf-8")
-        Path("own_descent.py").write_text(source.replace("SIZES =", "LOOKED = []\nSIZES =", 1))
-        prepared = start("run")
-        looked = sys.modules["own_descent"].LOOKED
-        assert looked == []
-        prepared.run()
-        assert len(looked) == 12 * CHARGES
 
-    def test_and_shapes_that_do_not_fit(self):
-        changed('return {"w": examples - params["w"]}', 'return {"w": examples[:2]}')
-        with pytest.raises(ValueError, match="w"):
-            start("run")
-        assert not Path("run").exists()
+@pytest.mark.parametrize(
+    ("old", "new", "error", "named"),
+    [
+        ("np.linalg.norm(examples - w)", "np.linalg.norm(example - w)", NameError, "example"),
+        ('door.ask(asked).update["losses"]', 'door.ask(asked).update["loss"]', KeyError, "loss"),
+        ('{"w": examples - params["w"]}', '{"w": examples[:2]}', ValueError, "w"),
+    ],
+    ids=["work", "algorithm", "shapes"],
+)
+def test_a_mistake_ends_the_run_with_nothing_written(old, new, error, named):
+    changed(old, new)
+    with refuses(error, named) as caught:
+        start("run")
+    assert error is not NameError or caught.value.__notes__
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_work_of_ones_own_is_tried(says):
+    failed = "contributes_zero(error)" if says else "pass"
+    changed("class Near(Task):", WHOLE.replace("FAILED", failed))
+    changed('"train": UserByUser(trainer=Gradient())', '"train": Whole()')
+    with refuses(AttributeError if says else ValueError, "gone" if says else "train"):
+        start("run")
+    assert not Path("run").exists()
+
+
+def test_no_rostered_user_is_looked_at():
+    changed(
+        "        return np.array([1, 2",
+        "        LOOKED.append(user_id)\n        return np.array([1, 2",
+    )
+    changed("SIZES =", "LOOKED = []\nSIZES =")
+    prepared = start("run")
+    looked = sys.modules["own_descent"].LOOKED
+    assert looked == []
+    prepared.run()
+    assert len(looked) == 12 * CHARGES

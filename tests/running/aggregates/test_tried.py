@@ -7,6 +7,7 @@ from fedpriv import optimizers
 from fedpriv.checkpoints.aggregates import of_last
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.transform import Transform
+from tests.harness.refusals import refuses
 
 PARAMS = {"w": np.zeros((2, 3), np.float32)}
 
@@ -29,26 +30,23 @@ def in_place(params):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "named"),
     [
-        (lambda params: {"w": params["w"][:1]}, r"has tensors w \[1, 3\] float32, and the params"),
+        (lambda params: {"w": params["w"][:1]}, "w [1, 3] float32"),
         (lambda params: {"w": params["w"].astype(np.float64)}, "float64"),
-        (lambda params: {}, "has tensors , and the params"),
-        (lambda params: {"w": params["w"] * np.float32(np.nan)}, "is not finite in tensor 'w'"),
+        (lambda params: {}, "w [2, 3] float32"),
+        (lambda params: {"w": params["w"] * np.float32(np.nan)}, "'w'"),
         (in_place, "read-only"),
     ],
 )
-def test_what_is_no_model_of_finite_params_is_refused(change, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_model_of_finite_params_is_refused(change, named):
+    with refuses(ValueError, named):
         averaging(running(change)).check_params(PARAMS)
 
 
 def test_a_function_that_needs_more_checkpoints_than_there_are_raises_its_own_error():
-    def short(models):
-        return models[-3]
-
     with pytest.raises(IndexError):
-        averaging(of_last(3, short)).check_params(PARAMS)
+        averaging(of_last(3, lambda models: models[-3])).check_params(PARAMS)
 
 
 def test_params_that_are_not_finite_are_nobodys_fault():
@@ -58,7 +56,6 @@ def test_params_that_are_not_finite_are_nobodys_fault():
 
 
 def test_the_trial_leaves_the_start_alone():
-    """Red when an aggregate whose state begins as the params themselves was tried on them."""
 
     def next_(params, state):
         for name, array in params.items():

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
+from tests.harness.refusals import refuses
 from tests.privacy.plans.clipped import clipped
 
 
 class TestLedger:
-    def ledger(self, path, unit="example", rounds=20):
+    def ledger(self, path, unit="example"):
         plan = clipped(
-            num_users=60,
-            expected_cohort_size=6,
-            num_rounds=rounds,
-            l2_bound=1.0,
-            noise_multiplier=1.0,
+            num_users=60, expected_cohort_size=6, num_rounds=20, l2_bound=1.0, noise_multiplier=1.0,
             unit=unit,
-        )
+        )  # fmt: skip
         return Ledger.create(path / f"{unit}.jsonl", plan=plan, mode="simulation")
 
     def charged(self, ledger, *pairs):
@@ -55,11 +50,11 @@ class TestLedger:
         """A release stands for steps that were charged, so none may be missing."""
         with self.ledger(tmp_path) as ledger:
             self.charged(ledger, (1, 1))
-            with pytest.raises(LedgerError, match="round 3 is charged before round 2"):
+            with refuses(LedgerError, 3, 2):
                 ledger.charge(3, 1)
 
     def test_only_what_was_charged_last_is_released(self, tmp_path):
         with self.ledger(tmp_path) as ledger:
             self.charged(ledger, (1, 1), (2, 1))
-            with pytest.raises(LedgerError, match="not what was charged last"):
+            with refuses(LedgerError, 1):
                 ledger.release(1, 1, "0" * 64)

@@ -1,7 +1,12 @@
-"""Sums that are held: one cohort's sum earns the amplification of its sampling once."""
+"""One charge: one cohort, one question at a time, and one answer of a sum that is held."""
 
-from dataclasses import replace
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from threading import Barrier, Lock
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +15,7 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.privacy.ledger.ledger import BudgetSpentError
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
@@ -20,97 +25,107 @@ from fedpriv.training.algorithm import Algorithm, Query
 
 ROSTER = tuple(f"u{number:02d}" for number in range(12))
 NOISE = Gaussian(noise_multiplier=1.0)
+EVERYBODY = Everybody(num_users=12)
 
 
 class Users:
+    """Who was asked for an update is noted down."""
+
+    def __init__(self):
+        self.asked, self._one = [], Lock()
+
     def examples(self, user_id):
+        with self._one:
+            self.asked.append(user_id)
         return np.full(3, int(user_id[1:]), np.float32)
 
     def train(self, params, examples, key):
         return {"w": examples}
 
 
-class Twice(Algorithm):
-    """Answers one held sum so many times more."""
+@dataclass
+class Does(Algorithm):
+    """Notes the answers that a function of the door and the params yields."""
 
-    def __init__(self, times=1):
-        self.times, self.answers = times, []
+    asking: object
+
+    def __post_init__(self):
+        self.answers = []
 
     def step(self, state, door):
-        with door.hold(Query(params=state.params)) as held:
-            self.answers.append(held.answer.update["w"])
-            for _ in range(self.times):
-                self.answers.append(held.release(NOISE).update["w"])
+        for answer in self.asking(door, state.params):
+            self.answers.append(answer.update["w"])
         return state.after(state.params)
 
 
+def twice(times=1):
+    """Answers one held sum so many times more."""
+
+    def asking(door, params):
+        with door.hold(Query(params=params)) as held:
+            yield held.answer
+            for _ in range(times):
+                yield held.release(NOISE)
+
+    return Does(asking)
+
+
+def mechanism(sampler):
+    return Mechanism(sampler=sampler, bound=Clip(l2_clip_norm=8.0), privatizer=NOISE)
+
+
 def play(sampler, algorithm, *, num_rounds=4, relation="add-remove"):
-    users = Users()
+    """Return the records of a run, and who was asked."""
+    users, key = Users(), Key.simulation(1)
     components = SimpleNamespace(
         dropout_rate=0.0,
         task=SimpleNamespace(roster=ROSTER, measures=()),
         plan_sha256="",
         init_params=lambda key: {"w": np.zeros(3, np.float32)},
         plan=Plan(
-            mechanism=Mechanism(sampler=sampler, bound=Clip(l2_clip_norm=8.0), privatizer=NOISE),
-            num_rounds=num_rounds,
-            delta=1e-3,
-            relation=relation,
+            mechanism=mechanism(sampler), num_rounds=num_rounds, delta=1e-3, relation=relation
         ),
         algorithm=algorithm,
         trainer=users,
     )
     backend = SerialBackend(trainer=users, data=users)
-    key = Key.simulation(1)
     played = rounds(components, backend, key, eval_every=1, noise=key)
-    return [record for record, _ in played]
+    return [record for record, _ in played], users.asked
 
 
 @pytest.mark.parametrize(
     ("sampler", "relation"),
     [
-        pytest.param(
-            PoissonSampler(num_users=12, expected_cohort_size=1.0), "add-remove", id="poisson"
-        ),
-        pytest.param(
-            PoissonSampler(num_users=12, expected_cohort_size=1.0, cap=6),
-            "add-remove",
-            id="capped",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            FixedSizeSampler(num_users=12, size=3),
-            "replace-one",
-            id="fixed",
-            marks=pytest.mark.slow,
-        ),
+        (PoissonSampler(num_users=12, expected_cohort_size=1.0), "add-remove"),
+        (PoissonSampler(num_users=12, expected_cohort_size=1.0, cap=6), "add-remove"),
+        (FixedSizeSampler(num_users=12, size=3), "replace-one"),
     ],
+    ids=["poisson", "capped", "fixed"],
 )
 def test_a_sum_over_a_drawn_cohort_is_answered_once(sampler, relation):
     """Four answers of one cohort at σ = 1 cost one at σ = 1/2: ε = 3.40, and 4 charges say 0.91."""
-    algorithm = Twice(3)
-    with pytest.raises(ValueError, match="drawn cohort"):
+    algorithm = twice(3)
+    with pytest.raises(ValueError):
         play(sampler, algorithm, relation=relation)
     assert len(algorithm.answers) <= 1
 
 
 def test_where_everybody_takes_part_each_answer_is_a_charge():
-    algorithm = Twice(1)
-    played = play(Everybody(num_users=12), algorithm)
+    algorithm = twice(1)
+    played, _ = play(EVERYBODY, algorithm)
     assert len(played) == 2 and len(algorithm.answers) == 4
     assert all(not np.array_equal(a, b) for a, b in pairwise(algorithm.answers))
     assert played[-1].released.epsilon > played[0].released.epsilon
 
 
 def test_the_budget_ends_in_the_middle_of_a_held_sum():
-    algorithm = Twice(5)
-    with pytest.raises(BudgetSpentError, match="all 4 charges are spent"):
-        play(Everybody(num_users=12), algorithm)
+    algorithm = twice(5)
+    with pytest.raises(BudgetSpentError):
+        play(EVERYBODY, algorithm)
     assert len(algorithm.answers) == 4
 
 
 def test_a_privatizer_that_uses_a_sum_up_leaves_the_held_one_whole():
-    """Red without the copy: the second answer is of what the first one left."""
 
     class Greedy(Gaussian):
         def release(self, total, drawn, share):
@@ -119,20 +134,63 @@ def test_a_privatizer_that_uses_a_sum_up_leaves_the_held_one_whole():
                 tensor[...] = 0
             return answer
 
-    class Again(Twice):
-        def step(self, state, door):
-            query = Query(params=state.params, mechanism=replace(everybody, privatizer=greedy))
-            with door.hold(query) as held:
-                self.answers.append(held.answer.update["w"])
-                self.answers.append(held.release(greedy).update["w"])
-            return state.after(state.params)
-
     greedy = Greedy(noise_multiplier=NOISE.noise_multiplier)
-    everybody = Mechanism(
-        sampler=Everybody(num_users=12), bound=Clip(l2_clip_norm=8.0), privatizer=NOISE
-    )
-    used, kept = Again(), Twice()
-    play(Everybody(num_users=12), used)
-    play(Everybody(num_users=12), kept)
-    for one, other in zip(used.answers, kept.answers, strict=True):
-        np.testing.assert_array_equal(one, other)
+
+    def again(door, params):
+        asked = replace(mechanism(EVERYBODY), privatizer=greedy)
+        with door.hold(Query(params=params, mechanism=asked)) as held:
+            yield held.answer
+            yield held.release(greedy)
+
+    used, kept = Does(again), twice()
+    for algorithm in (used, kept):
+        play(EVERYBODY, algorithm)
+    np.testing.assert_array_equal(used.answers, kept.answers)
+
+
+def test_all_passes_of_a_program_are_over_the_charges_one_cohort():
+    """Amplification is earned once a cohort; three cohorts under one charge would be three."""
+
+    def asking(door, params):
+        def program(raw):
+            return [raw.sum(params) for _ in range(3)][-1]
+
+        yield door.run(Query(params=params), program)
+
+    sampler = PoissonSampler(num_users=12, expected_cohort_size=4.0)
+    _, asked = play(sampler, Does(asking), num_rounds=1)
+    third = len(asked) // 3
+    assert 0 < third < 12
+    assert asked[:third] == asked[third : 2 * third] == asked[2 * third :]
+
+
+@pytest.mark.slow
+def test_of_threads_that_ask_at_once_one_is_charged_after_the_other(monkeypatch):
+    """Two answers charged at once would both be the same attempt, drawn under the same numbers."""
+    inside, most = 0, 0
+    barrier, charge = Barrier(4), Ledger.charge
+
+    def slow(self, *arguments, **named):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.05)  # whoever does not wait comes in meanwhile
+        try:
+            return charge(self, *arguments, **named)
+        finally:
+            inside -= 1
+
+    monkeypatch.setattr(Ledger, "charge", slow)
+
+    def asking(door, params):
+        def ask(number):
+            barrier.wait()
+            return door.ask(Query(params=params, name=f"number {number}"))
+
+        with ThreadPoolExecutor(4) as threads:
+            return list(threads.map(ask, range(4)))
+
+    algorithm = Does(asking)
+    play(PoissonSampler(num_users=12, expected_cohort_size=4.0), algorithm)
+    assert len({answer.tobytes() for answer in algorithm.answers}) == 4
+    assert most == 1

@@ -8,51 +8,55 @@ from fedpriv.backends import SerialBackend
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.prepared import resume_run
-from tests.harness.tag_runs import NOISE, charged, ledger_state, pairs, start, stopping
+from tests.harness.kills import killed
+from tests.harness.tag_runs import (
+    NOISE,
+    charged,
+    interrupted,
+    ledger_state,
+    pairs,
+    start,
+    stopping,
+    unchanged,
+)
 
 
 class TestBudget:
     def test_a_run_stops_before_the_charge_that_would_exceed_it(self, tiny_corpus, tmp_path):
+        folder = tmp_path / "run"
         rich = start(tiny_corpus, tmp_path / "rich").components.plan
         target = (rich.epsilon(4).value + rich.epsilon(5).value) / 2
-        prepared = start(tiny_corpus, tmp_path / "run", target_epsilon=target, noise_multiplier=1.0)
+        prepared = start(tiny_corpus, folder, target_epsilon=target, noise_multiplier=1.0)
         assert prepared.components.plan.affordable_rounds == 4
         summary = prepared.run()
         assert (summary["rounds"], summary["charges"]) == (4, 4)
         assert summary["epsilon"] == rich.epsilon(4).value <= target
-        assert json_lines.read(tmp_path / "run" / "rounds.jsonl")[-1]["accuracy_public"] is not None
-        before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+        assert json_lines.read(folder / "rounds.jsonl")[-1]["accuracy_public"] is not None
         with (
-            Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger,
-            pytest.raises(BudgetSpentError, match="target"),
+            Ledger.open(folder / "ledger.jsonl") as ledger,
+            unchanged(folder),
+            pytest.raises(BudgetSpentError),
         ):
             ledger.charge(5, 1)
-        assert before == {f: f.read_bytes() for f in before}
 
     def test_resuming_a_finished_run_buys_nothing_more(self, tiny_corpus, tmp_path):
         first = start(tiny_corpus, tmp_path / "run").run()
-        again = resume_run(tmp_path / "run").run()
-        assert again == first
+        assert resume_run(tmp_path / "run").run() == first
         assert charged(tmp_path / "run") == [(i, 1) for i in range(1, 7)]
 
     def test_lost_attempts_use_up_the_planned_charges(self, tiny_corpus, tmp_path):
-        with pytest.raises(KeyboardInterrupt):
-            start(tiny_corpus, tmp_path / "run", make_backend=stopping(3)).run()
+        folder = interrupted(tiny_corpus, tmp_path / "run", 3)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
-                resume_run(tmp_path / "run", make_backend=stopping(1)).run()
-        prepared = resume_run(tmp_path / "run")
+                resume_run(folder, make_backend=stopping(1)).run()
+        prepared = resume_run(folder)
         summary = prepared.run()
-        assert charged(tmp_path / "run") == [(1, 1), (2, 1), (3, 1), (3, 2), (3, 3), (3, 4)]
+        assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (3, 3), (3, 4)]
         assert (summary["rounds"], summary["charges"]) == (3, 6)
-        lines = json_lines.read(tmp_path / "run" / "rounds.jsonl")
+        lines = json_lines.read(folder / "rounds.jsonl")
         assert pairs(lines) == [(1, 1), (2, 1), (3, 4)]
         plan = prepared.components.plan
-        assert [line["epsilon"] for line in lines] == [
-            plan.epsilon(1).value,
-            plan.epsilon(2).value,
-            plan.epsilon(6).value,
-        ]
+        assert [line["epsilon"] for line in lines] == [plan.epsilon(n).value for n in (1, 2, 6)]
         assert summary["epsilon"] == plan.epsilon(plan.num_rounds).value
 
     @pytest.mark.parametrize("error", [RuntimeError, MemoryError, SystemExit])
@@ -71,33 +75,25 @@ class TestRedo:
         self, tiny_corpus, tmp_path, monkeypatch
     ):
         noise, drawn = [], []
-        real = NOISE.gaussian
+        gaussian, sums = NOISE.gaussian, SerialBackend.partial_sum
 
         def spied(key, template, stddev):
-            made = real(key, template, stddev)
+            made = gaussian(key, template, stddev)
             noise.append((key.to_bytes(), np.concatenate([made[n].ravel() for n in made])))
             return made
 
-        class Spy(SerialBackend):
-            def partial_sum(self, **arguments):
-                drawn.append((arguments["cohort"], arguments["key"].to_bytes()))
-                return super().partial_sum(**arguments)
-
-        def backend(experiment, components):
-            return Spy(
-                trainer=components.trainer,
-                data=components.task.data,
-                measure=components.task.evaluate,
-            )
+        def spy(self, **arguments):
+            drawn.append((arguments["cohort"], arguments["key"].to_bytes()))
+            return sums(self, **arguments)
 
         monkeypatch.setattr(NOISE, "gaussian", spied)
-        monkeypatch.setattr("fedpriv.runs.folder.RunFolder.keep", _dies_before(4))
-        with pytest.raises(KeyboardInterrupt):
-            start(tiny_corpus, tmp_path / "run", make_backend=backend).run()
-        for _ in range(3):
-            with pytest.raises(KeyboardInterrupt):
-                resume_run(tmp_path / "run", make_backend=backend).run()
-        resume_run(tmp_path / "run", make_backend=backend).run()
+        monkeypatch.setattr(SerialBackend, "partial_sum", spy)
+        prepared = start(tiny_corpus, tmp_path / "run")
+        for _ in range(4):  # it dies with the noise drawn and nothing kept
+            with killed(RunFolder, "keep"):
+                prepared.run()
+            prepared = resume_run(tmp_path / "run")
+        prepared.run()
         assert charged(tmp_path / "run")[:5] == [(1, a) for a in range(1, 6)]
         assert len({key for key, _ in noise}) == len({key for _, key in drawn}) == 6
         assert len({cohort for cohort, _ in drawn[:5]}) == 5
@@ -105,16 +101,3 @@ class TestRedo:
         correlation = np.corrcoef(np.stack([values for _, values in noise]))
         np.fill_diagonal(correlation, 0)
         assert np.abs(correlation).max() < 0.25
-
-
-def _dies_before(number):
-    """Dies with the noise drawn and nothing kept, the first so many times."""
-    real, calls = RunFolder.keep, []
-
-    def keep(self, state):
-        calls.append(state.round_num)
-        if len(calls) <= number:
-            raise KeyboardInterrupt
-        real(self, state)
-
-    return keep

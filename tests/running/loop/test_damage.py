@@ -6,121 +6,117 @@ import shutil
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.datasets.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.runs.prepared import resume_run
-from tests.harness.resealed import reseal
-from tests.harness.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping
-
-SHAPE = Shape(
-    num_users=20, num_sentences=400, public_users=8, num_words=200, num_tags=10, num_topics=4
+from tests.harness import tag_runs
+from tests.harness.refusals import refuses
+from tests.harness.resealed import edit_document, reseal
+from tests.harness.tag_runs import (
+    NOISE,
+    RELEASED,
+    SMALL,
+    charged,
+    pairs,
+    start,
+    stopping,
+    unchanged,
 )
-# As many words and tags whatever the text is, so that the model has the same shape.
-SMALL = {"shape": SHAPE, "max_words": 40, "max_tags": 3}
 
 
-def interrupted(corpus, folder, after=4):
-    with pytest.raises(KeyboardInterrupt):
-        start(corpus, folder, make_backend=stopping(after)).run()
-    return folder
+def options_changed(folder):
+    document = json.loads((folder / "experiment.json").read_text("utf-8"))
+    document["experiment"]["noise-multiplier"] = 5.0
+    edit_document(folder, **document)
+
+
+def state_flipped(folder):
+    content = bytearray((folder / "state.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "state.safetensors").write_bytes(bytes(content))
+
+
+def ledger_of(edit):
+    """Return what writes the ledger anew, of the lines that a function makes of its lines."""
+
+    def write(folder):
+        lines = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+        (folder / "ledger.jsonl").write_bytes(b"".join(edit(lines)))
+
+    return write
+
+
+def less_noise(line):
+    return line.replace(b'"noise_multiplier":1.0', b'"noise_multiplier":9.0')
+
+
+DAMAGES = {
+    "line dropped": (ledger_of(lambda old: [old[0], *old[2:]]), "ledger"),
+    "lines swapped": (ledger_of(lambda old: [old[0], old[2], old[1], *old[3:]]), "ledger"),
+    "line edited": (ledger_of(lambda old: [less_noise(old[0]), *old[1:]]), "ledger"),
+    "line repeated": (ledger_of(lambda old: [*old[:2], *old[1:]]), "ledger"),
+    "ledger of 1 line": (ledger_of(lambda old: old[:1]), "state.safetensors"),
+    "ledger of 3 lines": (ledger_of(lambda old: old[:3]), "state.safetensors"),
+    "ledger of 5 lines": (ledger_of(lambda old: old[:5]), "state.safetensors"),
+    "no checkpoint": (lambda f: next(f.glob("checkpoints/round-000003*")).unlink(), 3),
+    "no state": (lambda folder: (folder / "state.safetensors").unlink(), "state.safetensors"),
+    "state flipped": (state_flipped, "state.safetensors"),
+    "other mode": (lambda folder: edit_document(folder, mode="secure"), "experiment.json"),
+    "other backend": (lambda folder: edit_document(folder, backend="flower"), "experiment.json"),
+    "other options": (options_changed, "experiment.json"),
+}
 
 
 class TestDamage:
+    @pytest.mark.parametrize(("damage", "named"), DAMAGES.values(), ids=DAMAGES)
+    def test_a_damaged_folder_is_refused_and_nothing_is_drawn(self, interrupted, damage, named):
+        damage(interrupted)
+        with unchanged(interrupted), refuses(ValueError, named):
+            resume_run(interrupted)
+
+    def test_another_runs_ledger_is_refused(self, interrupted, finished):
+        shutil.copy(finished / "ledger.jsonl", interrupted)
+        with refuses(ValueError, "state.safetensors"):
+            resume_run(interrupted)
+
+    def test_changed_options_are_refused_whatever_the_hashes_say(self, interrupted):
+        options_changed(interrupted)
+        reseal(interrupted)  # of which the ledger knows nothing else
+        with refuses(ValueError, interrupted) as caught:
+            resume_run(interrupted)
+        assert "experiment.json" not in str(caught.value)
+        document = json.loads((interrupted / "experiment.json").read_text("utf-8"))
+        document["plan"]["noise_multiplier"] = 5.0
+        edit_document(interrupted, **document)
+        reseal(interrupted)
+        with refuses(ValueError, "experiment.json"):
+            resume_run(interrupted)
+
     @pytest.mark.slow
-    def test_torn_last_lines_are_cut_off(self, tiny_corpus, tmp_path):
-        folder = interrupted(tiny_corpus, tmp_path / "run")
+    def test_torn_last_lines_are_cut_off(self, interrupted):
         for name, torn in (
             ("ledger", b'{"attempt":2,"ev'),
             ("rounds", b'{"round_num": 4, "at'),
             ("diagnostics", b'{"round'),
         ):
-            with (folder / f"{name}.jsonl").open("ab") as file:
+            with (interrupted / f"{name}.jsonl").open("ab") as file:
                 file.write(torn)
-        assert resume_run(folder).run()["rounds"] == 5
-        assert pairs(json_lines.read(folder / "rounds.jsonl")) == [
-            (1, 1),
-            (2, 1),
-            (3, 1),
-            (4, 2),
-            (5, 1),
-        ]
-        assert pairs(json_lines.read(folder / "diagnostics.jsonl")) == pairs(
-            json_lines.read(folder / "rounds.jsonl")
-        )
-        assert len(charged(folder)) == 6
+        assert resume_run(interrupted).run()["rounds"] == 5
+        for name in ("rounds", "diagnostics"):
+            lines = json_lines.read(interrupted / f"{name}.jsonl")
+            assert pairs(lines) == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 1)]
+        assert len(charged(interrupted)) == 6
 
-    def test_a_record_that_was_torn_away_is_written_again(self, tiny_corpus, tmp_path):
-        folder = interrupted(tiny_corpus, tmp_path / "run")
-        content = (folder / "rounds.jsonl").read_bytes()
-        (folder / "rounds.jsonl").write_bytes(content[:-9])
-        plan = resume_run(folder)
-        epsilon = plan.components.plan.epsilon(3).value
-        plan.run()
-        lines = json_lines.read(folder / "rounds.jsonl")
+    def test_a_record_that_was_torn_away_is_written_again(self, interrupted):
+        content = (interrupted / "rounds.jsonl").read_bytes()
+        (interrupted / "rounds.jsonl").write_bytes(content[:-9])
+        prepared = resume_run(interrupted)
+        prepared.run()
+        lines = json_lines.read(interrupted / "rounds.jsonl")
         assert [line["round_num"] for line in lines] == [1, 2, 3, 4, 5]
-        assert lines[2]["epsilon"] == epsilon and set(lines[2]) == RELEASED
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("change", ["drop", "swap", "edit", "repeat"])
-    def test_an_edited_ledger_is_refused_and_nothing_is_drawn(self, tiny_corpus, tmp_path, change):
-        folder = interrupted(tiny_corpus, tmp_path / "run")
-        lines = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
-        if change == "drop":
-            del lines[1]
-        elif change == "swap":
-            lines[1], lines[2] = lines[2], lines[1]
-        elif change == "edit":
-            lines[0] = lines[0].replace(b'"noise_multiplier":1.0', b'"noise_multiplier":9.0')
-        else:
-            lines.insert(2, lines[1])
-        (folder / "ledger.jsonl").write_bytes(b"".join(lines))
-        before = {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-        with pytest.raises(ValueError, match="ledger"):
-            resume_run(folder)
-        assert before == {f: f.read_bytes() for f in before}
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("lines", [1, 3, 5])
-    def test_an_older_ledger_is_refused(self, tiny_corpus, tmp_path, lines):
-        folder = interrupted(tiny_corpus, tmp_path / "run")
-        content = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
-        (folder / "ledger.jsonl").write_bytes(b"".join(content[:lines]))
-        with pytest.raises(ValueError, match="older than the state"):
-            resume_run(folder)
-
-    @pytest.mark.slow
-    def test_another_runs_ledger_is_refused(self, tiny_corpus, tmp_path):
-        folder = interrupted(tiny_corpus, tmp_path / "run")
-        start(tiny_corpus, tmp_path / "other").run()
-        (folder / "ledger.jsonl").write_bytes((tmp_path / "other" / "ledger.jsonl").read_bytes())
-        with pytest.raises(ValueError, match="another"):
-            resume_run(folder)
-
-    def test_a_state_whose_checkpoint_is_gone_is_refused(self, tiny_corpus, tmp_path):
-        folder = interrupted(tiny_corpus, tmp_path / "run")
-        next(folder.glob("checkpoints/round-000003*")).unlink()
-        charges = charged(folder)
-        with pytest.raises(ValueError, match="no checkpoint of round 3"):
-            resume_run(folder)
-        assert charged(folder) == charges
-
-    def test_a_released_state_that_is_gone_is_refused(self, tiny_corpus, tmp_path):
-        folder = interrupted(tiny_corpus, tmp_path / "run")
-        (folder / "state.safetensors").unlink()
-        before = (folder / "ledger.jsonl").read_bytes()
-        with pytest.raises(ValueError, match="is gone, but rounds were released"):
-            resume_run(folder)
-        assert (folder / "ledger.jsonl").read_bytes() == before
-
-    @pytest.mark.parametrize("change", [{"mode": "secure"}, {"backend": "flower"}])
-    def test_an_edited_document_is_refused(self, tiny_corpus, tmp_path, change):
-        """A secure run must never go on as a seeded one, nor the other way round."""
-        folder = interrupted(tiny_corpus, tmp_path / "run")
-        document = json.loads((folder / "experiment.json").read_text("utf-8"))
-        (folder / "experiment.json").write_text(json.dumps({**document, **change}))
-        with pytest.raises(ValueError, match="not the one the run was started with"):
-            resume_run(folder)
+        assert lines[2]["epsilon"] == prepared.components.plan.epsilon(3).value
+        assert set(lines[2]) == RELEASED
 
     @pytest.mark.slow
     def test_from_an_older_state_rounds_are_paid_and_drawn_anew(
@@ -132,7 +128,7 @@ class TestDamage:
         monkeypatch.setattr(
             NOISE, "gaussian", lambda key, *rest: keys.append(key.to_bytes()) or real(key, *rest)
         )
-        folder = interrupted(tiny_corpus, tmp_path / "run", after=3)
+        folder = tag_runs.interrupted(tiny_corpus, tmp_path / "run", after=3)
         state = folder / "state.safetensors"
         old = state.read_bytes()
         with pytest.raises(KeyboardInterrupt):
@@ -141,74 +137,43 @@ class TestDamage:
         state.write_bytes(old)
         prepared = resume_run(folder)
         summary = prepared.run()
-        again = (3, 3)
-        assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1), again]
+        assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1), (3, 3)]
         # Noise is drawn as soon as an attempt is paid for, so lost attempts have drawn theirs too.
         assert len(keys) == len(set(keys)) == 6
-        assert summary["charges"] == 6 and summary["rounds"] == again[0]
+        assert (summary["rounds"], summary["charges"]) == (3, 6)
         assert summary["epsilon"] == prepared.components.plan.epsilon(6).value
-
-    def test_a_damaged_state_is_refused(self, tiny_corpus, tmp_path):
-        folder = interrupted(tiny_corpus, tmp_path / "run")
-        content = bytearray((folder / "state.safetensors").read_bytes())
-        content[-1] ^= 1
-        (folder / "state.safetensors").write_bytes(bytes(content))
-        with pytest.raises(ValueError, match="damaged"):
-            resume_run(folder)
-
-    def test_changed_options_are_refused(self, tiny_corpus, tmp_path):
-        folder = interrupted(tiny_corpus, tmp_path / "run")
-        document = json.loads((folder / "experiment.json").read_text())
-        document["experiment"]["noise-multiplier"] = 5.0
-        (folder / "experiment.json").write_text(json.dumps(document))
-        with pytest.raises(ValueError, match="not the one the run was started with"):
-            resume_run(folder)
-        reseal(folder)  # of which the ledger knows nothing else
-        with pytest.raises(ValueError, match="its plan is no longer the ledger's"):
-            resume_run(folder)
-        document["plan"]["noise_multiplier"] = 5.0
-        (folder / "experiment.json").write_text(json.dumps(document))
-        reseal(folder)
-        with pytest.raises(ValueError, match="another plan or mode than the ledger"):
-            resume_run(folder)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("secure", [False, True])
     def test_a_corpus_prepared_anew_in_another_way_is_refused(self, tmp_path, secure):
         """Its folder and its roster are the same; words, labels and threads held out are not."""
-        at, folder = tmp_path / "corpus", tmp_path / "run"
+        at, aside = tmp_path / "corpus", tmp_path / "aside"
         corpus = synthesize(at, **SMALL)
         roster = corpus.view().roster
-        with pytest.raises(KeyboardInterrupt):
-            start(corpus, folder, secure=secure, make_backend=stopping(2)).run()
-        charges, aside = charged(folder), tmp_path / "aside"
+        folder = tag_runs.interrupted(corpus, tmp_path / "run", after=2, secure=secure)
         at.rename(aside)
         assert synthesize(at, **SMALL, seed=5).view().roster == roster
-        with pytest.raises(ValueError, match=r"are not those that .* was started with"):
+        with unchanged(folder), refuses(ValueError, "SHA-256"):
             resume_run(folder)
-        assert charged(folder) == charges
         shutil.rmtree(at)
         aside.rename(at)
         Corpus.open(at).add_roster(RosterSpec(name="later", rule="first-sorted", size=5))
         assert resume_run(folder).run()["rounds"] == 5
 
-    @pytest.mark.slow
-    def test_folders_that_hold_a_run_or_none(self, tiny_corpus, tmp_path):
-        start(tiny_corpus, tmp_path / "run").run()
-        with pytest.raises(ValueError, match="--resume"):
-            start(tiny_corpus, tmp_path / "run")
-        with pytest.raises(ValueError, match="holds no run"):
-            resume_run(tmp_path)
-        with pytest.raises(ValueError, match="holds no run"):
-            resume_run(tmp_path / "nowhere")
+    def test_folders_that_hold_a_run_or_none(self, tiny_corpus, finished, tmp_path):
+        with refuses(ValueError, "--resume"):
+            start(tiny_corpus, finished)
+        for empty in (tmp_path, tmp_path / "nowhere"):
+            with refuses(ValueError, empty):
+                resume_run(empty)
         (tmp_path / "odd").mkdir()
         (tmp_path / "odd" / "experiment.json").write_text('{"format": "other", "version": 1}')
-        with pytest.raises(ValueError, match="other"):
+        with refuses(ValueError, "other"):
             resume_run(tmp_path / "odd")
 
     @pytest.mark.slow
     def test_one_process_at_a_time(self, tiny_corpus, tmp_path):
         prepared = start(tiny_corpus, tmp_path / "run")
-        with pytest.raises(ValueError, match="in use by another process"):
+        with refuses(ValueError, "ledger.jsonl"):
             resume_run(tmp_path / "run")
         prepared.run()

@@ -12,6 +12,8 @@ from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum, RunningSum
+from tests.harness.refusals import refuses
+from tests.harness.tag_runs import unchanged
 
 ROSTER = [f"u{i}" for i in range(40)]
 PARAMS = {"w": np.zeros(5, np.float32)}
@@ -40,9 +42,12 @@ def train(plan, out, backend):
     return fp.averaging(plan, roster=ROSTER, params=PARAMS, out=out, secure=True)(backend)
 
 
-@pytest.mark.parametrize("roster", ["".join(map(chr, range(40, 80))), [*ROSTER[:39], "u0 "]])
-def test_a_roster_is_a_list_of_40_people(roster):
-    with pytest.raises(ValueError, match=r"one text|'u0 '"):
+@pytest.mark.parametrize(
+    ("roster", "named"),
+    [("".join(map(chr, range(40, 80))), "roster"), ([*ROSTER[:39], "u0 "], "u0 ")],
+)
+def test_a_roster_is_a_list_of_40_people(roster, named):
+    with refuses(ValueError, named):
         fp.averaging(EXACT, roster=roster, params=PARAMS, secure=True)(Ones())
 
 
@@ -55,10 +60,8 @@ def test_a_run_goes_on_with_the_grid_that_it_began_with(first, then, tmp_path):
     assert first.to_json() != then.to_json()
     with pytest.raises(KeyboardInterrupt):
         train(first, tmp_path / "run", Ones(ends_in=2))
-    charged = (tmp_path / "run" / "ledger.jsonl").read_bytes().count(b'"charge"')
-    with pytest.raises(ValueError, match="plan"):
+    with unchanged(tmp_path / "run"), refuses(ValueError, "ledger.jsonl"):
         train(then, tmp_path / "run", Ones())
-    assert (tmp_path / "run" / "ledger.jsonl").read_bytes().count(b'"charge"') == charged
     done = train(first, tmp_path / "run", Ones())
     assert done.rounds == 2 and done.in_floats == (first is FLOAT_PLAN)
 

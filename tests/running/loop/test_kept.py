@@ -9,23 +9,26 @@ import pytest
 from torch import nn
 
 from fedpriv import json_lines
-from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.local.module import ArrayExamples
 from tests.harness.tag_runs import RELEASED, start
+from tests.harness.toy_users import toy_experiment
 
 DIAGNOSTIC = {
-    "round_num",
-    "attempt",
-    "cohort_size",
-    "num_failed",
-    "accuracy",
-    "recall_at_5",
-    "loss",
-    "seconds",
-    "covered_by_epsilon",
+    *("round_num", "attempt", "cohort_size", "num_failed", "accuracy", "recall_at_5", "loss"),
+    *("seconds", "covered_by_epsilon"),
 }
+
+
+@pytest.fixture(scope="module")
+def secure(tiny_corpus, tmp_path_factory):
+    """The folder of a secure run."""
+    out = tmp_path_factory.mktemp("secure") / "run"
+    start(tiny_corpus, out, secure=True).run()
+    return out
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text("utf-8"))
 
 
 class TestWhatIsKept:
@@ -47,18 +50,17 @@ class TestWhatIsKept:
         assert summary["rounds"] == summary["charges"] == 6
         assert summary["epsilon"] == released[-1]["epsilon"] == plan.epsilon(6).value
         summary.pop("run_dir")
-        assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+        assert summary == read(tmp_path / "run", "summary.json")
 
-    def test_in_secure_mode_there_are_no_diagnostics(self, tiny_corpus, tmp_path):
-        summary = start(tiny_corpus, tmp_path / "run", secure=True).run()
-        assert len(json_lines.read(tmp_path / "run" / "rounds.jsonl")) == 6
-        assert not (tmp_path / "run" / "diagnostics.jsonl").exists()
+    def test_in_secure_mode_there_are_no_diagnostics(self, secure):
+        summary = read(secure, "summary.json")
+        assert len(json_lines.read(secure / "rounds.jsonl")) == 6
+        assert not (secure / "diagnostics.jsonl").exists()
         # What is measured on rostered users is a diagnostic too.
         assert summary["accuracy"] is summary["recall_at_5"] is None
         assert summary["majority_class_accuracy"] is None
         assert summary["accuracy_public"] is not None
-        document = json.loads((tmp_path / "run" / "experiment.json").read_text())
-        assert document["baseline"]["majority_class_accuracy"] is None
+        assert read(secure, "experiment.json")["baseline"]["majority_class_accuracy"] is None
 
     def test_what_is_not_to_be_published_is_the_owners_alone(self, tiny_corpus, tmp_path):
         umask = os.umask(0o022)
@@ -70,15 +72,14 @@ class TestWhatIsKept:
         private = {"diagnostics.jsonl", "by_user.safetensors"}
         assert {name for name, mode in modes.items() if mode == 0o600} == private
 
-    @pytest.mark.parametrize("secure", [False, True])
-    def test_no_file_names_a_user(self, tiny_corpus, tmp_path, secure):
-        start(tiny_corpus, tmp_path / "run", secure=secure).run()
-        files = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
-        assert len(files) > 5
-        for file in files:
-            content = file.read_bytes()
-            for user in tiny_corpus.view().roster:
-                assert f'"{user}"'.encode() not in content, file
+    def test_no_file_names_a_user(self, tiny_corpus, secure, finished):
+        for folder in (secure, finished):
+            files = [file for file in folder.rglob("*") if file.is_file()]
+            assert len(files) > 5
+            for file in files:
+                content = file.read_bytes()
+                for user in tiny_corpus.view().roster:
+                    assert f'"{user}"'.encode() not in content, file
 
     def test_no_log_line_of_a_secure_run_names_a_user_or_counts_them(
         self, tiny_corpus, tmp_path, caplog
@@ -86,42 +87,24 @@ class TestWhatIsKept:
         with caplog.at_level(logging.DEBUG):
             start(tiny_corpus, tmp_path / "run", secure=True).run()
         said = [record.getMessage() for record in caplog.records if "fedpriv" in record.name]
-        for user in tiny_corpus.view().roster:
-            assert not any(user in line for line in said), said
-        assert not any("cohort" in line for line in said), said
+        for told in (*tiny_corpus.view().roster, "cohort"):
+            assert not any(told in line for line in said), said
 
     def test_the_summary_of_a_run_without_privacy_has_no_epsilon(self, tiny_corpus, tmp_path):
         summary = start(tiny_corpus, tmp_path / "run", noise="none").run()
         assert summary["epsilon"] is summary["epsilon_rdp"] is None
-        assert all(
-            line["epsilon"] is None for line in json_lines.read(tmp_path / "run" / "rounds.jsonl")
-        )
+        lines = json_lines.read(tmp_path / "run" / "rounds.jsonl")
+        assert {line["epsilon"] for line in lines} == {None}
         text = (tmp_path / "run" / "summary.json").read_text()
         assert "Infinity" not in text and "NaN" not in text
 
     def test_a_task_without_classes_writes_json_without_nan(self, tmp_path):
         rng = np.random.default_rng(0)
-        people = {
-            f"u{i}": ArrayExamples(
-                rng.normal(size=(4, 2)).astype(np.float32),
-                rng.normal(size=(4, 1)).astype(np.float32),
-            )
-            for i in range(6)
-        }
-        experiment = FederatedExperiment(
-            name="line",
-            description="",
-            rounds=2,
-            delta=0.01,
-            task=lambda experiment, corpus: ModuleTask(
-                name="line",
-                module=lambda: nn.Linear(2, 1),
-                loss=nn.functional.mse_loss,
-                users=people,
-                test=people["u0"],
-                public=people["u1"],
-            ),
-        ).with_options({"noise_multiplier": 1.0, "cohort": 3.0})
+        x, y = (rng.normal(size=(6, 4, width)).astype(np.float32) for width in (2, 1))
+        users = {f"u{number}": (x[number], y[number]) for number in range(6)}
+        task = {"users": users, "test": users["u0"], "public": users["u1"]}
+        task |= {"module": lambda: nn.Linear(2, 1), "loss": nn.functional.mse_loss}
+        experiment = toy_experiment(task, rounds=2, cohort=3.0)
         summary = start_run(experiment, "line", None, tmp_path / "run").run()
         assert "accuracy" not in summary and summary["mean_squared_error_public"] > 0
         assert json_lines.read(tmp_path / "run" / "diagnostics.jsonl")[-1]["loss"] > 0

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,16 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.rng import Key
 from fedpriv.runs.noise_root import noise_root
-from tests.harness.tag_runs import OPTIONS, ROOT, charged, ledger_state, pairs
+from tests.harness.kills import ROOT
+from tests.harness.tag_runs import OPTIONS, charged, ledger_state, pairs
 
 # Kills. One helper process imports everything once and forks a real process for each run, so that
 # a kill costs milliseconds and not an import of torch. The forked process kills itself with
-# SIGKILL at the so-many-th of the moments that matter (before, in the middle of and after every
-# write, sync, rename and draw), or is killed from outside at a random one: after so many draws and
-# a little more, however long they take. It does not end before it is killed, so nobody is too late.
+# SIGKILL at the so-many-th of the moments that matter: before, in the middle of and after every
+# write, sync, rename and draw. Kills from outside, at any moment, are those of tests/trust/kills.
 
 CHILD = """
-import builtins, hashlib, importlib, io, json, os, signal, sys, threading, time
+import hashlib, importlib, io, json, os, signal, sys, threading
 from pathlib import Path
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.backends import SerialBackend
@@ -38,7 +37,8 @@ from fedpriv.privacy.sampling import PoissonSampler
 
 noise = importlib.import_module("fedpriv.mechanisms.gaussian")
 write, fsync, replace, unlink = os.write, os.fsync, os.replace, os.unlink
-opened, gaussian, cohort = io.open, noise.gaussian, PoissonSampler.cohort
+opened, gaussian = io.open, noise.gaussian
+cohort, sums = PoissonSampler.cohort, SerialBackend.partial_sum
 count, crash_at = 0, None
 
 
@@ -68,16 +68,11 @@ def work(order):
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     folder = Path(order["folder"])
 
-    class Slow(SerialBackend):
-        def partial_sum(self, **arguments):
-            note(log, "users", arguments["key"], cohort=arguments["cohort"],
-                 pair=[arguments["round_num"], arguments["attempt"]])
-            tick()
-            return super().partial_sum(**arguments)
-
-    def backend(experiment, components):
-        return Slow(trainer=components.trainer, data=components.task.data,
-                    measure=components.task.evaluate)
+    def summed(self, **arguments):
+        note(log, "users", arguments["key"], cohort=arguments["cohort"],
+             pair=[arguments["round_num"], arguments["attempt"]])
+        tick()
+        return sums(self, **arguments)
 
     def noisy(key, template, stddev):
         note(log, "noise", key)
@@ -103,21 +98,18 @@ def work(order):
             tick()
         return opened(file, mode, *arguments, **named)
 
-    noise.gaussian, PoissonSampler.cohort = noisy, drawn
+    noise.gaussian, PoissonSampler.cohort, SerialBackend.partial_sum = noisy, drawn, summed
     os.fsync, os.replace, os.unlink = map(around, (fsync, replace, unlink))
     os.write, io.open = torn, opening
     crash_at = order["crash_at"]
     if (folder / "experiment.json").exists():
-        prepared = resume_run(folder, make_backend=backend)
+        prepared = resume_run(folder)
     else:
         experiment = load_experiment("dp-fedavg-tags").with_options(order["options"])
-        prepared = start_run(experiment, "dp-fedavg-tags", Corpus.open(order["corpus"]), folder,
-                             make_backend=backend)
+        prepared = start_run(experiment, "dp-fedavg-tags", Corpus.open(order["corpus"]), folder)
     prepared.run()
     crash_at = None
     opened(order["log"] + ".ticks", "w").write(str(count))
-    while order["killed"]:
-        time.sleep(1)
 
 
 for line in sys.stdin:
@@ -141,9 +133,6 @@ for line in sys.stdin:
         finally:
             sys.stderr.flush()
             os._exit(status)
-    print(json.dumps({"pid": child}), flush=True)
-    if order["killed"]:
-        sys.stdin.readline()
     print(json.dumps({"status": os.waitpid(child, 0)[1]}), flush=True)
 """
 
@@ -157,54 +146,22 @@ class Runner:
         experiment = load_experiment("dp-fedavg-tags").with_options(self.options)
         self.plan = build(experiment, corpus).plan
         self.root = Key.simulation(experiment.seed)
-        self.order(warm=str(tmp_path / "warm"))
-        assert self.answer() == {"warm": True}
+        assert self.order(warm=str(tmp_path / "warm")) == {"warm": True}
 
     def order(self, **order):
+        """Return the helper's answer to an order."""
         document = {"corpus": str(self.corpus.directory), "options": self.options, **order}
-        self.send(json.dumps(document))
-
-    def send(self, line):
-        self.process.stdin.write(line + "\n")
+        self.process.stdin.write(json.dumps(document) + "\n")
         self.process.stdin.flush()
-
-    def answer(self):
         line = self.process.stdout.readline()
         assert line, "the helper process died"
         return json.loads(line)
 
-    def run(self, folder, *, crash_at=None, kill_after=None, jitter=0.0):
-        """Run or resume; return whether the run came to its end (else it was killed).
-
-        A kill from outside comes after so many more draws than before, and a jitter in seconds.
-        """
-        log, killed = Path(f"{folder}.log"), kill_after is not None
-        before = self.draws(log)
-        self.order(folder=str(folder), log=str(log), crash_at=crash_at, killed=killed)
-        pid = self.answer()["pid"]
-        try:
-            if killed:
-                self.wait_for_draws(pid, log, before + kill_after)
-                time.sleep(jitter)
-        finally:
-            if killed:
-                os.kill(pid, signal.SIGKILL)
-                self.send("")  # it is not reaped before this, and so the id is its own
-            status = self.answer()["status"]
+    def run(self, folder, *, crash_at=None):
+        """Run or resume; return whether the run came to its end (else it was killed)."""
+        status = self.order(folder=str(folder), log=f"{folder}.log", crash_at=crash_at)["status"]
         assert status == 0 or os.WTERMSIG(status) == signal.SIGKILL, "it failed instead"
-        assert not Path(f"/proc/{pid}").exists()
         return status == 0
-
-    def wait_for_draws(self, pid, log, draws):
-        until = time.monotonic() + 900  # a hang, and not a slow machine
-        while self.draws(log) < draws and not Path(f"{log}.ticks").exists():
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            assert state != "Z" and time.monotonic() < until
-            time.sleep(0.001)
-
-    @staticmethod
-    def draws(log):
-        return log.read_bytes().count(b"\n") if log.exists() else 0
 
     def digests(self, kind, charges, folder):
         root = noise_root(self.root, ledger_state(folder).extra) if charges else self.root
@@ -264,101 +221,57 @@ class Runner:
         assert len(sent) == len(set(sent))
 
 
-def _cmdline(path):
-    try:
-        return path.read_bytes()
-    except OSError:  # gone in the meantime
-        return b""
-
-
-@pytest.fixture(scope="module")
-def helper(tmp_path_factory):
-    """The process that forks; when it ends, nothing of it may be left."""
-    mark = f"forks for {tmp_path_factory.mktemp('helper')}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+@pytest.fixture
+def runner(tiny_corpus, tmp_path, request):
+    """A runner, and the process that forks for it."""
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, mark],
+        [sys.executable, "-c", CHILD],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     )
-    yield process
-    process.stdin.close()
-    assert process.wait(timeout=900) == 0
-    process.stdout.close()
-    assert [p for p in Path("/proc").glob("[0-9]*/cmdline") if mark.encode() in _cmdline(p)] == []
-
-
-@pytest.fixture
-def runner(helper, tiny_corpus, tmp_path, request):
-    return Runner(helper, tiny_corpus, tmp_path, request.param)
-
-
-TWO_ROUNDS = {"rounds": 2, "eval-every": 3}
-THREE_ROUNDS = {"rounds": 3, "eval-every": 3}
+    with process:
+        yield Runner(process, tiny_corpus, tmp_path, request.param)
+        process.stdin.close()
+        assert process.wait(timeout=900) == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", [TWO_ROUNDS], indirect=True)
-def test_a_kill_at_every_moment_of_a_run(runner):
+@pytest.mark.parametrize("runner", [{"rounds": 60, "eval-every": 50}], indirect=True)
+def test_killed_at_random_moments_and_resumed(runner):
+    folder, choice, kills = runner.tmp / "run", random.Random(3), 3
+    for _ in range(kills):
+        assert not runner.run(folder, crash_at=choice.randint(1, 400))
+        runner.check(folder)
+    assert runner.run(folder)
+    runner.check_end(folder, kills)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runner", "more"),
+    [({"rounds": 2, "eval-every": 3}, 0), ({"rounds": 3, "eval-every": 3}, 3)],
+    indirect=["runner"],
+)
+def test_a_kill_at_every_moment_of_a_run_and_more_while_resuming(runner, more):
     whole = runner.tmp / "whole"
     assert runner.run(whole)
     runner.check_end(whole, 0)
     moments = int(Path(f"{whole}.log.ticks").read_text())
     assert moments > 50
-    lost = set()
-    for moment in range(1, moments + 1):
-        folder = runner.tmp / f"at-{moment}"
-        assert not runner.run(folder, crash_at=moment)
-        runner.check(folder)
-        assert runner.run(folder)
-        runner.check_end(folder, 1)
-        lost.add(len(ledger_state(folder).lost))
-    assert lost == {0, 1}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("runner", [THREE_ROUNDS], indirect=True)
-def test_a_kill_at_every_moment_and_another_while_resuming(runner):
-    assert runner.run(runner.tmp / "whole")
-    moments = int((runner.tmp / "whole.log.ticks").read_text())
-    choice = random.Random(0)
+    choice, lost = random.Random(0), set()
     for moment in range(1, moments + 1):
         folder = runner.tmp / f"at-{moment}"
         assert not runner.run(folder, crash_at=moment)
         runner.check(folder)
         kills = 1
-        for _ in range(3):
+        for _ in range(more):
             if runner.run(folder, crash_at=choice.randint(1, 40)):
                 break
             kills += 1
             runner.check(folder)
         assert runner.run(folder)
         runner.check_end(folder, kills)
-
-
-def kill_at_random(runner, kills):
-    """SIGKILL from outside at random moments of a run that is resumed after each."""
-    folder, choice = runner.tmp / "run", random.Random(kills)
-    for _ in range(kills):
-        # Up to 13 rounds of three draws each: `kills` times as many are fewer than the plan's.
-        draws, jitter = choice.randint(1, 39), choice.uniform(0.0, 0.02)
-        assert not runner.run(folder, kill_after=draws, jitter=jitter)
-        runner.check(folder)
-    assert runner.run(folder)
-    runner.check_end(folder, kills)
-    resumes = (folder / "ledger.jsonl").read_bytes().count(b'"kind":"resume"')
-    assert 1 <= resumes <= kills
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("runner", [{"rounds": 60, "eval-every": 50}], indirect=True)
-def test_killed_at_random_moments_and_resumed(runner):
-    kill_at_random(runner, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("runner", [{"rounds": 300, "eval-every": 200}], indirect=True)
-def test_killed_at_twenty_random_moments_and_resumed(runner):
-    kill_at_random(runner, 20)
+        lost.add(len(ledger_state(folder).lost))
+    assert {0, 1} <= lost

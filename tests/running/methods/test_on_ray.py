@@ -11,8 +11,10 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.backends import on_ray
+from fedpriv.runs.folder import RunFolder
+from tests.harness.kills import killed
 from tests.harness.resumed import resume_run
-from tests.running.methods.test_runs import OPTIONS, Killed, model, play, started
+from tests.running.methods.test_runs import OPTIONS, model, started
 
 pytestmark = pytest.mark.ray
 
@@ -38,46 +40,22 @@ def assert_same(out, oracle):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_workers_end_where_one_process_ends(name, ray, tiny_corpus, tmp_path):
-    play(started(name, tiny_corpus, tmp_path / "serial"))
-    play(started(name, tiny_corpus, tmp_path / "ray", backends(ray, name, tiny_corpus)))
+    started(name, tiny_corpus, tmp_path / "serial").run()
+    started(name, tiny_corpus, tmp_path / "ray", backends(ray, name, tiny_corpus)).run()
     assert_same(tmp_path / "ray", tmp_path / "serial")
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.slow
-def test_a_descent_begun_in_one_process_ends_on_ray(ray, tiny_corpus, tmp_path):
-    play(started("agd-tags", tiny_corpus, tmp_path / "whole"))
-
-    def stop(record):
-        raise Stop
-
-    with pytest.raises(Stop):
-        started("agd-tags", tiny_corpus, tmp_path / "run").run(stop)
-    play(resume_run(tmp_path / "run", make_backend=backends(ray, "agd-tags", tiny_corpus)))
-    assert_same(tmp_path / "run", tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_release_that_was_cut_off_in_one_process_is_made_again_on_ray(
-    ray, tiny_corpus, tmp_path, monkeypatch
-):
-    """After its sum was made: on another backend it is the same one, or nothing would leave."""
-    name = "bolt-on-tags"
-    play(started(name, tiny_corpus, tmp_path / "whole"))
+@pytest.mark.parametrize(
+    ("name", "place"), [("agd-tags", (RunFolder, "record")), ("bolt-on-tags", (Ledger, "release"))]
+)
+def test_what_was_cut_off_in_one_process_ends_alike_on_ray(name, place, ray, tiny_corpus, tmp_path):
+    """A release after its sum was made: it is the same one there, or nothing would leave."""
+    started(name, tiny_corpus, tmp_path / "whole").run()
     prepared = started(name, tiny_corpus, tmp_path / "cut")
-
-    def dying(self, *given, **named):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "release", dying)
-        with pytest.raises(Killed):
-            play(prepared)
-    assert len(charged(tmp_path / "cut")) == 1
-    play(resume_run(tmp_path / "cut", make_backend=backends(ray, name, tiny_corpus)))
+    with killed(*place):
+        prepared.run()
+    resume_run(tmp_path / "cut", make_backend=backends(ray, name, tiny_corpus)).run()
     assert_same(tmp_path / "cut", tmp_path / "whole")
 
 
@@ -85,6 +63,6 @@ def test_a_release_that_was_cut_off_in_one_process_is_made_again_on_ray(
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_secure_run_is_like_any_other(name, ray, tiny_corpus, tmp_path):
     made = backends(ray, name, tiny_corpus)
-    play(started(name, tiny_corpus, tmp_path / "run", made, secure=True))
+    started(name, tiny_corpus, tmp_path / "run", made, secure=True).run()
     assert verify_run(tmp_path / "run").ok and len(charged(tmp_path / "run")) > 0
     assert not (tmp_path / "run" / "diagnostics.jsonl").exists()

@@ -16,13 +16,9 @@ ALONE = "r08"
 ROSTER = RosterSpec(name="inside", rule="declared", ids=ROSTERED)
 NAME = "adadps-tags"
 OPTIONS = {
-    "rounds": 3,
-    "cohort": 15.0,
-    "target-epsilon": 40.0,
-    "l2-clip-norm": 1.0,
-    "delta": 1e-3,
+    "rounds": 3, "cohort": 15.0, "target-epsilon": 40.0, "l2-clip-norm": 1.0, "delta": 1e-3,
     "eval-every": 1,
-}
+}  # fmt: skip
 
 
 def sentences(threads=120):
@@ -71,12 +67,12 @@ def asked_otherwise(row, words):
 def make_in_letters(directory):
     """Return the corpus with letters for digits, of which a tiny encoder's pieces are."""
     letters = str.maketrans("0123456789", "abcdefghij")
+
+    def in_letters(words):
+        return [word.translate(letters) for word in words]
+
     rows = (
-        replace(
-            row,
-            tokens=[word.translate(letters) for word in row.tokens],
-            title_tokens=[word.translate(letters) for word in row.title_tokens],
-        )
+        replace(row, tokens=in_letters(row.tokens), title_tokens=in_letters(row.title_tokens))
         for row in sentences()
     )
     return write(directory, rows, [ROSTER], split_seed=3)

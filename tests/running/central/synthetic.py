@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from scipy import sparse
 
@@ -13,7 +15,7 @@ from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 
-NAME = "resumed_central:synthetic_experiment"
+NAME = f"{__name__}:synthetic_experiment"
 STEPS, KEPT_EVERY, KILLS = 24, 3, (3, 9, 18)
 DIM = 5
 SIDE = SideInformation(
@@ -28,22 +30,10 @@ def data(seed=0, public_seed=1):
         x = np.random.default_rng(seed).normal(size=(size, DIM)).astype(np.float32)
         return sparse.csr_matrix(x), (x[:, 0] > 0).astype(np.int64)
 
-    (x, y), (x_test, y_test), (x_public, y_public) = (
-        part(seed, 60),
-        part(2, 20),
-        part(public_seed, 12),
-    )
-    return Dataset(
-        name="sixty",
-        x_train=x,
-        y_train=y,
-        x_test=x_test,
-        y_test=y_test,
-        x_public=x_public,
-        y_public=y_public,
-        provenance={},
-        synthetic=True,
-    )
+    sizes = {"train": (seed, 60), "test": (2, 20), "public": (public_seed, 12)}
+    parts = {name: part(*size) for name, size in sizes.items()}
+    arrays = {f"{'xy'[n]}_{name}": a for name, both in parts.items() for n, a in enumerate(both)}
+    return Dataset(name="sixty", **arrays, provenance={}, synthetic=True)
 
 
 class Seen(LogisticGradients):
@@ -64,8 +54,6 @@ class World:
 
 
 def task(experiment, corpus):
-    from dataclasses import replace
-
     side = {"given": lambda: SIDE}
     made = linear_task(World.data, Seen, {"weight": (DIM,), "bias": (1,)}, side)
     made = replace(made, public_measure=None)  # what is looked at are the guides' batches alone
@@ -89,16 +77,6 @@ def synthetic_experiment():
             "delay-preconditioned": 4,
         },
     ).with_options({"noise_multiplier": 1.0, "learning_rate": 0.5, "optimizer": "sgd"})
-
-
-def killed_after(round_num):
-    """The run dies between a step that was kept and the charge of the next."""
-
-    def show(record):
-        if record.released.round_num == round_num:
-            raise KeyboardInterrupt
-
-    return show
 
 
 def params(folder, round_num):
@@ -129,13 +107,5 @@ KINDS = {
 
 
 def experiment(kind):
-    preconditioner = kind.partition(",")[0]
-    preconditioner = "none" if preconditioner == "warm start" else preconditioner
+    preconditioner = kind.partition(",")[0].replace("warm start", "none")
     return synthetic_experiment().with_options({"preconditioner": preconditioner, **KINDS[kind]})
-
-
-def charges(folder):
-    if not (folder / "experiment.json").exists():
-        return 0
-    with (folder / "ledger.jsonl").open("rb") as file:
-        return sum(b'"charge"' in line for line in file if line.endswith(b"\n"))

@@ -10,8 +10,9 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.options import entries
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
+from tests.harness.kills import Killed, after_round, killed
 from tests.harness.resumed import resume_run
-from tests.running.central.resume.synthetic import (
+from tests.running.central.synthetic import (
     KEPT_EVERY,
     KILLS,
     KINDS,
@@ -19,7 +20,6 @@ from tests.running.central.resume.synthetic import (
     STEPS,
     Seen,
     experiment,
-    killed_after,
     params,
 )
 
@@ -39,8 +39,8 @@ def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
     start_run(experiment(kind), NAME, None, whole, keep_last=None).run()
     prepared = start_run(experiment(kind), NAME, None, killed, keep_last=None)
     for round_num in KILLS:
-        with pytest.raises(KeyboardInterrupt):
-            prepared.run(killed_after(round_num))
+        with pytest.raises(Killed):
+            prepared.run(after_round(round_num))
         prepared = resume_run(killed, keep_last=None)
         assert prepared.state.round_num == round_num
     prepared.run()
@@ -53,21 +53,11 @@ def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
     assert verified.ok and (verified.num_charges, verified.num_lost) == (STEPS, 0)
 
 
-class Dying(SerialBackend):
-    """Dies in the middle of a step, after its preconditioner has looked."""
-
-    def partial_sum(self, **given):
-        if given["round_num"] == 8 and given["attempt"] == 1:
-            raise KeyboardInterrupt
-        return super().partial_sum(**given)
-
-
 def test_another_attempt_at_a_step_looks_at_another_public_batch(tmp_path):
-    def make(experiment, components):
-        return Dying(trainer=components.trainer, measure=components.task.evaluate)
-
-    with pytest.raises(KeyboardInterrupt):
-        start_run(experiment("r-pub"), NAME, None, tmp_path / "r", make_backend=make).run()
+    """It dies in the middle of a step, after its preconditioner has looked."""
+    prepared = start_run(experiment("r-pub"), NAME, None, tmp_path / "r")
+    with killed(SerialBackend, "partial_sum", 8):
+        prepared.run()
     first = Seen.looks[2:]  # before all steps the task is tried on two public examples
     assert len(first) == 8
     Seen.looks.clear()
