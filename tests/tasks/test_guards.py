@@ -12,11 +12,7 @@ import torch
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.averaging import (
-    CentralExperiment,
-    ExampleSampling,
-    FederatedExperiment,
-)
+from fedpriv.experiments.averaging import CentralExperiment, ExampleSampling, FederatedExperiment
 from fedpriv.measures import LOSS
 from fedpriv.models.lora import add_adapters
 from fedpriv.rng import Key

@@ -81,12 +81,7 @@ def test_a_task_whose_first_public_targets_are_ignored_is_tried(tmp_path, ignore
 def test_a_centralised_task_likewise():
     x, y = person(0)
     data = Dataset(
-        name="d",
-        x_train=x,
-        y_train=y,
-        x_test=x,
-        y_test=ignoring(y, 0, 1),
-        provenance={},
+        name="d", x_train=x, y_train=y, x_test=x, y_test=ignoring(y, 0, 1), provenance={}
     )
     made = module_task(data, lambda: nn.Linear(4, 2), nn.functional.cross_entropy)
     assert made.measure(PARAMS).totals["accuracy"].count == 4

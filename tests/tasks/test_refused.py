@@ -131,11 +131,7 @@ CHANGED = {
         "return dict(name",
         "describe() of the task of own (Mine) returned a dict; return a",
     ),
-    "describe counts others": (
-        "num_users=10",
-        "num_users=9",
-        "says 9 users, and its roster",
-    ),
+    "describe counts others": ("num_users=10", "num_users=9", "says 9 users, and its roster"),
     "describe without a name": ('name="mine"', 'name=""', "say what they are called"),
     "an empty roster": ("for n in range(10))", "for n in range(0))", "roster of own is empty"),
     "a list as roster": ("tuple(f", "list(f", "the roster of own is a list; give a tuple"),
@@ -224,11 +220,7 @@ class TestRefused:
 
 
 CENTRAL_CHANGED = {
-    "another's task": (
-        "return CentralTask(",
-        "return dict(",
-        "takes a fedpriv.tasks.",
-    ),
+    "another's task": ("return CentralTask(", "return dict(", "takes a fedpriv.tasks."),
     "no public examples": (
         "steps=2",
         "steps=2, preconditioner=BothAverages()",
@@ -310,10 +302,7 @@ class TestModuleMeasures:
         words = np.zeros((4, 7), int)
         errors, tokens = (
             ["mean_squared_error", "mean_absolute_error"],
-            [
-                "perplexity",
-                "token_accuracy",
-            ],
+            ["perplexity", "token_accuracy"],
         )
         assert self.fitting(torch.zeros(4, 3), whole) == ["accuracy"]
         assert self.fitting(torch.zeros(4, 1), real) == errors

@@ -17,12 +17,7 @@ from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import resume_run, start_run
-from fedpriv.training.adaptive_clipping import (
-    CLIP,
-    AdaptiveClip,
-    AdaptivelyClipped,
-    clip_norm_of,
-)
+from fedpriv.training.adaptive_clipping import CLIP, AdaptiveClip, AdaptivelyClipped, clip_norm_of
 from fedpriv.training.work import UserByUser
 from fedpriv.transform import identity
 

@@ -7,11 +7,7 @@ from torch import nn
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ArrayUsers
-from fedpriv.training.local.module import (
-    ArrayExamples,
-    ModuleTrainer,
-    module_params,
-)
+from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.per_example.module import ModuleGradients

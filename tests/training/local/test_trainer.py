@@ -9,12 +9,7 @@ from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import as_work
-from tests.training.local.tag_examples import (
-    MULTIPLIER,
-    PARAMS,
-    assert_close,
-    make_examples,
-)
+from tests.training.local.tag_examples import MULTIPLIER, PARAMS, assert_close, make_examples
 
 
 class TestEmpty:

@@ -12,10 +12,7 @@ from fedpriv.mechanisms import Unbounded
 from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.training.bolt_on import Mistakes, TrainedOnPart, Tuned
-from fedpriv.training.per_example.linear import (
-    logistic_residual,
-    softmax_residual,
-)
+from fedpriv.training.per_example.linear import logistic_residual, softmax_residual
 from fedpriv.training.permutation_sgd import (
     Passes,
     PermutationSgd,

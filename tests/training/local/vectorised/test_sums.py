@@ -68,10 +68,7 @@ def sums(trainer, params, bound, users, ids=None):
     arguments = dict(
         params=params, bound=bound, data=Users(users), user_ids=list(ids or users), key=KEY
     )
-    return (
-        trainer.partial_sum(**arguments),
-        as_work(trainer.alone).partial_sum(**arguments),
-    )
+    return (trainer.partial_sum(**arguments), as_work(trainer.alone).partial_sum(**arguments))
 
 
 class TestPartialSum:
@@ -154,11 +151,7 @@ class TestBatchInvariance:
 
     def sum(self, trainer, params, users):
         total = trainer.partial_sum(
-            params=params,
-            bound=self.BOUND,
-            data=Users(users),
-            user_ids=list(users),
-            key=KEY,
+            params=params, bound=self.BOUND, data=Users(users), user_ids=list(users), key=KEY
         )
         return {n: np.asarray(a, np.int64) for n, a in total.total.items()}
 
@@ -230,11 +223,7 @@ class TestBatchInvariance:
             > 1
         )
         alone = as_work(many.alone).partial_sum(
-            params=params,
-            bound=self.BOUND,
-            data=Users(users),
-            user_ids=list(users),
-            key=KEY,
+            params=params, bound=self.BOUND, data=Users(users), user_ids=list(users), key=KEY
         )
         for name, tensor in alone.total.items():
             np.testing.assert_array_equal(found[name], tensor)

@@ -12,9 +12,7 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
-from fedpriv.training.per_example.linear import (
-    LogisticGradients,
-)
+from fedpriv.training.per_example.linear import LogisticGradients
 
 NUM, DIM, KEY = 200, 12, Key.simulation(4)
 SHAPES = {"weight": (DIM,), "bias": (1,)}

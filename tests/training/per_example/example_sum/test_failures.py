@@ -18,10 +18,7 @@ from fedpriv.mechanisms import Clip, Normalise, RoundedSum
 from fedpriv.mechanisms.bounds import scaling_factor
 from fedpriv.runs.loop import rounds
 from fedpriv.training.failures import contributes_zero, counted_failures
-from fedpriv.training.per_example.example_sum import (
-    CentralSum,
-    factors_of,
-)
+from fedpriv.training.per_example.example_sum import CentralSum, factors_of
 from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
     LogisticGradients,

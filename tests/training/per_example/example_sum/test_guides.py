@@ -12,13 +12,8 @@ from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.per_example.example_sum import (
-    CentralSum,
-    example_ids,
-)
-from fedpriv.training.per_example.linear import (
-    LinearRegressionGradients,
-)
+from fedpriv.training.per_example.example_sum import CentralSum, example_ids
+from fedpriv.training.per_example.linear import LinearRegressionGradients
 from tests.training.per_example.example_sum.reviews import BASE, DIM, KEY, NUM, SHAPES, flat, run
 
 GUIDES = {

@@ -9,12 +9,8 @@ import pytest
 
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip
-from fedpriv.training.per_example.example_sum import (
-    CentralSum,
-)
-from fedpriv.training.per_example.linear import (
-    LinearRegressionGradients,
-)
+from fedpriv.training.per_example.example_sum import CentralSum
+from fedpriv.training.per_example.linear import LinearRegressionGradients
 from tests.training.per_example.example_sum.reviews import BASE, KEY, SHAPES, recording, task
 
 

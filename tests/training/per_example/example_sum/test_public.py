@@ -13,12 +13,8 @@ from scipy import sparse
 
 from fedpriv.experiments.build import build
 from fedpriv.sums import PartialSum
-from fedpriv.training.per_example.example_sum import (
-    public_gradient,
-)
-from fedpriv.training.per_example.linear import (
-    LogisticGradients,
-)
+from fedpriv.training.per_example.example_sum import public_gradient
+from fedpriv.training.per_example.linear import LogisticGradients
 from tests.training.per_example.example_sum.reviews import (
     BASE,
     DIM,
