@@ -325,7 +325,7 @@ BY_INDEX = {
 @pytest.mark.parametrize("name", BY_INDEX)
 @pytest.mark.parametrize("bad", [-7, -1, ROWS, ROWS + 1, 100])
 def test_no_index_reaches_a_neighbour(name, bad):
-    """Of `embedding` and `index_fill` by `_IndicesWithin` alone: red without it."""
+    """Of `embedding` and `index_fill` by `_IndicesWithin` alone."""
     tables = torch.from_numpy(np.random.default_rng(0).normal(size=(4, ROWS, 3)))
     indices = torch.tensor([[0, 1]] * 4)
 
