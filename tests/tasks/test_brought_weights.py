@@ -99,7 +99,7 @@ def test_they_are_named_in_a_simulation_and_asked_for_in_secure_mode(tmp_path, m
     assert all(name in phrase for name in names)
     assert summary["epsilon_does_not_cover"] == [phrase]
     assert phrase in run_statement(tmp_path / "run").not_covered
-    named = sorted(names)[0], "start-brought-weights=true"
+    named = sorted(names)[0], "start-brought-weights"
     refused(tmp_path / "secure", made, ValueError, *named, secure=True)
 
 

@@ -227,8 +227,8 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     [
         ({}, ["task.encoder"]),
         ({"encoder": "nothing-here"}, ["nothing-here"]),
-        ({"encoder": "nothing-here", "inputs": "tf-idf"}, ["pairs"]),
-        ({"encoder": "nothing-here", "pairs": 9}, ["pairs"]),
+        ({"encoder": "nothing-here", "inputs": "tf-idf"}, ["tf-idf"]),
+        ({"encoder": "nothing-here", "pairs": 9}, [9]),
     ],
 )
 def test_what_does_not_fit_is_refused(tiny_corpus, options, names):

@@ -61,8 +61,8 @@ class Mine(Task):
         return Metrics.of(4, distance=float(abs(params["w"]).sum()))
 
     def describe(self):
-        return TaskDescription(name="mine", synthetic=True, roster="all", num_users=10,
-                               num_public_users=3)
+        return TaskDescription(name="mine", synthetic=True, roster="all",
+                               num_users=len(self.roster), num_public_users=3)
 
 
 def task(experiment):
@@ -129,27 +129,25 @@ def fedpriv(tmp_path, monkeypatch, capsys):
 
 RANK, OWN = "precondition=InSteps()", "precondition=InSteps(side_information=OwnMultipliers())"
 TUPLE, TWICE = 'tuple(f"u{n}" for', 'tuple(f"u{n // 2}" for'
-MEASURE, RETURNED, ON_PUBLIC = (
-    "(Measure(name=",
-    "return Metrics.of(4, ",
-    "if not public:\n            ",
-)
 FILES = 'def files(self):\n        return {"ledger.jsonl": b""}\n\n    def describe(self)'
-DEFINED, SAID = "return TaskDescription(name", "num_users=10"
 CHANGED = {
-    "describe returns a dict": (DEFINED, "return dict(name", ["describe()", "Mine", "dict"]),
-    "describe counts others": (SAID, "num_users=9", ["describe()", 9, 10]),
-    "public users unmeasured": (ON_PUBLIC, "", ["describe()", 3]),
+    "describe returns a dict": (
+        "return TaskDescription(name",
+        "return dict(name",
+        ["Mine", "dict"],
+    ),
+    "describe counts others": ("num_users=len(self.roster)", "num_users=9", ["Mine", 9, 10]),
+    "public users unmeasured": ("if not public:\n            ", "", ["describe()", 3]),
     "describe without a name": ('name="mine"', 'name=""', ["''"]),
-    "an empty roster": ("for n in range(10))", "for n in range(0))", ["roster"]),
-    "a list as roster": ("tuple(f", "list(f", ["roster", "list"]),
-    "numbers as ids": (TUPLE, "tuple(n for", ["roster", 0, "int"]),
-    "a user twice": (TUPLE, TWICE, ["roster", "u0"]),
+    "an empty roster": ("for n in range(10))", "for n in range(0))", ["own"]),
+    "a list as roster": ("tuple(f", "list(f", ["own", "list"]),
+    "numbers as ids": (TUPLE, "tuple(n for", ["own", 0, "int"]),
+    "a user twice": (TUPLE, TWICE, ["own", "u0"]),
     "a user without data": ("for n in range(10)}", "for n in range(1, 10)}", ["u0"]),
     "data without examples": ("def num_examples", "def number", ["People", "num_examples"]),
-    "words as measures": (MEASURE, "(dict(name=", ["measures", "dict"]),
+    "words as measures": ("(Measure(name=", "(dict(name=", ["Mine", "dict"]),
     "a measure named as a column": ('name="distance"', 'name="epsilon"', ["epsilon"]),
-    "evaluate returns a dict": (RETURNED, "return dict(", ["evaluate()", "dict"]),
+    "evaluate returns a dict": ("return Metrics.of(4, ", "return dict(", ["evaluate()", "dict"]),
     "evaluate measures another": ("of(4, distance", "of(4, far", ["evaluate()", "far"]),
     "files of ours": ("def describe(self)", FILES, ["ledger.jsonl"]),
     "no multipliers": ("task=task", f"task=task, {RANK}", ["side-information", "rank"]),

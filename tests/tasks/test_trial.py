@@ -379,14 +379,14 @@ def test_caches_by_size_are_not_taken_for_state(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "names"),
+    ("changes", "name"),
     [
-        ({"module": nn.Linear(8, 2)}, ("module", "Linear")),
-        ({"client_optimizer": torch.optim.Adam([torch.zeros(1)])}, ("client_optimizer", "Adam")),
+        ({"module": nn.Linear(8, 2)}, "Linear"),
+        ({"client_optimizer": torch.optim.Adam([torch.zeros(1)])}, "Adam"),
     ],
 )
-def test_what_is_made_anew_is_given_as_what_makes_it(changes, names):
-    with refuses(ValueError, *names):
+def test_what_is_made_anew_is_given_as_what_makes_it(changes, name):
+    with refuses(ValueError, name):
         of(**changes)
 
 
