@@ -41,7 +41,7 @@ def test_a_gpu_that_is_not_there(two_gpus, name):
 def test_no_device_is_called_so(name, two_gpus):
     with pytest.raises(ValueError) as caught:
         usable_device(name)
-    assert f"device {name!r:.40}" in str(caught.value) and len(str(caught.value)) < 300
+    assert f"{name!r:.40}" in str(caught.value) and len(str(caught.value)) < 300
 
 
 def test_no_gpu_at_all(monkeypatch):

@@ -265,5 +265,5 @@ def test_a_loss_that_is_not_finite_counts_as_none():
     line = pack_line(zeros(weight=3, bias=1), direction, np.array([0, 1e38], np.float32))
     found = contributed(work, line, ids=range(3), bound=bound)
     assert np.isfinite(found.real()[LOSSES]).all()
-    with refuses(ValueError, "Capped"):
+    with refuses(ValueError, "Clip"):
         contributed(work, line, ids=range(3))

@@ -230,20 +230,14 @@ class OnNode(NodeUsers):
 PLATEAU = torch.optim.lr_scheduler.ReduceLROnPlateau
 
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        (torch.optim.LBFGS, "LBFGS"),
-        (
-            partial(TorchOptimizer, optimizer=torch.optim.SGD, scheduler=PLATEAU),
-            "ReduceLROnPlateau",
-        ),
-    ],
-)
+ON_PLATEAU = partial(TorchOptimizer, optimizer=torch.optim.SGD, scheduler=PLATEAU)
+
+
+@pytest.mark.parametrize("given", [torch.optim.LBFGS, ON_PLATEAU], ids=["lbfgs", "plateau"])
 @pytest.mark.parametrize("changes", [{}, {"users": OnNode(), "public": None}])
-def test_what_needs_more_than_gradients_is_refused_before_a_run(given, name, changes, tmp_path):
+def test_what_needs_more_than_gradients_is_refused_before_a_run(given, changes, tmp_path):
     """Also where nobody's examples are looked at before the first round."""
-    refused(tmp_path / "run", task(client_optimizer=given, **changes), ValueError, name)
+    refused(tmp_path / "run", task(client_optimizer=given, **changes))
 
 
 class Heads(nn.Module):

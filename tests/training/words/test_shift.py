@@ -75,7 +75,7 @@ def test_a_users_part_is_its_own_whoever_else_is_there():
 def test_the_sum_has_no_row_for_what_users_are_told():
     params = {**zeros(w=2), SHARE: np.ones(1, np.float32)}
     assert set(transformed(Seen(), SHIFT).template(params)) == {"w"}
-    with raised_failures(), refuses(ValueError, "shift"):
+    with raised_failures(), refuses(ValueError, SHARE):
         contributed(transformed(Seen(), SHIFT), zeros(w=2), {"a": posts()}, bound=BOUND)
 
 

@@ -16,8 +16,8 @@ from tests.training.per_example.example_sum.reviews import BASE, KEY, task
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"steps": "none"}, ("epochs", "steps")),
-        ({"epochs": 2.0, "steps": 20}, ("epochs", "steps")),
+        ({"steps": "none"}, (None,)),
+        ({"epochs": 2.0, "steps": 20}, (2.0, 20)),
         ({"micro-batch": 21}, ("micro-batch", 21)),
         ({"micro-batch": 2, "relation": "replace-one", "sampling": "fixed"}, ("micro-batch", 2)),
         ({"preconditioner": "public-adam", "public-batch": 21}, (21, 20)),
@@ -39,6 +39,6 @@ def test_guides_that_need_public_examples_say_so():
 
 def test_no_grid():
     components = build(BASE)
-    with refuses(ValueError, "RoundedSum"):
+    with pytest.raises(ValueError):
         params = components.task.init_params(KEY)
         contributed(components.trainer, params, ids=[1], bound=Rounded(bound=CLIP))
