@@ -4,7 +4,10 @@ import numpy as np
 from torch import nn
 
 from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.tasks.task import Task
+from tests.harness.refusals import refuses
 
 
 def person(number):
@@ -28,3 +31,24 @@ def experiment(made, **options):
     options = {"rounds": 2, "cohort": 6.0, "noise_multiplier": 1.0, **options}
     own = FederatedExperiment(name="own", description="", task=lambda experiment: made)
     return own.with_options(options)
+
+
+def started(folder, made, *, secure=False, **options):
+    """A run of a task, or of an experiment, prepared in a folder."""
+    own = experiment(made, **options) if isinstance(made, Task) else made
+    return start_run(own, "own:x", None, folder, secure=secure)
+
+
+def accepted(folder, made, **options):
+    """Prepare a run and close its folder."""
+    prepared = started(folder, made, **options)
+    prepared.folder.close()
+    return prepared
+
+
+def refused(folder, made, error=ValueError, *names, **options):
+    """Assert that a run is refused, by an error that has the names, before it has a folder."""
+    with refuses(error, *names) as caught:
+        started(folder, made, **options)
+    assert not folder.exists()
+    return caught.value

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.by_example import by_example
 from fedpriv.tasks.module_task import ArrayUsers, PersonalLayers
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
-from tests.tasks.people import USERS, experiment, person, task
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import assert_same, contributed
+from tests.tasks.people import USERS, person, started, task
 
 X, Y = person(0)
 BAD = {
@@ -60,15 +60,10 @@ def test_it_contributes_zero_alone(bad, place, public):
     assert made.roster == tuple(sorted(USERS)) and made.synthetic_batch() is not None
     work, params = as_work(made.trainer(Schedule(learning_rate=0.1), {})), made.init_params(KEY)
 
-    def total(user_ids):
-        return work.partial_sum(
-            params=params, bound=Clip(l2_clip_norm=1.0), data=made.data, user_ids=user_ids, key=KEY
-        )
-
-    everybody, others = total(made.roster), total([u for u in made.roster if u != user_id])
+    rest = [u for u in made.roster if u != user_id]
+    everybody, others = (contributed(work, params, made.data, ids) for ids in (made.roster, rest))
     assert (everybody.num_failed, others.num_failed) == (1, 0)
-    for name, tensor in others.total.items():
-        np.testing.assert_array_equal(everybody.total[name], tensor)
+    assert_same(everybody.total, others.total)
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["simulated", "secure"])
@@ -78,9 +73,7 @@ def test_the_run_starts_and_ends(tmp_path, broken, secure):
     users, user_id = users_with(BAD["a null label"], 0)
     users = Files(USERS, user_id) if broken == "file" else users
     made = task(users=users, public=None, test={user_id: BAD["a null label"], "u03": person(3)})
-    prepared = start_run(
-        experiment(made, rounds=1, cohort=12.0), "own:x", None, tmp_path / "run", secure=secure
-    )
+    prepared = started(tmp_path / "run", made, secure=secure, rounds=1, cohort=12.0)
     assert prepared.trial.untried == ""
     assert prepared.run()["rounds"] == 1
 
@@ -108,5 +101,5 @@ def test_personal_layers_are_measured_of_the_others():
 
 
 def test_where_no_user_can_be_taken_the_task_is_refused():
-    with pytest.raises(ValueError, match="'ann'"):
+    with refuses(ValueError, "ann"):
         ArrayUsers({"ann": BAD["no arrays"], "bob": BAD["words"]})

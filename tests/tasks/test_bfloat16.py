@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.runs.prepared import start_run
-from tests.tasks.people import experiment, task
+from tests.tasks.people import started, task
 
 
 class Half(nn.Module):
@@ -26,7 +25,7 @@ def loss(outputs, targets):
 
 def test_outputs_and_buffers_of_bfloat16(tmp_path):
     made = task(module=Half, loss=loss)
-    prepared = start_run(experiment(made, rounds=1), "own:x", None, tmp_path / "run")
+    prepared = started(tmp_path / "run", made, rounds=1)
     summary = prepared.run()
     assert summary["rounds"] == 1 and np.isfinite(summary["accuracy_public"])
     params = made.init_params(prepared.root)

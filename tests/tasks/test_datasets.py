@@ -14,6 +14,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.dataset_tasks import linear_task, module_task
 from fedpriv.tasks.task import check_data_digests, data_digests
 from fedpriv.training.per_example.linear import LogisticGradients
+from tests.harness.refusals import refuses
 
 DIM = 4
 SECRET = b"s" * 32
@@ -23,13 +24,9 @@ def dataset(convert=sparse.csr_matrix, **given):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, DIM)).astype(np.float32) * (rng.random((60, DIM)) < 0.7)
     y = rng.integers(0, 2, 60)
-    parts = {
-        "x_train": convert(x[:40]),
-        "y_train": y[:40],
-        "x_test": convert(x[40:]),
-        "y_test": y[40:],
-    }
-    return Dataset(**{"name": "made up", "provenance": {"source": "made"}, **parts, **given})
+    given = {"name": "made up", "provenance": {"source": "made"}, **given}
+    x, x_test = convert(x[:40]), convert(x[40:])
+    return Dataset(x_train=x, y_train=y[:40], x_test=x_test, y_test=y[40:], **given)
 
 
 def linear(data):
@@ -85,18 +82,19 @@ class TestDigests:
             found = data_digests(task)
             assert found["private"] != data.sha256()["private"]
             assert found["public"] == data.sha256()["public"]
-            with pytest.raises(ValueError, match="the private examples of made up are not those"):
+            with refuses(ValueError, "private", "run"):
                 check_data_digests(task, data.sha256(), None, "run")
 
     def test_other_public_examples_are_another(self, made):
         data, make = made
-        with pytest.raises(ValueError, match="the public examples of made up are not those"):
-            check_data_digests(make(limit_public(data, 9)), data.sha256(), None, "run")
         bare = replace(data, x_public=None, y_public=None)
-        with pytest.raises(ValueError, match=r"public none instead of [0-9a-f]{12}\)"):
-            check_data_digests(make(bare), data.sha256(), None, "run")
-        with pytest.raises(ValueError, match=r"public [0-9a-f]{12} instead of none\)"):
-            check_data_digests(make(data), bare.sha256(), None, "run")
+        for made_of, digests, named in (
+            (limit_public(data, 9), data.sha256(), data.sha256()["public"][:12]),
+            (bare, data.sha256(), data.sha256()["public"][:12]),
+            (data, bare.sha256(), "none"),
+        ):
+            with refuses(ValueError, "public", "run", named):
+                check_data_digests(make(made_of), digests, None, "run")
 
     def test_keyed_they_are_compared_and_tell_nothing(self, made):
         data, make = made
@@ -104,7 +102,7 @@ class TestDigests:
         assert sealed != data_digests(make(data), b"t" * 32)
         assert not set(sealed.values()) & set(data.sha256().values())
         check_data_digests(make(data), sealed, SECRET, "run")
-        with pytest.raises(ValueError, match="private"):
+        with refuses(ValueError, "private"):
             check_data_digests(make(replace(data, y_train=1 - data.y_train)), sealed, SECRET, "run")
 
     def test_a_task_that_says_nothing_is_not_checked_and_may_not_fall_silent(self, made):
@@ -113,5 +111,5 @@ class TestDigests:
         assert data_digests(silent) is None
         check_data_digests(make(data), None, None, "run")
         check_data_digests(silent, None, None, "run")
-        with pytest.raises(ValueError, match="no longer says what its data are"):
+        with refuses(ValueError, "run"):
             check_data_digests(silent, data.sha256(), None, "run")

@@ -35,7 +35,9 @@ from fedpriv.rng import Key
 from fedpriv.tasks.by_example import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.schedule import Schedule
+from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
+from tests.harness.toys_of_training import assert_same, drawn
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
@@ -61,15 +63,13 @@ def task(request, tiny_corpus, encoder):
     return TagPrediction(tiny_corpus.view(), inputs="encoder", encoded=encoded)
 
 
-def drawn(task):
-    rng = np.random.default_rng(1)
-    start = task.init_params(KEY)
-    return {n: rng.normal(size=t.shape).astype(np.float32) for n, t in start.items()}
+def params_of(task):
+    return drawn(task.init_params(KEY))
 
 
 @pytest.mark.slow
 def test_a_plan_on_another_encoders_rows_has_another_digest(tiny_corpus, tmp_path, encoder, task):
-    """Of users and of their examples. Red before: the encoder was in the noise's root alone."""
+    """Of users and of their examples."""
     other = Encoder(add_encoder(write_tiny_bert(tmp_path / "tiny", seed=1)))
     made = make_embeddings(tiny_corpus, other, ("sentence",), processes=1)
     own = EncodedTexts(embeddings=made)
@@ -85,7 +85,6 @@ def test_a_plan_on_another_encoders_rows_has_another_digest(tiny_corpus, tmp_pat
 
 @pytest.mark.slow
 def test_an_examples_row_is_its_own_sentences(tiny_corpus, encoder, task):
-    """Red if a view's rows and the corpus's are mixed up."""
     store, view = SentenceStore(tiny_corpus.directory), tiny_corpus.view()
     words = store.all_names("words")
     known = {word: number for number, word in enumerate(view.words)}
@@ -116,14 +115,11 @@ def test_an_examples_row_is_its_own_sentences(tiny_corpus, encoder, task):
 )
 @pytest.mark.parametrize("task", [("sentence",), ("title",), ("title", "sentence")], indirect=True)
 def test_dense_steps_are_those_of_a_plain_loop(task, schedule, multiplier):
-    """Red of a mean over all examples in place of a batch's.
-
-    Sentences of a thread share the row of its title: red where the last of them alone counts.
-    """
+    """Sentences of a thread share the row of its title."""
     rng = np.random.default_rng(0)
     factors = rng.uniform(0.5, 2.0, task._num_rows()).astype(np.float32) if multiplier else None
     given = {} if factors is None else {"kernel": factors}
-    dense, params = task.trainer(schedule, given), drawn(task)
+    dense, params = task.trainer(schedule, given), params_of(task)
     for user in task.roster[:10]:
         examples, key = task.data.examples(user), KEY.fold(user)
         found = dense.train(params, examples, key)
@@ -142,8 +138,8 @@ def test_dense_steps_are_those_of_a_plain_loop(task, schedule, multiplier):
 
 @pytest.mark.parametrize("task", [("title",)], indirect=True)
 def test_an_update_is_the_same_bits_whatever_the_corpus_calls_a_thread(task):
-    """A part of a corpus numbers its threads anew. Red where rows are in the numbers' order."""
-    trainer, params = task.trainer(Schedule(learning_rate=1.0), {}), drawn(task)
+    """A part of a corpus numbers its threads anew."""
+    trainer, params = task.trainer(Schedule(learning_rate=1.0), {}), params_of(task)
     rows = task._encoded.embeddings.rows["title"].copy()
     turned = replace(
         task._encoded,
@@ -157,28 +153,28 @@ def test_an_update_is_the_same_bits_whatever_the_corpus_calls_a_thread(task):
         texts[:, 1] = len(rows) - 1 - texts[:, 1]
         found = trainer.train(params, examples, KEY)
         expected = other.train(params, replace(examples, texts=texts), KEY)
-        assert all(found[n].tobytes() == expected[n].tobytes() for n in found)
+        assert_same(found, expected)
     assert seen > 2  # of one or two threads the order hardly shows
 
 
 @pytest.mark.slow
 def test_hostile_users_of_the_dense_trainer(task):
-    dense, params = task.trainer(Schedule(learning_rate=1.0), {}), drawn(task)
+    dense, params = task.trainer(Schedule(learning_rate=1.0), {}), params_of(task)
     examples = task.data.examples(task.roster[0])
     none = dense.train(params, examples.take(np.arange(0)), KEY)
     assert not any(array.any() for array in none.values())
     for label in (-1, examples.num_tags):
         labels = np.full(len(examples), label, np.int32)
-        with pytest.raises(ValueError, match="label"):
+        with refuses(ValueError, "label"):
             dense.train(params, replace(examples, labels=labels), KEY)
     params["kernel"][:] = np.finfo(np.float32).max
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError):
         dense.train(params, examples, KEY)
 
 
 @pytest.mark.slow
 def test_evaluation_is_of_the_dense_rows(task):
-    params, view = drawn(task), task.view
+    params, view = params_of(task), task.view
     rows = view.public_rows("test")
     x = task._encoded.dense(view.columns.take(rows)).astype(np.float64)
     logits = x @ params["kernel"]
@@ -204,7 +200,7 @@ def experiment_of(**options):
 @pytest.mark.slow
 def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder, tmp_path, capsys):
     experiment = experiment_of(encoder=encoder.files.id, encoder_texts="sentence")
-    with pytest.raises(ValueError, match=f"fedpriv encoder embed {encoder.files.id}"):
+    with refuses(ValueError, f"fedpriv encoder embed {encoder.files.id}"):
         build(experiment, tiny_corpus)
     made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
     again = open_embeddings(tiny_corpus, encoder, ("sentence",))
@@ -222,27 +218,27 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     assert f"weights {encoder.files.id}, of an example's sentence (published;" in printed
     kept = read_vocabulary(result.record.directory / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
-    with pytest.raises(ValueError, match="rows of encoder"):
+    with refuses(ValueError, encoder.files.id):
         kept.features(["tax"])
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "names"),
     [
-        ({}, "set task.encoder"),
-        ({"encoder": "nothing-here"}, "is not on this machine"),
-        ({"encoder": "nothing-here", "inputs": "tf-idf"}, "neither weights nor pairs"),
-        ({"encoder": "nothing-here", "pairs": 9}, "neither weights nor pairs"),
+        ({}, ["task.encoder"]),
+        ({"encoder": "nothing-here"}, ["nothing-here"]),
+        ({"encoder": "nothing-here", "inputs": "tf-idf"}, ["tf-idf"]),
+        ({"encoder": "nothing-here", "pairs": 9}, [9]),
     ],
 )
-def test_what_does_not_fit_is_refused(tiny_corpus, options, words):
-    with pytest.raises(ValueError, match=words):
+def test_what_does_not_fit_is_refused(tiny_corpus, options, names):
+    with refuses(ValueError, *names):
         build(experiment_of(**options), tiny_corpus)
 
 
 @pytest.mark.slow
 def test_an_encoders_rows_are_no_words(task):
-    with pytest.raises(ValueError, match="no words, so none is rarer"):
+    with pytest.raises(ValueError):
         task.public_words()
 
 
@@ -253,7 +249,7 @@ def test_damaged_rows_are_made_again_and_never_read(tiny_corpus, encoder, damage
     kind, how = damage.split("-")
     (path,) = cache_dir().glob(f"embeddings/*/sentences{'-chunks' if kind == 'marks' else ''}.npy")
     path.unlink() if how == "gone" else path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(ValueError, match="fedpriv encoder embed"):
+    with refuses(ValueError, "fedpriv encoder embed"):
         open_embeddings(tiny_corpus, encoder, ("sentence",))
     again = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"]
     np.testing.assert_array_equal(again, made)
@@ -262,7 +258,7 @@ def test_damaged_rows_are_made_again_and_never_read(tiny_corpus, encoder, damage
 @pytest.mark.slow
 def test_single_examples_have_the_gradient_of_their_row(task):
     """Of the kernel alone, clipped by its own norm: a bias would take a part of the bound."""
-    params, clip = drawn(task), 0.01
+    params, clip = params_of(task), 0.01
     found = by_example(task, 2)
     place = task.roster.index("u07")
     kept = kept_examples("u07", task.data.num_examples("u07"), 2)

@@ -5,12 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.datasets.dataset import Dataset
-from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.dataset_tasks import module_task
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import best_on_public, measure_models
-from tests.tasks.people import experiment, person, task
+from tests.harness.toys_of_training import cross_entropy, data_set, zeros
+from tests.tasks.people import accepted, person, task
 
 IGNORED = -100
 X = np.eye(4, dtype=np.float32)
@@ -35,7 +33,7 @@ def test_accuracy_and_loss_are_of_those_that_are_counted():
     assert found.get("accuracy") == 2 / 3
     assert found.totals["accuracy"].count == 3
     outputs = torch.from_numpy(X @ PARAMS["weight"].T)
-    by_hand = float(nn.functional.cross_entropy(outputs, torch.from_numpy(y)))
+    by_hand = float(cross_entropy(outputs, torch.from_numpy(y)))
     assert found.get("loss") == pytest.approx(by_hand)
 
 
@@ -73,32 +71,23 @@ def test_a_task_whose_first_public_targets_are_ignored_is_tried(tmp_path, ignore
     """The first sixteen, or all: others, or synthetic ones, are looked at."""
     x = np.random.default_rng(5).normal(size=(40, 4)).astype(np.float32)
     made = task(public=(x, ignoring((x[:, 0] > 0).astype(int), *range(ignored))))
-    prepared = start_run(experiment(made), "own:x", None, tmp_path / "run")
-    prepared.folder.close()
+    prepared = accepted(tmp_path / "run", made)
     assert prepared.trial.untried == ""
 
 
 def test_a_centralised_task_likewise():
     x, y = person(0)
-    data = Dataset(
-        name="d",
-        x_train=x,
-        y_train=y,
-        x_test=x,
-        y_test=ignoring(y, 0, 1),
-        provenance={},
-    )
-    made = module_task(data, lambda: nn.Linear(4, 2), nn.functional.cross_entropy)
+    data = data_set(x, y, test=(x, ignoring(y, 0, 1)))
+    made = module_task(data, lambda: nn.Linear(4, 2), cross_entropy)
     assert made.measure(PARAMS).totals["accuracy"].count == 4
 
 
 def test_float_targets_of_that_value_are_counted():
-    made = ModuleTask(
-        name="t",
+    made = task(
         module=lambda: nn.Linear(4, 1),
         loss=lambda outputs, y: (outputs[:, 0] - y).square().mean(),
         users={"ann": (X, np.ones(4, np.float32))},
         public=(X, np.full(4, -100.0, np.float32)),
     )
-    zero = {"weight": np.zeros((1, 4), np.float32), "bias": np.zeros(1, np.float32)}
+    zero = zeros(weight=(1, 4), bias=1)
     assert made.evaluate(zero, public=True).get("mean_squared_error") == 10_000.0

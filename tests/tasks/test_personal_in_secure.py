@@ -1,10 +1,8 @@
 """What users keep to themselves is no figure of a secure run."""
 
-import pytest
-
 import fedpriv as fp
 from fedpriv.tasks.module_task import PersonalLayers
-from tests.tasks.people import experiment, person, task
+from tests.tasks.people import experiment, person, refused, task
 
 
 def personal(**given):
@@ -12,10 +10,9 @@ def personal(**given):
 
 
 def test_personal_figures_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="test"):
-        fp.run(personal(test={"u01": person(1)}), out=tmp_path / "run", secure=True)
-    assert not (tmp_path / "run").exists()
-    fp.run(personal(test={"u01": person(1)}))
+    own = personal(test={"u01": person(1)})
+    refused(tmp_path / "run", own, ValueError, "test", secure=True)
+    fp.run(own)
 
 
 def test_personal_layers_alone_are_not(tmp_path):

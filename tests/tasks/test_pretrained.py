@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 import fedpriv as fp
 from fedpriv.api.forecast import round_cost
@@ -26,15 +25,15 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.runs.prepared import resume_run, start_run
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.pretrained import PretrainedCausal, PretrainedClassifier
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import as_work
+from tests.harness.refusals import refuses
 from tests.harness.tag_runs import ledger_state
 from tests.harness.tiny_bert import WORDS, write_tiny_bert
 from tests.harness.tiny_gpt2 import write_tiny_gpt2
-from tests.tasks.people import experiment
+from tests.harness.toys_of_training import assert_same, contributed, cross_entropy, drawn
+from tests.tasks.people import experiment, task
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
@@ -91,15 +90,11 @@ def people(model, number=8):
     }
 
 
-def task(model, **changes):
-    causal = isinstance(model, PretrainedCausal)
+def of(model, **changes):
     users = people(model)
-    given = {
-        "name": "t", "module": model, "published": model.published, "synthetic": True,
-        "loss": next_word_loss if causal else nn.functional.cross_entropy,
-        "users": users, "public": users["u3"],
-    }  # fmt: skip
-    return ModuleTask(**{**given, **changes})
+    given = {"module": model, "published": model.published, "users": users, "public": users["u3"]}
+    given |= {"loss": next_word_loss} if isinstance(model, PretrainedCausal) else {}
+    return task(**{**given, **changes})
 
 
 @pytest.fixture(params=["bert", "gpt2"])
@@ -108,10 +103,11 @@ def model(request):
     return classifier(folder) if request.param == "bert" else causal(folder)
 
 
-def drawn(made):
+def params_of(made):
     """Params of which no adapter is zero."""
-    start, rng = made.init_params(KEY), np.random.default_rng(0)
-    return {n: (t + 0.1 * rng.normal(size=t.shape)).astype(np.float32) for n, t in start.items()}
+    start = made.init_params(KEY)
+    moved = drawn(start, scale=0.1, seed=0)
+    return {name: array + moved[name] for name, array in start.items()}
 
 
 @pytest.mark.parametrize("users_at_once", [1, 4])
@@ -128,23 +124,18 @@ def test_a_users_update_is_of_its_own_lengths(model, users_at_once):
         return split_users([*np.repeat(list(rows), 3), "long"], x, y, public=["long"])[0]
 
     def total(users):
-        made = task(model, users=users, public=None, users_at_once=users_at_once)
-        work = as_work(made.trainer(SCHEDULE, {}))
-        return work.partial_sum(
-            params=drawn(made), bound=Clip(l2_clip_norm=0.5),
-            data=made.data, user_ids=list(rows), key=KEY,
-        )  # fmt: skip
+        made = of(model, users=users, public=None, users_at_once=users_at_once)
+        work, bound = made.trainer(SCHEDULE, {}), Clip(l2_clip_norm=0.5)
+        return contributed(work, params_of(made), made.data, rows, bound=bound, key=KEY)
 
     short, long = total(padded(3)), total(padded(30))
     assert short.num_failed == long.num_failed == 0
-    for name, tensor in short.total.items():
-        np.testing.assert_array_equal(tensor, long.total[name], err_msg=name)
+    assert_same(long.total, short.total)
 
 
 class TestModels:
     @pytest.mark.slow
     def test_without_adapters_the_rows_are_the_encoders(self, bert):
-        """Red if padding is attended to or counted, or rows have another scale."""
         for pooling in ("mean", "cls", "max"):
             folder = bert.parent / pooling
             write_tiny_bert(folder, pooling=pooling, normalised=pooling != "cls")
@@ -171,7 +162,6 @@ class TestModels:
             torch.testing.assert_close(one(x), other(x))
 
     def test_scores_are_those_of_transformers(self, gpt2):
-        """Red if a later token, or padding, is looked at."""
         from transformers import AutoModelForCausalLM
 
         model = causal(gpt2)
@@ -186,7 +176,7 @@ class TestModels:
 
     def test_padding_and_other_texts_change_nothing(self, model):
         made = model()
-        params = drawn(task(model))
+        params = params_of(of(model))
         load_params(made, params).eval()
         x = people(model)["u6"]
         x = torch.from_numpy(x.x if isinstance(model, PretrainedCausal) else x[0])
@@ -205,7 +195,7 @@ class TestModels:
         from transformers import AutoModelForCausalLM
 
         model = causal(gpt2)
-        module = load_params(model(), drawn(task(model))).eval()
+        module = load_params(model(), params_of(of(model))).eval()
         examples = model.examples(["pay the tax"])
         x = torch.from_numpy(examples.x)
         real = x >= 0
@@ -239,8 +229,8 @@ class TestTexts:
 class TestTraining:
     @pytest.mark.slow
     def test_a_users_update_is_that_of_a_plain_loop(self, model):
-        made = task(model)
-        params = drawn(made)
+        made = of(model)
+        params = params_of(made)
         module = load_params(model(), params).train()
         own = {n: p for n, p in module.named_parameters() if p.requires_grad}
         assert set(own) == set(params)
@@ -261,9 +251,8 @@ class TestTraining:
 
     @pytest.mark.slow
     def test_perplexity_and_accuracy_of_each_user(self, gpt2):
-        """Red if padding is counted, or users are measured together."""
-        made, model = task(causal(gpt2)), causal(gpt2)
-        params = drawn(made)
+        made, model = of(causal(gpt2)), causal(gpt2)
+        params = params_of(made)
         users = people(model) | {"none": model.examples([])}
         found = made.metrics_by_user(params, users)
         assert found.pop("none") is None and set(found) == set(people(model))
@@ -275,16 +264,15 @@ class TestTraining:
                 with torch.no_grad():
                     scores = module(torch.from_numpy(x[real])[None])[0]
                 truth = torch.from_numpy(y[real])
-                losses += nn.functional.cross_entropy(scores, truth, reduction="none").tolist()
+                losses += cross_entropy(scores, truth, reduction="none").tolist()
                 right += (scores.argmax(1) == truth).tolist()
             assert found[user].get("perplexity") == pytest.approx(np.exp(np.mean(losses)), rel=1e-4)
             assert found[user].get("token_accuracy") == pytest.approx(np.mean(right))
 
     @pytest.mark.slow
     def test_many_users_at_once_are_trained_as_one_by_one(self, model):
-        """Red if a mask is made by looking at values: then nobody is trained together."""
-        made = task(model, users_at_once=4)
-        params = drawn(made)
+        made = of(model, users_at_once=4)
+        params = params_of(made)
         trainer = made.trainer(SCHEDULE, {})
         assert trainer.why_apart == ""
         works = [
@@ -306,14 +294,14 @@ class TestTraining:
 
     @pytest.mark.slow
     def test_a_frozen_first_matrix_is_no_param_and_goes_with_the_model(self, bert, tmp_path):
-        """FFA-LoRA. Red if it were another in each process, or lost."""
-        made = task(classifier(bert, freeze_a=True))
+        """FFA-LoRA."""
+        made = of(classifier(bert, freeze_a=True))
         params = made.init_params(KEY)
         assert not any("lora_a" in name for name in params)
-        one, again = made._make(), task(classifier(bert, freeze_a=True))._make()
+        one, again = made._make(), of(classifier(bert, freeze_a=True))._make()
         first = {n: p for n, p in one.named_parameters() if "lora_a" in n}
         assert first and all(torch.equal(p, again.get_parameter(n)) for n, p in first.items())
-        made.trainer(SCHEDULE, {}).train(drawn(made), made.data.examples("u1"), KEY)
+        made.trainer(SCHEDULE, {}).train(params_of(made), made.data.examples("u1"), KEY)
         start_run(experiment(made), None, None, tmp_path / "run").run()
         export_run(tmp_path / "run", tmp_path / "model")
         exported, _ = read_tensors(tmp_path / "model" / MODEL)
@@ -324,8 +312,7 @@ class TestTraining:
 class TestRuns:
     @pytest.mark.slow
     def test_nothing_frozen_is_sent_or_kept(self, model, tmp_path):
-        """Red if the body's tensors were params, or in the run folder or an export."""
-        made = task(model)
+        made = of(model)
         run = fp.run(experiment(made), out=tmp_path / "run")
         kept = set(run.params)
         assert kept == set(made.init_params(KEY)) and all(
@@ -346,29 +333,25 @@ class TestRuns:
 
     @pytest.mark.slow
     def test_a_run_goes_on_with_the_same_weights_only(self, bert, tmp_path):
-        """Red before: adapters went on, on another body."""
-        start_run(experiment(task(classifier(bert))), None, None, tmp_path / "run").folder.close()
+        start_run(experiment(of(classifier(bert))), None, None, tmp_path / "run").folder.close()
         other = write_tiny_bert(tmp_path / "other", seed=9)
-        with pytest.raises(ValueError, match="published weights of the task are not those"):
-            resume_run(tmp_path / "run", experiment=experiment(task(classifier(other))))
-        whole = fp.run(experiment(task(classifier(bert))), out=tmp_path / "whole")
-        resumed = resume_run(tmp_path / "run", experiment=experiment(task(classifier(bert)))).run()
+        with pytest.raises(ValueError):
+            resume_run(tmp_path / "run", experiment=experiment(of(classifier(other))))
+        whole = fp.run(experiment(of(classifier(bert))), out=tmp_path / "whole")
+        resumed = resume_run(tmp_path / "run", experiment=experiment(of(classifier(bert)))).run()
         assert resumed["rounds"] == 2
-        for name, tensor in fp.load(tmp_path / "run").params.items():
-            np.testing.assert_array_equal(tensor, whole.params[name])
+        assert_same(fp.load(tmp_path / "run").params, whole.params)
 
     @pytest.mark.slow
     def test_noise_is_of_the_weights_too(self, bert, tmp_path):
-        """Red before: two runs on different bodies added the same noise."""
         digests = set()
         for folder in (bert, write_tiny_bert(tmp_path / "other", seed=9)):
             out = tmp_path / folder.name
-            start_run(experiment(task(classifier(folder))), None, None, out).folder.close()
+            start_run(experiment(of(classifier(folder))), None, None, out).folder.close()
             digests.add(ledger_state(out).extra[NOISE])
         assert len(digests) == 2
 
     def test_a_plan_on_other_weights_has_another_digest(self, bert, tmp_path):
-        """Red before: a node that allowed a plan had allowed it on any weights."""
         named = []
 
         class Named(SerialBackend):
@@ -378,7 +361,7 @@ class TestRuns:
 
         other = write_tiny_bert(tmp_path / "other", seed=9)
         for folder in (bert, bert, other):
-            made = build(experiment(task(classifier(folder))))
+            made = build(experiment(of(classifier(folder))))
             backend = Named(trainer=made.trainer, data=made.task.data)
             list(rounds(made, backend, KEY))
         assert named[0] == named[1] != named[2]
@@ -386,16 +369,15 @@ class TestRuns:
 
 @pytest.mark.slow
 def test_memory_is_of_frozen_weights_adapters_and_a_batch(model):
-    """Red if frozen weights are counted as params, or their transposes as what a step keeps."""
-    made = experiment(task(model), batch_size=4)
-    cost = round_cost(build(made), task(model).init_params(KEY), timed=False)
+    made = experiment(of(model), batch_size=4)
+    cost = round_cost(build(made), of(model).init_params(KEY), timed=False)
     module = model()
     weights = {n: p.nbytes for n, p in module.named_parameters()}
     trained = {n for n, p in module.named_parameters() if p.requires_grad}
     assert cost.num_params == sum(weights[n] for n in trained) / 4
     buffers = sum(b.nbytes for b in module.buffers())
     assert cost.frozen_bytes == sum(weights.values()) - 4 * cost.num_params + buffers
-    ids = task(model)._batch()[0].x[:1]
+    ids = of(model)._batch()[0].x[:1]
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         module(torch.from_numpy(ids))
@@ -406,11 +388,9 @@ def test_memory_is_of_frozen_weights_adapters_and_a_batch(model):
 
 
 def test_what_does_not_fit_is_refused(bert, gpt2):
-    with pytest.raises(ValueError, match="no linear layer is called c_attn"):
+    with refuses(ValueError, "c_attn"):
         classifier(bert, matrices=("c_attn",))()
-    with pytest.raises(ValueError, match="rank 0: of a causal model only adapters are trained"):
+    with refuses(ValueError, 0):
         causal(gpt2, rank=0)()
-    assert (
-        replace(classifier(bert), rank=1)().body.encoder.layer[0].output.dense.lora_a.out_features
-        == 1
-    )
+    layer = replace(classifier(bert), rank=1)().body.encoder.layer[0]
+    assert layer.output.dense.lora_a.out_features == 1

@@ -12,6 +12,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction
 from fedpriv.training.local.schedule import Schedule
 from tests.datasets.corpus.sentences import write
+from tests.harness.toys_of_training import assert_same, drawn
 
 RICHER = {
     "tf-idf": {"inputs": "tf-idf"},
@@ -20,10 +21,8 @@ RICHER = {
 }
 
 
-def drawn(task):
-    rng = np.random.default_rng(1)
-    start = task.init_params(Key.simulation(0))
-    return {n: rng.normal(size=t.shape).astype(np.float32) for n, t in start.items()}
+def params_of(task):
+    return drawn(task.init_params(Key.simulation(0)))
 
 
 def vocabulary_of(task, folder):
@@ -34,11 +33,8 @@ def vocabulary_of(task, folder):
 
 def test_weights_are_of_public_counts(tiny_corpus):
     view = tiny_corpus.view()
-    made = (
-        TagPrediction(view, inputs="tf-idf", tf_idf_power=0.7)
-        .trainer(Schedule(learning_rate=1.0), {})
-        .word_features
-    )
+    task = TagPrediction(view, inputs="tf-idf", tf_idf_power=0.7)
+    made = task.trainer(Schedule(learning_rate=1.0), {}).word_features
     for word in (0, 5, len(view.words) - 1):
         idf = np.log((1 + view.num_public_examples) / (1 + int(view.word_sentences[word])))
         assert made.weights[word] == pytest.approx(idf**0.7, rel=1e-6)
@@ -49,7 +45,7 @@ def test_weights_are_of_public_counts(tiny_corpus):
 def test_predicting_from_the_file_is_what_evaluation_measures(tiny_corpus, tmp_path, options):
     view = tiny_corpus.view()
     task = TagPrediction(view, **options)
-    vocabulary, params = vocabulary_of(task, tmp_path / "model"), drawn(task)
+    vocabulary, params = vocabulary_of(task, tmp_path / "model"), params_of(task)
     assert params["kernel"].shape == (vocabulary.num_rows, len(view.tags))
     model = TagModel(**params, vocabulary=vocabulary)
     right, top, loss, number = 0, 0, 0.0, 0
@@ -92,7 +88,7 @@ def test_the_public_learner_learns_what_is_measured(tiny_corpus, monkeypatch, op
     monkeypatch.setattr("fedpriv.training.public_learning.BATCH_EXAMPLES", 7)
     monkeypatch.setattr("fedpriv.tasks.tag_prediction.BATCH_EXAMPLES", 5)
     again, blocks = learnt()
-    assert all(whole[name].tobytes() == blocks[name].tobytes() for name in whole)
+    assert_same(blocks, whole)
     found, expected = again.measure(blocks).totals, learner.measure(whole).totals
     assert found["accuracy"] == expected["accuracy"]
     assert found["loss"].count == expected["loss"].count
@@ -115,9 +111,8 @@ def test_rows_of_pairs_are_as_the_rarest_words(tiny_corpus):
     assert found[0] == 200.0 and found[1] == 1.0 and found[2] > 1.0 and found[3] < 200.0
     rank = Rank(preconditioner_top=10).make(task, "e").multiplier
     key, schedule = Key.simulation(0), Schedule(learning_rate=1.0)
-    update = task.trainer(schedule, rank).train(
-        drawn(task), task.data.examples(task.roster[0]), key
-    )
+    examples = task.data.examples(task.roster[0])
+    update = task.trainer(schedule, rank).train(params_of(task), examples, key)
     assert update["kernel"].num_rows == number + 50
 
 

@@ -8,6 +8,7 @@ from fedpriv.models.images import SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.module import module_params
+from tests.harness.toys_of_training import KEY, assert_same, drawn
 
 
 def test_the_initial_params_are_the_models(tiny_corpus):
@@ -15,20 +16,16 @@ def test_the_initial_params_are_the_models(tiny_corpus):
     found = TagPrediction(view).init_params(Key.simulation(0))
     expected = module_params(SoftmaxRegression(len(view.words), len(view.tags)))
     assert list(found) == list(expected)
-    for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype
-        np.testing.assert_array_equal(found[name], tensor)
+    assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("split", [BY_THREAD, BY_SENTENCE], ids=lambda split: split.name)
 def test_what_is_released_is_measured_on_public_users_alone(tiny_corpus, split):
     """By thread where a public user asked, by sentence on all they wrote; red of anybody else."""
     view = tiny_corpus.view(split=split)
-    task, rng = TagPrediction(view), np.random.default_rng(1)
-    params = {
-        name: rng.normal(size=array.shape).astype(np.float32)
-        for name, array in task.init_params(Key.simulation(0)).items()
-    }
+    task = TagPrediction(view)
+    params = drawn(task.init_params(KEY))
     rows = {
         True: view.public_rows("test")
         if split == BY_THREAD

@@ -1,13 +1,11 @@
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training import devices
 from fedpriv.training.devices import device_description, usable_device
-from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.schedule import Schedule
+from tests.harness.refusals import refuses
+from tests.tasks.people import task
 
 
 @pytest.fixture
@@ -24,51 +22,31 @@ def test_gpus_are_numbered_and_named(two_gpus):
     assert device_description(usable_device("cuda:1")) == "cuda:1 Synthetic 1"
 
 
-def test_a_gpu_that_is_not_there(two_gpus):
-    with pytest.raises(ValueError, match=r"'cuda:2': there are 2 GPUs"):
-        usable_device("cuda:2")
-
-
-def test_pytorch_counts_indices_modulo_256_and_we_do_not(two_gpus):
-    """torch.device("cuda:256") is cuda:0: two workers would share a GPU, and the record err."""
-    with pytest.raises(ValueError, match=r"'cuda:256': there are 2 GPUs"):
-        usable_device("cuda:256")
+@pytest.mark.parametrize("name", ["cuda:2", "cuda:256"])
+def test_a_gpu_that_is_not_there(two_gpus, name):
+    """PyTorch counts modulo 256: two workers would share a GPU, and the record err."""
+    with refuses(ValueError, name, 2):
+        usable_device(name)
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "",
-            "meta",
-            "mps",
-            "cpu:1",
-            "cpu ",
-            "CPU",
-            "cuda:-1",
-            "cuda:01",
-            "cuda:\u0663",
-            "cuda:0\0",
-        ),
+        *("", "meta", "mps", "cpu:1", "cpu ", "CPU", "cuda:-1", "cuda:01"),
+        *("cuda:\u0663", "cuda:0\0"),
         *(5, True, None, 1.5, b"cpu", ["cpu"], "cuda:" + "9" * 10_000, "x" * 10_000),
     ],
     ids=lambda name: repr(name)[:20],
 )
 def test_no_device_is_called_so(name, two_gpus):
-    with pytest.raises(ValueError, match="is not one to train on") as caught:
+    with pytest.raises(ValueError) as caught:
         usable_device(name)
-    assert f"device {name!r:.40}" in str(caught.value) and len(str(caught.value)) < 300
+    assert f"{name!r:.40}" in str(caught.value) and len(str(caught.value)) < 300
 
 
 def test_no_gpu_at_all(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="leave the device out"):
+    with refuses(ValueError, "cuda:0"):
         usable_device("cuda:0")
-    task = ModuleTask(
-        name="t",
-        module=lambda: nn.Linear(3, 2),
-        loss=nn.functional.cross_entropy,
-        users={"a": ArrayExamples(np.zeros((2, 3), np.float32), np.zeros(2, np.int64))},
-    )
-    with pytest.raises(ValueError, match="install a build of torch"):
-        task.trainer(Schedule(learning_rate=0.1), {}, device="cuda:0")
+    with refuses(ValueError, "cuda:0"):
+        task().trainer(Schedule(learning_rate=0.1), {}, device="cuda:0")

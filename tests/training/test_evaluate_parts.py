@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import Metrics, Total, chunks, combined
-from fedpriv.training.local.module import ArrayExamples
+from tests.harness.toys_of_training import drawn, labelled, zeros
+from tests.tasks.people import task
 
 COUNTS = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
 
@@ -60,14 +60,10 @@ def test_tag_prediction_in_parts(tiny_corpus, public, of):
     experiment = load_experiment("dp-fedavg-tags").with_options(
         {"noise-multiplier": 1, "cohort": 8}
     )
-    task = build(experiment, tiny_corpus).task
-    rng = np.random.default_rng(0)
-    params = {
-        name: rng.normal(size=array.shape).astype(np.float32)
-        for name, array in task.init_params(None).items()
-    }
-    whole = task.evaluate(params, public=public)
-    parts = [task.evaluate(params, public=public, part=(part, of)) for part in range(of)]
+    tags = build(experiment, tiny_corpus).task
+    params = drawn(tags.init_params(None))
+    whole = tags.evaluate(params, public=public)
+    parts = [tags.evaluate(params, public=public, part=(part, of)) for part in range(of)]
     together = combined(parts)
     assert together.get("loss") == pytest.approx(whole.get("loss"), rel=1e-9)
     for name in ("accuracy", "recall_at_5"):
@@ -77,26 +73,15 @@ def test_tag_prediction_in_parts(tiny_corpus, public, of):
 
 
 def test_a_module_in_parts():
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(2500, 7)).astype(np.float32), rng.integers(0, 3, 2500)
-    examples = ArrayExamples(x, y)
-    task = ModuleTask(
-        name="made up",
-        module=lambda: torch.nn.Linear(7, 3),
-        loss=torch.nn.functional.cross_entropy,
-        users={"a": examples},
-        public=examples,
-    )
-    params = {
-        n: rng.normal(size=p.shape).astype(np.float32)
-        for n, p in (("weight", np.zeros((3, 7))), ("bias", np.zeros(3)))
-    }
-    whole = task.evaluate(params, public=True)
+    examples, params = labelled(2500, (7,), 3), drawn(zeros(weight=(3, 7), bias=3))
+    x, y = examples.x, examples.y
+    made = task(module=lambda: nn.Linear(7, 3), users={"a": examples}, public=examples)
+    whole = made.evaluate(params, public=True)
     scores = x @ params["weight"].T + params["bias"]
     assert whole.get("accuracy") == pytest.approx((scores.argmax(axis=1) == y).mean(), abs=1e-9)
     for of in (2, 3, 5):
-        parts = [task.evaluate(params, public=True, part=(part, of)) for part in range(of)]
+        parts = [made.evaluate(params, public=True, part=(part, of)) for part in range(of)]
         together = combined(parts)
         assert together.get("accuracy") == whole.get("accuracy") and together.num_examples == 2500
         assert together.get("loss") == pytest.approx(whole.get("loss"), rel=1e-9)
-    assert task.evaluate(params, public=False) is None
+    assert made.evaluate(params, public=False) is None

@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import (
     contributes_zero,
     contributing_zero_on_failure,
@@ -21,9 +19,11 @@ from fedpriv.training.failures import (
     raised_at,
     users_not_logged,
 )
-from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
+from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
+from tests.harness.toys_of_training import KEY, contributed, mse, trainer_of
+from tests.tasks.people import task
 
 SECRET = "my diagnosis is private"
 
@@ -47,7 +47,6 @@ def test_of_a_node_kind_and_place_leave_and_no_text():
 
 
 def test_nothing_of_the_text_at_any_level(caplog):
-    """Red before: at level DEBUG the traceback was logged with the error's text."""
     caplog.set_level(logging.DEBUG, logger="fedpriv.training.failures")
     try:
         raising()
@@ -75,26 +74,13 @@ def test_nor_from_a_trainer_whose_library_quotes_the_data(caplog, users_at_once)
     """torch names the label that is out of range."""
     caplog.set_level(logging.DEBUG)
     labels = {"a": 1, "b": 777, "c": 0}
-    users = {
-        name: ArrayExamples(np.ones((3, 4), np.float32), np.full(3, label))
-        for name, label in labels.items()
-    }
-    task = ModuleTask(
-        name="quoted",
-        module=lambda: nn.Linear(4, 2),
-        loss=nn.functional.cross_entropy,
-        users=users,
-        synthetic=True,
-        users_at_once=users_at_once,
-    )
-    key = Key.simulation(0)
-    params = task.init_params(key)
-    work = as_work(task.trainer(Schedule(learning_rate=0.1), {}))
-    total = work.partial_sum(
-        params=params, bound=Clip(l2_clip_norm=1.0), data=task.data, user_ids=list(users), key=key
-    )
+    ones = np.ones((3, 4), np.float32)
+    users = {name: ArrayExamples(ones, np.full(3, label)) for name, label in labels.items()}
+    made = task(users=users, users_at_once=users_at_once)
+    work = as_work(made.trainer(Schedule(learning_rate=0.1), {}))
+    total = contributed(work, made.init_params(KEY), users)
     assert total.num_failed == 1
-    assert "contributes zero: IndexError" in caplog.text and "777" not in caplog.text
+    assert "IndexError" in caplog.text and "777" not in caplog.text
 
 
 @pytest.mark.parametrize(("mode", "said"), [("simulation", 1), ("secure", 0)])
@@ -111,13 +97,12 @@ def test_numpy_warns_of_no_users_numbers_in_a_secure_run(mode, said):
 def test_libraries_warn_of_no_users_in_a_secure_run(mode, said):
     """PyTorch warns of targets of another shape: who has such was drawn, whoever reads knows."""
     key = Key.from_bytes(bytes(32), mode)
-    module, loss = nn.Linear(3, 1), nn.functional.mse_loss
-    trainer = ModuleTrainer(module=module, loss=loss, schedule=Schedule(learning_rate=0.1))
+    trainer = trainer_of(nn.Linear(3, 1), loss=mse)
     examples = ArrayExamples(np.ones((4, 3), np.float32), np.ones(4, np.float32))
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         with users_not_logged(key):
-            trainer.train(module_params(module), examples, key.fold("user"))
+            trainer.train(module_params(trainer.module), examples, key.fold("user"))
     assert len(found) == said
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
 from functools import cache
 
 import numpy as np
@@ -16,25 +15,14 @@ from numba import njit
 from torch import nn
 
 from fedpriv import json_lines
-from fedpriv.backends import SerialBackend
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.build import build
-from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.rng import Key
-from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import start_run
 from fedpriv.training import stopping
-from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import as_work
-
-
-def partial_sum(*, trainer, **given):
-    return as_work(trainer).partial_sum(**given)
+from fedpriv.training.local.module import ArrayExamples, module_params
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import CLIP, KEY, Users, contributed, trainer_of, zeros
 
 
 @pytest.fixture
@@ -139,26 +127,15 @@ class TestInterruptible:
         stopping.stop_if_asked()  # it was delivered, once
 
     def test_other_errors_are_themselves(self, default_sigint):
-        with pytest.raises(ValueError, match="own"), stopping.interruptible():
+        with refuses(ValueError, "own"), stopping.interruptible():
             raise ValueError("own")
 
     def test_an_earlier_interrupt_that_is_being_handled_is_none_of_ours(self, default_sigint):
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
-            with pytest.raises(ValueError, match="own"), stopping.interruptible():
+            with refuses(ValueError, "own"), stopping.interruptible():
                 raise ValueError("own")  # noqa: B904 - its context is what this is about
-
-
-class Users:
-    def __init__(self, everyones=None):
-        self.everyones = everyones
-
-    def examples(self, user_id):
-        return user_id if self.everyones is None else self.everyones
-
-    def num_examples(self, user_id):
-        return 1
 
 
 class Interrupted:
@@ -176,9 +153,8 @@ class Interrupted:
         return {name: np.ones_like(array) for name, array in params.items()}
 
 
-PARAMS = {"weight": np.zeros(3, np.float32)}
-USERS = tuple(f"u{number}" for number in range(6))
-ARGUMENTS = {"params": PARAMS, "bound": Clip(l2_clip_norm=1.0), "key": Key.simulation(0)}
+PARAMS = zeros(weight=3)
+USERS = Users({f"u{number}": f"u{number}" for number in range(6)})
 
 
 class TestSums:
@@ -187,32 +163,27 @@ class TestSums:
     def test_an_interrupted_user_is_no_failed_user(self, default_sigint, how):
         trainer = Interrupted(how)
         with pytest.raises(KeyboardInterrupt), stopping.interruptible():
-            partial_sum(**ARGUMENTS, trainer=trainer, data=Users(), user_ids=USERS)
+            contributed(trainer, PARAMS, USERS)
         assert trainer.trained == ["u0", "u1", "u2"]
 
     @pytest.mark.parametrize("how", [disguised, as_context])
     def test_nor_is_it_where_no_handler_is_installed(self, how):
         trainer = Interrupted(how)
         with pytest.raises(KeyboardInterrupt):
-            partial_sum(**ARGUMENTS, trainer=trainer, data=Users(), user_ids=USERS)
+            contributed(trainer, PARAMS, USERS)
 
     @pytest.mark.parametrize("how", [disguised, as_context])
     def test_nor_on_a_thread(self, how):
         backend = ThreadBackend(
             trainer=Interrupted(how),
-            data=Users(),
+            data=USERS,
             measure=lambda params, public: None,
             num_workers=2,
             max_examples=1,
         )
         with pytest.raises(KeyboardInterrupt):
             backend.partial_sum(
-                params=PARAMS,
-                bound=ARGUMENTS["bound"],
-                cohort=USERS,
-                key=ARGUMENTS["key"],
-                round_num=1,
-                attempt=1,
+                params=PARAMS, bound=CLIP, cohort=tuple(USERS), key=KEY, round_num=1, attempt=1
             )
         backend.close()
 
@@ -229,12 +200,10 @@ class TestSums:
             return outputs.square().mean()
 
         module = nn.Linear(2, 1)
-        alone = ModuleTrainer(module=module, loss=loss, schedule=Schedule(learning_rate=0.1))
-        trainer = VectorisedTrainer(alone=alone, users_at_once=users_at_once)
-        examples = ArrayExamples(np.ones((1, 2), np.float32), np.zeros((1, 1), np.float32))
-        arguments = {**ARGUMENTS, "params": module_params(module), "trainer": trainer}
+        trainer = trainer_of(module, users_at_once, loss=loss)
+        users = dict.fromkeys(USERS, own_of(0))
         with pytest.raises(KeyboardInterrupt), stopping.interruptible():
-            partial_sum(**arguments, data=Users(examples), user_ids=USERS)
+            contributed(trainer, module_params(module), users)
 
     def test_a_user_that_exits_or_fails_still_contributes_zero_alone(self, default_sigint):
         for error in (SystemExit(3), SystemError("own"), ValueError("own"), Panic("own")):
@@ -243,97 +212,37 @@ class TestSums:
                 raise error
 
             with stopping.interruptible():
-                done = partial_sum(
-                    **ARGUMENTS, trainer=Interrupted(fail), data=Users(), user_ids=USERS
-                )
+                done = contributed(Interrupted(fail), PARAMS, USERS)
             assert (done.num_users, done.num_failed) == (6, 1)
 
     @pytest.mark.parametrize("error", [SystemExit(3), Panic("own"), ValueError("own")])
     def test_so_does_one_that_is_trained_beside_others(self, default_sigint, error):
-        """Red before: what is no `Exception` stopped the round, raised where many are trained."""
-
         def loss(outputs, targets):
             if targets.sum() != 0:
                 raise error
             return outputs.square().mean()
 
         module = nn.Linear(2, 1)
-        alone = ModuleTrainer(module=module, loss=loss, schedule=Schedule(learning_rate=0.1))
-        trainer = VectorisedTrainer(alone=alone, users_at_once=3)
-        ones = np.ones((1, 2), np.float32)
-        fine = ArrayExamples(ones, np.zeros((1, 1), np.float32))
-        data = Users(fine)
-        data.examples = lambda user: ArrayExamples(ones, ones[:, :1]) if user == USERS[2] else fine
-        arguments = {**ARGUMENTS, "params": module_params(module), "trainer": trainer}
+        users = dict.fromkeys(USERS, own_of(0)) | {"u2": own_of(1)}
         with stopping.interruptible():
-            done = partial_sum(**arguments, data=data, user_ids=USERS)
+            done = contributed(trainer_of(module, 3, loss=loss), module_params(module), users)
         assert done.num_failed == 1
 
 
-class TestRounds:
-    @pytest.mark.slow
-    @pytest.mark.parametrize("how", INTERRUPTS)
-    def test_the_round_is_not_released(self, default_sigint, tiny_corpus, monkeypatch, how):
-        """Red before: the round went on without the user, and so did the run."""
-        components = build(
-            FederatedExperiment(name="t", description="", rounds=4).with_options(
-                {"noise_multiplier": 1.0, "cohort": 30.0}
-            ),
-            tiny_corpus,
-        )
-        real, calls, released = CompiledSoftmaxTrainer.train, [], []
-
-        def train(self, params, examples, key):
-            calls.append(1)
-            if len(calls) == 40:  # in the second round: cohorts are about 30
-                how()
-            return real(self, params, examples, key)
-
-        monkeypatch.setattr(CompiledSoftmaxTrainer, "train", train)
-        backend = SerialBackend(trainer=components.trainer, data=components.task.data)
-        with pytest.raises(KeyboardInterrupt):
-            for record, _ in rounds(components, backend, Key.simulation(0)):
-                released.append(record.diagnostics.num_failed)
-        assert released == [0]
-
-    @pytest.mark.slow
-    def test_one_that_came_between_rounds_charges_nothing_more(
-        self, default_sigint, tiny_corpus, tmp_path
-    ):
-        experiment = FederatedExperiment(name="t", description="", rounds=4).with_options(
-            {"noise_multiplier": 1.0}
-        )
-        prepared = start_run(experiment, "dp-fedavg-tags", tiny_corpus, tmp_path / "run")
-        with pytest.raises(KeyboardInterrupt):
-            prepared.run(on_round=lambda record: dropped())
-        assert len(json_lines.read(tmp_path / "run" / "rounds.jsonl")) == 1
-        assert verify_run(tmp_path / "run").num_charges == 1
+def own_of(target):
+    return ArrayExamples(np.ones((1, 2), np.float32), np.full((1, 1), target, np.float32))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="sends signals")
-def test_a_real_sigint_at_a_random_moment_of_a_round(default_sigint, tiny_corpus):
-    """Twelve random moments of rounds that are compiled work nearly all the time.
-
-    Red before in about four of ten moments, so by luck green in fewer than one of 400 runs.
-    """
-    experiment = FederatedExperiment(name="t", description="", rounds=100).with_options(
-        {"noise_multiplier": 1.0, "local_epochs": 2000}
+def test_one_that_came_between_rounds_charges_nothing_more(default_sigint, tiny_corpus, tmp_path):
+    experiment = FederatedExperiment(name="t", description="", rounds=4).with_options(
+        {"noise_multiplier": 1.0}
     )
-    components = build(experiment, tiny_corpus)
-    backend = SerialBackend(trainer=components.trainer, data=components.task.data)
-    rng = random.Random(1)
-    for _ in range(12):
-        failed = []
-        played = rounds(components, backend, Key.simulation(0), eval_every=1000)
-        next(played)
-        timer = threading.Timer(0.1 * rng.random(), os.kill, (os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt), closing(played):
-            timer.start()
-            for record, _ in played:
-                failed.append(record.diagnostics.num_failed)
-        timer.join()
-        assert not any(failed)
+    prepared = start_run(experiment, "dp-fedavg-tags", tiny_corpus, tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        prepared.run(on_round=lambda record: dropped())
+    assert len(json_lines.read(tmp_path / "run" / "rounds.jsonl")) == 1
+    assert verify_run(tmp_path / "run").num_charges == 1
 
 
 @pytest.mark.slow
@@ -341,8 +250,7 @@ def test_a_real_sigint_at_a_random_moment_of_a_round(default_sigint, tiny_corpus
 def test_a_real_ctrl_c_at_a_random_moment_ends_the_command(tiny_corpus, tmp_path):
     """A process, a SIGINT, six random moments of the first second of rounds.
 
-    Red before in about four of ten tries a moment: with six, this test passed by luck in fewer than
-    one of twenty runs. No clock decides: the guards only keep a run that hangs from hanging us.
+    No clock decides: the guards only keep a run that hangs from hanging us.
     """
     rng = random.Random(1)
     program = (

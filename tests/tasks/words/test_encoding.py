@@ -22,12 +22,7 @@ def rows(*ranks):
 def test_a_short_sentence_ends_and_is_padded_a_long_one_is_cut():
     x, y = Encoding(tokens=TOKENS, length=4)(rows([0, 2], [0, -1, 1, 2, 0], [9, 2, 1, 0], [1]))
     assert x.tolist() == [[5, 1, 3, 6], [5, 1, 4, 2], [5, 4, 3, 2], [5, 2, 6, 0]]
-    assert y.tolist() == [
-        [1, 3, 6, IGNORED],
-        [1, 4, 2, 3],
-        [4, 3, 2, 1],
-        [2, 6, IGNORED, IGNORED],
-    ]
+    assert y.tolist() == [[1, 3, 6, IGNORED], [1, 4, 2, 3], [4, 3, 2, 1], [2, 6, IGNORED, IGNORED]]
 
 
 def test_accuracy_leaves_out_padding_unknown_words_and_ends_by_their_targets():

@@ -10,6 +10,7 @@ from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.rng import Key
 from fedpriv.tasks.next_words import FULL, REDUCED, NextWords, Size
 from fedpriv.training.local.schedule import Schedule
+from tests.harness.toys_of_training import assert_same
 from tests.tasks.words import phrases
 
 TINY = Size(num_words=40, width=8, units=12, tied=True)
@@ -105,7 +106,7 @@ def test_multipliers_are_of_words_alone(view):
     rows = found.multiplier["embedding.weight"]
     assert found.source == "public"
     assert rows[0] == 1 and (rows[1 : len(view.words) + 1] == 3).all() and (rows[-3:] == 1).all()
-    with pytest.raises(ValueError, match="no rule"):
+    with pytest.raises(ValueError):
         NextWords(view).side_information()
 
 
@@ -126,8 +127,7 @@ def test_threads_of_a_pool_train_the_same_update(view):
         together = list(pool.map(train, view.roster))
     assert torch.get_num_threads() == before
     for left, right in zip(alone, together, strict=True):
-        for name, array in left.items():
-            np.testing.assert_array_equal(array, right[name])
+        assert_same(right, left)
 
 
 @pytest.mark.parametrize("public", [True, False])

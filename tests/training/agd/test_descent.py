@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.gaussian import Gaussian
@@ -32,27 +33,20 @@ from fedpriv.training.dp_agd import (
 )
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import HingeGradients, LogisticGradients
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import contributed, zeros
 from tests.running.by_hand import charges_noted, components
 
 X = np.array([[1, 0, 1], [1, 2, -1], [1, -4, 3]], np.float32)
 Y = np.array([1, 0, 1])
-EVERYBODY = tuple("012")
-
-
-def zero():
-    return {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
 
 
 class Scripted:
     """A door whose choices are written down, with a real ledger's arithmetic of charges."""
 
     def __init__(self, plan, choices):
-        self.ledger, self.choices, self.round_num = (
-            Ledger.in_memory(plan, mode="simulation"),
-            list(choices),
-            1,
-        )
-        self.plan, self.asked, self.answers, self.attempt = plan, [], [], 0
+        self.ledger, self.round_num = Ledger.in_memory(plan, mode="simulation"), 1
+        self.plan, self.choices, self.asked, self.answers = plan, list(choices), [], []
 
     @property
     def rho_left(self):
@@ -114,7 +108,7 @@ def test_budget_trace():
     door = Scripted(plan(whole), [0, 0, 7, 3])
     door.answers = [{"w": np.ones(2, np.float32)} for _ in range(4)]
     made = descent(Prices.of_paper(epsilon=1.6, delta=1e-8, splits=60))
-    state = made.init({"w": np.zeros(2, np.float32)})
+    state = made.init(zeros(w=2))
     state = made.step(state, door)
     assert (state.numbers[REJECTIONS], state.numbers[STEP_SIZE]) == (2, pytest.approx(0.7))
     door.round_num = 2
@@ -167,7 +161,7 @@ def test_an_estimate_that_replaces_another_is_paid_in_full():
     made = descent(Prices(gradient=0.01, selection=0.001), estimates="discard")
     door = Scripted(plan(10.0), [0, 5])
     door.answers = [{"w": np.array(v, np.float32)} for v in ([9, 9], [0, 4])]
-    state = made.step(made.init({"w": np.zeros(2, np.float32)}), door)
+    state = made.step(made.init(zeros(w=2)), door)
     assert state.params["w"] == pytest.approx([0.0, 0.5])
     events = [charge.event for charge in door.ledger.state.charges]
     prices = [rho_of(event, Relation.ADD_REMOVE) for event in events]
@@ -181,7 +175,9 @@ def test_prices_are_kept_under_either_relation(relation, form):
     prices = Prices(gradient=0.004, selection=0.009)
     made = descent(prices, relation=relation, form=form)
     gradient = made._noised(0.004).event
-    chosen = made._choice(zero(), zero(), np.zeros(21, np.float32), 0).mechanism.event
+    chosen = made._choice(
+        zeros(weight=3, bias=1), zeros(weight=3, bias=1), np.zeros(21, np.float32), 0
+    ).mechanism.event
     assert rho_of(gradient, relation) == pytest.approx(0.004)
     assert rho_of(chosen, relation) == pytest.approx(0.009)
 
@@ -253,10 +249,8 @@ def test_it_learns_where_noise_is_little():
         backend = SerialBackend(trainer=built.trainer, data=None)
         states = [s for _, s in rounds(built, backend, Key.simulation(2), eval_every=1000)]
         index = np.arange(300)
-        zero_direction = {n: np.zeros_like(a) for n, a in states[0].params.items()}
-        losses = [
-            gradients.losses_along(s.params, zero_direction, [0.0], index).mean() for s in states
-        ]
+        nowhere = tree.zeros(states[0].params)
+        losses = [gradients.losses_along(s.params, nowhere, [0.0], index).mean() for s in states]
         fell = sum(b < a for a, b in pairwise(losses))
         assert fell >= 0.6 * (len(losses) - 1) and losses[-1] < losses[0]
 
@@ -268,14 +262,8 @@ def test_a_loss_that_is_not_finite_counts_as_none():
     work = CentralLosses(losses=LogisticGradients(sparse.csr_matrix(x), Y), number=2)
     direction = {"weight": np.full(3, 1e38, np.float32), "bias": np.zeros(1, np.float32)}
     bound = Capped(cap=3.0, num_coordinates=2)
-    found = work.partial_sum(
-        params=pack_line(zero(), direction, np.array([0, 1e38], np.float32)),
-        bound=bound,
-        user_ids=EVERYBODY,
-        key=Key.simulation(0),
-    )
+    line = pack_line(zeros(weight=3, bias=1), direction, np.array([0, 1e38], np.float32))
+    found = contributed(work, line, ids=range(3), bound=bound)
     assert np.isfinite(found.real()[LOSSES]).all()
-    with pytest.raises(ValueError, match="losses want Capped"):
-        work.partial_sum(
-            params=zero(), bound=Clip(l2_clip_norm=1.0), user_ids=EVERYBODY, key=Key.simulation(0)
-        )
+    with refuses(ValueError, "Clip"):
+        contributed(work, line, ids=range(3))

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
+from fedpriv import tree
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms.bounds import Capped
-from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.training.dp_agd import LOSSES, CentralLosses, pack_line
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import contributed, cross_entropy, labelled
 
 NUMBER, WIDTH, SIZES = 30, 6, np.linspace(0, 1, 3).astype(np.float32)
 CAPPED = Capped(cap=3.0, num_coordinates=len(SIZES))
@@ -77,29 +78,26 @@ def elsewhere():
 
 
 def examples():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(NUMBER, WIDTH)).astype(np.float32)
+    x = labelled(NUMBER, (WIDTH,)).x
     return x, (x[:, 0] > 0).astype(np.int64)
 
 
-def made(before, x=None, y=None, loss=functional.cross_entropy):
-    own = examples()
+def made(before, x=None):
     torch.manual_seed(0)
     net = Net(before)
     if before is in_a_buffer:
         net.register_buffer("seen", torch.zeros(WIDTH))
-    gradients = ModuleGradients(net, loss, own[0] if x is None else x, own[1] if y is None else y)
+    own = examples()
+    gradients = ModuleGradients(net, cross_entropy, own[0] if x is None else x, own[1])
     return gradients, module_params(net)
 
 
 def numbers(gradients, params, ids=range(NUMBER)):
     """The sums that leave, in whole steps of the cap's grid."""
     direction = {name: np.full_like(array, 0.01) for name, array in params.items()}
-    found = CentralLosses(losses=gradients, number=len(SIZES)).partial_sum(
-        params=pack_line(params, direction, SIZES), bound=CAPPED, user_ids=[str(i) for i in ids],
-        key=Key.simulation(0),
-    )  # fmt: skip
-    return np.asarray(found.total[LOSSES])
+    work = CentralLosses(losses=gradients, number=len(SIZES))
+    line = pack_line(params, direction, SIZES)
+    return np.asarray(contributed(work, line, ids=ids, bound=CAPPED).total[LOSSES])
 
 
 @pytest.mark.parametrize(
@@ -109,9 +107,9 @@ def numbers(gradients, params, ids=range(NUMBER)):
 )
 def test_one_example_moves_each_sum_by_at_most_the_cap_and_lowers_none(before):
     most = round(CAPPED.most / CAPPED.granularity)
-    x, y = examples()
+    x, _ = examples()
     x[4] = 1e4
-    gradients, params = made(before, x, y)
+    gradients, params = made(before, x)
     whole = numbers(gradients, params)
     for who in (4, 17):
         without = numbers(gradients, params, [i for i in range(NUMBER) if i != who])
@@ -119,15 +117,15 @@ def test_one_example_moves_each_sum_by_at_most_the_cap_and_lowers_none(before):
     # Another in its place moves nobody else's: the rest of the sum stays to the bit.
     alone = numbers(gradients, params, [4])
     x[4] = 0.5
-    others = made(before, x, y)[0]
+    others = made(before, x)[0]
     moved = numbers(others, params) - numbers(others, params, [4])
     assert np.array_equal(whole - alone, moved)
 
 
-@pytest.mark.parametrize("before", [kept_in_eval, elsewhere()], ids=["attribute", "elsewhere"])
-def test_what_a_module_keeps_between_examples_is_refused_before_anything_is_charged(before):
+@pytest.mark.parametrize(("before", "place"), [(kept_in_eval, "Net.mean"), (elsewhere(), "kept")])
+def test_what_a_module_keeps_between_examples_is_refused_before_anything_is_charged(before, place):
     gradients, params = made(before)
-    with pytest.raises(ValueError, match="leaves something behind"):
+    with refuses(ValueError, place):
         numbers(gradients, params)
     task = CentralTask(
         name="toy", train=made(before)[0], num_train=NUMBER, init=lambda key: params,
@@ -136,7 +134,7 @@ def test_what_a_module_keeps_between_examples_is_refused_before_anything_is_char
     experiment = CentralExperiment(
         name="toy", description="A toy.", task=lambda own: task
     ).with_options({"method": "agd", "target_epsilon": 8.0, "delta": 1e-3, "iterations": 3})
-    with pytest.raises(ValueError, match="leaves something behind"):
+    with refuses(ValueError, place):
         build(experiment, None)
 
 
@@ -154,11 +152,11 @@ def test_losses_are_those_of_each_example_alone():
     x, y = examples()
     for net in (nn.Sequential(nn.Linear(WIDTH, 4), nn.Dropout(), nn.Linear(4, 2)), Words()):
         params = module_params(net)
-        gradients = ModuleGradients(net, functional.cross_entropy, x, y)
-        nowhere = {name: np.zeros_like(array) for name, array in params.items()}
+        gradients = ModuleGradients(net, cross_entropy, x, y)
+        nowhere = tree.zeros(params)
         found = gradients.losses_along(params, nowhere, [0.0, 1.0], np.arange(NUMBER))
         net.eval()
         outputs = net(torch.from_numpy(x))
-        expected = functional.cross_entropy(outputs, torch.from_numpy(y), reduction="none")
+        expected = cross_entropy(outputs, torch.from_numpy(y), reduction="none")
         assert found.dtype == np.float64 and found.shape == (NUMBER, 2)
         assert np.allclose(found, expected.detach().numpy()[:, None], rtol=1e-5)

@@ -9,8 +9,9 @@ from torch import nn
 
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.local.module import ArrayExamples, ModuleBatches, module_params
+from fedpriv.training.local.module import ModuleBatches, module_params
 from fedpriv.training.public_learning import BATCH_SIZE, apart, choose, learn, learner_of
+from tests.harness.toys_of_training import cross_entropy, labelled, zeros
 
 KEY = Key.simulation(0)
 
@@ -45,14 +46,13 @@ class Seen:
             number,
             choosing=choosing,
             key=KEY,
-            begun={"w": np.zeros(2, np.float32)},
+            begun=zeros(w=2),
             gradient=self.gradient,
             measure=self.measure,
         )
 
 
 def test_settings_are_chosen_on_examples_that_were_not_learnt_from():
-    """Red with `measured` on all of them, or on what is learnt from."""
     seen = Seen()
     learner = seen.learner(100, choosing=True)
     assert learner.num_examples == 80
@@ -91,9 +91,8 @@ class Idle(nn.Module):
 
 
 def batches(dropout=0.0):
-    rng = np.random.default_rng(0)
-    examples = ArrayExamples(rng.normal(size=(9, 3)), rng.integers(0, 2, 9))
-    return ModuleBatches(Idle(dropout), nn.functional.cross_entropy, examples), examples
+    examples = labelled(9, (3,))
+    return ModuleBatches(Idle(dropout), cross_entropy, examples), examples
 
 
 def test_a_modules_gradient_is_torchs_mean_over_the_batch():
@@ -102,7 +101,7 @@ def test_a_modules_gradient_is_torchs_mean_over_the_batch():
     params, index = module_params(module), np.array([1, 4, 7])
     found = gradient(params, index, KEY)
     x = torch.from_numpy(examples.x[index]).float()
-    loss = nn.functional.cross_entropy(module(x), torch.from_numpy(examples.y[index]))
+    loss = cross_entropy(module(x), torch.from_numpy(examples.y[index]))
     loss.backward()
     for name, own in module.named_parameters():
         expected = np.zeros(own.shape) if own.grad is None else own.grad.numpy()

@@ -37,11 +37,7 @@ def selected(values, groups, **options):
     [(FEWEST_GROUPS, 400), (30, 400), pytest.param(200, 400, marks=pytest.mark.slow)],
 )
 def test_a_model_that_is_no_better_is_seldom_selected(groups, repetitions):
-    """In 5 % of the repetitions + 2.33 standard errors: a true rate of 5 % passes in 99 of 100.
-
-    Red by the quantile of a single model (about 30 %), and at 10 and 30 groups by resampling the
-    groups without studentising each resample (20 % and 10 %).
-    """
+    """In 5 % of the repetitions + 2.33 standard errors: a true rate of 5 % passes in 99 of 100."""
     wrong = sum(selected(*family(seed, groups)) != "reference" for seed in range(repetitions))
     alarm = 1.0 - LEVEL
     assert wrong <= repetitions * alarm + 2.33 * (repetitions * alarm * (1 - alarm)) ** 0.5
@@ -88,7 +84,6 @@ def test_a_measure_that_is_better_when_lower():
 
 
 def test_a_model_expected_to_be_better_is_selected_unless_it_is_behind():
-    """Red when an expected model, too, has to be shown to be better, or is never held back."""
     groups = np.repeat(np.arange(40), 5)
     base = (np.arange(200) % 2).astype(float)
 

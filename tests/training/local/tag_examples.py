@@ -2,29 +2,18 @@
 
 import numpy as np
 
-from fedpriv import tree
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
+from tests.harness.toys_of_training import assert_near, drawn, zeros
 
 WORDS, TAGS = 30, 5
-PARAMS = {
-    "kernel": np.random.default_rng(0).normal(size=(WORDS, TAGS)).astype(np.float32),
-    "bias": np.random.default_rng(1).normal(size=TAGS).astype(np.float32),
-}
+PARAMS = drawn(zeros(kernel=(WORDS, TAGS), bias=TAGS))
 
 
 def make_examples(number, seed=0, words_each=4, empty=0.2):
     """Random examples; a share of them has no word of the vocabulary."""
     rng = np.random.default_rng(seed)
-    rows = [
-        np.sort(
-            rng.choice(
-                WORDS // 2,
-                0 if rng.random() < empty else rng.integers(1, words_each),
-                replace=False,
-            )
-        )
-        for _ in range(number)
-    ]
+    lengths = [0 if rng.random() < empty else rng.integers(1, words_each) for _ in range(number)]
+    rows = [np.sort(rng.choice(WORDS // 2, length, replace=False)) for length in lengths]
     counts = [rng.integers(1, 4, len(row)) for row in rows]
     indptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
     labels = rng.integers(0, TAGS, number).astype(np.int32)
@@ -54,9 +43,8 @@ def dense_inputs(examples, inputs):
     return x
 
 
-def assert_close(found, expected, rtol=1e-4, atol=2e-6):
-    for name in expected:
-        np.testing.assert_allclose(tree.to_dense(found)[name], expected[name], rtol=rtol, atol=atol)
+def assert_close(found, expected):
+    assert_near(found, expected, rtol=1e-4, atol=2e-6)
 
 
 MULTIPLIER = (10.0 ** np.random.default_rng(2).uniform(-1, 1.3, WORDS)).astype(np.float32)

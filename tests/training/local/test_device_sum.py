@@ -9,6 +9,7 @@ import torch
 
 from fedpriv.training import device_sum
 from fedpriv.training.device_sum import DeviceSum, l2_norms
+from tests.harness.toys_of_training import assert_near, assert_same
 
 SHAPES = {"kernel": (31, 7), "bias": (7,), "conv": (3, 2, 3, 3)}
 
@@ -58,14 +59,14 @@ class TestOnTheGrid:
         assert max(np.abs(a).max() for a in expected.values()) > 10
         for cuts in ((), (users // 2,), tuple(range(1, users, 3))):
             found = summed(updates, factors, granularity, cuts)
-            assert all(np.array_equal(found[name], expected[name]) for name in SHAPES)
+            assert_same(found, expected)
 
     def test_small_blocks_change_nothing(self, monkeypatch):
         updates, factors = random_updates(50), [0.25] * 50
         expected = summed(updates, factors, 1e-6)
         monkeypatch.setattr(device_sum, "_BYTES_AT_A_TIME", 8 * 31 * 7 * 3)
         found = summed(updates, factors, 1e-6)
-        assert all(np.array_equal(found[name], expected[name]) for name in SHAPES)
+        assert_same(found, expected)
 
     def test_the_largest_coordinates_fit(self):
         for users, kind in ((127, np.int32), (128, np.int64), (300, np.int64)):
@@ -107,8 +108,7 @@ class TestWithoutAGrid:
         for array in updates.values():
             array[1] = bad
         found = summed(updates, [0.5, 0.0, 0.1, 1.0], granularity)
-        for name in SHAPES:
-            np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+        assert_near(found, expected, rtol=1e-12, atol=0.0)
 
 
 class TestNorms:

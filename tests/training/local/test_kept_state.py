@@ -17,18 +17,22 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv import tree
-from fedpriv.mechanisms.bounds import Clip
 from fedpriv.rng import Key
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError
-from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
+from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import as_work
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import (
+    assert_same,
+    contributed,
+    cross_entropy,
+    distance,
+    labelled,
+    trainer_of,
+)
+from tests.tasks.people import task
 
 KEY = Key.simulation(5)
-BOUND = Clip(l2_clip_norm=1.0)
 WIDTH, TIME, CLASSES = 6, 4, 3
 
 
@@ -235,16 +239,21 @@ class OnlyMany(Keeping):
 
 
 class InTorch(Keeping):
-    def between(self, h):
+    """This and the next three act after thirty calls."""
+
+    def calls(self):
         torch.calls = getattr(torch, "calls", 0) + 1
-        return h if torch.calls < 30 else h * (torch.calls % 7 + 1)
+        return torch.calls
 
-
-class InTheEnvironment(Keeping):
     def between(self, h):
-        calls = int(os.environ.get("CALLS_KEPT", "0")) + 1
-        os.environ["CALLS_KEPT"] = str(calls)
+        calls = self.calls()
         return h if calls < 30 else h * (calls % 7 + 1)
+
+
+class InTheEnvironment(InTorch):
+    def calls(self):
+        os.environ["CALLS_KEPT"] = str(int(os.environ.get("CALLS_KEPT", "0")) + 1)
+        return int(os.environ["CALLS_KEPT"])
 
 
 @functools.lru_cache
@@ -252,17 +261,17 @@ def cached():
     return [0]
 
 
-class InACache(Keeping):
-    def between(self, h):
+class InACache(InTorch):
+    def calls(self):
         cached()[0] += 1
-        return h if cached()[0] < 30 else h * (cached()[0] % 7 + 1)
+        return cached()[0]
 
 
-class InAWeightsAttribute(Keeping):
-    def between(self, h):
+class InAWeightsAttribute(InTorch):
+    def calls(self):
         weight = self.below.weight
         weight.calls = getattr(weight, "calls", 0) + 1
-        return h if weight.calls < 30 else h * (weight.calls % 7 + 1)
+        return weight.calls
 
 
 class Slots:
@@ -280,11 +289,8 @@ def numbers():
 
 
 COUNT, NUMBERS, SLOTS = itertools.count(), numbers(), Slots()
-VARIABLE, LOCAL, QUEUE = (
-    contextvars.ContextVar("calls", default=0),
-    threading.local(),
-    queue.Queue(),
-)
+VARIABLE = contextvars.ContextVar("calls", default=0)
+LOCAL, QUEUE = threading.local(), queue.Queue()
 
 
 class InACount(Keeping):
@@ -349,52 +355,33 @@ REFUSED = [
 ]  # fmt: skip
 
 
-class Users:
-    def __init__(self, number=5):
-        self.by_id = {f"u{n}": self._user(n) for n in range(number)}
-
-    @staticmethod
-    def _user(number):
-        rng = np.random.default_rng(number)
-        scale = 20.0 if number == 0 else 1.0  # the first is unlike the others
-        x = (scale * rng.normal(size=(7, TIME, WIDTH))).astype(np.float32)
-        return ArrayExamples(x, rng.integers(0, CLASSES, 7))
-
-    def examples(self, user_id):
-        return self.by_id[user_id]
-
-    def num_examples(self, user_id):
-        return len(self.by_id[user_id])
+def user(number):
+    scale = 20.0 if number == 0 else 1.0  # the first is unlike the others
+    own = labelled(7, (TIME, WIDTH), CLASSES, seed=number)
+    return ArrayExamples(np.float32(scale) * own.x, own.y)
 
 
-def cross_entropy(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets)
+USERS = {f"u{n}": user(n) for n in range(5)}
 
 
-def moved(kind, users_at_once, loss=cross_entropy):
+def moved(kind, users_at_once=None, loss=cross_entropy):
     """How far the bounded sum moves when the first user leaves."""
-    data, sums = Users(), []
+    sums = []
     for left_out in (0, 1):
         torch.manual_seed(2)
-        trainer = ModuleTrainer(
-            module=kind(), loss=loss, schedule=Schedule(learning_rate=0.5, batch_size=3)
-        )
-        params = module_params(trainer.module)
-        if users_at_once > 1:
-            trainer = VectorisedTrainer(alone=trainer, users_at_once=users_at_once)
-        found = as_work(trainer).partial_sum(
-            params=params, bound=BOUND, data=data, user_ids=list(data.by_id)[left_out:], key=KEY
-        )
+        module = kind()
+        trainer = trainer_of(module, users_at_once, loss=loss, batch_size=3)
+        found = contributed(trainer, module_params(module), USERS, list(USERS)[left_out:])
         assert found.num_failed == 0
         sums.append(found.total)
-    return tree.l2_norm({name: sums[0][name] - sums[1][name] for name in sums[0]})
+    return distance(*sums)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("users_at_once", [1, 2, 4])
+@pytest.mark.parametrize("users_at_once", [None, 2, 4])
 @pytest.mark.parametrize("kind", PUT_BACK)
 def test_one_user_moves_the_sum_by_the_bound_whatever_the_module_keeps(kind, users_at_once):
-    assert moved(kind, users_at_once) <= BOUND.l2_bound * (1 + 1e-6)
+    assert moved(kind, users_at_once) <= 1 + 1e-6
 
 
 class KeepingLoss(nn.Module):
@@ -404,7 +391,7 @@ class KeepingLoss(nn.Module):
 
     def forward(self, outputs, targets):
         self.means.append(outputs.detach().mean())
-        return nn.functional.cross_entropy(outputs, targets) * len(self.means)
+        return cross_entropy(outputs, targets) * len(self.means)
 
 
 class LossObject:
@@ -413,22 +400,26 @@ class LossObject:
 
     def __call__(self, outputs, targets):
         self.calls += 1
-        return nn.functional.cross_entropy(outputs, targets) * self.calls
+        return cross_entropy(outputs, targets) * self.calls
 
 
 @pytest.mark.parametrize("loss", [KeepingLoss, LossObject])
-def test_nor_by_what_a_loss_keeps(loss):
-    assert moved(Keeping, 1, loss()) <= BOUND.l2_bound * (1 + 1e-6)
+def test_nor_by_what_a_loss_keeps_which_the_trial_refuses(loss):
+    assert moved(Keeping, loss=loss()) <= 1 + 1e-6
+    with pytest.raises(KeepsStateError):
+        tried(Keeping, loss=loss())
 
 
-def task(kind, loss=cross_entropy, **given):
-    return ModuleTask(
-        name="keeps", module=kind, loss=loss, users=Users().by_id, synthetic=True, **given
-    )
+def of(kind, **given):
+    return task(module=kind, **{"users": USERS, "public": None, **given})
+
+
+def tried(kind, **given):
+    return of(kind, **given).trainer(Schedule(learning_rate=0.1), {})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [{}, {"public": Users._user(9)}, {"users_at_once": 4}])
+@pytest.mark.parametrize("given", [{}, {"public": user(9)}, {"users_at_once": 4}])
 @pytest.mark.parametrize("kind", REFUSED)
 def test_the_trial_refuses_it_before_anything_is_charged(kind, given, monkeypatch):
     monkeypatch.setattr(torch, "calls", 0, raising=False)
@@ -436,16 +427,13 @@ def test_the_trial_refuses_it_before_anything_is_charged(kind, given, monkeypatc
     monkeypatch.setenv("CALLS_KEPT", "0")
     cached.cache_clear()
     with pytest.raises(KeepsStateError):
-        task(kind, **given).trainer(Schedule(learning_rate=0.1), {})
+        tried(kind, **given)
 
 
 def test_it_says_where():
-    for kind, place in (
-        (RunningMean, r"Sequential\.0\.mean"),
-        (InAGlobal, r"test_kept_state\.SEEN"),
-    ):
-        with pytest.raises(KeepsStateError, match=place):
-            task(lambda kind=kind: nn.Sequential(kind())).trainer(Schedule(learning_rate=0.1), {})
+    for kind, place in ((RunningMean, "Sequential.0.mean"), (InAGlobal, "test_kept_state.SEEN")):
+        with refuses(KeepsStateError, place):
+            tried(lambda kind=kind: nn.Sequential(kind()))
 
 
 def test_of_two_layers_of_a_kind_each_is_looked_at():
@@ -467,13 +455,7 @@ def test_of_two_layers_of_a_kind_each_is_looked_at():
             return sum(layer(x) for layer in self.of)
 
     with pytest.raises(KeepsStateError):
-        task(Both).trainer(Schedule(learning_rate=0.1), {})
-
-
-@pytest.mark.parametrize("loss", [KeepingLoss, LossObject])
-def test_and_such_a_loss(loss):
-    with pytest.raises(KeepsStateError):
-        task(Keeping, loss()).trainer(Schedule(learning_rate=0.1), {})
+        tried(Both)
 
 
 class Cached(Keeping):
@@ -495,31 +477,27 @@ class Dropping(Keeping):
 
 def test_a_copied_trainer_has_a_module_of_its_own():
     """What lies in an attribute of the copy's module is the copy's."""
-    trainer = ModuleTrainer(
-        module=InAnObject(), loss=cross_entropy, schedule=Schedule(learning_rate=0.5)
-    )
+    trainer = trainer_of(InAnObject())
     other = copy.deepcopy(trainer)
-    params, data = module_params(trainer.module), Users()
-    found = [one.train(params, data.examples("u1"), KEY) for one in (trainer, other, trainer)]
     assert other.module is not trainer.module
-    for update in found[1:]:
-        assert all(np.array_equal(found[0][name], update[name]) for name in update)
+    params = module_params(trainer.module)
+    first, *found = (one.train(params, USERS["u1"], KEY) for one in (trainer, other, trainer))
+    for update in found:
+        assert_same(update, first)
 
 
 @pytest.mark.parametrize("kind", [Keeping, Cached, CountsInABuffer, Dropping])
 def test_others_are_not_refused(kind):
-    task(kind).trainer(Schedule(learning_rate=0.1), {})
-    assert moved(kind, 1) <= BOUND.l2_bound * (1 + 1e-6)
+    tried(kind)
+    assert moved(kind) <= 1 + 1e-6
 
 
 def test_a_module_that_is_made_once_keeps_nothing_of_a_users_losses():
     """DP-AGD asks users for losses, each on what the task's function makes."""
     torch.manual_seed(0)
-    shared, data = RunningMean(), Users()
-    one = task(lambda: shared)
+    shared = RunningMean()
+    one = of(lambda: shared)
     params = one.init_params(KEY)
-    found = [
-        one.losses_along(params, params, [0.0, 0.1], data.examples(user))
-        for user in ("u1", "u0", "u1")
-    ]
-    assert np.array_equal(found[0], found[2])
+    asked = (one.losses_along(params, params, [0.0, 0.1], USERS[u]) for u in ("u1", "u0", "u1"))
+    first, _, again = asked
+    assert np.array_equal(first, again)

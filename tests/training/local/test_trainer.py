@@ -4,59 +4,33 @@ import numpy as np
 from scipy import stats
 
 from fedpriv import tree
-from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import as_work
-from tests.training.local.tag_examples import (
-    MULTIPLIER,
-    PARAMS,
-    assert_close,
-    make_examples,
-)
+from tests.harness.toys_of_training import KEY, assert_same, contributed
+from tests.training.local.tag_examples import MULTIPLIER, PARAMS, make_examples
 
 
-class TestEmpty:
-    def test_an_empty_user_is_zero_and_does_not_fail(self):
-        trainer = CompiledSoftmaxTrainer(
-            schedule=Schedule(learning_rate=0.5), multiplier=MULTIPLIER
-        )
-
-        class Data:
-            def examples(self, user_id):
-                return make_examples(0 if user_id == "none" else 5)
-
-        update = trainer.train(PARAMS, make_examples(0), Key.simulation(0))
-        tree.check_like(PARAMS, update)
-        assert tree.l2_norm(update) == 0.0
-        results = [
-            as_work(trainer).partial_sum(
-                params=PARAMS,
-                bound=Clip(l2_clip_norm=1.0),
-                data=Data(),
-                user_ids=users,
-                key=Key.simulation(0),
-            )
-            for users in (["some"], ["none", "some"])
-        ]
-        assert results[1].num_failed == 0
-        assert_close(results[1].real(), tree.to_dense(results[0].real()), rtol=0, atol=0)
+def test_an_empty_user_is_zero_and_does_not_fail():
+    trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5), multiplier=MULTIPLIER)
+    users = {"some": make_examples(5), "none": make_examples(0)}
+    update = trainer.train(PARAMS, users["none"], KEY)
+    tree.check_like(PARAMS, update)
+    assert tree.l2_norm(update) == 0.0
+    alone, both = (contributed(trainer, PARAMS, users, ids) for ids in (["some"], users))
+    assert both.num_failed == 0
+    assert_same(both.real(), alone.real())
 
 
 class Counted:
     """Examples that remember who was asked for."""
 
     def __init__(self, number):
-        self.number, self.taken = number, []
-        self.inner = make_examples(min(number, 2000), seed=4)
+        self.inner, self.taken = make_examples(number, seed=4), []
+        self.labels = self.inner.labels
 
     def __len__(self):
-        return self.number
-
-    @property
-    def labels(self):
-        return self.inner.labels
+        return len(self.labels)
 
     def take(self, index):
         self.taken.append(np.asarray(index))
@@ -66,10 +40,9 @@ class Counted:
 class TestCap:
     def test_work_does_not_follow_the_size_of_a_user(self):
         schedule = Schedule(learning_rate=0.1, batch_size=8, epochs=2, max_examples=20)
-        trainer = CompiledSoftmaxTrainer(schedule=schedule)
         for number, steps in ((5, 2), (20, 6), (21, 6), (2000, 6)):
             examples = Counted(number)
-            trainer.train(PARAMS, examples, Key.simulation(0))
+            CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, examples, KEY)
             (taken,) = examples.taken
             assert len(taken) == len(set(taken.tolist())) == min(number, 20)
             batches = schedule.batches(len(taken), np.random.default_rng(0))

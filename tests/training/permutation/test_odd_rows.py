@@ -12,10 +12,7 @@ from fedpriv.mechanisms import Unbounded
 from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.training.bolt_on import Mistakes, TrainedOnPart, Tuned
-from fedpriv.training.per_example.linear import (
-    logistic_residual,
-    softmax_residual,
-)
+from fedpriv.training.per_example.linear import logistic_residual, softmax_residual
 from fedpriv.training.permutation_sgd import (
     Passes,
     PermutationSgd,
@@ -24,6 +21,7 @@ from fedpriv.training.permutation_sgd import (
     shortened,
     softmax_constants,
 )
+from tests.harness.toys_of_training import assert_same, contributed, zeros
 
 KEY = Key.simulation(5)
 PASSES = Passes(passes=2, batch_size=2, schedule=StepSchedule(rate=0.1))
@@ -55,7 +53,7 @@ def test_an_entry_that_is_stored_many_times_is_shortened_as_their_sum(believed):
 def test_so_it_is_where_linear_models_are_trained(believed):
     x = repeated(400, believed).astype(np.float32)
     sgd = replace(made(x, np.array([1, 0])), present=np.array([True, False]))
-    start = {"weight": np.float32([-1e3, 0, 0]), "bias": np.zeros(1, np.float32)}
+    start = at_zero(3) | {"weight": np.float32([-1e3, 0, 0])}
     passes = replace(PASSES, batch_size=1)
     moved = replace(sgd, passes=passes).trained(start, KEY)["weight"][0] + 1e3
     assert 0 < moved <= passes.sensitivity(logistic_constants(), 2)
@@ -70,9 +68,8 @@ def made(x, y, **changes):
     )  # fmt: skip
 
 
-def zeros(d, k=1):
-    kernel = np.zeros(d if k == 1 else (d, k), np.float32)
-    return {"weight": kernel, "bias": np.zeros(k, np.float32)}
+def at_zero(d, k=1):
+    return zeros(weight=d if k == 1 else (d, k), bias=k)
 
 
 def people(number=8, width=3):
@@ -96,10 +93,9 @@ class TestNotFinite:
             gone = ~np.isin(np.arange(len(y)), (3, 6))
             without = made(FORMS[form](clean), y, residual=residual, constants=constants,
                            present=gone)  # fmt: skip
-            found, expected = (one.trained(zeros(3, k), KEY) for one in (sgd, without))
-            for name, array in found.items():
-                assert np.isfinite(array).all()
-                assert np.array_equal(array, expected[name])
+            found, expected = (one.trained(at_zero(3, k), KEY) for one in (sgd, without))
+            assert all(np.isfinite(array).all() for array in found.values())
+            assert_same(found, expected)
 
     def test_so_it_does_of_private_tuning(self, form, odd):
         x, y = people(number=9)
@@ -107,17 +103,18 @@ class TestNotFinite:
         sgd = made(FORMS[form](x), y)
         tuned = Tuned(choices=(sgd, replace(sgd, passes=replace(PASSES, passes=1))),
                       choice=PrivateChoice(epsilon=1.0))  # fmt: skip
-        asked = {"bound": Unbounded(), "user_ids": ["3", "0", "1", "2"], "key": KEY}
-        found = TrainedOnPart(sgd=sgd).partial_sum(params=zeros(3), **asked).total
+        asked = {"ids": (3, 0, 1, 2), "bound": Unbounded(), "key": KEY}
+        found = contributed(TrainedOnPart(sgd=sgd), at_zero(3), **asked).total
         assert all(np.isfinite(array).all() for array in found.values())
         assert tuned.part_size == 3
-        count = Mistakes(sgd=sgd).partial_sum(params=zeros(3) | {"weight": np.ones(3)}, **asked)
         clean = x.copy()
         clean[3] = 0
-        other = Mistakes(sgd=made(FORMS[form](clean), y)).partial_sum(
-            params=zeros(3) | {"weight": np.ones(3)}, **asked
+        ones = at_zero(3) | {"weight": np.ones(3)}
+        count, other = (
+            contributed(Mistakes(sgd=one), ones, **asked).total["mistakes"][0]
+            for one in (sgd, made(FORMS[form](clean), y))
         )
-        assert abs(count.total["mistakes"][0] - other.total["mistakes"][0]) <= 1
+        assert abs(count - other) <= 1
 
 
 @pytest.mark.parametrize("form", FORMS)

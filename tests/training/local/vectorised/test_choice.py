@@ -8,27 +8,20 @@ import torch
 from torch import nn
 
 from fedpriv.rng import Key
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local import vectorised
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
-from tests.training.local.vectorised.users import (
-    CLASSES,
-    built,
-    cohort,
-    cross_entropy,
-    examples_of,
-    trainers,
-)
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import cross_entropy
+from tests.tasks.people import task
+from tests.training.local.vectorised.users import CLASSES, built, cohort, examples_of, trainers
 
 KIND = (4, (12,), "float32", (), "int64")
 
 
-def task(module, **changes):
-    return ModuleTask(
-        name="t", module=module, loss=cross_entropy, users=cohort((12,), (3, 4)), **changes
-    )
+def of(module, **changes):
+    return task(module=module, users=cohort((12,), (3, 4)), public=None, **changes)
 
 
 class Pooled(nn.Module):
@@ -71,15 +64,11 @@ class TestChoice:
         """Another user's long text leaves this one's batches as they are."""
 
         def slots(longest):
-            own = ModuleTask(
-                name="t",
-                module=Pooled,
-                loss=cross_entropy,
-                users={
-                    "ann": (np.ones((3, longest, 256), np.float32), np.arange(3) % 2),
-                    "bob": (np.ones((3, 8, 256), np.float32), np.arange(3) % 2),
-                },
-            )
+            users = {
+                name: (np.ones((3, length, 256), np.float32), np.arange(3) % 2)
+                for name, length in (("ann", longest), ("bob", 8))
+            }
+            own = task(module=Pooled, users=users, public=None)
             many = own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
             return many.slots((4, (8, 256), "float32", (), "int64"))
 
@@ -95,7 +84,7 @@ class TestChoice:
         schedule = Schedule(learning_rate=0.1)
 
         def made(device, **changes):
-            return task(lambda: built("mlp")[0], **changes).trainer(schedule, {}, device=device)
+            return of(lambda: built("mlp")[0], **changes).trainer(schedule, {}, device=device)
 
         assert isinstance(made(None), ModuleTrainer)
         assert isinstance(made(None, users_at_once=1), ModuleTrainer)
@@ -105,16 +94,11 @@ class TestChoice:
 
     def test_a_loss_that_fails_on_the_device_is_refused_beforehand(self):
         def failing(outputs, targets):
-            raise RuntimeError("no kernel of it here")
+            raise RuntimeError("no kernel")
 
-        own = ModuleTask(
-            name="t",
-            module=lambda: built("mlp")[0],
-            loss=failing,
-            users=cohort((12,), (3, 4)),
-            synthetic_batch=examples_of(2, (12,), seed=0),
-        )
-        with pytest.raises(ValueError, match="no kernel of it here"):
+        batch = examples_of(2, (12,), seed=0)
+        own = of(lambda: built("mlp")[0], loss=failing, synthetic_batch=batch)
+        with refuses(ValueError, "no kernel"):
             own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
 
     @pytest.mark.slow
@@ -127,9 +111,7 @@ class TestChoice:
             return nn.functional.poisson_nll_loss(outputs[:, 0], targets.float())
 
         for loss, refused in ((cross_entropy, True), (counted, False)):
-            own = ModuleTask(
-                name="t", module=lambda: built("mlp")[0], loss=loss, users=cohort((12,), (3, 4))
-            )
+            own = of(lambda: built("mlp")[0], loss=loss)
             many = own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
             monkeypatch.setattr(VectorisedTrainer, "device", torch.device("cuda"))
             many.prepare(params, 0, good, key)

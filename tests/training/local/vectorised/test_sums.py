@@ -16,17 +16,18 @@ from fedpriv.training.failures import users_not_logged
 from fedpriv.training.local.batched import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import VectorisedTrainer, _IndicesWithin
-from fedpriv.training.work import as_work
 from tests.harness.combinations import each_once
+from tests.harness.toys_of_training import assert_same, difference, gap
 from tests.training.local.vectorised.users import (
     CLASSES,
+    GRID,
     KEY,
     MODELS,
     SIZES,
     built,
     cohort,
-    difference,
     examples_of,
+    total_of,
     trainers,
 )
 
@@ -51,27 +52,8 @@ def spoilt_cohort(shape):
     return users, ("u0", "u4")
 
 
-class Users:
-    def __init__(self, users):
-        self._users = users
-
-    def examples(self, user_id):
-        if user_id not in self._users:
-            raise ValueError("not here")
-        return self._users[user_id]
-
-    def num_examples(self, user_id):
-        return len(self.examples(user_id))
-
-
 def sums(trainer, params, bound, users, ids=None):
-    arguments = dict(
-        params=params, bound=bound, data=Users(users), user_ids=list(ids or users), key=KEY
-    )
-    return (
-        trainer.partial_sum(**arguments),
-        as_work(trainer.alone).partial_sum(**arguments),
-    )
+    return [total_of(way, params, users, ids, bound) for way in (trainer, trainer.alone)]
 
 
 class TestPartialSum:
@@ -104,22 +86,21 @@ class TestPartialSum:
         one, other = found.real(), expected.real()
         assert {a.dtype for a in found.total.values()} == {a.dtype for a in expected.total.values()}
         assert tree.l2_norm(other) > 0.05
-        assert tree.l2_norm(difference(one, other)) <= 1e-5 * tree.l2_norm(other)
+        assert gap(one, other) <= 1e-5
 
     def test_whoever_fails_contributes_zero_alone(self, caplog):
         module, shape = built("mlp")
         params = module_params(module)
         users, good = spoilt_cohort(shape)
         _, many = trainers(module, users_at_once=6)
-        bound = Rounded(bound=Clip(l2_clip_norm=0.2))
         with caplog.at_level(logging.WARNING):
-            found, expected = sums(many, params, bound, users, [*users, "nobody"])
+            found, expected = sums(many, params, GRID, users, [*users, "nobody"])
         assert found.num_failed == expected.num_failed == 5
         assert found.num_users == 7
         assert "secret" not in caplog.text
-        only_good, _ = sums(many, params, bound, users, good)
+        only_good, _ = sums(many, params, GRID, users, good)
         one, other = found.real(), only_good.real()
-        assert tree.l2_norm(difference(one, other)) <= 1e-5 * tree.l2_norm(other)
+        assert gap(one, other) <= 1e-5
 
     def test_no_user_moves_the_sum_by_more_than_the_bound(self):
         module, shape = built("mlp")
@@ -127,7 +108,7 @@ class TestPartialSum:
         users = cohort(shape)
         users["u0"] = ArrayExamples(users["u0"].x * 1e6, users["u0"].y)
         _, many = trainers(module)
-        for bound in (Clip(l2_clip_norm=0.2), Rounded(bound=Clip(l2_clip_norm=0.2))):
+        for bound in (GRID.bound, GRID):
             for user in users:
                 found, _ = sums(many, params, bound, users, [user])
                 assert tree.l2_norm(found.real()) <= 0.2
@@ -135,9 +116,8 @@ class TestPartialSum:
     def test_dropout_on_the_grid_is_bit_equal_to_one_by_one(self):
         module = nn.Sequential(nn.Linear(12, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES))
         _, many = trainers(module)
-        bound = Rounded(bound=Clip(l2_clip_norm=0.2))
-        found, expected = sums(many, module_params(module), bound, cohort((12,)))
-        assert all(np.array_equal(found.total[n], expected.total[n]) for n in expected.total)
+        found, expected = sums(many, module_params(module), GRID, cohort((12,)))
+        assert_same(found.total, expected.total)
 
 
 def steep(name, users_at_once=32, **changes):
@@ -150,16 +130,8 @@ def steep(name, users_at_once=32, **changes):
 class TestBatchInvariance:
     """What leaving a user out changes is what that user contributed, bit for bit."""
 
-    BOUND = Rounded(bound=Clip(l2_clip_norm=0.2))
-
     def sum(self, trainer, params, users):
-        total = trainer.partial_sum(
-            params=params,
-            bound=self.BOUND,
-            data=Users(users),
-            user_ids=list(users),
-            key=KEY,
-        )
+        total = total_of(trainer, params, users)
         return {n: np.asarray(a, np.int64) for n, a in total.total.items()}
 
     @pytest.mark.parametrize(
@@ -183,9 +155,8 @@ class TestBatchInvariance:
         for user in left_out or users:
             own = self.sum(many, params, {user: users[user]})
             rest = self.sum(many, params, {u: e for u, e in users.items() if u != user})
-            for tensor in whole:
-                np.testing.assert_array_equal(whole[tensor] - rest[tensor], own[tensor])
-            assert tree.l2_norm(own) * self.BOUND.granularity <= 0.2
+            assert_same(difference(whole, rest), own)
+            assert tree.l2_norm(own) * GRID.granularity <= 0.2
 
     def test_examples_that_encode_drops_are_not_read_from_beside_others(self):
         """Padded to the longest of a batch they would be zeros, and alone an IndexError."""
@@ -200,8 +171,7 @@ class TestBatchInvariance:
         many = replace(many, alone=replace(many.alone, encode=encode))
         whole, rest = self.sum(many, params, few), self.sum(many, params, {"u4": few["u4"]})
         own = self.sum(many, params, {"odd": few["odd"]})
-        for tensor in whole:
-            np.testing.assert_array_equal(whole[tensor] - rest[tensor], own[tensor])
+        assert_same(difference(whole, rest), own)
 
     @pytest.mark.parametrize("name", ["softmax_regression", "mlp"])
     def test_batch_invariant_users_are_trained_together(self, name, only_vectorised):
@@ -224,20 +194,8 @@ class TestBatchInvariance:
         many, params, users = steep("mlp")
         with caplog.at_level(logging.WARNING):
             found = self.sum(many, params, users)
-        assert (
-            caplog.text.count("the batch moves a user's last bits")
-            == len(many._batch_invariant)
-            > 1
-        )
-        alone = as_work(many.alone).partial_sum(
-            params=params,
-            bound=self.BOUND,
-            data=Users(users),
-            user_ids=list(users),
-            key=KEY,
-        )
-        for name, tensor in alone.total.items():
-            np.testing.assert_array_equal(found[name], tensor)
+        assert len(caplog.records) == len(many._batch_invariant) > 1
+        assert_same(found, total_of(many.alone, params, users).total)
 
     @pytest.mark.parametrize("slot", [0, 16, 31])
     def test_the_trial_sees_one_slot_that_is_off(self, slot):
@@ -306,13 +264,11 @@ class _Blanking(nn.Module):
 @pytest.mark.parametrize("kind", ["looked up", "looked up by floats", "blanked"])
 @pytest.mark.parametrize("word", [-1, -21, 20, 37, 10**6])
 def test_an_index_beyond_a_users_own_tensor_moves_no_other_user(kind, word):
-    """Red before: it read or blanked a neighbour's table, and changed that one's update."""
     torch.manual_seed(2)
     floats = kind == "looked up by floats"
     module = _Blanking() if kind == "blanked" else _Looking(floats)
     _, many = trainers(module)
-    params = {name: array.copy() for name, array in module_params(module).items()}
-    users = {}
+    params, users = module_params(module), {}
     for seed, user in enumerate(("before", "bad", "after")):
         rng = np.random.default_rng(seed)
         x = rng.integers(0, 20, (4, 6))
@@ -321,21 +277,14 @@ def test_an_index_beyond_a_users_own_tensor_moves_no_other_user(kind, word):
         x = x.astype(np.float32) if floats else x
         users[user] = ArrayExamples(x, rng.integers(0, CLASSES, 4))
 
-    def total(*user_ids):
-        return many.partial_sum(
-            params=params, bound=Rounded(bound=Clip(l2_clip_norm=1.0)),
-            user_ids=user_ids, key=KEY, data=Users(users),
-        )  # fmt: skip
-
-    beside, without = total("before", "bad", "after"), total("before", "after")
+    beside, without = (total_of(many, params, users, ids) for ids in (users, ("before", "after")))
     legal = kind == "blanked" and word == -1  # the last row of its own
     assert (beside.num_failed, without.num_failed) == (not legal, 0)
     assert floats or set(many._batch_invariant.values()) == {True}
     if legal:
-        alone = total("bad")
-        beside.total.update({n: a - alone.total[n] for n, a in beside.total.items()})
-    for name, array in without.total.items():
-        np.testing.assert_array_equal(beside.total[name], array)
+        alone = total_of(many, params, users, ["bad"])
+        beside.total.update(difference(beside.total, alone.total))
+    assert_same(beside.total, without.total)
 
 
 ROWS = 6
@@ -376,7 +325,7 @@ BY_INDEX = {
 @pytest.mark.parametrize("name", BY_INDEX)
 @pytest.mark.parametrize("bad", [-7, -1, ROWS, ROWS + 1, 100])
 def test_no_index_reaches_a_neighbour(name, bad):
-    """Of `embedding` and `index_fill` by `_IndicesWithin` alone: red without it."""
+    """Of `embedding` and `index_fill` by `_IndicesWithin` alone."""
     tables = torch.from_numpy(np.random.default_rng(0).normal(size=(4, ROWS, 3)))
     indices = torch.tensor([[0, 1]] * 4)
 
@@ -399,25 +348,17 @@ def test_no_index_reaches_a_neighbour(name, bad):
 
 
 def test_an_index_in_the_loss_moves_no_other_user():
-    """Red before: a label of -1 blanked a neighbour's logit.
-
-    All logits are zero: blanked or not, the loss is the same, and only its gradient differs.
-    """
+    """All logits are zero: blanked or not, the loss is the same, and only its gradient differs."""
     module = nn.Linear(3, CLASSES)
     nn.init.zeros_(module.bias)
     _, many = trainers(module, epochs=1, loss=lambda o, y: o.index_fill(1, y, 0.0).mean())
-    params = {name: array.copy() for name, array in module_params(module).items()}
     users = {
         user: ArrayExamples(np.zeros((4, 3), np.float32), np.full(4, label))
         for user, label in (("before", 0), ("bad", -1), ("after", 1))
     }
 
-    def total(*user_ids):
-        return many.partial_sum(
-            params=params, bound=Rounded(bound=Clip(l2_clip_norm=1.0)),
-            user_ids=user_ids, key=KEY, data=Users(users),
-        )  # fmt: skip
-
-    beside, bad, without = total("before", "bad", "after"), total("bad"), total("before", "after")
-    for name, array in without.total.items():
-        np.testing.assert_array_equal(beside.total[name], array + bad.total[name])
+    beside, bad, without = (
+        total_of(many, module_params(module), users, ids).total
+        for ids in (users, ["bad"], ["before", "after"])
+    )
+    assert_same(difference(beside, bad), without)

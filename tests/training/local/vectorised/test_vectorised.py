@@ -8,12 +8,12 @@ from torch import nn
 from fedpriv import tree
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.vectorised import random_layer
+from tests.harness.toys_of_training import cross_entropy, distance
 from tests.training.local.vectorised.users import (
     CLASSES,
     MODELS,
     built,
     cohort,
-    difference,
     keys,
     together,
     trainers,
@@ -32,7 +32,7 @@ def assert_same_updates(found, expected, relative=1e-5):
     for one, other in zip(found, expected, strict=True):
         assert list(one) == list(other)
         scale = tree.l2_norm(other)
-        assert tree.l2_norm(difference(one, other)) <= relative * scale
+        assert distance(one, other) <= relative * scale
         if scale == 0.0:
             assert tree.l2_norm(one) == 0.0
 
@@ -73,9 +73,7 @@ class TestEqualsOneByOne:
         alone, many = trainers(module, multiplier=multiplier)
         plain, _ = trainers(built(name)[0])
         expected = one_by_one(alone, params, users)
-        assert tree.l2_norm(
-            difference(expected[0], plain.train(params, users["u0"], keys(users)[0]))
-        )
+        assert distance(expected[0], plain.train(params, users["u0"], keys(users)[0]))
         only_vectorised()
         assert_same_updates(together(many, params, users), expected)
 
@@ -86,28 +84,28 @@ class TestEqualsOneByOne:
         _, many = trainers(module)
         only_vectorised()
         first, second = together(many, params, users)
-        assert tree.l2_norm(difference(first, second)) > 0
+        assert distance(first, second) > 0
 
 
 def weighted(outputs, targets):
     weights = torch.arange(1.0, CLASSES + 1)
-    return nn.functional.cross_entropy(outputs, targets, weight=weights)
+    return cross_entropy(outputs, targets, weight=weights)
 
 
 def ignoring(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets, ignore_index=2)
+    return cross_entropy(outputs, targets, ignore_index=2)
 
 
 def summed(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets, reduction="sum")
+    return cross_entropy(outputs, targets, reduction="sum")
 
 
 def across(outputs, targets):
-    return nn.functional.cross_entropy(outputs - outputs.mean(dim=0), targets)
+    return cross_entropy(outputs - outputs.mean(dim=0), targets)
 
 
 def numpy_in_between(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets) * float(targets.numpy().max() >= 0)
+    return cross_entropy(outputs, targets) * float(targets.numpy().max() >= 0)
 
 
 class Running(nn.Module):
@@ -127,6 +125,13 @@ class Running(nn.Module):
         return self.linear(x + self.running)
 
 
+class Hidden(nn.Linear):
+    """Randomness that no layer shows."""
+
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
 class TestFallsBack:
     @pytest.mark.slow
     @pytest.mark.parametrize("loss", [weighted, ignoring, summed, across, numpy_in_between])
@@ -136,24 +141,17 @@ class TestFallsBack:
         alone, many = trainers(module, loss=loss, learning_rate=0.05)
         assert_same_updates(together(many, params, users), one_by_one(alone, params, users))
 
-    def test_dropout_has_every_users_own_stream(self):
-        module = nn.Sequential(nn.Linear(12, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES))
-        params, users = module_params(module), cohort((12,))
-        alone, many = trainers(module)
-        expected = one_by_one(alone, params, users)
-        assert_same_updates(together(many, params, users), expected, relative=0.0)
-
-    def test_randomness_that_no_layer_shows(self):
-        class Hidden(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.linear = nn.Linear(12, CLASSES)
-
-            def forward(self, x):
-                return nn.functional.dropout(self.linear(x), 0.5, self.training)
-
-        module = Hidden()
-        assert random_layer(module) is None
+    @pytest.mark.parametrize(
+        ("make", "layer"),
+        [
+            (lambda: nn.Sequential(nn.Linear(12, 9), nn.Dropout(), nn.Linear(9, CLASSES)), "1"),
+            (lambda: Hidden(12, CLASSES), None),
+        ],
+        ids=["dropout", "hidden"],
+    )
+    def test_every_user_has_its_own_stream(self, make, layer):
+        module = make()
+        assert random_layer(module) == layer
         params, users = module_params(module), cohort((12,))
         alone, many = trainers(module)
         expected = one_by_one(alone, params, users)

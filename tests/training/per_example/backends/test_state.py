@@ -1,35 +1,30 @@
 """Modules and losses that keep something between examples are refused."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
-from tests.training.per_example.backends.layers import (
-    BOUND,
-    EVERYBODY,
-    WIDTH,
-    Layer,
-    cross_entropy,
-    floats,
-    furthest,
-    labels,
-    made,
-)
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import cross_entropy
+from tests.training.per_example.backends.layers import BOUND, EVERYBODY, Layer, X, Y, furthest, made
 
 
-def running_mean(module, h):
+def mean(module, h):
+    """A running one."""
     module.mean = 0.5 * getattr(module, "mean", 0.0) + 0.5 * h.detach().mean(0)
     return h + module.mean
 
 
-def counted(module, h):
+def calls(module, h):
     module.calls = getattr(module, "calls", 0) + 1
     return h * module.calls
 
 
-def listed(module, h):
+def seen(module, h):
     module.seen = [*getattr(module, "seen", []), h.detach()]
     return h
 
@@ -48,17 +43,17 @@ def in_an_object(module, h):
 
 class TestState:
     def test_attributes_that_change_are_refused(self, subtests):
-        for between in [running_mean, counted, listed, largest]:
-            for backend in [None, *PER_EXAMPLE_BACKENDS]:
+        for between in (mean, calls, seen, largest):
+            for backend in (None, *PER_EXAMPLE_BACKENDS):
                 with subtests.test(between=between, backend=backend):
                     gradients, params = made(Layer(between), backend=backend)
-                    with pytest.raises(ValueError, match=r"in .*Layer\.(mean|calls|seen|largest)"):
+                    with refuses(ValueError, f"Layer.{between.__name__}"):
                         gradients.bounded_sum(params, EVERYBODY, BOUND)
 
     @pytest.mark.parametrize("backend", [None, "loop"])
     def test_attributes_of_children_too(self, backend):
-        gradients, _ = made(nn.Sequential(Layer(running_mean), nn.Tanh()), backend=backend)
-        with pytest.raises(ValueError, match=r"in Sequential\.0\.mean"):
+        gradients, _ = made(nn.Sequential(Layer(mean), nn.Tanh()), backend=backend)
+        with refuses(ValueError, "Sequential.0.mean"):
             assert gradients.backend
 
     @pytest.mark.parametrize("backend", [None, *PER_EXAMPLE_BACKENDS])
@@ -67,7 +62,7 @@ class TestState:
             return in_an_object(module, h)
 
         gradients, params = made(Layer(of_its_own), backend=backend)
-        with pytest.raises(ValueError, match="the attributes of"):
+        with pytest.raises(ValueError):
             gradients.bounded_sum(params, EVERYBODY, BOUND)
 
     def test_a_loss_that_keeps_something_is_refused(self):
@@ -77,7 +72,7 @@ class TestState:
             kept.append(outputs.detach().mean())
             return functional.cross_entropy(outputs, targets) * (1 + kept[0] * len(kept))
 
-        with pytest.raises(ValueError, match="after a second example"):
+        with pytest.raises(ValueError):
             assert made(Layer(), loss=loss, backend="loop")[0].backend
 
     def test_a_generator_of_its_own_is_refused(self):
@@ -86,7 +81,7 @@ class TestState:
         def noisy(_, h):
             return h + torch.randn(h.shape, generator=stream)
 
-        with pytest.raises(ValueError, match=r"which .* closes over"):
+        with refuses(ValueError, "stream"):
             assert made(Layer(noisy))[0].backend
 
     def test_what_the_trial_did_not_meet_stops_the_loop(self):
@@ -96,11 +91,11 @@ class TestState:
                     self.mean = x.mean(0)
                 return super().forward(x)
 
-        x = floats(WIDTH)
+        x = X.copy()
         x[7] *= 1000
         gradients, params = made(OnLarge(), x, backend="loop")
         gradients.bounded_sum(params, EVERYBODY[:7], BOUND)
-        with pytest.raises(ValueError, match=r"in OnLarge\.mean"):
+        with refuses(ValueError, "OnLarge.mean"):
             gradients.bounded_sum(params, EVERYBODY, BOUND)
 
     def test_a_constant_made_at_the_first_call_is_fine(self):
@@ -114,7 +109,7 @@ class TestState:
         assert not hasattr(gradients._module, "scale")  # that of the trial has another precision
         assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
 
-    @pytest.mark.parametrize("between", [lambda _, h: h, running_mean])
+    @pytest.mark.parametrize("between", [lambda _, h: h, mean])
     def test_a_trial_leaves_the_module_as_it_was(self, between):
         module = nn.Sequential(Layer(between), nn.Dropout(0.5).eval())
         module.register_buffer("factor", torch.full((3,), 2.0))
@@ -123,11 +118,8 @@ class TestState:
         places = [p.data_ptr() for p in params]
         values = [p.detach().clone() for p in params]
         names = set(vars(module[0]))
-        if between is running_mean:
-            with pytest.raises(ValueError, match="mean"):
-                choose(module, cross_entropy, floats(WIDTH), labels())
-        else:
-            choose(module, cross_entropy, floats(WIDTH), labels())
+        with refuses(ValueError, "mean") if between is mean else nullcontext():
+            choose(module, cross_entropy, X, Y)
         assert all(a is b for a, b in zip(params, module.parameters(), strict=True))
         assert [p.data_ptr() for p in params] == places
         assert all(map(torch.equal, params, values))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.averaging import CentralExperiment
@@ -12,9 +11,7 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
-from fedpriv.training.per_example.linear import (
-    LogisticGradients,
-)
+from tests.training.per_example.linear.case import at_zero
 
 NUM, DIM, KEY = 200, 12, Key.simulation(4)
 SHAPES = {"weight": (DIM,), "bias": (1,)}
@@ -25,7 +22,7 @@ def reviews(num, seed):
     rng = np.random.default_rng(seed)
     x = (rng.random((num, DIM)) < 0.4) * rng.uniform(0.5, 2.0, (num, DIM))
     y = (x[:, 0] + 0.3 * rng.normal(size=num) > x[:, 1]).astype(np.int64)
-    return LogisticGradients(sparse.csr_matrix(x.astype(np.float32)), y)
+    return at_zero("logistic", x.astype(np.float32), y)[0]
 
 
 def task(experiment=None, corpus=None):
@@ -64,25 +61,3 @@ def run(experiment):
 
 def flat(state):
     return np.concatenate([state.params[name].reshape(-1) for name in sorted(state.params)])
-
-
-class Recording(LogisticGradients):
-    """Notes what it is asked of."""
-
-    def __init__(self, x, y):
-        super().__init__(x, y)
-        self.looks, self.groups = [], []
-
-    def gradient(self, params, index, key=None):
-        self.looks.append(tuple(index.tolist()))
-        return super().gradient(params, index, key)
-
-    def bounded_sum(self, params, index, bound, key=None):
-        if not isinstance(index, np.ndarray):
-            self.groups.append({frozenset(group.tolist()) for group in index})
-        return super().bounded_sum(params, index, bound, key)
-
-
-def recording(num, seed):
-    x = np.random.default_rng(seed).normal(size=(num, DIM)).astype(np.float32)
-    return Recording(sparse.csr_matrix(x), (x[:, 0] > 0).astype(np.int64))

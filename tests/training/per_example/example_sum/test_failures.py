@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import sparse
-from torch import nn
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
@@ -18,17 +16,10 @@ from fedpriv.mechanisms import Clip, Normalise, RoundedSum
 from fedpriv.mechanisms.bounds import scaling_factor
 from fedpriv.runs.loop import rounds
 from fedpriv.training.failures import contributes_zero, counted_failures
-from fedpriv.training.per_example.example_sum import (
-    CentralSum,
-    factors_of,
-)
-from fedpriv.training.per_example.linear import (
-    LinearRegressionGradients,
-    LogisticGradients,
-    SoftmaxGradients,
-)
-from fedpriv.training.per_example.module import ModuleGradients
+from fedpriv.training.per_example.example_sum import CentralSum, factors_of
+from tests.harness.toys_of_training import assert_near, contributed
 from tests.training.per_example.example_sum.reviews import BASE, DIM, KEY, task
+from tests.training.per_example.linear.case import at_zero
 
 
 def spoilt(kind, bad):
@@ -36,19 +27,7 @@ def spoilt(kind, bad):
     rng = np.random.default_rng(8)
     x, y = rng.normal(size=(30, DIM)).astype(np.float32), rng.integers(0, 2, 30)
     x[[3, 11], 2] = bad
-    weight = {"weight": np.zeros(DIM, np.float32)}
-    bias = {"bias": np.zeros(1, np.float32)}
-    match kind:
-        case "logistic":
-            return LogisticGradients(sparse.csr_matrix(x), y), weight | bias
-        case "softmax":
-            kernel = {"kernel": np.zeros((DIM, 3), np.float32), "bias": np.zeros(3, np.float32)}
-            return SoftmaxGradients(sparse.csr_matrix(x), y, 3), kernel
-        case "regression":
-            return LinearRegressionGradients(x, y - 0.5), weight
-    module = nn.Linear(DIM, 2)
-    params = {"weight": np.zeros((2, DIM), np.float32), "bias": np.zeros(2, np.float32)}
-    return ModuleGradients(module, nn.functional.cross_entropy, x, y), params
+    return at_zero(kind, x, y - 0.5 if kind == "regression" else y)
 
 
 @pytest.mark.parametrize("kind", ["logistic", "softmax", "regression", "module"])
@@ -56,10 +35,7 @@ def spoilt(kind, bad):
 class TestWhatIsNotFinite:
     def total(self, gradients, params, drawn, num_groups=None):
         summed = CentralSum(gradients=gradients, num_examples=30, num_groups=num_groups)
-        cohort = [str(i) for i in drawn]
-        return summed.partial_sum(
-            params=params, bound=Clip(l2_clip_norm=0.5), user_ids=cohort, key=KEY
-        )
+        return contributed(summed, params, ids=drawn, bound=Clip(l2_clip_norm=0.5), key=KEY)
 
     def test_an_example_is_left_out_and_counted(self, kind, bad):
         gradients, params = spoilt(kind, bad)
@@ -69,7 +45,7 @@ class TestWhatIsNotFinite:
         assert (rest.num_users, rest.num_failed) == (10, 0)
         for name in params:
             assert np.isfinite(found.total[name]).all() and np.any(found.total[name])
-            np.testing.assert_allclose(found.total[name], rest.total[name], rtol=1e-5, atol=1e-7)
+        assert_near(found.total, rest.total, atol=1e-7)
 
     def test_so_is_a_micro_batch_with_one_in_it(self, kind, bad):
         gradients, params = spoilt(kind, bad)
@@ -79,8 +55,7 @@ class TestWhatIsNotFinite:
         kept = [i for i in range(30) if int(place[i]) not in spoiled]
         rest = self.total(gradients, params, kept, num_groups=8)
         assert (found.num_failed, rest.num_failed) == (len(spoiled), 0)
-        for name in params:
-            np.testing.assert_allclose(found.total[name], rest.total[name], rtol=1e-5, atol=1e-7)
+        assert_near(found.total, rest.total, atol=1e-7)
 
     def test_when_params_have_diverged_everybody_fails(self, kind, bad):
         gradients, params = spoilt(kind, bad)

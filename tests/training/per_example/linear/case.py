@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import sparse
+from torch import nn
 
 from fedpriv.mechanisms import Preconditioned
 from fedpriv.mechanisms.bounds import Mixture
@@ -14,8 +15,31 @@ from fedpriv.training.per_example.linear import (
     OneVsAllGradients,
     SoftmaxGradients,
 )
+from fedpriv.training.per_example.module import ModuleGradients
+from tests.harness.toys_of_training import cross_entropy, zeros
 
 NUM, INPUTS, CLASSES = 14, 25, 4
+
+
+def at_zero(kind, x, y, classes=2):
+    """A model of inputs and labels, and its params, which are zero."""
+    width = x.shape[1]
+    match kind:
+        case "logistic":
+            return LogisticGradients(sparse.csr_matrix(x), y), zeros(weight=width, bias=1)
+        case "regression":
+            return LinearRegressionGradients(to_dense(x), y), zeros(weight=width)
+        case "module":
+            params = zeros(weight=(classes, width), bias=classes)
+            module = nn.Linear(width, classes)
+            return ModuleGradients(module, cross_entropy, to_dense(x), y), params
+    make = SoftmaxGradients if kind == "softmax" else OneVsAllGradients
+    params = zeros(kernel=(width, classes), bias=classes)
+    return make(sparse.csr_matrix(x), y, classes), params
+
+
+def to_dense(x):
+    return x.toarray() if sparse.issparse(x) else x
 
 
 class Case:
@@ -33,15 +57,9 @@ class Case:
         )
         self.x[2] = 0.0  # an example without words
         self.csr = sparse.csr_matrix(self.x)
-        self.shapes = {
-            "logistic": {"weight": (INPUTS,), "bias": (1,)},
-            "softmax": {"kernel": (INPUTS, CLASSES), "bias": (CLASSES,)},
-            "one-vs-all": {"kernel": (INPUTS, CLASSES), "bias": (CLASSES,)},
-            "regression": {"weight": (INPUTS,)},
-        }[kind]
-        self.params = {
-            name: rng.normal(size=shape).astype(np.float32) for name, shape in self.shapes.items()
-        }
+        start = at_zero(kind, self.csr, np.zeros(num, np.int64), CLASSES)[1]
+        self.shapes = {name: array.shape for name, array in start.items()}
+        self.params = {n: rng.normal(size=s).astype(np.float32) for n, s in self.shapes.items()}
         if kind == "logistic":
             self.y = rng.integers(0, 2, num)
         elif kind in ("softmax", "one-vs-all"):
@@ -51,17 +69,8 @@ class Case:
         self.made = self.make(self.csr)
 
     def make(self, csr):
-        made = self._made(csr)
+        made = at_zero(self.kind, csr, self.y, CLASSES)[0]
         return made.on_device("cpu") if self.on_device else made
-
-    def _made(self, csr):
-        if self.kind == "logistic":
-            return LogisticGradients(csr, self.y)
-        if self.kind == "softmax":
-            return SoftmaxGradients(csr, self.y, CLASSES)
-        if self.kind == "one-vs-all":
-            return OneVsAllGradients(csr, self.y, CLASSES)
-        return LinearRegressionGradients(csr.toarray(), self.y)
 
     def updates(self, params=None):
         """Minus every example's gradient, dense and float64."""

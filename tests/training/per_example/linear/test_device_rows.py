@@ -42,6 +42,12 @@ def assert_near(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
 
 
+def added(add, *asked):
+    total = np.ones((INPUTS, CLASSES))
+    add(*asked, total)
+    return total
+
+
 def multipliers(rng):
     yield NONE
     for columns in (1, CLASSES):
@@ -63,10 +69,7 @@ def test_norms_and_sums_of_rows(both):
     for multiplier in multipliers(rng):
         asked = chosen, own, multiplier
         assert_near(there.squared_norms(*asked), here.squared_norms(*asked))
-        totals = [np.ones((INPUTS, CLASSES)), np.ones((INPUTS, CLASSES))]
-        for rows, total in zip((here, there), totals, strict=True):
-            rows.add_outer(*asked, total)
-        assert_near(totals[1], totals[0])
+        assert_near(added(there.add_outer, *asked), added(here.add_outer, *asked))
 
 
 def test_norms_and_sums_of_groups(both):
@@ -87,10 +90,8 @@ def test_norms_and_sums_of_groups(both):
                 )
             ]
             np.testing.assert_allclose(squares[1], squares[0], rtol=1e-6)
-        totals = [np.ones((INPUTS, CLASSES)), np.ones((INPUTS, CLASSES))]
-        for rows, total in zip((here, there), totals, strict=True):
-            rows.add_groups(chosen, starts, own, factors, multiplier, total)
-        assert_near(totals[1], totals[0])
+        asked = chosen, starts, own, factors, multiplier
+        assert_near(added(there.add_groups, *asked), added(here.add_groups, *asked))
 
 
 def test_a_batch_multiplies_as_a_matrix_does(both):

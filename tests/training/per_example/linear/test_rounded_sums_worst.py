@@ -5,19 +5,18 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from fedpriv.mechanisms import Clip, Preconditioned, RoundedSum
 from fedpriv.mechanisms.bounds import Mixture
-from fedpriv.rng import Key
 from fedpriv.training.per_example.example_sum import CentralSum
-from fedpriv.training.per_example.linear import LogisticGradients
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import contributed
+from tests.training.per_example.linear.case import at_zero
 
 
-def logistic(x, width=1):
+def logistic(x):
     """Return a model on examples of class 1 and its params: all zero, so each residual is -½."""
-    data = LogisticGradients(sparse.csr_matrix(x), np.ones(len(x), np.int64))
-    return data, {"weight": np.zeros(width, np.float32), "bias": np.zeros(1, np.float32)}
+    return at_zero("logistic", x, np.ones(len(x), np.int64))
 
 
 def mixed(own_bound, offset):
@@ -43,10 +42,9 @@ def test_parts_of_a_mixture_that_nearly_cancel_move_the_sum_by_no_more():
         mixed_error=data.float_error(mixed=True),
     )
     work = CentralSum(gradients=data, num_examples=number)
-    everybody = [str(i) for i in range(number)]
+    everybody = range(number)
     found = [
-        work.partial_sum(params=params, bound=bound, user_ids=ids, key=Key.simulation(0)).total
-        for ids in (everybody, everybody[1:])
+        contributed(work, params, ids=ids, bound=bound).total for ids in (everybody, everybody[1:])
     ]
     moved = [int(found[0][name][0]) - int(found[1][name][0]) for name in params]
     assert 0.999 * 2**48 < sum(x**2 for x in moved) <= 2**48
@@ -54,7 +52,7 @@ def test_parts_of_a_mixture_that_nearly_cancel_move_the_sum_by_no_more():
 
 def test_a_mixture_whose_error_is_not_stated_is_refused():
     bound = mixed(Clip(l2_clip_norm=1.0), np.ones(1, np.float32))
-    with pytest.raises(ValueError, match="mixed_error"):
+    with refuses(ValueError, "mixed_error"):
         RoundedSum(bound=bound, float_error=0.0)
 
 
@@ -64,7 +62,7 @@ def test_a_norm_that_float64_got_too_small_is_made_up_for(value, times):
     """A million like coordinates: the float sum of their squares errs to one side all along."""
     width = 1 << 20
     x = np.full((1, width), value, np.float32)
-    data, params = logistic(x, width)
+    data, params = logistic(x)
     inner = Clip(l2_clip_norm=1e-3)
     if times is not None:  # an offset against the example's own part
         shift = np.full(width, times * value / 2, np.float32)
@@ -85,5 +83,5 @@ def test_a_bound_without_room_is_refused_and_not_a_failure_of_everybody():
     data, params = logistic(np.ones((3, 1), np.float32))
     bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.6)
     work = CentralSum(gradients=data, num_examples=3)
-    with pytest.raises(ValueError, match="too much for a grid"):
-        work.partial_sum(params=params, bound=bound, user_ids=["0"], key=Key.simulation(0))
+    with refuses(ValueError, 0.6):
+        contributed(work, params, ids=[0], bound=bound)

@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.training.per_example.linear import linear_metrics
+from fedpriv.training.per_example.sparse_sums import SparseRows
+from fedpriv.tree import l2_norm
+from tests.harness.toys_of_training import assert_same, distance, zeros
 from tests.training.per_example.linear.case import (
     KINDS,
     NUM,
@@ -32,10 +36,6 @@ def singles(index):
     return [[i] for i in index]
 
 
-def distance(a, b):
-    return math.sqrt(sum(((a[name] - b[name]) ** 2).sum() for name in a))
-
-
 class TestEqualsTheDenseLoop:
     @pytest.mark.parametrize("mixed", [False, True])
     @pytest.mark.parametrize("shape", [None, "row", "matrix alone", "full"])
@@ -47,8 +47,7 @@ class TestEqualsTheDenseLoop:
         index = np.array([3, 0, 2, 7, 13, 5])
         updates = list(case.updates())
         close(
-            case.made.bounded_sum(case.params, index, bound),
-            oracle(updates, singles(index), bound),
+            case.made.bounded_sum(case.params, index, bound), oracle(updates, singles(index), bound)
         )
         groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
         close(case.made.bounded_sum(case.params, groups, bound), oracle(updates, groups, bound))
@@ -106,23 +105,16 @@ class TestLaws:
     ):
         case = Case(kind, seed)
         case.x *= np.float32(size)
-        made, bound = (
-            case.make(sparse.csr_matrix(case.x)),
-            preconditioned(case, inner, shape, mixed),
-        )
+        made = case.make(sparse.csr_matrix(case.x))
+        bound = preconditioned(case, inner, shape, mixed)
         everyone = np.arange(NUM)
-        moved = distance(
-            made.bounded_sum(case.params, everyone, bound),
-            made.bounded_sum(case.params, np.delete(everyone, out), bound),
-        )
-        assert moved <= bound.l2_bound * (1 + 1e-9)
         groups = np.array_split(everyone, 5)
-        changed = [group[group != out] for group in groups]
-        moved = distance(
-            made.bounded_sum(case.params, groups, bound),
-            made.bounded_sum(case.params, changed, bound),
-        )
-        assert moved <= 2 * bound.l2_bound * (1 + 1e-9)
+        for most, index, without in (
+            (1, everyone, np.delete(everyone, out)),
+            (2, groups, [group[group != out] for group in groups]),
+        ):
+            sums = [made.bounded_sum(case.params, of, bound) for of in (index, without)]
+            assert distance(*sums) <= most * bound.l2_bound * (1 + 1e-9)
 
     @every_kind
     def test_the_whole_group_moves_the_sum_by_the_bound_once(self, kind):
@@ -130,8 +122,7 @@ class TestLaws:
         case = Case(kind)
         bound, members = Clip(l2_clip_norm=1e-3), np.array([0, 3, 4, 5])
         found = case.made.bounded_sum(case.params, [members], bound)
-        zeros = {name: np.zeros_like(array) for name, array in found.items()}
-        assert distance(found, zeros) == pytest.approx(1e-3, rel=1e-6)
+        assert l2_norm(found) == pytest.approx(1e-3, rel=1e-6)
         members_first = oracle(case.updates(), singles(members), bound)
         assert distance(found, {n: a / 4 for n, a in members_first.items()}) > 1e-4
 
@@ -142,14 +133,36 @@ class TestLaws:
         case, inner = Case(kind), Clip(l2_clip_norm=0.3)
         ones = {n: np.ones_like(a) for n, a in case.random(0, 1, full=shape == "full").items()}
         bound = Preconditioned(multiplier=ones, bound=inner)
-        for plain, same in (
-            (
-                case.made.bounded_sum(case.params, np.arange(NUM), inner),
-                case.made.bounded_sum(case.params, np.arange(NUM), bound),
-            ),
-            (
-                case.made.bounded_sum(case.params, [np.arange(5), np.arange(5, 9)], inner),
-                case.made.bounded_sum(case.params, [np.arange(5), np.arange(5, 9)], bound),
-            ),
-        ):
-            assert all(np.array_equal(plain[name], same[name]) for name in plain)
+        for index in (np.arange(NUM), [np.arange(5), np.arange(5, 9)]):
+            plain, same = (case.made.bounded_sum(case.params, index, b) for b in (inner, bound))
+            assert_same(same, plain)
+
+
+def accuracy_and_loss(params, x, y):
+    found = linear_metrics(params, x, y).totals
+    return found["accuracy"].value, found["loss"].value
+
+
+class TestMeasuring:
+    @pytest.mark.parametrize("prepared", [False, True])
+    @pytest.mark.parametrize("kind", ["logistic", "softmax"])
+    def test_accuracy_and_loss(self, kind, prepared, monkeypatch):
+        monkeypatch.setattr("fedpriv.training.per_example.linear.CHUNK", 4)
+        case = Case(kind)
+        x = case.x.astype(np.float64)
+        if kind == "logistic":
+            p = 1 / (1 + np.exp(-(x @ case.params["weight"] + case.params["bias"][0])))
+            p = np.stack([1 - p, p], axis=1)
+        else:
+            p = np.exp(x @ case.params["kernel"] + case.params["bias"])
+            p /= p.sum(axis=1, keepdims=True)
+        given = SparseRows.of(case.csr) if prepared else case.csr
+        accuracy, loss = accuracy_and_loss(case.params, given, case.y)
+        assert accuracy == (p.argmax(axis=1) == case.y).mean()
+        assert loss == pytest.approx(-np.log(p[np.arange(NUM), case.y]).mean(), rel=1e-6)
+
+    def test_ties_go_to_the_lowest_class(self):
+        x = sparse.csr_matrix(np.eye(4, dtype=np.float32))
+        y = np.array([0, 0, 0, 1])
+        for params, classes in ((zeros(weight=4, bias=1), 2), (zeros(kernel=(4, 3), bias=3), 3)):
+            assert accuracy_and_loss(params, x, y) == (0.75, pytest.approx(math.log(classes)))

@@ -3,17 +3,15 @@
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
-from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip, Mixture, Normalise, Preconditioned, Unbounded
-from fedpriv.models import Autoencoder, DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
-from fedpriv.rng import Key
+from fedpriv.models import DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from tests.harness.toys_of_training import Partly, convolutions, cross_entropy, mlp
 
-KEY = Key.simulation(5)
 CLASSES, NUM = 4, 11
+EVERYBODY = np.arange(NUM)
 
 
 class Sequences(nn.Module):
@@ -33,32 +31,6 @@ class Sequences(nn.Module):
         return self.head(torch.tanh(self.wide(hidden)).mean(1))
 
 
-class Partly(nn.Module):
-    """A frozen layer below, dropout, and a parameter's layer that the loss never sees."""
-
-    def __init__(self):
-        super().__init__()
-        self.below = nn.Linear(12, 6).requires_grad_(False)
-        self.above = nn.Linear(6, CLASSES, bias=False)
-        self.unused = nn.Linear(2, 3)
-        self.drop = nn.Dropout(0.5)
-
-    def forward(self, x):
-        return self.above(self.drop(torch.tanh(self.below(x))))
-
-
-def convolutions():
-    return nn.Sequential(
-        nn.Conv2d(2, 6, 3, stride=2, padding=1, bias=False),
-        nn.GroupNorm(3, 6),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(6, 4, (3, 2), groups=2, dilation=(1, 2), padding=(0, 2)),
-        nn.Dropout(0.3),
-        nn.Flatten(),
-        nn.LazyLinear(CLASSES),
-    )
-
-
 def floats(*shape):
     return lambda rng: rng.normal(size=(NUM, *shape)).astype(np.float32)
 
@@ -68,7 +40,7 @@ def words(length, number):
 
 
 MODELS = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, CLASSES)), floats(12)),
+    "mlp": (mlp, floats(12)),
     "linear": (lambda: nn.Linear(12, CLASSES), floats(12)),
     "softmax regression": (lambda: SoftmaxRegression(12, CLASSES), floats(12)),
     "convolutions": (convolutions, floats(2, 8, 8)),
@@ -79,10 +51,6 @@ MODELS = {
     "resnet": (lambda: ResNet20(CLASSES), floats(3, 8, 8)),
     "digits": (lambda: DigitClassifier(CLASSES), floats(784)),
 }
-
-
-def cross_entropy(outputs, targets):
-    return functional.cross_entropy(outputs, targets)
 
 
 def built(name, **options):
@@ -96,20 +64,12 @@ def built(name, **options):
     return gradients, {n: p + np.float32(0.01) for n, p in module_params(module).items()}
 
 
-def autoencoder(**options):
-    torch.manual_seed(2)
-    module = Autoencoder((20, 12, 7, 3))
-    x = np.random.default_rng(3).random((NUM, 20), np.float32)
-    return ModuleGradients(module, functional.mse_loss, x, x, **options), module_params(module)
-
-
 def preconditioned(params, bound, *, multiplied=True, mixed=True):
     rng = np.random.default_rng(9)
     offset = {n: rng.normal(size=p.shape).astype(np.float32) * 0.1 for n, p in params.items()}
+    factors = {n: rng.uniform(0.01, 30, p.shape).astype(np.float32) for n, p in params.items()}
     return Preconditioned(
-        multiplier={n: rng.uniform(0.01, 30, p.shape).astype(np.float32) for n, p in params.items()}
-        if multiplied
-        else {},
+        multiplier=factors if multiplied else {},
         bound=bound,
         mixture=Mixture(own=0.9, offset=offset) if mixed else None,
     )
@@ -126,10 +86,7 @@ def bounds_of(params):
     yield preconditioned(params, Unbounded())
 
 
-def gap(left, right):
-    """The distance of two trees, relative to the second's length."""
-    difference = {n: left[n] - right[n] for n in right}
-    return tree.l2_norm(difference) / max(tree.l2_norm(right), 1e-12)
-
-
-EVERYBODY = np.arange(NUM)
+def contributions(gradients, params, bound, key=None):
+    """The sum over all examples, and what each adds alone."""
+    singles = [gradients.bounded_sum(params, np.array([i]), bound, key) for i in EVERYBODY]
+    return gradients.bounded_sum(params, EVERYBODY, bound, key), singles
