@@ -19,15 +19,11 @@ NUM, INPUTS, CLASSES = 14, 25, 4
 
 
 class Case:
-    """A model, its data, and the same updates made dense by other means.
-
-    A kind may say "on a device": then torch computes, on the CPU.
-    """
+    """A model, its data, and the same updates made dense by other means."""
 
     def __init__(self, kind, seed=0, num=NUM):
         self.rng = rng = np.random.default_rng(seed)
-        kind, _, on = kind.partition(" on a ")
-        self.kind, self.on_device = kind, on == "device"
+        self.kind = kind
         self.x = (rng.normal(size=(num, INPUTS)) * (rng.random((num, INPUTS)) < 0.3)).astype(
             np.float32
         )
@@ -51,10 +47,6 @@ class Case:
         self.made = self.make(self.csr)
 
     def make(self, csr):
-        made = self._made(csr)
-        return made.on_device("cpu") if self.on_device else made
-
-    def _made(self, csr):
         if self.kind == "logistic":
             return LogisticGradients(csr, self.y)
         if self.kind == "softmax":
@@ -87,8 +79,7 @@ class Case:
         return out
 
 
-ON_DEVICES = ("logistic on a device", "softmax on a device", "one-vs-all on a device")
-KINDS = ("logistic", "softmax", "one-vs-all", "regression", *ON_DEVICES)
+KINDS = ("logistic", "softmax", "one-vs-all", "regression")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 

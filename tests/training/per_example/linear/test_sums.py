@@ -53,6 +53,18 @@ class TestEqualsTheDenseLoop:
         groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
         close(case.made.bounded_sum(case.params, groups, bound), oracle(updates, groups, bound))
 
+    @pytest.mark.parametrize("kind", ["logistic", "softmax", "one-vs-all"])
+    @pytest.mark.parametrize("mixed", [False, True])
+    @every_bound
+    def test_a_module_of_the_model_sums_the_same(self, kind, inner, mixed):
+        """To the rounding of float32; the path of another device, here on the processor."""
+        case = Case(kind)
+        bound, module = preconditioned(case, inner, "full", mixed), case.made.on_device("cpu")
+        groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
+        for index in (np.arange(NUM), groups):
+            found = module.bounded_sum(case.params, index, bound)
+            close(found, case.made.bounded_sum(case.params, index, bound), 1e-5)
+
     @every_kind
     def test_gradient_is_the_mean(self, kind):
         case = Case(kind)

@@ -11,7 +11,6 @@ from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
     linear_metrics,
 )
-from fedpriv.training.per_example.sparse_sums import SparseRows
 from tests.training.per_example.linear.case import NUM, Case
 
 
@@ -89,9 +88,8 @@ class TestVectors:
 
 
 class TestMeasuring:
-    @pytest.mark.parametrize("prepared", [False, True])
     @pytest.mark.parametrize("kind", ["logistic", "softmax"])
-    def test_accuracy_and_loss(self, kind, prepared, monkeypatch):
+    def test_accuracy_and_loss(self, kind, monkeypatch):
         monkeypatch.setattr("fedpriv.training.per_example.linear.CHUNK", 4)
         case = Case(kind)
         x = case.x.astype(np.float64)
@@ -101,9 +99,7 @@ class TestMeasuring:
         else:
             p = np.exp(x @ case.params["kernel"] + case.params["bias"])
             p /= p.sum(axis=1, keepdims=True)
-        accuracy, loss = accuracy_and_loss(
-            case.params, SparseRows.of(case.csr) if prepared else case.csr, case.y
-        )
+        accuracy, loss = accuracy_and_loss(case.params, case.csr, case.y)
         assert accuracy == (p.argmax(axis=1) == case.y).mean()
         assert loss == pytest.approx(-np.log(p[np.arange(NUM), case.y]).mean(), rel=1e-6)
 
