@@ -63,8 +63,12 @@ from fedpriv.training.local.sgd import (
     optimizer_name,
 )
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
-from fedpriv.training.per_example.backends import synthetic_inputs
-from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_losses
+from fedpriv.training.per_example.losses import (
+    check_loss,
+    check_pairs,
+    mean_losses,
+    synthetic_inputs,
+)
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
@@ -242,7 +246,7 @@ class ArrayUsers:
             (one for one, number in of_most.items() if number == most), key=repr
         )
         like = np.empty((0, *x_shape), x_dtype), np.empty((0, *y_shape), y_dtype)
-        x, y, _ = synthetic_inputs(module, *like, number, torch.float32)
+        x, y = synthetic_inputs(module, *like, number, torch.float32)
         return ArrayExamples(x.numpy(), y.numpy())
 
 

@@ -447,55 +447,6 @@ def refuse_other(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
             )
 
 
-def one_by_one(module: nn.Module, number: int) -> Iterator[int]:
-    """Yield places of examples that go through a module one after the other.
-
-    Raises:
-        KeepsStateError: After the last, if it leaves another state behind than the first.
-    """
-    behind = None
-    for place in range(number):
-        yield place
-        if place == 0 and number > 1:
-            behind = held(module)
-    if behind is not None:
-        refuse_other(behind, held(module))
-
-
-def unaffected_by_another(
-    module: nn.Module, own: OwnState, run: Callable[[int], T], near: Callable[[T, T], bool]
-) -> T:
-    """Return what one example gives, if it is the same after another one went through.
-
-    Args:
-        module: Looked at after each example.
-        own: Of the module; put back before the first two.
-        run: Puts example 0 or 1 through.
-        near: Whether two results are equal to rounding.
-
-    Raises:
-        KeepsStateError: If the examples leave different states behind, or the result changes.
-    """
-    own.put_back()
-    with unlike_streams():
-        first = run(0)
-    behind = held(module)
-    own.put_back()
-    run(1)
-    refuse_other(behind, held(module))
-    with unlike_streams():
-        again = run(0)
-    refuse_other(behind, held(module))
-    if not near(first, again):
-        raise KeepsStateError(
-            "an example's gradient or loss is another one after a second example went through: the "
-            "module or the loss keeps something where no bound sees it, or draws from a generator "
-            "of its own, or from Python's or NumPy's; keep nothing, and draw from torch's own "
-            "generators"
-        )
-    return first
-
-
 def _near(left: Tensor | None, right: Tensor | None) -> bool:
     if left is None or right is None:
         return left is right

@@ -84,7 +84,7 @@ def test_single_examples(x, y):
     def total(inputs, targets):
         gradients = ModuleGradients(module(), nn.functional.cross_entropy, inputs, targets)
         params, bound = module_params(module()), Clip(l2_clip_norm=1.0)
-        return gradients.bounded_sum(params, np.arange(8), bound, KEY), gradients.backend
+        return gradients.bounded_sum(params, np.arange(8), bound, KEY), gradients.way
 
     expected, found = total(X, Y), total(X.astype(x), Y.astype(y))
     for name, array in expected[0].items():

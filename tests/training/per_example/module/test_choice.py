@@ -6,19 +6,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedpriv import tree
 from fedpriv.mechanisms.bounds import Unbounded
-from fedpriv.training.per_example import backends
-from fedpriv.training.per_example.backends import choose, synthetic_inputs
-from tests.training.per_example.backends.layers import (
+from fedpriv.training.per_example import module as ways
+from fedpriv.training.per_example.losses import synthetic_inputs
+from tests.harness.refusals import refuses
+from tests.training.per_example.module.layers import (
     BOUND,
     CLASSES,
     EVERYBODY,
+    KEY,
     NUM,
-    WIDTH,
     Layer,
-    cross_entropy,
     furthest,
+    gap,
     made,
 )
 
@@ -28,11 +28,6 @@ class Narrow(Layer):
 
     def forward(self, x):
         return super().forward(x.float())
-
-
-def gap(left, right):
-    difference = {n: left[n] - right[n] for n in right}
-    return tree.l2_norm(difference) / max(tree.l2_norm(right), 1e-12)
 
 
 class Words(nn.Module):
@@ -69,15 +64,15 @@ class TestMixing:
     )
     def test_what_mixes_examples_does_not_go_in_one_batch(self, module, between):
         gradients, params = made(module(between))
-        assert gradients.backend == "vmap"
+        assert gradients.way == "vmap"
         for size in (6, NUM):
             moved = furthest(gradients, params, EVERYBODY[:size])
             assert moved <= BOUND.l2_bound * (1 + 1e-5)
-        with pytest.raises(ValueError, match=r"'ghost' does not work.*example"):
-            assert made(module(between), backend="ghost")[0].backend
+        with refuses(ValueError, "factors"):
+            assert made(module(between), way="factors")[0].way
 
     def test_narrow_modules_that_do_not_mix_go_the_quick_way(self):
-        assert made(Narrow())[0].backend == "ghost"
+        assert made(Narrow())[0].way == "factors"
 
     def test_words_that_mix_are_seen(self):
         class Mixed(Words):
@@ -85,7 +80,7 @@ class TestMixing:
                 own = super().forward(ids)
                 return own - 0.01 * own.mean(0) if len(ids) > 4 else own
 
-        assert made(Mixed(), ids(4))[0].backend == "vmap"
+        assert made(Mixed(), ids(4))[0].way == "vmap"
 
     @pytest.mark.slow
     def test_tried_is_the_chunk_that_will_be_used(self, monkeypatch):
@@ -95,27 +90,28 @@ class TestMixing:
             sizes.append(number)
             return synthetic_inputs(module, x, y, number, dtype)
 
-        monkeypatch.setattr(backends, "synthetic_inputs", drawn)
-        x, y = np.zeros((40, WIDTH), np.float32), np.zeros(40, np.int64)
-        for chunk, most in ((None, 40), (10, 10), (100, 40), (2, 3)):
+        monkeypatch.setattr(ways, "synthetic_inputs", drawn)
+        for chunk, most in ((None, NUM), (10, 10), (100, NUM), (2, 3)):
             sizes.clear()
-            choose(Layer(), cross_entropy, x, y, chunk=chunk)
+            assert made(Layer(), chunk=chunk)[0].way == "factors"
             assert max(sizes) == most
-        monkeypatch.setattr(backends, "bytes_at_once", lambda device: 32 << 20)
-        wide = nn.Sequential(Layer(), nn.Linear(CLASSES, 1 << 17), nn.Linear(1 << 17, CLASSES))
-        sizes.clear()
-        made_for = choose(wide, cross_entropy, x, y, chunk=30)
-        assert 1 < made_for.chunk < 30 and max(sizes) == max(3, made_for.chunk)
 
 
-class TestDraws:
-    @pytest.mark.parametrize("backend", ["ghost", "vmap"])
-    def test_no_other_backend_is_given(self, backend):
-        def rare(_, h):  # nothing is ever dropped, and the stream moves on
-            return h * (torch.rand(()) < 2.0)
+@pytest.mark.parametrize("way", ["factors", "vmap"])
+def test_what_draws_elsewhere_goes_one_by_one_in_the_module(way):
+    def rare(_, h):  # nothing is ever dropped, and the stream moves on
+        return h * (torch.rand(()) < 2.0)
 
-        with pytest.raises(ValueError, match="only backend 'loop' gives every example a stream"):
-            assert made(Layer(rare), backend=backend)[0].backend
+    if way == "factors":
+        with refuses(ValueError, way):
+            assert made(Layer(rare), way=way)[0].way
+        return
+    gradients, params = made(Layer(rare), way=way)
+    with refuses(ValueError, "key"):
+        gradients.bounded_sum(params, EVERYBODY, BOUND)
+    plain, _ = made(Layer())
+    expected = plain.bounded_sum(params, EVERYBODY, BOUND)
+    assert gap(gradients.bounded_sum(params, EVERYBODY, BOUND, KEY), expected) < 1e-6
 
 
 class TestPenalties:
@@ -133,14 +129,14 @@ class TestPenalties:
 
     def test_are_in_the_gradient(self):
         gradients, params = self.penalised()
-        assert gradients.backend == "loop"
+        assert gradients.way == "loop"
         total = gradients.bounded_sum(params, EVERYBODY, Unbounded())
         plain = made(Layer())[0].bounded_sum(params, EVERYBODY, Unbounded())
         expected = plain["above.weight"] - NUM * 18 * params["above.weight"]
         np.testing.assert_allclose(total["above.weight"], expected, rtol=1e-4, atol=1e-4)
         assert gap({"": total["below.weight"]}, {"": plain["below.weight"]}) < 1e-6
 
-    @pytest.mark.parametrize("backend", ["ghost", "vmap"])
-    def test_no_other_backend_is_given(self, backend):
-        with pytest.raises(ValueError, match="does the loss use a weight"):
-            assert self.penalised(backend=backend)[0].backend
+    @pytest.mark.parametrize("way", ["factors", "vmap"])
+    def test_no_other_backend_is_given(self, way):
+        with refuses(ValueError, way):
+            assert self.penalised(way=way)[0].way

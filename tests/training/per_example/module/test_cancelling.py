@@ -10,7 +10,6 @@ from torch import nn
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned
 from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.training.local.module import module_params
-from fedpriv.training.per_example.ghost_norms import Before, MadeRows, PartlyMade, Rows, SummedOuter
 from fedpriv.training.per_example.module import ModuleGradients
 
 DIM = 48
@@ -54,10 +53,8 @@ def cancelling(large, small, seed=0, number=3):
     return np.stack([3 * v, -v, -2 * v, tail], axis=1).astype(np.float32)
 
 
-def gradients(module, x, backend=None):
-    made = ModuleGradients(
-        module, nn.functional.cross_entropy, x, np.zeros(len(x), int), backend=backend
-    )
+def gradients(module, x, way=None):
+    made = ModuleGradients(module, nn.functional.cross_entropy, x, np.zeros(len(x), int), way=way)
     zeros = {name: np.zeros_like(array) for name, array in module_params(module).items()}
     return made, zeros
 
@@ -82,7 +79,7 @@ def test_one_example_over_time_stays_within_the_bound(subtests):
             for change in [lambda bound: bound, multiplied]:
                 with subtests.test(bound=bound, large=large, small=small, change=change):
                     made, params = gradients(OverTime(), cancelling(large, small, number=1))
-                    assert made.backend == "ghost"
+                    assert made.way == "vmap"
                     total = made.bounded_sum(params, np.arange(1), change(bound))
                     assert length(total) <= 0.1 * (1 + SLACK)
 
@@ -101,7 +98,7 @@ def test_a_micro_batch_stays_within_the_bound(bound, large, small, change):
             return self.dense(x)
 
     made, params = gradients(Plain(), cancelling(large, small, number=1)[0])
-    assert made.backend == "ghost"
+    assert made.way == "factors"
     total = made.bounded_sum(params, [np.arange(4)], change(bound))
     assert length(total) <= 0.1 * (1 + SLACK)
 
@@ -112,10 +109,9 @@ def test_a_word_named_thrice_stays_within_the_bound(bound):
     assert length(made.bounded_sum(params, np.arange(1), bound)) <= 0.1 * (1 + SLACK)
 
 
-@pytest.mark.parametrize(("large", "small"), [(1.0, 1.0), (1e4, 1.0), (1.0, 1e-3)])
-def test_the_sum_is_that_of_the_gradients_themselves(large, small):
+def test_the_sum_is_that_of_the_gradients_themselves():
     """Some cancel, some do not; against one example at a time in float64."""
-    x = np.concatenate([cancelling(large, small), cancelling(1.0, 1.0, seed=1)[:, ::-1] * 0.3])
+    x = np.concatenate([cancelling(1.0, 1.0), cancelling(1.0, 1.0, seed=1)[:, ::-1] * 0.3])
     x[4:, 0] += np.float32(1.0)
     bound = multiplied(Clip(l2_clip_norm=0.1))
     made, params = gradients(OverTime(), x)
@@ -133,53 +129,6 @@ def sum_of_float64(x, bound):
         update = -np.outer(back, example.sum(0)) * multiplier
         total += update * min(1.0, 0.1 / np.linalg.norm(update))
     return total
-
-
-class TestRooms:
-    def test_only_what_cancels_is_made(self):
-        x = torch.from_numpy(np.concatenate([cancelling(1.0, 1e-6), cancelling(1.0, 1.0) + 5]))
-        factor = SummedOuter(torch.ones(len(x), 4, 3), x)
-        squares, summands = factor.measured(Before())
-        assert isinstance(summands, PartlyMade) and summands.places.tolist() == [0, 1, 2]
-        exact = 3 * x.double().sum(1).square().sum(1)
-        torch.testing.assert_close(squares[3:], exact[3:])
-        norms = summands.made.gradients.double().flatten(1).square().sum(1)
-        torch.testing.assert_close(squares[:3], norms, rtol=1e-12, atol=0)
-
-    @pytest.mark.parametrize("steps", [1, 3, 40])
-    @pytest.mark.parametrize("with_offset", [False, True])
-    def test_squares_by_steps_by_pairs_and_by_making(self, steps, with_offset):
-        """Against the gradients written out, in float64: few pairs, many, and none needed."""
-        generator = torch.Generator().manual_seed(steps)
-        left = torch.randn(4, steps, 7, generator=generator)
-        right = torch.randn(4, steps, 9, generator=generator)
-        left[1, steps // 2 :] = 0  # a group with fewer members
-        whole = left.double().transpose(1, 2) @ right.double()
-        offset = torch.randn(7, 9, generator=generator) if with_offset else None
-        for multiplier in (None, torch.rand(7, 9, generator=generator) + 0.5):
-            before = Before(own=0.7, offset=offset, multiplier=multiplier)
-            expected = before.of(whole).flatten(1).square().sum(1)
-            found = SummedOuter(left, right).squares(before)
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
-
-    def test_what_is_not_finite_is_not_hidden(self):
-        left = torch.ones(3, 2, 4)
-        left[1, 0, 0], left[2, 1, 1] = torch.nan, torch.inf
-        for multiplier in (None, torch.rand(4, 5) + 0.5):
-            squares = SummedOuter(left, torch.ones(3, 2, 5)).squares(Before(multiplier=multiplier))
-            assert torch.isfinite(squares).tolist() == [True, False, False]
-
-    def test_rows_are_measured_as_they_are_summed(self):
-        ids = torch.tensor([[5, 5, 5, 6], [1, 2, 3, 4]])
-        values = torch.randn(2, 4, 8)
-        values[0, 2] = -values[0, 0] - values[0, 1]
-        squares, summands = Rows(ids, values, 10).measured(Before())
-        assert isinstance(summands, MadeRows)
-        for place in range(2):
-            weights = torch.zeros(2, dtype=torch.float64)
-            weights[place] = 1.0
-            alone = summands.weighted_sum(weights).double().square().sum()
-            torch.testing.assert_close(alone, squares[place], rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("excess", [2e-7, 1e-6, 1e-4])

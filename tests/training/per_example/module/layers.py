@@ -54,3 +54,9 @@ def furthest(gradients, params, index):
         others = gradients.bounded_sum(params, np.delete(index, place), BOUND, KEY)
         moves.append(tree.l2_norm({n: total[n] - others[n] for n in total}))
     return max(moves)
+
+
+def gap(left, right):
+    """The distance of two trees, relative to the second's length."""
+    difference = {n: left[n] - right[n] for n in right}
+    return tree.l2_norm(difference) / max(tree.l2_norm(right), 1e-12)
