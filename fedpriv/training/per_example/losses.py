@@ -24,17 +24,11 @@ from torch.func import vmap
 from fedpriv.rng import Key
 from fedpriv.training.dp_agd import move_along
 from fedpriv.training.local.module import load_params, model_inputs, model_targets
-from fedpriv.training.local.module_state import (
-    OwnState,
-    evaluation_mode,
-    unchanged_buffers,
-)
+from fedpriv.training.local.module_state import Loss, copied_apart
 from fedpriv.training.local.sgd import as_tensor
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import own_stream
 from fedpriv.tree import Params
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 _KEY = Key.simulation(0).fold("outputs and targets")
 _EXAMPLES = Key.simulation(0).fold("synthetic examples")
@@ -74,8 +68,8 @@ def check_loss(
     device = next(module.parameters()).device
     with own_stream(None, device), torch.enable_grad():  # a loss may draw, too
         try:
-            with unchanged_buffers(module), evaluation_mode(module):
-                outputs = module(as_tensor(model_inputs(x)).to(device))
+            module, loss = copied_apart(module, loss)
+            outputs = module.eval()(as_tensor(model_inputs(x)).to(device))
         except Exception as error:
             end_if_interrupted(error)
             return
@@ -263,14 +257,10 @@ def mean_losses(
         y: Targets.
     """
     device = next(module.parameters()).device
-    with (
-        OwnState(module, loss).unchanged(),
-        evaluation_mode(module),
-        own_stream(None, device),
-        unchanged_buffers(module),
-        torch.no_grad(),
-    ):
-        return np.array([float(loss(_at(module, params, direction, s)(x), y)) for s in sizes])
+    own, own_loss = copied_apart(module, loss)
+    own.eval()
+    with own_stream(None, device), torch.no_grad():
+        return np.array([float(own_loss(_at(own, params, direction, s)(x), y)) for s in sizes])
 
 
 def losses_on_points(

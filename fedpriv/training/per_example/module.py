@@ -20,7 +20,6 @@ Reference for the factors: Goodfellow, "Efficient Per-Example Gradient Computati
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -39,6 +38,7 @@ from fedpriv.rng import Key
 from fedpriv.training.devices import bytes_at_once, usable_device
 from fedpriv.training.failures import KeepsStateError, contributes_zero
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
+from fedpriv.training.local.module_state import copied_apart
 from fedpriv.training.per_example.example_sum import Examples, factors_of
 from fedpriv.training.per_example.losses import (
     Loss,
@@ -739,7 +739,7 @@ def _kept(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> int:
         kept += 0 if tensor.untyped_storage().data_ptr() in own else tensor.numel()
         return tensor
 
-    copied, own_loss = copied_apart(module, loss)
+    copied, own_loss = _copied(module, loss)
     with (
         torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor),
         torch.enable_grad(),
@@ -762,13 +762,12 @@ def _is_near(found: Gradients, expected: Gradients, tolerance: float) -> bool:
     return bool(near.all()) and gap <= tolerance**2 * norm
 
 
-def copied_apart(module: nn.Module, loss: Loss) -> tuple[nn.Module, Loss]:
-    """Return copies of a module and its loss that share the parameters, and nothing else."""
-    memo = {id(p): p for p in module.parameters()}
-    own, own_loss = copy.deepcopy((module, loss), memo)
+def _copied(module: nn.Module, loss: Loss) -> tuple[nn.Module, Loss]:
+    """Return copies that share the parameters, in the precision of those: of a trial it is wide."""
+    own, own_loss = copied_apart(module, loss)
     dtype = next(module.parameters()).dtype
     for part in (own, own_loss):
-        if isinstance(part, nn.Module) and dtype != torch.float32:  # of a trial
+        if isinstance(part, nn.Module) and dtype != torch.float32:
             part.to(dtype)
     return own, own_loss
 
@@ -798,7 +797,7 @@ def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, alike: bool
     made = {name: p.new_zeros((len(x), *p.shape)) for name, p in own.items()}
     for place in range(len(x)):
         one = slice(place, place + 1)
-        copied, own_loss = copied_apart(module, loss)
+        copied, own_loss = _copied(module, loss)
         with own_stream(None, x.device) if alike else nullcontext(), torch.enable_grad():
             value = own_loss(copied(x[one]), y[one])
         for name, gradient in zip(own, _gradients(value, own.values()), strict=True):
@@ -808,7 +807,7 @@ def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, alike: bool
 
 def _by_vmap(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Dense:
     """Return gradients by `torch.func`: what has no batching rule raises."""
-    copied, own_loss = copied_apart(module, loss)
+    copied, own_loss = _copied(module, loss)
 
     def loss_of(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return own_loss(functional_call(copied, params, (x.unsqueeze(0),)), y.unsqueeze(0))
@@ -831,7 +830,7 @@ def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
         NoFactorsError: If a trained parameter is of no linear layer, or of two, or a layer is
             called more than once, or on other things than one vector an example.
     """
-    copied, own_loss = copied_apart(module, loss)
+    copied, own_loss = _copied(module, loss)
     named = dict(copied.named_parameters(remove_duplicate=False))
     trained = {name for name, p in named.items() if p.requires_grad}
     layers = {name.rpartition(".")[0]: None for name in trained}

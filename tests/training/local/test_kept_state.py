@@ -1,7 +1,7 @@
 """Whatever a module keeps between users, one user moves the bounded sum by its bound.
 
-Each attack is run twice: against the trainers, whose users find the module as it was, and against
-the trial before a run, which refuses it.
+Each attack is harmless, because users train on copies of module and loss; or it is refused before a
+run, by synthetic users in several orders; or while a simulation runs, by one user trained again.
 """
 
 import contextvars
@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedpriv as fp
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.rng import Key
@@ -26,10 +27,12 @@ from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_p
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import as_work
+from tests.harness.refusals import refuses
 
 KEY = Key.simulation(5)
 BOUND = Clip(l2_clip_norm=1.0)
 WIDTH, TIME, CLASSES = 6, 4, 3
+SLOW = pytest.mark.slow
 
 
 class Keeping(nn.Module):
@@ -336,17 +339,16 @@ def fitting_on_the_first():
     return Fitting()
 
 
-# What is put back before each user, and what only the trial finds.
-PUT_BACK = [
+# What goes with a user's copies, what the check before a run finds, and what shows late alone.
+COPIED = [
     RunningMean, NewRunningMean, CarriedGRU, CarriedInABuffer, CountsInAList, CountsInABuffer,
     LastInput, InAnObject, OwnGenerator, OwnNumpyGenerator,
 ]  # fmt: skip
 REFUSED = [
-    *(kind for kind in PUT_BACK if kind not in (CountsInABuffer, CarriedInABuffer)),
-    InAFrozenParameter, with_a_hook, InTheClass, InAGlobal, UnusedGlobal, GlobalNumpy, closing_over,
-    OnlyLarge, OnlyMany, InTorch, InTheEnvironment, InACache, InAWeightsAttribute, InACount,
-    InAGenerator, InSlots, InAContextVariable, InAThread, InAQueue, fitting_on_the_first,
+    InAFrozenParameter, with_a_hook, InTheClass, InAGlobal, GlobalNumpy, closing_over, OnlyMany,
+    InTorch, InTheEnvironment, InACache, InAWeightsAttribute, fitting_on_the_first,
 ]  # fmt: skip
+LATE = [InACount, InAGenerator, InSlots, InAContextVariable, InAThread, InAQueue]
 
 
 class Users:
@@ -392,7 +394,7 @@ def moved(kind, users_at_once, loss=cross_entropy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("users_at_once", [1, 2, 4])
-@pytest.mark.parametrize("kind", PUT_BACK)
+@pytest.mark.parametrize("kind", COPIED)
 def test_one_user_moves_the_sum_by_the_bound_whatever_the_module_keeps(kind, users_at_once):
     assert moved(kind, users_at_once) <= BOUND.l2_bound * (1 + 1e-6)
 
@@ -427,60 +429,79 @@ def task(kind, loss=cross_entropy, **given):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("given", [{}, {"public": Users._user(9)}, {"users_at_once": 4}])
-@pytest.mark.parametrize("kind", REFUSED)
-def test_the_trial_refuses_it_before_anything_is_charged(kind, given, monkeypatch):
+@pytest.fixture
+def as_new(monkeypatch):
+    """Everything that the attacks count in is as it was."""
     monkeypatch.setattr(torch, "calls", 0, raising=False)
     monkeypatch.setattr(torch, "seen", torch.zeros(8), raising=False)
     monkeypatch.setenv("CALLS_KEPT", "0")
     cached.cache_clear()
+    SEEN.clear()
+    InTheClass.seen.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [{}, {"public": Users._user(9)}])
+@pytest.mark.parametrize("kind", REFUSED)
+def test_it_is_refused_before_anything_is_charged(kind, given, as_new):
     with pytest.raises(KeepsStateError):
-        task(kind, **given).trainer(Schedule(learning_rate=0.1), {})
+        fp.check_task(task(kind, **given))
 
 
-def test_it_says_where():
-    for kind, place in (
-        (RunningMean, r"Sequential\.0\.mean"),
-        (InAGlobal, r"test_kept_state\.SEEN"),
-    ):
-        with pytest.raises(KeepsStateError, match=place):
-            task(lambda kind=kind: nn.Sequential(kind())).trainer(Schedule(learning_rate=0.1), {})
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [k for k in REFUSED if k is not InAWeightsAttribute])
+def test_so_it_is_where_many_train_at_once(kind, as_new):
+    """What of a batch of users is kept raises by itself when it is used in the next."""
+    with pytest.raises((KeepsStateError, RuntimeError)):
+        fp.check_task(task(kind, users_at_once=4))
 
 
-def test_of_two_layers_of_a_kind_each_is_looked_at():
-    class Twin(Keeping):
-        def __init__(self, keeps):
-            super().__init__()
-            self.keeps, self.last = keeps, None
-
-        def between(self, h):
-            self.last = h.detach() if self.keeps else None
-            return h
-
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.of = nn.ModuleList([Twin(False), Twin(True), Twin(False)])
-
-        def forward(self, x):
-            return sum(layer(x) for layer in self.of)
-
+@pytest.mark.parametrize("kind", [InAGlobal, fitting_on_the_first])
+def test_two_of_them_by_default(kind, as_new):
     with pytest.raises(KeepsStateError):
-        task(Both).trainer(Schedule(learning_rate=0.1), {})
+        fp.check_task(task(kind))
 
 
-@pytest.mark.parametrize("loss", [KeepingLoss, LossObject])
-def test_and_such_a_loss(loss):
+@pytest.mark.parametrize("kind", [InACount, *(pytest.param(k, marks=SLOW) for k in LATE[1:])])
+def test_what_shows_late_ends_a_simulation(kind, tmp_path):
+    """After a thousand calls each further one counts: seen by the round after which one user is
+    trained again, of rounds 1, 2, 4, ..., 64 and the last."""
+    experiment = fp.FederatedExperiment(
+        name="late", description="", task=lambda own: task(kind)
+    ).with_options(
+        {"rounds": 70, "noise-multiplier": 1.0, "cohort": 4.0, "delta": 1e-2, "batch-size": 3}
+    )
+    fp.check_task(task(kind))
     with pytest.raises(KeepsStateError):
-        task(Keeping, loss()).trainer(Schedule(learning_rate=0.1), {})
+        fp.run(experiment, out=tmp_path / "run")
+
+
+class KeepingFunction:
+    calls = 0
+
+
+def counting(outputs, targets):
+    KeepingFunction.calls += 1
+    return nn.functional.cross_entropy(outputs, targets) * KeepingFunction.calls
+
+
+def test_a_loss_that_keeps_something_elsewhere_is_refused():
+    with pytest.raises(KeepsStateError):
+        fp.check_task(task(Keeping, counting))
+
+
+class Locked(Keeping):
+    def prepare(self):
+        self.lock = threading.Lock()
+
+
+def test_what_cannot_be_copied_is_refused():
+    with refuses(ValueError, "Locked"):
+        fp.check_task(task(Locked))
 
 
 class Cached(Keeping):
-    """A constant that is made at the first call, and a lock, which nobody can copy."""
-
-    def prepare(self):
-        self.lock = threading.Lock()
+    """A constant that is made at the first call."""
 
     def between(self, h):
         if not hasattr(self, "scale"):
@@ -506,9 +527,11 @@ def test_a_copied_trainer_has_a_module_of_its_own():
         assert all(np.array_equal(found[0][name], update[name]) for name in update)
 
 
-@pytest.mark.parametrize("kind", [Keeping, Cached, CountsInABuffer, Dropping])
+@pytest.mark.parametrize(
+    "kind", [Keeping, Cached, CountsInABuffer, Dropping, UnusedGlobal, OnlyLarge]
+)
 def test_others_are_not_refused(kind):
-    task(kind).trainer(Schedule(learning_rate=0.1), {})
+    fp.check_task(task(kind))
     assert moved(kind, 1) <= BOUND.l2_bound * (1 + 1e-6)
 
 
