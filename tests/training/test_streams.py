@@ -2,7 +2,7 @@
 
 import random
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from random import gauss
 
 import numpy as np
@@ -10,19 +10,18 @@ import pytest
 import torch
 from torch import nn
 
+import fedpriv as fp
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ArrayUsers, ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.local.module_state import refuse_kept_state
 from fedpriv.training.streams import own_stream
 from fedpriv.training.work import as_work
-from tests.tasks.people import USERS, experiment, person, task
+from tests.tasks.people import USERS, experiment, task
 
 KEY = Key.simulation(0)
-X, Y = (torch.from_numpy(array) for array in person(0))
 cross_entropy = nn.functional.cross_entropy
 
 
@@ -51,6 +50,10 @@ def drawing(draw):
 DRAWS = {"Python's": random.random, "NumPy's": np.random.random, "by name": lambda: gauss(0, 1)}
 
 
+def checked(make, loss):
+    fp.check_task(ModuleTask(name="t", module=make, loss=loss, users=USERS))
+
+
 class TestModules:
     def test_what_other_threads_draw_refuses_nothing(self):
         """A loss whose code names Python's generator, and does not draw from it here."""
@@ -60,22 +63,16 @@ class TestModules:
 
         with another_thread_draws():
             for _ in range(5):
-                refuse_kept_state(lambda: nn.Linear(4, 2), loss, X, Y)
+                checked(lambda: nn.Linear(4, 2), loss)
 
     @pytest.mark.parametrize("others", [False, True], ids=["alone", "beside another thread"])
     @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
     def test_what_it_draws_itself_is_refused(self, draw, others):
-        def look():
-            with pytest.raises(KeepsStateError):
-                refuse_kept_state(lambda: nn.Linear(4, 2), drawing(draw), X, Y)
-
-        if not others:
-            return look()
-        with another_thread_draws():
-            look()
+        with another_thread_draws() if others else nullcontext(), pytest.raises(KeepsStateError):
+            checked(lambda: nn.Linear(4, 2), drawing(draw))
 
     def test_dropout_is_not(self):
-        refuse_kept_state(lambda: nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), cross_entropy, X, Y)
+        checked(lambda: nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), cross_entropy)
 
     @pytest.mark.slow
     def test_a_whole_run(self, tmp_path):
