@@ -1,4 +1,4 @@
-"""Per-example gradients: fedpriv's two ways and plain Opacus 1.6, in time and memory.
+"""Per-example gradients: fedpriv and plain Opacus 1.6, in time and memory.
 
     python benchmarks/per_example.py [--blocks 9] [--threads 1 2]
 
@@ -27,7 +27,7 @@ from harness import machine, peers
 from harness.worker_process import WorkerProcess
 
 HERE = Path(__file__).resolve().parent
-TOOLS = ("fedpriv ghost", "fedpriv vmap", "opacus")
+TOOLS = ("fedpriv", "opacus")
 MODELS = {"autoencoder": 10, "resnet20": 4}  # and steps a block
 _AGREE = 1e-4
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from fedpriv.studies.search import Search as Search
     from fedpriv.studies.study import Method as Method
     from fedpriv.studies.study import Study as Study
+    from fedpriv.tasks.checks import check_task as check_task
     from fedpriv.training.algorithm import ArrayState as ArrayState
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
@@ -81,6 +82,7 @@ _ROOMS = {
     "fedpriv.runs.averaging": ("Trained", "averaging"),
     "fedpriv.studies.search": ("Search",),
     "fedpriv.studies.study": ("Method", "Study"),
+    "fedpriv.tasks.checks": ("check_task",),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
     "fedpriv.training.permutation_sgd": ("Constants", "StepSchedule"),
@@ -117,6 +119,8 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "NoiseGrid",
     "forecast",
     "Forecast",
+    # A task of one's own.
+    "check_task",
     # A training loop of one's own.
     "bounded_sum",
     "Plan",

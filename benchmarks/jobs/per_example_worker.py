@@ -41,7 +41,7 @@ def job(model: str) -> tuple[nn.Module, Callable, np.ndarray, np.ndarray]:
     return ResNet20(), functional.cross_entropy, images, labels
 
 
-def fedpriv_step(model: str, way: str) -> Step:
+def fedpriv_step(model: str) -> Step:
     """Return fedpriv's step."""
     from fedpriv import tree
     from fedpriv.mechanisms.bounds import Clip
@@ -50,7 +50,7 @@ def fedpriv_step(model: str, way: str) -> Step:
 
     module, loss, x, y = job(model)
     params, bound = module_params(module), Clip(l2_clip_norm=CLIP)
-    gradients = ModuleGradients(module, loss, x, y, backend=way)  # type: ignore[arg-type]
+    gradients = ModuleGradients(module, loss, x, y)
     return (lambda index: gradients.bounded_sum(params, index, bound)), tree.l2_norm
 
 
@@ -91,7 +91,7 @@ def main() -> None:
     tool, model, batch, threads, mode = sys.argv[1:]
     gate = Gate()
     torch.set_num_threads(int(threads))
-    step, norm = opacus_step(model) if tool == "opacus" else fedpriv_step(model, tool.split()[-1])
+    step, norm = opacus_step(model) if tool == "opacus" else fedpriv_step(model)
     before, rng = peak_mib(), np.random.default_rng(1)
     found = norm(step(np.arange(int(batch))))
 

@@ -90,11 +90,7 @@ class Worker:
         return Opened(host=platform.node(), process=os.getpid(), device=description)
 
     def partial_sum(self, order: Order, user_ids: Sequence[str]) -> PartialSum:
-        """Return one sum over these users, stored by rows where that is smaller.
-
-        Raises:
-            KeepsStateError: As of `fedpriv.training.work.checking_kept_state`.
-        """
+        """Return one sum over these users, stored by rows where that is smaller."""
         return self._backend.sum_over(user_ids, order).compact()
 
     def add(self, first: PartialSum, second: PartialSum) -> PartialSum:

@@ -193,6 +193,11 @@ class CentralDescent(_Descent):
         train: Any = gradients_on(device, task.train)
         if not isinstance(train, ExampleLosses):
             raise ValueError(_no_losses(train))
+        if isinstance(task.train, SumsApart) and not isinstance(train, SumsApart):
+            raise ValueError(
+                f"device {device!r}: sums of gradients there have no stated error, and method "
+                "'agd' rounds those of a linear model; leave the device out"
+            )
         if isinstance(train, ChecksLosses):
             train.check_losses()
         gradients: Any = train

@@ -18,7 +18,7 @@ from fedpriv.experiments.settings import settle
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
 from fedpriv.privacy.trials import Trials
 from fedpriv.tasks.by_example import by_example
-from fedpriv.tasks.checks import check_central_task, check_task
+from fedpriv.tasks.checks import check_central_task, check_parts
 from fedpriv.tasks.task import Task
 from fedpriv.transform import Transform
 
@@ -176,7 +176,7 @@ def build(
                 f"'averaging', whose ε is of {whose}, or a training set of one example each"
             )
     else:
-        check_task(made, experiment.name)
+        check_parts(made, experiment.name)
         if task is None:
             check_heeded(experiment, made)
     with naming_options(experiment.field_names()):

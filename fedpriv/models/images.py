@@ -144,6 +144,19 @@ class SoftmaxRegression(nn.Module):
         return inputs @ self.kernel + self.bias
 
 
+class LogitRegression(nn.Module):
+    """A linear model of two classes, `inputs @ weight + bias`, with the weight `(num_inputs,)`."""
+
+    def __init__(self, num_inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_inputs))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return one logit each, `(n,)`, of dense inputs `(n, num_inputs)`."""
+        return inputs @ self.weight + self.bias
+
+
 _WIDTHS = (784, 1000, 500, 250, 30)
 
 

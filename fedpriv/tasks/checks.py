@@ -64,8 +64,7 @@ class FreshWorks:
     """Works that have seen no example.
 
     Attributes:
-        untouched: What a user does, by name or alone, as it was made; None where it cannot be
-            copied.
+        untouched: What a user does, by name or alone, as it was made; None where it is made again.
         again: Makes it again, as another process would.
         shared: What copies have in common: the task and its data.
     """
@@ -78,27 +77,30 @@ class FreshWorks:
     def of(cls, trainer: Trainers, again: Callable[[], Trainers], *shared: Any) -> FreshWorks:
         """Return works like a trainer's that has seen nothing yet.
 
+        It is made again, so that what a function fits on its first data shows; where that returns
+        the same object each time, it is copied.
+
         Args:
             trainer: What a user does, by name or alone.
             again: Makes it again.
             shared: What copies have in common.
 
         Raises:
-            ValueError: If it cannot be copied and, made again, is the same object.
+            ValueError: If it is the same object each time and cannot be copied.
         """
+        made = _trainers(again())
+        same = [one for name, one in _trainers(trainer).items() if made.get(name) is one]
+        if not same:
+            return cls(untouched=None, again=again, shared=shared)
         try:
             untouched = _copied(trainer, shared)
         except Exception as error:
             end_if_interrupted(error)
-            made = _trainers(again())
-            for name, one in _trainers(trainer).items():
-                if made.get(name) is one:
-                    raise ValueError(
-                        f"whether users are apart could not be tried: a {type(one).__name__} "
-                        f"cannot be copied ({type(error).__name__}: {error}), and trainer() of "
-                        "the task returns the same one each time; let it make another one"
-                    ) from error
-            untouched = None
+            raise ValueError(
+                f"whether users are apart could not be tried: a {type(same[0]).__name__} cannot be "
+                f"copied ({type(error).__name__}: {error}), and trainer() of the task returns the "
+                "same one each time; let it make another one"
+            ) from error
         return cls(untouched=untouched, again=again, shared=shared)
 
     def work(self, name: str) -> Work:
@@ -233,7 +235,7 @@ def _larger(batch: Any) -> Any | None:
 _MOST_USERS = 10_000
 
 
-def check_task(task: Any, of: str) -> None:
+def check_parts(task: Any, of: str) -> None:
     """Refuse what is no task, before anything is written or charged.
 
     Args:
@@ -464,6 +466,42 @@ def public_of_rostered(task: BaseTask, *, learnt_from: bool) -> dict[str, int]:
     if task.equal_by_chance:
         found = {"equal_by_chance": sum(found.values())}
     return {name: equal for name, equal in found.items() if equal}
+
+
+def check_task(task: Task, *, learning_rate: float = 0.1) -> None:
+    """Try what users do in a task as a run does before its first charge; for tests of one's own.
+
+    Synthetic (or public) users train in several orders and with one left out, with equal keys: each
+    must contribute the very same. What shows later is looked for while a simulation runs.
+
+    Args:
+        task: Of users. Its rostered users are not looked at.
+        learning_rate: Of the local steps.
+
+    Raises:
+        ValueError: If its parts do not fit together, it makes no examples to try, an update is not
+            finite or of other tensors than the params, or a tensor to be trained does not move.
+        KeepsStateError: A ValueError; if one user changes what another contributes.
+    """
+    from fedpriv.training.local.schedule import Schedule
+
+    check_parts(task, type(task).__name__)
+
+    def make() -> Trainers:
+        return task.trainer(Schedule(learning_rate=learning_rate), {})
+
+    trainer, params, batch = make(), task.init_params(_KEY), task.synthetic_batch()
+    if batch is None:
+        raise ValueError(describe_untried(task))
+    fresh = FreshWorks.of(trainer, make, task, task.data)
+    if isinstance(trainer, LocalTrainer):
+        try_trainer(trainer, params, batch, fresh)
+        return
+    for name, work in as_works(trainer).items():
+        try_work(
+            work, params=params, bound=_NO_BOUND, batch=batch, name=name, fresh=fresh,
+            trained=params,
+        )  # fmt: skip
 
 
 def try_trainer(trainer: LocalTrainer, params: Params, batch: Any, fresh: FreshWorks) -> None:

@@ -52,7 +52,6 @@ from fedpriv.training.local.module_state import (
     as_array,
     brought_by,
     made_from,
-    refuse_kept_state,
 )
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
@@ -63,8 +62,12 @@ from fedpriv.training.local.sgd import (
     optimizer_name,
 )
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
-from fedpriv.training.per_example.backends import synthetic_inputs
-from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_losses
+from fedpriv.training.per_example.losses import (
+    check_loss,
+    check_pairs,
+    mean_losses,
+    synthetic_inputs,
+)
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
@@ -242,7 +245,7 @@ class ArrayUsers:
             (one for one, number in of_most.items() if number == most), key=repr
         )
         like = np.empty((0, *x_shape), x_dtype), np.empty((0, *y_shape), y_dtype)
-        x, y, _ = synthetic_inputs(module, *like, number, torch.float32)
+        x, y = synthetic_inputs(module, *like, number, torch.float32)
         return ArrayExamples(x.numpy(), y.numpy())
 
 
@@ -509,7 +512,7 @@ class ModuleTask(Task):
         return {name: array for name, array in found.items() if name not in self._own_start}
 
     def brought(self) -> Collection[str]:
-        """Return as `BaseTask.brought`, of all that module and loss hold, trained or not."""
+        """Return as `BaseTask.brought`, of all tensors of module and loss, trained or not."""
         if self._published:
             return ()
         return sorted({*super().brought(), *self._make.brought, *brought_by(self._loss)})
@@ -939,8 +942,6 @@ class ModuleTask(Task):
 
             drawn = given is None
             check_loss(module, self._loss, batch.x, batch.y, drawn=drawn, measured=measured)
-            x, y = as_tensor(model_inputs(batch.x)), as_tensor(model_targets(batch.y))
-            refuse_kept_state(lambda: made_from(_LOOK, self._make), self._loss, x, y)
         self._checked = True
 
     def _module_measures(self) -> tuple[ModuleMeasure, ...]:

@@ -544,9 +544,6 @@ class PermutationSgd(Work):
         passes: How long.
         present: bool (m,), which examples are there; None for all. Those that are not leave their
             place in a batch empty.
-        place: From inputs to the same on a device, of which `[batch]` multiplies as rows of a
-            matrix do (`@`, `.T @`); None for NumPy here. It is the same training, and no quicker
-            where batches are small.
     """
 
     x: np.ndarray | sparse.csr_matrix = field(repr=False)
@@ -556,7 +553,6 @@ class PermutationSgd(Work):
     constants: Constants
     passes: Passes
     present: np.ndarray | None = field(default=None, repr=False)
-    place: Callable[[np.ndarray | sparse.csr_matrix], Any] | None = field(default=None, repr=False)
 
     def answer(self, request: SumRequest) -> PartialSum:
         """Return the params as float64, trained from those given in an order that the key draws.
@@ -578,8 +574,6 @@ class PermutationSgd(Work):
         kernel = params[self.name].astype(np.float64).reshape(shape[0], -1)
         bias = params["bias"].astype(np.float64).reshape(-1)
         inputs, scales = self.rows()
-        if self.place is not None:
-            inputs = self.place(inputs)
         number, size = len(self.y), self.passes.batch_size
         decay, count = self.constants.convexity, 0
         kernels, biases = np.zeros_like(kernel), np.zeros_like(bias)

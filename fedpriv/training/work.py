@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -54,10 +54,9 @@ class LocalTrainer(Protocol):
     """Trains one user.
 
     A trainer, or a `Work`, may besides have `thread_safe`, true where threads may share it (it has
-    no memory of users), `seeds_itself`, true where it calls `own_stream` for each user,
-    `unchanged_by_users()` (`checking_kept_state`) and `load()` (`Work.load`). Without them it is
-    not shared, the global generators are seeded for each user, it is not looked at, and loads what
-    it needs at its first user.
+    no memory of users), `seeds_itself`, true where it calls `own_stream` for each user, and
+    `load()` (`Work.load`). Without them it is not shared, the global generators are seeded for each
+    user, and it loads what it needs at its first user.
     """
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
@@ -152,25 +151,6 @@ class Work(ABC):
         """Return the answer to a `SumRequest` of these arguments, which says how it is bounded."""
         asked = SumRequest(**request)
         return replace(self.answer(asked), l2_bound=asked.bound.l2_bound)
-
-
-def checking_kept_state(work: Work, key: Key) -> AbstractContextManager[None]:
-    """Raise at the end of the `with` if users changed state that the next user would read.
-
-    Of a secure run nothing is looked at: whether it raises would depend on who was drawn.
-
-    Args:
-        work: That is done within.
-        key: Of the round.
-
-    Raises:
-        KeepsStateError: In a simulation, by a trainer or work that has `unchanged_by_users()`: a
-            context that raises at its end if users have left something behind. Its text
-            shows something of their data.
-    """
-    inner = work.trainer if isinstance(work, UserByUser) else work
-    look = getattr(inner, "unchanged_by_users", None)
-    return nullcontext() if key.mode != "simulation" or look is None else look()
 
 
 class UserTransform:

@@ -22,7 +22,6 @@ from fedpriv.backends import Backend
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.agd import CentralDescent
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.bolt_on import CentralBoltOn
 from fedpriv.experiments.build import build, takes_corpus
 from fedpriv.experiments.load import find_experiments
 from fedpriv.models import TextLSTM
@@ -32,7 +31,6 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.dataset_tasks import linear_task, module_task
 from fedpriv.training.devices import usable_device
-from fedpriv.training.per_example.device_rows import DeviceRows
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import (
     HuberGradients,
@@ -40,8 +38,6 @@ from fedpriv.training.per_example.linear import (
     OneVsAllGradients,
     SoftmaxGradients,
 )
-from fedpriv.training.per_example.module import ModuleGradients
-from fedpriv.training.permutation_sgd import PermutationSgd
 from fedpriv.training.work import as_works
 from tests.simulations.photographs.records import write_records
 
@@ -108,11 +104,10 @@ TASKS = {
 LINEAR = ("logistic", "huber", "softmax", "one-vs-all", "dp-sgd-conversions")
 AVERAGING = {
     "DP-SGD": {},
-    "exact sum": {"exact-sum": True},
     "micro-batches": {"micro-batch": 3},
     "DP-NAdam": {"bound": "normalise", "optimizer": "adam"},
     "AdaDPS": {"preconditioner": "public-rmsprop"},
-    "AdaDPS, exact sum": {"preconditioner": "public-adam", "exact-sum": True},
+    "AdaDPS by Adam": {"preconditioner": "public-adam"},
     "PDA-DPMD": {"preconditioner": "mirror-descent"},
     "scaled by past releases": {"preconditioner": "past-releases"},
 }
@@ -146,21 +141,15 @@ def table() -> Iterator[Row]:
             row = made.with_options({**SMALL, **INSTALLED[name]})
             yield Row(data=name, method="as installed", experiment=row)
     for data, task in TASKS.items():
-        is_linear = data in LINEAR
         for method, options in AVERAGING.items():
-            if is_linear or "exact" not in method:
-                made = averaging(task, **options)
-                yield Row(data=data, method=method, experiment=made)
+            yield Row(data=data, method=method, experiment=averaging(task, **options))
+        if data in LINEAR:  # their sums are rounded, and those of a module are not
+            continue
         agd = CentralDescent(
             name="agd", description="", task=task, target_epsilon=20.0, iterations=3, num_steps=4,
             delta=1e-3,
         )  # fmt: skip
         yield Row(data=data, method="DP-AGD", experiment=agd)
-        if is_linear:
-            once = CentralBoltOn(
-                name="bolt-on", description="", task=task, batch_size=7, passes=2
-            ).with_options({"output-noise.target-epsilon": 1.0, "average": data == "softmax"})
-            yield Row(data=data, method="Bolt-on", experiment=once)
 
 
 ROWS = {f"{row.data}, {row.method}": row for row in table()}
@@ -198,13 +187,8 @@ class Both(Backend):
 
 
 def device_of(work):
-    """The device that a work computes on; None where it is compiled."""
-    if isinstance(work, PermutationSgd):
-        return None if work.place is None else work.place(np.ones((1, 1))).device
-    train = work.gradients if isinstance(work, CentralSum) else work.losses
-    if isinstance(train, ModuleGradients):
-        return train._device
-    return train._rows.device if isinstance(train._rows, DeviceRows) else None
+    """The device that a work computes on."""
+    return (work.gradients if isinstance(work, CentralSum) else work.losses)._device
 
 
 def compared(row, folder, device):
@@ -226,12 +210,11 @@ def relative_gap(found, expected):
 
 
 def assert_same_sums(row, folder, device, *, of_modules=1e-6):
-    """To a part in 10^6 before rounding, and of linear models on a grid to the very integers."""
+    """To the rounding of float32, which the sums of a linear model here do not have."""
     for _, expected, found in compared(row, folder, device):
         assert tree.l2_norm(expected.total) > 0
-        is_linear = row.data in LINEAR
-        assert relative_gap(found, expected) <= (1e-6 if is_linear else of_modules)
-        if expected.granularity is not None and (is_linear or device == "cpu"):
+        assert relative_gap(found, expected) <= (1e-5 if row.data in LINEAR else of_modules)
+        if expected.granularity is not None and device == "cpu":
             for tensor, array in expected.total.items():
                 assert array.dtype == found.total[tensor].dtype == np.int64
                 np.testing.assert_array_equal(found.total[tensor], array)
@@ -254,9 +237,8 @@ def test_a_sum_on_the_gpu_is_the_sum(row, pictures, device):
 WHOLE = (
     "dp-sgd-conversions, as installed",
     "softmax, micro-batches",
-    "logistic, AdaDPS, exact sum",
-    "one-vs-all, DP-AGD",
-    "huber, Bolt-on",
+    "logistic, AdaDPS",
+    "own module, DP-AGD",
     "own module, DP-SGD",
 )
 
@@ -273,7 +255,7 @@ def test_a_run_on_a_device_ends_where_a_run_ends(name, tmp_path):
     assert summaries[0]["rounds"] == summaries[1]["rounds"] >= 1
     assert summaries[0]["epsilon"] == summaries[1]["epsilon"]
     gap = {n: params[1][n].astype(np.float64) - a for n, a in params[0].items()}
-    assert tree.l2_norm(gap) <= 1e-6 * tree.l2_norm(params[0])
+    assert tree.l2_norm(gap) <= 1e-5 * tree.l2_norm(params[0])
 
 
 def test_a_device_that_is_not_here_is_refused_before_a_run_folder_is_made(tmp_path, monkeypatch):

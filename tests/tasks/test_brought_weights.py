@@ -58,20 +58,6 @@ class Patterns(nn.Sequential):
         return super().forward(x + self.get_buffer("places"))
 
 
-TEACHER = torch.arange(40.0).reshape(10, 4).sin()
-
-
-class Attribute(nn.Module):
-    """Weights in a plain attribute, and in a global that `forward` names."""
-
-    def __init__(self):
-        super().__init__()
-        self.head, self.kept = nn.Linear(10, 2), [TEACHER.clone()]
-
-    def forward(self, x):
-        return self.head(x @ self.kept[0].T + x @ TEACHER.T)
-
-
 def columns():
     """Nine tenths of a layer are loaded."""
     made = nn.Sequential(nn.Linear(4, 40), nn.Linear(40, 2))
@@ -80,7 +66,6 @@ def columns():
 
 
 BROUGHT = {
-    "attributes": (Attribute, {"Attribute.kept[0]", f"the global {__name__}.TEACHER"}),
     "in part": (columns, {"0.weight"}),
     "trained": (loading, {"weight"}),
     "of a fixed seed": (seeded, {"weight"}),

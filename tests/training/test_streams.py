@@ -10,21 +10,19 @@ import pytest
 import torch
 from torch import nn
 
+import fedpriv as fp
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ArrayUsers, ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.local.module_state import refuse_kept_state
 from fedpriv.training.streams import own_stream
 from fedpriv.training.work import as_work
-from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import contributed, cross_entropy, zeros
-from tests.tasks.people import USERS, experiment, person, task
+from tests.tasks.people import USERS, experiment, task
 
 KEY = Key.simulation(0)
-X, Y = (torch.from_numpy(array) for array in person(0))
+cross_entropy = nn.functional.cross_entropy
 
 
 @contextmanager
@@ -52,6 +50,10 @@ def drawing(draw):
 DRAWS = {"Python's": random.random, "NumPy's": np.random.random, "by name": lambda: gauss(0, 1)}
 
 
+def checked(make, loss):
+    fp.check_task(ModuleTask(name="t", module=make, loss=loss, users=USERS))
+
+
 class TestModules:
     def test_what_other_threads_draw_refuses_nothing(self):
         """A loss whose code names Python's generator, and does not draw from it here."""
@@ -61,16 +63,16 @@ class TestModules:
 
         with another_thread_draws():
             for _ in range(5):
-                refuse_kept_state(lambda: nn.Linear(4, 2), loss, X, Y)
+                checked(lambda: nn.Linear(4, 2), loss)
 
-    @pytest.mark.parametrize("others", [nullcontext, another_thread_draws])
+    @pytest.mark.parametrize("others", [False, True], ids=["alone", "beside another thread"])
     @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
     def test_what_it_draws_itself_is_refused(self, draw, others):
-        with others(), pytest.raises(KeepsStateError):
-            refuse_kept_state(lambda: nn.Linear(4, 2), drawing(draw), X, Y)
+        with another_thread_draws() if others else nullcontext(), pytest.raises(KeepsStateError):
+            checked(lambda: nn.Linear(4, 2), drawing(draw))
 
     def test_dropout_is_not(self):
-        refuse_kept_state(lambda: nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), cross_entropy, X, Y)
+        checked(lambda: nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), cross_entropy)
 
     @pytest.mark.slow
     def test_a_whole_run(self, tmp_path):
@@ -99,17 +101,25 @@ class Own(ModuleTask):
         return Mean(random.random)
 
 
+PARAMS = {"w": np.zeros(3, np.float32)}
+
+
 @pytest.mark.parametrize(
     "draw", [random.random, np.random.random, lambda: float(torch.rand(()))], ids=["py", "np", "pt"]
 )
 def test_in_a_round_what_a_user_draws_or_seeds_moves_no_other(draw):
     """Neighbours whose first user is there or not, and seeds all generators where it is."""
     users = {"ann": ArrayExamples(np.full((7, 4), 3.0), np.zeros(7, int)), **USERS}
-    work, others, data = as_work(Mean(draw)), list(USERS), ArrayUsers(users)
+    work, others = as_work(Mean(draw)), list(USERS)
 
-    def total(*ids):
-        bound = Clip(l2_clip_norm=9.0)
-        return contributed(work, zeros(w=3), data, ids, bound=bound, key=KEY).total["w"]
+    def total(*user_ids):
+        return work.partial_sum(
+            params=PARAMS,
+            bound=Clip(l2_clip_norm=9.0),
+            data=ArrayUsers(users),
+            user_ids=user_ids,
+            key=KEY,
+        ).total["w"]
 
     alone = total("ann")
     np.testing.assert_allclose(total("ann", *others) - alone, total(*others), rtol=1e-6)
@@ -118,7 +128,7 @@ def test_in_a_round_what_a_user_draws_or_seeds_moves_no_other(draw):
 
 def test_a_trainer_that_draws_is_refused_before_a_run(tmp_path):
     own = Own(name="t", module=lambda: nn.Linear(4, 2), loss=cross_entropy, users=USERS)
-    with another_thread_draws(), refuses(KeepsStateError, "Mean"):
+    with another_thread_draws(), pytest.raises(KeepsStateError, match="Mean"):
         start_run(experiment(own), "own:x", None, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -15,17 +14,12 @@ from torch import nn
 from fedpriv.libraries import one_thread
 from fedpriv.models.lora import check_adapters
 from fedpriv.rng import Key
-from fedpriv.training.local.module_state import (
-    OwnState,
-    unchanged_buffers,
-    unchanged_by_users,
-)
+from fedpriv.training.local.module_state import Loss, copied_apart
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
     SGD,
     ClientOptimizer,
     Gradient,
-    TorchOptimizer,
     as_tensor,
     multiplier_tensor,
     train_locally,
@@ -176,9 +170,8 @@ class ModuleTrainer:
     for the last. `benchmarks/dense_training.py` prints the ratios.
 
     Guarantees:
-        * A user's update depends on the params, its examples and its key, and on no other user: the
-          module, and a loss that is an object, are as they were made for each (`OwnState`, which
-          says what it cannot reach).
+        * A user's update depends on the params, its examples and its key, and on no other user, as
+          far as module and loss keep things in themselves: each user has copies of them.
         * Batches are fresh, aligned tensors wherever the examples lie, so on one thread of one
           machine the same arguments give the same bits.
 
@@ -214,7 +207,6 @@ class ModuleTrainer:
     personal: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
     optimizer: ClientOptimizer = field(init=False, repr=False)
-    _state: OwnState = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_module(self.module).to(self.device)
@@ -230,24 +222,16 @@ class ModuleTrainer:
         optimizer.init({name: p for name, p in own.items() if p.requires_grad})
         object.__setattr__(self, "_own", own)
         object.__setattr__(self, "optimizer", optimizer)
-        object.__setattr__(self, "_state", OwnState(self.module, self.loss))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTrainer:
         """Return a trainer with a module and a loss of its own, as these are now."""
         module, loss = copy.deepcopy((self.module, self.loss), memo)
         return replace(self, module=module, loss=loss)
 
-    def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """As of `fedpriv.training.work.checking_kept_state`."""
-        made = self.optimizer
-        own = (made.optimizer, made.scheduler) if isinstance(made, TorchOptimizer) else (made,)
-        return unchanged_by_users(self.module, self.loss, *own)
-
-    @contextmanager
-    def as_made(self) -> Iterator[nn.Module]:
-        """Give the module in its initial state and training mode; what it kept is dropped."""
-        with self._state.unchanged():
-            yield self.module.train()
+    def copied(self) -> tuple[nn.Module, Loss]:
+        """Return module and loss for one user, in training mode: what it keeps goes with them."""
+        module, loss = copied_apart(self.module, self.loss)
+        return module.train(), loss
 
     def on_device(self, array: np.ndarray) -> torch.Tensor:
         """Return an array as a tensor on the device; on the CPU over the same memory."""
@@ -313,7 +297,8 @@ class ModuleTrainer:
         chosen = examples.take(self.schedule.choose(len(examples), rng))
         x, y = map(self.on_device, self.encoded(chosen))
         trained = {name: self._own[name] for name in names}
-        with self.as_made() as module, own_stream(key, self.device), one_thread():
+        module, own_loss = self.copied()
+        with own_stream(key, self.device), one_thread():
             with torch.no_grad():
                 for name, tensor in start.items():
                     self._own[name].copy_(tensor)
@@ -322,7 +307,7 @@ class ModuleTrainer:
 
             def gradients(batch: np.ndarray) -> list[tuple[str, Gradient]]:
                 index = torch.from_numpy(batch).to(self.device)
-                loss = self.loss(module(x[index]), y[index])
+                loss = own_loss(module(x[index]), y[index])
                 found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
                 # A parameter that the loss does not use stays where it is.
                 parts = zip(trained, found, strict=True)
@@ -370,11 +355,11 @@ class ModuleBatches:
 
     def __call__(self, params: Params, index: np.ndarray, key: Key) -> Params:
         """Return the mean gradient of a batch, float32; zeros of what the loss does not use."""
-        module = load_params(self._module, params).train()
+        module, mean_loss = copied_apart(load_params(self._module, params).train(), self._loss)
         chosen = self._examples.take(index)
         x, y = as_tensor(model_inputs(chosen.x)), as_tensor(model_targets(chosen.y))
-        with unchanged_buffers(module), own_stream(key), one_thread(), torch.enable_grad():
-            loss = self._loss(module(x), y)
+        with own_stream(key), one_thread(), torch.enable_grad():
+            loss = mean_loss(module(x), y)
             found = torch.autograd.grad(loss, list(self._own.values()), allow_unused=True)
         return {
             name: np.zeros(tuple(own.shape), np.float32) if grad is None else grad.numpy()

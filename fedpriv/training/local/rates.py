@@ -7,7 +7,6 @@ that every node has it without asking how far a run is, and a resumed run has th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -35,12 +34,6 @@ class RateOfRound(Work):
     def thread_safe(self) -> bool:
         """As the work's."""
         return getattr(self.work, "thread_safe", False)
-
-    def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """As of `fedpriv.training.work.checking_kept_state`."""
-        inner = self.work.trainer if isinstance(self.work, UserByUser) else self.work
-        look = getattr(inner, "unchanged_by_users", None)
-        return nullcontext() if look is None else look()
 
     def template(self, params: Params) -> Params:
         """Return the names and shapes of the work's sum."""

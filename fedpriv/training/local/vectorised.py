@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -187,6 +187,7 @@ class VectorisedTrainer(BatchedTrainer):
     _apart: bool = field(init=False, repr=False)
     _by_index: list[bool] = field(init=False, repr=False, default_factory=lambda: [True])
     _costs: dict[Any, Cost] = field(init=False, repr=False, default_factory=dict)
+    _now: list[Any] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         given = self.users_at_once
@@ -214,7 +215,7 @@ class VectorisedTrainer(BatchedTrainer):
         """Return the trainer at its learning rate times a factor; the module is shared."""
         alone = replace(self.alone, schedule=self.alone.schedule.at_rate(factor))
         made = replace(self, alone=alone, compiled=False)
-        for name in ("compiled", "_batch_invariant", "_gradients", "_by_index", "_costs"):
+        for name in ("compiled", "_batch_invariant", "_gradients", "_by_index", "_costs", "_now"):
             object.__setattr__(made, name, getattr(self, name))  # compiled and tried once
         return made
 
@@ -245,10 +246,6 @@ class VectorisedTrainer(BatchedTrainer):
     def train(self, params: Params, examples: Any, key: Key) -> Any:
         """Return one user's update, as `ModuleTrainer.train`."""
         return self.alone.train(params, examples, key)
-
-    def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """As of `fedpriv.training.work.checking_kept_state`."""
-        return self.alone.unchanged_by_users()
 
     def prepare(self, params: Params, user: int, examples: Any, key: Key) -> ModuleWork:
         """Return the work that `ModuleTrainer` does with the same key."""
@@ -300,8 +297,9 @@ class VectorisedTrainer(BatchedTrainer):
             IndexError: If one is not.
         """
         inputs, targets = (torch.from_numpy(array).to(self.device) for array in (x, y))
-        with torch.no_grad(), self.alone.as_made() as module, _IndicesWithin() as indices:
-            self.alone.loss(module(inputs), targets)
+        module, loss = self.alone.copied()
+        with torch.no_grad(), _IndicesWithin() as indices:
+            loss(module(inputs), targets)
         if not all(map(bool, indices.within)):
             raise IndexError("an index is beyond the rows of an embedding or a filled tensor")
         self._by_index[0] = bool(indices.within)  # the model's, whoever is the first
@@ -403,7 +401,12 @@ class VectorisedTrainer(BatchedTrainer):
         well = torch.ones(slots, dtype=torch.bool, device=self.device)
         assert type(self.alone.optimizer) is SGD  # another takes other steps than `SGD.move`
         optimizer, pull = cast("SGD", self.alone.optimizer), self.schedule.proximal
-        with self.alone.as_made(), one_thread():
+        # What is compiled is of the module itself; others keep what they keep in a copy.
+        module, loss = (
+            (self.alone.module.train(), self.alone.loss) if self.compiled else (self.alone.copied())
+        )
+        self._now[:] = [module, loss]
+        with one_thread():
             for x, y, weight, whose in self._steps(users, slots):
                 gradients, mean = self._gradients(local, x, y, weight)
                 well &= mean if whose is None else mean | ~whose
@@ -432,29 +435,27 @@ class VectorisedTrainer(BatchedTrainer):
         Raises:
             ValueError: If forward() replaces a buffer.
         """
-        buffers = dict(self.alone.module.named_buffers())
+        module, loss = self._now
+        buffers = dict(module.named_buffers())
         state = {**params, **buffers}
         # PyTorch does not compile such a mode: `prepare` has looked before.
         eager = not torch.compiler.is_compiling()
         indices = _IndicesWithin() if eager else None
         with indices or nullcontext():
-            outputs = functional_call(self.alone.module, state, (x,))
+            outputs = functional_call(module, state, (x,))
         # Writing into a buffer raises by itself; a new one would be one for all users.
         if any(state[name] is not buffer for name, buffer in buffers.items()):
             raise ValueError("forward() replaces a buffer")
         # What this one writes down is of single examples; the batch has the same indices.
         with _IndicesWithin() if eager else nullcontext():
-            each = vmap(self._loss_of_one)(outputs, y)
+            each = vmap(lambda one, own: loss(one.unsqueeze(0), own.unsqueeze(0)))(outputs, y)
         with torch.no_grad():
             with indices or nullcontext():
-                batch = self.alone.loss(outputs, y)
+                batch = loss(outputs, y)
             mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
             for within in indices.within if indices is not None else ():
                 mean = mean & within
         return (each * weight).sum(), mean
-
-    def _loss_of_one(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return self.alone.loss(output.unsqueeze(0), target.unsqueeze(0))
 
 
 class _IndicesWithin(TorchFunctionMode):

@@ -11,8 +11,10 @@ model                        params                              loss
 `LinearRegressionGradients`  weight `(d,)`                       half the squared error
 ===========================  ==================================  ===============================
 
-All but the last take sparse inputs and never make an example's gradient dense, and can compute on
-another device (`on_device`); logits, residuals, norms and sums are float64.
+All but the last take sparse inputs and never make an example's gradient dense; logits, residuals,
+norms and sums are float64. On another device (`on_device`) the module of the same model is trained.
+norms and sums are float64. They compute on the processor: on another device train the module of the
+same model (`fedpriv.models.SoftmaxRegression`).
 
 >>> import numpy as np
 >>> from fedpriv.mechanisms import Clip
@@ -26,12 +28,11 @@ another device (`on_device`); logits, residuals, norms and sums are float64.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from scipy import sparse
@@ -41,13 +42,12 @@ from scipy.special import softmax as probabilities_of
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
-from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.per_example.example_sum import Examples, factors_of
 from fedpriv.training.per_example.sparse_sums import (
-    LinearMap,
-    SparseRows,
+    Public,
     bounded_outer_sum,
+    canonical,
     joined,
     positions,
 )
@@ -61,6 +61,11 @@ from fedpriv.training.permutation_sgd import (
     softmax_constants,
 )
 from fedpriv.tree import Params
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedpriv.training.per_example.module import ModuleGradients
 
 Losses = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From logits float64 (n, k) and labels int64 (n,) to losses float64 (n,)."""
@@ -170,7 +175,7 @@ CHUNK = 1 << 12
 def kernel_and_bias(
     params: Params, name: str, shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return kernel and bias as float32 matrix and row; refuse what compiled loops cannot take."""
+    """Return kernel and bias as float64 matrix and row; refuse other shapes."""
     kernel, bias = params[name], params["bias"]
     allowed = (shape, shape[:1]) if shape[1] == 1 else (shape,)
     if kernel.shape not in allowed or bias.shape != shape[1:]:
@@ -178,10 +183,7 @@ def kernel_and_bias(
             f"{name} {kernel.shape} and bias {bias.shape} do not fit {shape[0]} inputs and "
             f"{shape[1]} logits"
         )
-    return (
-        np.ascontiguousarray(kernel, np.float32).reshape(shape),
-        np.ascontiguousarray(bias, np.float32),
-    )
+    return kernel.astype(np.float64).reshape(shape), bias.astype(np.float64)
 
 
 def checked_labels(y: np.ndarray, num_examples: int, num_classes: int) -> np.ndarray:
@@ -309,31 +311,31 @@ def linear_class_scores(
         ValueError: As `linear_metrics`.
     """
     rows, labels, kernel, bias, binary = _measured_model(params, x, y)
-    for start in range(0, rows.num_examples, CHUNK):
-        part = np.arange(start, min(start + CHUNK, rows.num_examples))
-        logits = rows.logits(part, kernel, bias).astype(np.float64)
+    for start in range(0, rows.shape[0], CHUNK):
+        part = slice(start, start + CHUNK)
+        logits = rows[part] @ kernel + bias
         if binary:  # of equal probabilities the lowest class, as a logit of 0 says
             logits = np.hstack([np.zeros_like(logits), logits])
         yield probabilities_of(logits, axis=1), labels[part].astype(np.int64)
 
 
-def linear_metrics(params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndarray) -> Metrics:
+def linear_metrics(params: Params, x: sparse.csr_matrix, y: np.ndarray) -> Metrics:
     """Return "accuracy" and "loss", in nats and float64, of a model on sparse inputs.
 
     Args:
         params: Of `LogisticGradients` (by its "weight") or `SoftmaxGradients` (by its "kernel").
-        x: CSR `(n, d)`; or its `SparseRows`, made once where it is measured often.
+        x: CSR `(n, d)`.
         y: Classes `(n,)`. Ties go to the lowest class.
 
     Raises:
         ValueError: If there are no examples, or shapes or labels do not fit.
     """
     rows, labels, kernel, bias, binary = _measured_model(params, x, y)
-    everything = nonempty(np.arange(rows.num_examples))
+    number = len(nonempty(labels))
     right, loss = 0, 0.0
-    for start in range(0, len(everything), CHUNK):
-        part = everything[start : start + CHUNK]
-        logits, truth = rows.logits(part, kernel, bias), labels[part]
+    for start in range(0, number, CHUNK):
+        part = slice(start, start + CHUNK)
+        logits, truth = rows[part] @ kernel + bias, labels[part]
         if binary:
             logit = logits[:, 0]
             right += int(np.count_nonzero((logit > 0) == (truth == 1)))
@@ -343,22 +345,21 @@ def linear_metrics(params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndar
             peak = logits.max(axis=1)
             with np.errstate(invalid="ignore"):  # diverged params have a loss that is NaN
                 total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1)
-                loss += float((np.log(total) + peak - logits[np.arange(len(part)), truth]).sum())
-    number = len(everything)
+                loss += float((np.log(total) + peak - logits[np.arange(len(truth)), truth]).sum())
     totals = {"accuracy": Total(sum=right, count=number), "loss": Total(sum=loss, count=number)}
     return Metrics(totals=totals, num_examples=number)
 
 
 def _measured_model(
-    params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndarray
-) -> tuple[SparseRows, np.ndarray, np.ndarray, np.ndarray, bool]:
+    params: Params, x: sparse.csr_matrix, y: np.ndarray
+) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray, np.ndarray, bool]:
     """Return rows, labels, kernel and bias of a measured model, and whether it has one logit."""
-    rows = x if isinstance(x, SparseRows) else SparseRows.of(x)
+    rows = canonical(x)
     binary = "weight" in params
     num_classes = 1 if binary else params["kernel"].shape[1]
-    shape = (rows.num_inputs, num_classes)
+    shape = (rows.shape[1], num_classes)
     kernel, bias = kernel_and_bias(params, "weight" if binary else "kernel", shape)
-    labels = checked_labels(y, rows.num_examples, max(num_classes, 2))
+    labels = checked_labels(y, rows.shape[0], max(num_classes, 2))
     return rows, labels, kernel, bias, binary
 
 
@@ -372,6 +373,33 @@ def _not_smooth(**_: float) -> NoReturn:
     )
 
 
+def _logistic_tensors(logits: Tensor, labels: Tensor) -> Tensor:
+    from torch.nn.functional import softplus
+
+    return softplus((1 - 2 * labels.to(logits.dtype)) * logits).mean()
+
+
+def _hinge_tensors(logits: Tensor, labels: Tensor, width: float = 0.0) -> Tensor:
+    margin = (2 * labels.to(logits.dtype) - 1) * logits
+    if not width:
+        return (1 - margin).clamp(min=0).mean()
+    near = (1 + width - margin).clamp(min=0)
+    return (near.clamp(max=2 * width) ** 2 / (4 * width) + (near - 2 * width).clamp(min=0)).mean()
+
+
+def _one_vs_all_tensors(logits: Tensor, labels: Tensor) -> Tensor:
+    from torch.nn.functional import one_hot, softplus
+
+    signs = 1 - 2 * one_hot(labels, logits.shape[1]).to(logits.dtype)
+    return softplus(signs * logits).sum(dim=1).mean()
+
+
+def _softmax_tensors(logits: Tensor, labels: Tensor) -> Tensor:
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(logits, labels)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearLoss:
     """A loss of a linear model, as a function of its logits.
@@ -380,11 +408,13 @@ class LinearLoss:
         residual: The loss's derivative by the logits.
         losses: The loss itself.
         constants: From `regulariser=` to what permutation SGD needs to know of it.
+        tensors: Its mean over a batch of tensors of logits and labels.
     """
 
     residual: Losses
     losses: Losses
     constants: Callable[..., Constants]
+    tensors: Callable[[Tensor, Tensor], Tensor]
 
 
 class SparseLinearGradients(RowSums):
@@ -404,16 +434,15 @@ class SparseLinearGradients(RowSums):
     def __init__(
         self, x: sparse.csr_matrix, y: np.ndarray, loss: LinearLoss, num_logits: int = 1
     ) -> None:
-        self._rows, self._loss = SparseRows.of(x), loss
-        self._place: Callable[[Any], Any] | None = None
-        self._labels = checked_labels(y, self._rows.num_examples, max(num_logits, 2))
+        self._x, self._loss = canonical(x), loss
+        self._labels = checked_labels(y, self._x.shape[0], max(num_logits, 2))
         self._name = "weight" if num_logits == 1 else "kernel"
-        self._shape = (self._rows.num_inputs, num_logits)
+        self._shape = (self._x.shape[1], num_logits)
 
     @property
     def num_examples(self) -> int:
         """Examples in the set."""
-        return self._rows.num_examples
+        return len(self._labels)
 
     def float_error(self, *, mixed: bool = False) -> float:
         """Return the float64 error of its sums; see `SumsApart`.
@@ -430,21 +459,21 @@ class SparseLinearGradients(RowSums):
         longest = 128.0 if mixed else 1.0
         return 2.0 * longest * number**2 * 2.0**-53 + number * 2.0**-40
 
-    def on_device(self, device: str) -> Self:
-        """Return the same model on the same examples, computed on a device.
+    def on_device(self, device: str) -> ModuleGradients:
+        """Return the model on the same examples as a module on a device, in float32.
 
-        Logits, norms and sums are computed there, residuals and factors here. Sums are the same to
-        the rounding of float64, and `float_error` is of both.
+        Its sums have no stated error: they are rounded to no grid.
 
         Raises:
             ValueError: If there is no such device here.
         """
-        from fedpriv.training.per_example.device_rows import DeviceRows
+        from fedpriv.models.images import LogitRegression, SoftmaxRegression
+        from fedpriv.training.per_example.module import ModuleGradients
 
-        where, found = usable_device(device), copy.copy(self)
-        found._rows = DeviceRows.on(where, self._rows)
-        found._place = lambda x: DeviceRows.on(where, SparseRows.of(sparse.csr_matrix(x)))
-        return found
+        inputs, classes = self._shape
+        module = LogitRegression(inputs) if classes == 1 else SoftmaxRegression(inputs, classes)
+        rows: Any = _DenseRows(self._x)
+        return ModuleGradients(module, self._loss.tensors, rows, self._labels, device=device)
 
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over examples, float32.
@@ -453,25 +482,21 @@ class SparseLinearGradients(RowSums):
             ValueError: If there are no examples.
         """
         chosen = nonempty(positions(index, self.num_examples))
-        kernel, bias = kernel_and_bias(params, self._name, self._shape)
         total, bias_total = np.zeros(self._shape), np.zeros(self._shape[1])
-        none = np.zeros((0, 0), np.float32)
         for start in range(0, len(chosen), CHUNK):
             part = chosen[start : start + CHUNK]
-            residuals = self._residuals(part, kernel, bias) / len(chosen)
-            self._rows.add_outer(part, residuals, none, total)
+            residuals = self._residuals(params, part) / len(chosen)
+            total += self._x[part].T @ residuals
             bias_total += residuals.sum(axis=0)
         return self._as_params(params, total.astype(np.float32), bias_total.astype(np.float32))
 
     def permutation_sgd(self, passes: Passes, *, regulariser: float) -> PermutationSgd:
         """Return permutation SGD on all examples, of inputs within the unit ball."""
-        indptr, indices, values = self._rows.arrays
-        x = sparse.csr_matrix((values, indices, indptr), shape=(self.num_examples, self._shape[0]))
+        x = self._x.astype(np.float32)
         dense = x.nnz > _DENSE * self.num_examples * self._shape[0]
         return PermutationSgd(
             x=x.toarray() if dense else x,
             y=self._labels,
-            place=self._place,
             name=self._name,
             residual=self._loss.residual,
             constants=self._loss.constants(regulariser=regulariser),
@@ -483,26 +508,39 @@ class SparseLinearGradients(RowSums):
     ) -> np.ndarray:
         """Return losses, float64 (examples, sizes); see `fedpriv.training.dp_agd.ExampleLosses`."""
         chosen = positions(index, self.num_examples)
-        here, change = (
-            self._rows.logits(chosen, *kernel_and_bias(own, self._name, self._shape))
-            for own in (params, direction)
-        )
+        here, change = (self._logits(own, chosen) for own in (params, direction))
         return losses_on_line(here, change, sizes, self._labels[chosen], self._loss.losses)
 
-    def _residuals(self, chosen: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        return self._loss.residual(self._rows.logits(chosen, kernel, bias), self._labels[chosen])
+    def _logits(self, params: Params, chosen: np.ndarray) -> np.ndarray:
+        kernel, bias = kernel_and_bias(params, self._name, self._shape)
+        return self._x[chosen] @ kernel + bias
+
+    def _residuals(self, params: Params, chosen: np.ndarray) -> np.ndarray:
+        return self._loss.residual(self._logits(params, chosen), self._labels[chosen])
 
     def _sum(
         self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
     ) -> Params:
-        kernel, bias = kernel_and_bias(params, self._name, self._shape)
-        residuals = self._residuals(chosen, kernel, bias)
-        public = LinearMap.of(bound, self._name, self._shape)
-        total, bias_total = bounded_outer_sum(self._rows, chosen, starts, residuals, public, bound)
+        residuals = self._residuals(params, chosen)
+        public = Public.of(bound, self._name, self._shape)
+        total, bias_total = bounded_outer_sum(self._x, chosen, starts, residuals, public, bound)
         return self._as_params(params, total, bias_total)
 
     def _as_params(self, params: Params, matrix: np.ndarray, bias: np.ndarray) -> Params:
         return {self._name: matrix.reshape(params[self._name].shape), "bias": bias}
+
+
+@dataclass(frozen=True, slots=True)
+class _DenseRows:
+    """Rows of a sparse matrix that are made dense when they are read."""
+
+    x: sparse.csr_matrix
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    def __getitem__(self, chosen: Any) -> np.ndarray:
+        return self.x[chosen].toarray().astype(np.float32)
 
 
 class LogisticGradients(SparseLinearGradients):
@@ -510,7 +548,10 @@ class LogisticGradients(SparseLinearGradients):
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
         loss = LinearLoss(
-            residual=logistic_residual, losses=logistic_losses, constants=logistic_constants
+            residual=logistic_residual,
+            losses=logistic_losses,
+            constants=logistic_constants,
+            tensors=_logistic_tensors,
         )
         super().__init__(x, y, loss)
 
@@ -519,7 +560,12 @@ class HingeGradients(SparseLinearGradients):
     """A linear support vector machine on sparse inputs, with the hinge's subgradient."""
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
-        loss = LinearLoss(residual=hinge_residual, losses=hinge_losses, constants=_not_smooth)
+        loss = LinearLoss(
+            residual=hinge_residual,
+            losses=hinge_losses,
+            constants=_not_smooth,
+            tensors=_hinge_tensors,
+        )
         super().__init__(x, y, loss)
 
 
@@ -535,6 +581,7 @@ class HuberGradients(SparseLinearGradients):
             residual=huber_residual(width),
             losses=huber_losses(width),
             constants=partial(huber_svm_constants, width=width),
+            tensors=partial(_hinge_tensors, width=width),
         )
         super().__init__(x, y, loss)
 
@@ -548,7 +595,10 @@ class OneVsAllGradients(SparseLinearGradients):
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
         constants = partial(one_vs_all_constants, _at_least_two(num_classes))
         loss = LinearLoss(
-            residual=one_vs_all_residual, losses=one_vs_all_losses, constants=constants
+            residual=one_vs_all_residual,
+            losses=one_vs_all_losses,
+            constants=constants,
+            tensors=_one_vs_all_tensors,
         )
         super().__init__(x, y, loss, num_classes)
 
@@ -558,7 +608,10 @@ class SoftmaxGradients(SparseLinearGradients):
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
         loss = LinearLoss(
-            residual=softmax_residual, losses=softmax_losses, constants=softmax_constants
+            residual=softmax_residual,
+            losses=softmax_losses,
+            constants=softmax_constants,
+            tensors=_softmax_tensors,
         )
         super().__init__(x, y, loss, _at_least_two(num_classes))
 
@@ -573,24 +626,14 @@ class UnbiasedSoftmaxGradients(SoftmaxGradients):
         """Return the mean gradient over examples, float32; errors as of `SoftmaxGradients`."""
         return super().gradient(self._padded(params), index, key)
 
-    def on_device(self, device: str) -> NoReturn:
-        """Refuse: it computes here alone.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(f"device {device!r}: a model without a bias computes here; leave it out")
-
     def _sum(
         self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
     ) -> Params:
-        kernel, bias = kernel_and_bias(self._padded(params), self._name, self._shape)
-        residuals = self._residuals(chosen, kernel, bias)
+        residuals = self._residuals(self._padded(params), chosen)
         none = np.zeros(self._shape[1])
-        public = replace(
-            LinearMap.of(bound, self._name, self._shape), bias_multiplier=none, bias_offset=none
-        )
-        total, _ = bounded_outer_sum(self._rows, chosen, starts, residuals, public, bound)
+        public = Public.of(bound, self._name, self._shape)
+        public = replace(public, bias_multiplier=none, bias_offset=none)
+        total, _ = bounded_outer_sum(self._x, chosen, starts, residuals, public, bound)
         return self._as_params(params, total, none)
 
     def _padded(self, params: Params) -> Params:

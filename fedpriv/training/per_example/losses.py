@@ -4,11 +4,9 @@ Outputs `(n, 1)` minus targets `(n,)` are n × n differences in PyTorch, of ever
 every target: the mean is a finite number, and not the error. Nothing raises, a batch of one is
 right, and training goes towards the mean of all targets. So who is given a loss asks here first.
 
-`SingleLosses` evaluates each example as if no other were there. A module may mix what goes through
-it together, in evaluation too, where no gradient is tried. So the module never sees two examples at
-once: `torch.func.vmap` gives it a batch of one and takes many of those together, and what has no
-batching rule goes one after the other. What is kept from one example to the next is looked for on
-synthetic inputs, before the training set is touched.
+`evaluation_losses` evaluates each example as if no other were there: `torch.func.vmap` gives the
+module a batch of one and takes many of those together, and what has no batching rule goes one
+after the other.
 """
 
 from __future__ import annotations
@@ -25,26 +23,15 @@ from torch.func import vmap
 
 from fedpriv.rng import Key
 from fedpriv.training.dp_agd import move_along
-from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import load_params, model_inputs, model_targets
-from fedpriv.training.local.module_state import (
-    OwnState,
-    evaluation_mode,
-    held,
-    one_by_one,
-    refuse_other,
-    unaffected_by_another,
-    unchanged_buffers,
-)
+from fedpriv.training.local.module_state import Loss, copied_apart
 from fedpriv.training.local.sgd import as_tensor
-from fedpriv.training.per_example.backends import moved, synthetic_inputs
 from fedpriv.training.stopping import end_if_interrupted
-from fedpriv.training.streams import kept_generators, own_stream
+from fedpriv.training.streams import own_stream
 from fedpriv.tree import Params
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-
 _KEY = Key.simulation(0).fold("outputs and targets")
+_EXAMPLES = Key.simulation(0).fold("synthetic examples")
 # A batch of two meets outputs of two numbers, one of eight makes shares differ.
 _BATCHES = (2, 8)
 _SAME = 1e-4
@@ -81,8 +68,8 @@ def check_loss(
     device = next(module.parameters()).device
     with own_stream(None, device), torch.enable_grad():  # a loss may draw, too
         try:
-            with unchanged_buffers(module), evaluation_mode(module):
-                outputs = module(as_tensor(model_inputs(x)).to(device))
+            module, loss = copied_apart(module, loss)
+            outputs = module.eval()(as_tensor(model_inputs(x)).to(device))
         except Exception as error:
             end_if_interrupted(error)
             return
@@ -181,104 +168,71 @@ def _shape(tensor: Tensor) -> str:
     return f"({', '.join(['n', *map(str, tensor.shape[1:])])}{',' if tensor.ndim == 1 else ''})"
 
 
-_TRIED = 3
+def evaluation_losses(
+    copied: Callable[[], tuple[nn.Module, Loss]], x: Tensor, y: Tensor, chunk: int
+) -> np.ndarray:
+    """Return the losses of single examples in evaluation mode, float64 `(n,)`.
 
-
-class SingleLosses:
-    """Losses of single examples, in evaluation mode.
+    The module is given one example at a time, so that none can reach another through it; what is
+    drawn is the same for all.
 
     Args:
-        module: On its device; it is as it was afterwards.
-        loss: From (outputs, targets) to the mean loss of a batch, here always of one.
-        x: Inputs of the training set `(n, ...)`; only the shape and dtype of one are looked at.
-        y: Targets, likewise.
-
-    Guarantees:
-        * An example's loss depends on the params and on itself, and draws, if the module draws,
-          from one stream that is the same for everybody.
-
-    Raises:
-        ValueError: If an example finds what another has left.
+        copied: Returns copies of module and loss. The loss is from (outputs, targets) to the mean
+            loss of a batch, here always of one.
+        x: Inputs `(n, ...)`, on the module's device.
+        y: Targets `(n, ...)`.
+        chunk: Examples that are held at once.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, x: np.ndarray, y: np.ndarray) -> None:
-        self._module, self._loss = module, loss
-        self._device = next(module.parameters()).device
-        self._at_once = False
-        with moved(module, torch.float32), evaluation_mode(module), torch.no_grad():
-            left, right, _ = synthetic_inputs(module, x, y, _TRIED, torch.float32)
-            self._at_once = self._try(left, right)
+    def single(module: nn.Module, loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
+        module.eval()
+        return lambda own, target: loss(module(own[None]), target[None]).reshape(())
 
-    def of(self, x: Tensor, y: Tensor, chunk: int) -> np.ndarray:
-        """Return the losses at the module's own params, float64 `(n,)`.
-
-        Args:
-            x: Inputs `(n, ...)`, on the module's device.
-            y: Targets `(n, ...)`.
-            chunk: Examples that are held at once.
-
-        Raises:
-            KeepsStateError: A ValueError; if examples that go one after the other leave different
-                attributes behind.
-        """
-        with evaluation_mode(self._module), torch.no_grad(), kept_generators():
-            if self._at_once:
-                return self._batched(x, y, chunk)
-            places = one_by_one(self._module, len(x))
-            return np.array([self._single(x[n : n + 1], y[n : n + 1]) for n in places], np.float64)
-
-    def _batched(self, x: Tensor, y: Tensor, chunk: int) -> np.ndarray:
-        found = np.empty(len(x))
-        each = vmap(lambda own, target: self._loss_of(own[None], target[None]))
-        for start in range(0, len(x), chunk):
-            part = slice(start, start + chunk)
-            with unchanged_buffers(self._module):
+    found = np.empty(len(x))
+    with torch.no_grad():
+        try:
+            for start in range(0, len(x), chunk):
+                part, each = slice(start, start + chunk), vmap(single(*copied()))
                 found[part] = each(x[part], y[part]).double().cpu().numpy()
-        return found
-
-    def _single(self, x: Tensor, y: Tensor) -> float:
-        with own_stream(None, self._device), unchanged_buffers(self._module):
-            return float(self._loss_of(x, y))
-
-    def _loss_of(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._loss(self._module(x), y).reshape(())
-
-    def _try(self, x: Tensor, y: Tensor) -> bool:
-        """Return whether synthetic examples may be batched.
-
-        Raises:
-            KeepsStateError: If an example finds what another has left.
-        """
-        try:
-            own = OwnState(self._module)
-            alone = [self._twice(x, y, number, own) for number in range(_TRIED)]
-        except KeepsStateError:
-            raise
-        except Exception as error:  # has no use for synthetic inputs
-            end_if_interrupted(error)
-            return False
-        own, before = OwnState(self._module), held(self._module)
-        try:
-            found = self._batched(x, y, _TRIED)
-            refuse_other(before, held(self._module))
         except Exception as error:  # no batching rule
             end_if_interrupted(error)
-            own.put_back()
-            return False
-        return np.allclose(found, alone, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True)
-
-    def _twice(self, x: Tensor, y: Tensor, number: int, own: OwnState) -> float:
-        """Return one example's loss, which is the same after another one went through."""
-
-        def run(offset: int) -> float:
-            place = (number + offset) % _TRIED
-            return self._single(x[place : place + 1], y[place : place + 1])
-
-        return unaffected_by_another(self._module, own, run, _near)
+            for place in range(len(x)):
+                with own_stream(None, x.device):
+                    found[place] = float(single(*copied())(x[place], y[place]))
+    return found
 
 
-def _near(left: float, right: float) -> bool:
-    return bool(np.isclose(left, right, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True))
+def synthetic_inputs(
+    module: nn.Module, x: np.ndarray, y: np.ndarray, number: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of synthetic examples, on the module's device.
+
+    Inputs are normal, so that examples differ in sign and size; targets, which may be shares or
+    chances, uniform; words are of every embedding's vocabulary, classes the first two.
+
+    Args:
+        module: Whose embeddings are looked at.
+        x: Inputs of the training set; only shape and dtype of one are looked at.
+        y: Targets, likewise.
+        number: How many.
+        dtype: Of what is not an integer.
+    """
+    known = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+    device = next(module.parameters()).device
+    left = _synthetic(x, number, "x", min(known, default=2)).to(device)
+    right = _synthetic(y, number, "y", 2).to(device)
+    return (
+        left.to(dtype) if left.is_floating_point() else left,
+        right.to(dtype) if right.is_floating_point() else right,
+    )
+
+
+def _synthetic(array: np.ndarray, number: int, what: str, numbers: int) -> Tensor:
+    shape, rng = (number, *array.shape[1:]), _EXAMPLES.fold(what).generator()
+    if not np.issubdtype(array.dtype, np.floating):
+        return torch.from_numpy(rng.integers(numbers, size=shape).astype(array.dtype))
+    values = rng.standard_normal(shape) if what == "x" else rng.random(shape)
+    return torch.from_numpy(np.asarray(values))
 
 
 def mean_losses(
@@ -303,17 +257,13 @@ def mean_losses(
         y: Targets.
     """
     device = next(module.parameters()).device
-    with (
-        OwnState(module, loss).unchanged(),
-        evaluation_mode(module),
-        own_stream(None, device),
-        unchanged_buffers(module),
-        torch.no_grad(),
-    ):
-        return np.array([float(loss(_at(module, params, direction, s)(x), y)) for s in sizes])
+    own, own_loss = copied_apart(module, loss)
+    own.eval()
+    with own_stream(None, device), torch.no_grad():
+        return np.array([float(own_loss(_at(own, params, direction, s)(x), y)) for s in sizes])
 
 
-def example_losses(
+def losses_on_points(
     module: nn.Module,
     losses: Callable[[], np.ndarray],
     params: Params,

@@ -1,40 +1,202 @@
-"""Bounded sums of single examples' gradients, for any `nn.Module`."""
+"""Bounded sums of single examples' gradients, for any `nn.Module`.
+
+=========  ==============================================  ======================================
+way        for                                             what it holds of an example
+=========  ==============================================  ======================================
+factors    modules whose trained parameters are those of   each layer's input and the gradient by
+           linear layers that are called once on vectors   its output
+vmap       what `torch.func` can batch                     its whole gradient
+loop       everything else: `nn.LSTM`, code that looks at  the same, one example after the other
+           values
+=========  ==============================================  ======================================
+
+With `vmap` and `loop` the module is given one example at a time, so that no example can reach
+another through it. With `factors` a batch goes through the module at once: that is taken only if
+on synthetic inputs the gradients are those of each example alone, whatever the others are. A
+gradient is made on a copy of module and loss, so that nothing that they keep reaches the next one.
+
+Reference for the factors: Goodfellow, "Efficient Per-Example Gradient Computations" (2015).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import functional_call, grad, vmap
 
 from fedpriv.mechanisms.bounds import Bound
+from fedpriv.models.images import SoftmaxRegression
 from fedpriv.rng import Key
-from fedpriv.training.devices import usable_device
+from fedpriv.training.devices import bytes_at_once, usable_device
 from fedpriv.training.failures import KeepsStateError, contributes_zero
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
-from fedpriv.training.local.module_state import unchanged_buffers
-from fedpriv.training.per_example.backends import (
-    PER_EXAMPLE_BACKENDS,
-    Chosen,
-    LoopPass,
-    PerExampleBackend,
-    choose,
-    moved,
+from fedpriv.training.local.module_state import copied_apart
+from fedpriv.training.per_example.example_sum import Examples, factors_of
+from fedpriv.training.per_example.losses import (
+    Loss,
+    check_loss,
+    evaluation_losses,
+    losses_on_points,
     synthetic_inputs,
 )
-from fedpriv.training.per_example.example_sum import Examples, factors_of
-from fedpriv.training.per_example.ghost import ExampleMasks
-from fedpriv.training.per_example.ghost_norms import Before, Dense, Factor, Groups
-from fedpriv.training.per_example.losses import SingleLosses, check_loss, example_losses
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import own_stream
 from fedpriv.tree import Params
 
+Way = Literal["factors", "vmap", "loop"]
+WAYS: tuple[Way, ...] = ("factors", "vmap", "loop")
+
 _SMALLEST = 2.0**-120
-_NOTHING = Before()
+_LARGEST = torch.finfo(torch.float32).max
+# Of the offset's square: what cancels between update and offset leaves the rounding of both.
 _SAFETY = 2.0**-22
-_TRIED = 2
+_KEY = Key.simulation(0).fold("synthetic examples")
+_TRIED = 3
+_MOST = 1024
+# Modules of more parameters are tried in float32 alone; those far from zero say nothing.
+_WIDE, _WIDEST = 1 << 24, 10.0
+# Relative differences that count as rounding: between an example in a batch and alone, where sums
+# are taken in another order, and between two batches of one size.
+_SAME = {torch.float64: 1e-6, torch.float32: 1e-4}
+_SAME_SIZE = {torch.float64: 1e-9, torch.float32: 1e-6}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Public:
+    """What a bound does to one parameter's updates before their norm: (own Δ + offset) · m.
+
+    Attributes:
+        own: Weight of the example's own update.
+        offset: float32 of the parameter's shape; None for zeros.
+        multiplier: float32 of the parameter's shape; None for ones.
+    """
+
+    own: float = 1.0
+    offset: Tensor | None = None
+    multiplier: Tensor | None = None
+
+    @classmethod
+    def of(cls, bound: Bound, name: str, parameter: Tensor) -> Public:
+        """Return the part of a bound that is of one parameter, on the parameter's device."""
+
+        def full(array: np.ndarray) -> Tensor:
+            spread = np.broadcast_to(np.asarray(array, np.float32), tuple(parameter.shape))
+            return torch.from_numpy(np.array(spread)).to(parameter.device)
+
+        multiplier = bound.multiplier.get(name)
+        if multiplier is not None and np.all(np.asarray(multiplier) == 1):
+            multiplier = None
+        return cls(
+            own=1.0 if bound.mixture is None else bound.mixture.own,
+            offset=None if bound.mixture is None else full(bound.mixture.offset[name]),
+            multiplier=None if multiplier is None else full(multiplier),
+        )
+
+    def squares(self, gradients: Tensor) -> Tensor:
+        """Return ‖(-own g + offset) m‖² of gradients `(b, *shape)`, float64 `(b,)`."""
+        updates = gradients if self.offset is None else self.offset - self.own * gradients
+        if self.multiplier is not None:
+            updates = updates * self.multiplier
+        norms = torch.linalg.vector_norm(updates.flatten(1), dim=1, dtype=torch.float64)
+        return norms.square() * (self.own**2 if self.offset is None else 1.0)
+
+    @property
+    def constant(self) -> float:
+        """‖offset · m‖²."""
+        if self.offset is None:
+            return 0.0
+        product = self.offset if self.multiplier is None else self.offset * self.multiplier
+        return float(product.double().square().sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Gradients of a chunk of examples, or of means of groups, by name `(b, *shape)`."""
+
+    tensors: Mapping[str, Tensor]
+
+    def squares(self, public: Mapping[str, Public]) -> Tensor:
+        """Return the squared norms that are to be bounded, float64 `(b,)`."""
+        found = [public[name].squares(rows) for name, rows in self.tensors.items()]
+        return torch.stack(found).sum(dim=0)
+
+    def rows(self, chosen: slice, *, reverse: bool = False) -> Dense:
+        """Return the gradients of some examples, or in the reverse order."""
+        found = {name: rows[chosen] for name, rows in self.tensors.items()}
+        return Dense({n: rows.flip(0) for n, rows in found.items()} if reverse else found)
+
+    def total(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return Σ w_i g_i, of those whose weight is not 0; weights are `(b,)`."""
+        kept = weights != 0
+        tensors = {n: t if bool(kept.all()) else t[kept] for n, t in self.tensors.items()}
+        own = weights[kept]
+        return {
+            n: (own.to(t.dtype) @ t.flatten(1)).reshape(t.shape[1:]) for n, t in tensors.items()
+        }
+
+    def dense(self) -> Dense:
+        """Return the gradients themselves."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Gradients of linear layers as outer products of two rows an example.
+
+    Attributes:
+        layers: Name of the matrix, and its two factors `(b, rows)` and `(b, columns)`.
+        biases: Gradients by name, `(b, width)`.
+    """
+
+    layers: Mapping[str, tuple[Tensor, Tensor]]
+    biases: Mapping[str, Tensor]
+
+    def squares(self, public: Mapping[str, Public]) -> Tensor:
+        """Return the squared norms, of a bound without a mixture; float64 `(b,)`."""
+        found = [public[name].squares(rows) for name, rows in self.biases.items()]
+        for name, (left, right) in self.layers.items():
+            left, right = left.double().square(), right.double().square()
+            multiplier = public[name].multiplier
+            if multiplier is not None:
+                left = left @ multiplier.double().square()
+                found.append((left * right).sum(dim=1))
+            else:
+                found.append(left.sum(dim=1) * right.sum(dim=1))
+        return torch.stack(found).sum(dim=0)
+
+    def rows(self, chosen: slice) -> Factors:
+        """Return the gradients of some examples."""
+        layers = {n: (left[chosen], right[chosen]) for n, (left, right) in self.layers.items()}
+        return Factors(layers, {n: rows[chosen] for n, rows in self.biases.items()})
+
+    def total(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return Σ w_i g_i, of those whose weight is not 0; weights are `(b,)`."""
+        kept = weights != 0
+        own = weights[kept, None].to(next(iter(self.layers.values()))[0].dtype)
+        found = {n: (own * rows[kept]).sum(dim=0) for n, rows in self.biases.items()}
+        for name, (left, right) in self.layers.items():
+            found[name] = (own * left[kept]).clamp(-_LARGEST, _LARGEST).T @ right[kept]
+        return found
+
+    def dense(self) -> Dense:
+        """Return the gradients themselves."""
+        made = {n: left[:, :, None] * right[:, None] for n, (left, right) in self.layers.items()}
+        return Dense({**made, **self.biases})
+
+
+Gradients = Dense | Factors
+
+
+class NoFactorsError(ValueError):
+    """A module's gradients are no outer products of two rows each."""
 
 
 class ModuleGradients:
@@ -44,15 +206,14 @@ class ModuleGradients:
         * An example's own contribution has at most the bound's norm, to a part in 10^6: norms are
           float64, sums over a chunk float32, sums over chunks float64. Whoever leaves a batch also
           moves the last bits of the others' sum, by 1e-4 of the bound for a thousand like examples.
-        * Every example's update depends on the params, on itself and on its own key only, but for
-          the last bits of float32, which depend on the batch it is computed in. So does its loss,
-          which is of a batch of one, in evaluation mode.
+        * An example's gradient depends on the params, on itself and on what the module draws, but
+          for the last bits of float32. What is drawn (dropout) does not depend on any example.
         * Memory is bounded: examples go through the module in chunks.
         * An example with a norm that is not finite contributes zero, alone, and so does one whose
           norm is below 1e-36, which float32 cannot scale up. So does one at which module or loss
           raise, such as a label that is no class; in micro-batches that ends the run.
 
-    The backend is chosen at the first call (`fedpriv.training.per_example.backends`).
+    The way is chosen at the first call, on synthetic inputs.
 
     Args:
         module: A checked module, which is on the device while it is used; its parameters are
@@ -63,43 +224,38 @@ class ModuleGradients:
         y: Targets `(n, ...)`.
         device: Such as "cpu" or "cuda:0".
         chunk: Examples at once; None for as many as fit into what a step may hold there.
-        backend: "ghost", "vmap" or "loop"; None for the first of these that works.
+        way: One of `WAYS`; None for the first of these that works.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        loss: Callable[[Tensor, Tensor], Tensor],
+        loss: Loss,
         x: np.ndarray,
         y: np.ndarray,
         *,
         device: str = "cpu",
         chunk: int | None = None,
-        backend: PerExampleBackend | None = None,
+        way: Way | None = None,
     ) -> None:
         if len(x) != len(y):
             raise ValueError(f"{len(x)} inputs but {len(y)} targets; give one for each")
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk {chunk!r} must be at least 1, or None")
-        if backend is not None and backend not in PER_EXAMPLE_BACKENDS:
-            raise ValueError(
-                f"backend {backend!r} is not known; use one of "
-                f"{', '.join(PER_EXAMPLE_BACKENDS)}, or None"
-            )
+        if way is not None and way not in WAYS:
+            raise ValueError(f"way {way!r} is not known; use one of {', '.join(WAYS)}, or None")
         self._device = usable_device(device)
         self._module = check_module(module)
         self._loss, self._x, self._y = loss, x, y
-        self._given_chunk = chunk
-        self._given_backend: PerExampleBackend | None = backend
+        self._given_chunk, self._given_way = chunk, way
         self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
         self._size = sum(p.numel() for p in self._own.values())
-        self._found: Chosen | None = None
-        self._single: SingleLosses | None = None
+        self._chosen: _Chosen | None = None
 
     @property
-    def backend(self) -> PerExampleBackend:
-        """Name of the backend of per-example gradients; chosen at the present params if not yet."""
-        return self._chosen().backend
+    def way(self) -> Way:
+        """How gradients are made; chosen at the present params if not yet."""
+        return self._choose().way
 
     def on_device(self, device: str) -> ModuleGradients:
         """Return the same module on the same examples, computed on a device.
@@ -118,10 +274,10 @@ class ModuleGradients:
             self._y,
             device=device,
             chunk=self._given_chunk,
-            backend=self._given_backend,
+            way=self._given_way,
         )
-        error = found._try()
-        if error is not None and self._try() is None:
+        error = found._raised()
+        if error is not None and self._raised() is None:
             raise ValueError(
                 f"device {device!r}: the module or its loss raises {type(error).__name__} there: "
                 f"{error}; make new tensors on the device of what forward() and the loss are given"
@@ -130,7 +286,7 @@ class ModuleGradients:
 
     def on_synthetic(self, number: int) -> ModuleGradients:
         """Return the same module on synthetic examples in the form of these; no value is read."""
-        x, y, _ = synthetic_inputs(self._module, *self._none(), number, torch.float32)
+        x, y = synthetic_inputs(self._module, *self._none(), number, torch.float32)
         return ModuleGradients(self._module, self._loss, x.cpu().numpy(), y.cpu().numpy())
 
     def bounded_sum(
@@ -144,21 +300,29 @@ class ModuleGradients:
             params: float32 by name, all trained parameters; not changed.
             index: Distinct positions in the training set, or groups of them; may be empty.
             bound: Includes what comes before it: mixture and multiplier. On no grid.
-            key: Needed if the module draws at random, as dropout does; examples fold their own.
+            key: Needed if the module draws at random, as dropout does.
 
         Raises:
             ValueError: If the bound rounds to a grid, if a key is needed and missing, if params
                 are not the module's, or if a group is empty.
         """
-        one_by_one = isinstance(index, np.ndarray)
-        if not one_by_one and any(len(group) == 0 for group in index):
+        alone = isinstance(index, np.ndarray)
+        if not alone and any(len(group) == 0 for group in index):
             raise ValueError("a group is empty; leave it out, it has no mean")
-        chosen = self._ready(params, bound, key)
-        step = self._given_chunk or chosen.chunk
-        if one_by_one:
-            parts = (self._sound_factors(part, key) for part in _parts(index, step))
-            return self._sum(bound, filter(None, parts))
-        return self._sum(bound, self._means(index, step, key))
+        if bound.granularity is not None:
+            raise ValueError("single examples are summed as floats; give a bound without a grid")
+        self._load(params)
+        chosen = self._choose()
+        if chosen.draws and key is None:
+            raise ValueError("the module draws at random while it trains: give this round's key")
+        self._module.train()
+        step = self._given_chunk or chosen.chunk(dense=not alone or bound.mixture is not None)
+        if alone:
+            chunks = (self._sound(part, key) for part in _parts(index, step))
+        else:
+            chunks = self._means(index, step, key)
+        with torch.no_grad():
+            return self._sum(bound, (chunk for chunk in chunks if chunk is not None))
 
     def gradient(
         self, params: Params, index: np.ndarray, key: Key | None = None
@@ -168,7 +332,7 @@ class ModuleGradients:
         Args:
             params: As for `bounded_sum`.
             index: int64 `(b,)`, at least one.
-            key: What the module draws from; None for a forward pass without dropout.
+            key: What the module draws from; None for evaluation mode, without dropout.
 
         Raises:
             ValueError: If there is no example.
@@ -176,26 +340,16 @@ class ModuleGradients:
         if len(index) == 0:
             raise ValueError("no examples: their mean gradient is not defined")
         self._load(params)
-        chosen = self._chosen()
-        masks = ExampleMasks(self._module)
         totals = {name: torch.zeros_like(p) for name, p in self._own.items()}
-        step = self._given_chunk or chosen.chunk
-        for part in _parts(index, step):
+        for part in _parts(index, self._given_chunk or self._choose().chunk(dense=True)):
             x, y = self._batch(part)
-            keys = self._keys(part, key)
+            module, loss = copied_apart(self._module, self._loss)
+            module.train(key is not None)
             stream = None if key is None else key.fold("gradient").fold(int(part[0]))
-            self._module.train(key is not None)
-            with (
-                own_stream(stream, self._device),
-                unchanged_buffers(self._module),
-                torch.enable_grad(),
-                masks.drawn(keys),
-            ):
-                loss = self._loss(self._module(x), y) * (len(part) / len(index))
-            found = torch.autograd.grad(loss, list(self._own.values()), allow_unused=True)
-            for name, gradient in zip(self._own, found, strict=True):
-                if gradient is not None:
-                    totals[name] += gradient
+            with own_stream(stream, self._device), torch.enable_grad():
+                mean = loss(module(x), y) * (len(part) / len(index))
+            for name, own in zip(self._own, _gradients(mean, self._own.values()), strict=True):
+                totals[name] += own
         return {name: total.cpu().numpy() for name, total in totals.items()}
 
     def losses_along(
@@ -204,37 +358,39 @@ class ModuleGradients:
         """Return losses, float64 (examples, sizes); see `fedpriv.training.dp_agd.ExampleLosses`.
 
         Raises:
-            ValueError: As `check_losses`, or if params are not the module's.
+            ValueError: If params are not the module's.
         """
         self._load(params)
-        single = self.check_losses()
-        chunk = self._given_chunk or self._chosen().chunk
-        batch = self._batch(index)
-        return example_losses(
-            self._module, lambda: single.of(*batch, chunk), params, direction, sizes, len(index)
+        x, y = self._batch(index)
+        chunk = self._given_chunk or self._choose().chunk(dense=True)
+        return losses_on_points(
+            self._module,
+            lambda: evaluation_losses(self._copied, x, y, chunk),
+            params,
+            direction,
+            sizes,
+            len(index),
         )
 
-    def check_losses(self) -> SingleLosses:
-        """Return what evaluates single examples, tried on synthetic ones at the first call.
+    def check_losses(self) -> None:
+        """Try the losses of single examples on synthetic ones.
 
         Raises:
-            ValueError: If an example finds what another has left in the module or the loss.
+            KeepsStateError: A ValueError; if an example's loss depends on what went before it.
         """
         self._move()
-        if self._single is None:
-            like = (_like(array, 1) for array in self._none())
-            self._single = SingleLosses(self._module, self._loss, *like)
-        return self._single
+        x, y = synthetic_inputs(self._module, *self._none(), _TRIED, torch.float32)
+        try:
+            first = evaluation_losses(self._copied, x, y, 1)
+            again = evaluation_losses(self._copied, x.flip(0), y.flip(0), 1)[::-1]
+        except Exception as error:  # has no use for synthetic inputs
+            end_if_interrupted(error)
+            return
+        if not np.allclose(first, again, rtol=_SAME[torch.float32], atol=1e-8, equal_nan=True):
+            raise KeepsStateError(_kept_by(self._module))
 
-    def _ready(self, params: Params, bound: Bound, key: Key | None) -> Chosen:
-        if bound.granularity is not None:
-            raise ValueError("single examples are summed as floats; give a bound without a grid")
-        self._load(params)
-        chosen = self._chosen()
-        if chosen.is_random and key is None:
-            raise ValueError("the module draws at random while it trains: give this round's key")
-        self._module.train()
-        return chosen
+    def _copied(self) -> tuple[nn.Module, Loss]:
+        return copied_apart(self._module, self._loss)
 
     def _load(self, params: Params) -> None:
         if params.keys() != self._own.keys():
@@ -244,45 +400,37 @@ class ModuleGradients:
         load_params(self._module, params)
 
     def _move(self) -> None:
-        """Have the module, and a loss that is one, on the device; parameters stay the same objects.
-
-        A loss may hold them, so that a copy of the module would be another model.
-        """
+        """Have the module, and a loss that is one, on the device."""
         if next(self._module.parameters()).device != self._device:
             for root in (self._module, self._loss):
                 if isinstance(root, nn.Module):
                     root.to(self._device)
 
-    def _try(self) -> Exception | None:
+    def _raised(self) -> Exception | None:
         """Return what the module and its loss raise at synthetic examples; None for nothing."""
         self._move()
-        x, y, keys = synthetic_inputs(self._module, *self._none(), _TRIED, torch.float32)
-        run = LoopPass(self._module, self._loss, ExampleMasks(self._module))
-        with moved(self._module, torch.float32):
-            try:
-                run.gradients(x, y, keys)
-            except Exception as error:
-                end_if_interrupted(error)
-                return error
+        x, y = synthetic_inputs(self._module, *self._none(), _TRIED, torch.float32)
+        try:
+            _by_loop(self._module.train(), self._loss, x, y)
+        except Exception as error:
+            end_if_interrupted(error)
+            return error
         return None
 
-    def _chosen(self) -> Chosen:
-        if self._found is None:
+    def _choose(self) -> _Chosen:
+        if self._chosen is None:
             self._move()
-            x, y = self._none()
-            made = synthetic_inputs(self._module, x, y, 2, torch.float32)
-            few = (tensor.cpu().numpy() for tensor in made[:2])
-            with moved(self._module, torch.float32):
-                check_loss(self._module, self._loss, *few, finite=False)
-            self._found = choose(
-                self._module,
-                self._loss,
-                _like(x, len(self._x)),
-                _like(y, len(self._y)),
-                self._given_backend,
-                self._given_chunk,
+            like = self._none()
+            x, y = synthetic_inputs(self._module, *like, 2, torch.float32)
+            few = (tensor.cpu().numpy() for tensor in (x, y))
+            with _moved(self._module, torch.float32):
+                module, loss = copied_apart(self._module, self._loss)
+                check_loss(module.train(), loss, *few, finite=False)
+            most = self._given_chunk or _MOST
+            self._chosen = choose_way(
+                self._module, self._loss, *like, self._given_way, min(most, max(1, len(self._x)))
             )
-        return self._found
+        return self._chosen
 
     def _none(self) -> tuple[np.ndarray, np.ndarray]:
         """Return no inputs and no targets, in the form of the training set's."""
@@ -293,128 +441,457 @@ class ModuleGradients:
         x, y = (torch.from_numpy(array).to(self._device) for array in found)
         return x, y
 
-    def _keys(self, part: np.ndarray, key: Key | None) -> list[Key] | None:
-        if key is None or not self._chosen().is_random:
-            return None
-        return [key.fold(int(position)) for position in part]
-
-    def _factors(self, part: np.ndarray, key: Key | None) -> Mapping[str, Factor]:
+    def _of(self, part: np.ndarray, key: Key | None) -> Gradients:
+        """Return the gradients of a chunk of examples, at the module's own parameters."""
         x, y = self._batch(part)
-        return self._chosen().run.gradients(x, y, self._keys(part, key))
+        stream = None if key is None else key.fold("examples").fold(int(part[0]))
+        with own_stream(stream, self._device):
+            return _MAKES[self._choose().way](self._module, self._loss, x, y)
 
-    def _sound_factors(self, part: np.ndarray, key: Key | None) -> Mapping[str, Factor]:
-        """Return the gradients of a chunk without the examples that raise alone; empty of none.
+    def _sound(self, part: np.ndarray, key: Key | None) -> Gradients | None:
+        """Return the gradients of a chunk without the examples that raise alone; None of none.
 
         Raises:
-            KeepsStateError: If examples leave different attributes behind.
             Exception: What the chunk raises though none of its examples does.
         """
         try:
-            return self._factors(part, key)
-        except KeepsStateError:
-            raise
+            return self._of(part, key)
         except Exception as error:  # whatever an example of a class that is none raises, say
             end_if_interrupted(error)
             whole = error
         sound = []
         for position in part.tolist():
             try:
-                self._factors(np.array([position]), key)
+                self._of(np.array([position]), key)
                 sound.append(position)
             except Exception as error:
                 contributes_zero(error)
         if len(sound) == len(part):
             raise whole
-        return self._factors(np.array(sound), key) if sound else {}
+        return self._of(np.array(sound), key) if sound else None
 
-    def _means(
-        self, groups: Sequence[np.ndarray], step: int, key: Key | None
-    ) -> Iterator[Mapping[str, Factor]]:
+    def _means(self, groups: Sequence[np.ndarray], step: int, key: Key | None) -> Iterator[Dense]:
         """Yield the mean gradients of as many whole groups as fit into a chunk."""
         waiting: list[np.ndarray] = []
         for group in groups:
             if waiting and sum(map(len, waiting)) + len(group) > step:
-                yield self._grouped(waiting, key)
+                yield self._grouped(waiting, step, key)
                 waiting = []
-            if len(group) > step:
-                yield self._large_group(group, step, key)
-            else:
-                waiting.append(group)
+            waiting.append(group)
         if waiting:
-            yield self._grouped(waiting, key)
+            yield self._grouped(waiting, step, key)
 
-    def _grouped(self, groups: list[np.ndarray], key: Key | None) -> dict[str, Factor]:
-        layout = Groups.of_sizes([len(group) for group in groups], self._device)
-        factors = self._factors(np.concatenate(groups), key)
-        return {name: factor.grouped(layout) for name, factor in factors.items()}
+    def _grouped(self, groups: list[np.ndarray], step: int, key: Key | None) -> Dense:
+        """Return the means over groups; one that is larger than a chunk is alone in its list."""
+        index = np.concatenate(groups)
+        sizes = torch.tensor([len(group) for group in groups], device=self._device)
+        place = torch.repeat_interleave(sizes)
+        means = {n: p.new_zeros((len(groups), *p.shape)) for n, p in self._own.items()}
+        for members in _parts(np.arange(len(index)), step):
+            for name, rows in self._of(index[members], key).dense().tensors.items():
+                means[name].index_add_(0, place[members[0] : members[-1] + 1], rows)
+        return Dense({n: m / sizes.reshape(-1, *(1,) * (m.ndim - 1)) for n, m in means.items()})
 
-    def _large_group(self, group: np.ndarray, step: int, key: Key | None) -> dict[str, Factor]:
-        means = {n: torch.zeros((1, *p.shape), device=self._device) for n, p in self._own.items()}
-        for part in _parts(group, step):
-            weights = torch.full((len(part),), 1.0 / len(group), dtype=torch.float64)
-            for name, factor in self._factors(part, key).items():
-                _, summands = factor.measured(_NOTHING)
-                means[name][0] += summands.weighted_sum(weights.to(self._device))
-        return {name: Dense(mean) for name, mean in means.items()}
-
-    def _sum(self, bound: Bound, chunks: Iterator[Mapping[str, Factor]]) -> dict[str, np.ndarray]:
+    def _sum(self, bound: Bound, chunks: Iterable[Gradients]) -> dict[str, np.ndarray]:
         """Bound every example's update of every chunk and add them up."""
-        before = {name: self._before(bound, name, p) for name, p in self._own.items()}
-        # What cancels between update and offset leaves the rounding of both behind.
-        safety = _SAFETY * sum(b.constant for b in before.values())
-        own = 1.0 if bound.mixture is None else bound.mixture.own
+        public = {name: Public.of(bound, name, p) for name, p in self._own.items()}
+        safety = _SAFETY * sum(each.constant for each in public.values())
         totals: dict[str, Tensor] = {}
         weight = 0.0
-        with torch.no_grad():
-            for gradients in chunks:
-                measured = {n: f.measured(before[n]) for n, f in gradients.items()}
-                squares = torch.stack([found for found, _ in measured.values()]).sum(0)
-                norms = torch.sqrt(squares + safety).cpu().numpy()
-                factors = factors_of(bound, norms, self._size, _SMALLEST)
-                weights = torch.from_numpy(factors).to(self._device)
-                weight += float(weights.sum())
-                good = torch.isfinite(squares)
-                all_good = bool(good.all())
-                for name, (_, summands) in measured.items():
-                    summands = summands if all_good else summands.kept(good)
-                    part = summands.weighted_sum(-own * weights)
-                    if name in totals:
-                        totals[name] += part
-                    else:
-                        totals[name] = part.double()
-                del gradients, measured, summands, part  # before the next chunk is made
-            return {n: self._after(totals.get(n), before[n], weight, n) for n in self._own}
+        for gradients in chunks:
+            if bound.mixture is not None:
+                gradients = gradients.dense()
+            norms = torch.sqrt(gradients.squares(public) + safety).cpu().numpy()
+            factors = factors_of(bound, norms, self._size, _SMALLEST)
+            weight += float(factors.sum())
+            weights = torch.from_numpy(factors.clip(-_LARGEST, _LARGEST).astype(np.float32))
+            for name, part in gradients.total(weights.to(self._device)).items():
+                if name in totals:
+                    totals[name] -= part
+                else:
+                    totals[name] = part.double().neg_()
+        for name, each in public.items():
+            if name not in totals:
+                totals[name] = torch.zeros_like(self._own[name], dtype=torch.float64)
+            if each.own != 1.0:
+                totals[name] *= each.own
+            if each.offset is not None and weight:
+                totals[name] += each.offset * weight
+            if each.multiplier is not None:
+                totals[name] *= each.multiplier
+        return {name: total.cpu().numpy() for name, total in totals.items()}
 
-    def _before(self, bound: Bound, name: str, parameter: nn.Parameter) -> Before:
-        shape = tuple(parameter.shape)
 
-        def full(array: np.ndarray) -> Tensor:
-            spread = np.broadcast_to(np.asarray(array, np.float32), shape)
-            return torch.from_numpy(np.array(spread)).to(self._device)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """A way that works for a module.
 
-        multiplier = bound.multiplier.get(name)
-        if multiplier is not None and np.all(np.asarray(multiplier) == 1):
-            multiplier = None
-        return Before(
-            own=1.0 if bound.mixture is None else bound.mixture.own,
-            offset=None if bound.mixture is None else full(bound.mixture.offset[name]),
-            multiplier=None if multiplier is None else full(multiplier),
+    Attributes:
+        way: Its name.
+        held: Numbers that it holds of an example.
+        size: Numbers of an example's whole gradient.
+        memory: Bytes that may be held.
+        draws: Whether a forward pass draws at random.
+    """
+
+    way: Way
+    held: int
+    size: int
+    memory: int
+    draws: bool
+
+    def chunk(self, *, dense: bool) -> int:
+        """Return how many examples at once fit, with their whole gradients or as they are made."""
+        held = self.held + (3 * self.size if dense or self.way != "factors" else 0)
+        return max(1, min(_MOST, self.memory // (4 * held)))
+
+
+def choose_way(
+    module: nn.Module, loss: Loss, x: np.ndarray, y: np.ndarray, only: Way | None, most: int
+) -> _Chosen:
+    """Return the first way that works for a module, or a certain one.
+
+    Args:
+        module: On its device. It is as it was afterwards.
+        loss: Mean loss of a batch.
+        x: No inputs, in the form of the training set's.
+        y: No targets, likewise.
+        only: A way that must work.
+        most: Examples that will go through at once.
+
+    Raises:
+        ValueError: If the way does not work for this module, or if none does: an example's gradient
+            depends on what went before it.
+    """
+    size = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    memory = bytes_at_once(next(module.parameters()).device)
+    drops = any(type(layer) is nn.Dropout and layer.p > 0 for layer in module.modules())
+    refused = ""
+    # Float64 tells mixing from rounding; code that asks for float32 by name has to do with that.
+    for dtype in [torch.float32] if size > _WIDE else [torch.float64, torch.float32]:
+        with _moved(module, dtype):
+            try:
+                trial = _Trial.of(module, loss, x, y, dtype)
+            except KeepsStateError:
+                raise
+            except Exception as error:
+                end_if_interrupted(error)
+                refused = _text(error)
+                continue
+            for way in WAYS if only is None else (only,):
+                found = _Chosen(
+                    way=way, held=trial.held, size=size, memory=memory, draws=drops or trial.draws
+                )
+                try:
+                    trial.compare(way, min(most, found.chunk(dense=False)))
+                except Exception as error:
+                    end_if_interrupted(error)
+                    refused = _text(error)
+                    continue
+                return found
+        break
+    else:
+        if only is None:  # synthetic inputs fit nothing; the real ones may fit this one
+            return _Chosen(way="loop", held=size, size=size, memory=memory, draws=drops)
+    raise ValueError(f"way {only!r} does not work for this module: {refused}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A module on synthetic examples, at params near its own; within `_moved`.
+
+    Attributes:
+        module: As given.
+        loss: As given.
+        like: No inputs and no targets, in the form of the training set's.
+        dtype: Of what is compared.
+        alone: Gradients of a few examples, each alone.
+        held: Numbers that a forward pass keeps of an example.
+        draws: Whether it draws at random, `nn.Dropout` aside.
+    """
+
+    module: nn.Module
+    loss: Loss
+    like: tuple[np.ndarray, np.ndarray]
+    dtype: torch.dtype
+    alone: Gradients
+    held: int
+    draws: bool
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, loss: Loss, x: np.ndarray, y: np.ndarray, dtype: torch.dtype
+    ) -> _Trial:
+        """Return the trial, after it was seen that examples do not reach each other.
+
+        Raises:
+            KeepsStateError: If an example's gradient is another one after others.
+            Exception: What module or loss raise.
+        """
+        left, right = synthetic_inputs(module, x, y, _TRIED, dtype)
+        _put_in_mode(module, draws=False)
+        with own_stream(None, left.device):
+            before = torch.get_rng_state(), _gpu_state(left.device)
+            held = _kept(module, loss, left[:1], right[:1])
+            draws = not all(
+                map(torch.equal, before, (torch.get_rng_state(), _gpu_state(left.device)))
+            )
+        _put_in_mode(module, draws=draws)
+        alone = _by_loop(module, loss, left, right, alike=True)
+        again = _by_loop(module, loss, left.flip(0), right.flip(0), alike=True)
+        if not _is_near(again.rows(slice(None), reverse=True), alone, _SAME[dtype]):
+            raise KeepsStateError(_kept_by(module))
+        return cls(
+            module=module, loss=loss, like=(x, y), dtype=dtype, alone=alone, held=held, draws=draws
         )
 
-    def _after(self, total: Tensor | None, before: Before, weight: float, name: str) -> np.ndarray:
-        """Return the sum of bounded updates from that of weighted gradients."""
-        if total is None:
-            return np.zeros(tuple(self._own[name].shape))
-        if before.offset is not None and weight:
-            total.add_(before.offset, alpha=weight)
-        if before.multiplier is not None:
-            total *= before.multiplier
-        return total.cpu().numpy()
+    def compare(self, way: Way, most: int) -> None:
+        """Refuse a way whose gradients are not those of each example alone.
+
+        Where a batch goes through the module at once, one of the size that will be used is tried:
+        its first and its last example, and all when every second one is another.
+
+        Raises:
+            ValueError: If they differ.
+            Exception: What the module or the loss raises.
+        """
+        if way == "loop":
+            return
+        if way == "factors" and self.draws:
+            raise NoFactorsError("its forward pass draws at random outside of nn.Dropout")
+        same = _SAME[self.dtype]
+        if not _is_near(self._made(way, _TRIED), self.alone, same):
+            raise ValueError(
+                "its gradients of synthetic inputs are not those of each example alone: does the "
+                "forward pass mix examples or use a weight past its layer, or does the loss use a "
+                "weight?"
+            )
+        if way == "vmap":
+            return
+        whole, other = self._made(way, most), self._made(way, most, other=True)
+        left, right = self._examples(most)
+        ends = slice(None, None, max(1, most - 1))
+        alone = _by_loop(self.module, self.loss, left[ends], right[ends], alike=True)
+        others = slice(None, None, 2)
+        if not (
+            _is_near(whole.rows(ends), alone, same)
+            and _is_near(other.rows(others), whole.rows(others), _SAME_SIZE[self.dtype])
+        ):
+            raise ValueError(
+                f"in a batch of {most} an example's gradient depends on the other examples; take "
+                "means over each example's own axes only"
+            )
+
+    def _examples(self, number: int) -> tuple[Tensor, Tensor]:
+        return synthetic_inputs(self.module, *self.like, number, self.dtype)
+
+    def _made(self, way: Way, number: int, *, other: bool = False) -> Gradients:
+        x, y = self._examples(number)
+        if other:
+            x[1::2] = 4 * x[1::2].abs() if x.is_floating_point() else x.max()
+        with own_stream(None, x.device):
+            return _MAKES[way](self.module, self.loss, x, y)
 
 
-def _like(none: np.ndarray, number: int) -> np.ndarray:
-    """Return so many examples of a shape and dtype; they have no values and take no memory."""
-    return np.broadcast_to(np.zeros((), none.dtype), (number, *none.shape[1:]))
+@contextmanager
+def _moved(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Give a module params near its own, in a precision, and its own again afterwards.
+
+    The parameters stay the same objects: a loss may hold them, say for a penalty.
+    """
+    before = [(p, p.data) for p in module.parameters()]
+    modes = {layer: layer.training for layer in module.modules()}
+    rng = _KEY.fold("params").generator()
+    try:
+        for p, data in before:
+            # Params that have diverged say nothing about the module, and compare with nothing.
+            p.data = data.to(dtype, copy=True).nan_to_num_(0.0, 0.0, 0.0).clamp_(-_WIDEST, _WIDEST)
+            if p.requires_grad:  # zeros, for one, hide mistakes
+                change = 0.05 * rng.standard_normal(tuple(p.shape), np.float32)
+                p.data.add_(torch.from_numpy(change).to(data.device))
+        yield
+    finally:
+        for p, data in before:
+            p.data = data
+        for layer, training in modes.items():
+            layer.training = training
+
+
+def _put_in_mode(module: nn.Module, *, draws: bool) -> None:
+    """Let a module train without drawing: of other draws than dropout in evaluation mode."""
+    module.train(not draws)
+    for layer in module.modules():
+        if type(layer) is nn.Dropout:
+            layer.training = False
+
+
+def _gpu_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.zeros(0)
+
+
+def _kept(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> int:
+    """Return how many numbers autograd keeps of an example, params aside."""
+    own = {p.untyped_storage().data_ptr() for p in module.parameters()}
+    kept = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += 0 if tensor.untyped_storage().data_ptr() in own else tensor.numel()
+        return tensor
+
+    copied, own_loss = _copied(module, loss)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor),
+        torch.enable_grad(),
+    ):
+        own_loss(copied(x), y)
+    return 2 * kept
+
+
+def _is_near(found: Gradients, expected: Gradients, tolerance: float) -> bool:
+    """Return whether norms and a weighted sum are the same but for a relative difference."""
+    public = defaultdict(Public)
+    squares, others = expected.squares(public), found.squares(public)
+    weights = torch.from_numpy(_KEY.fold("weights").generator().standard_normal(len(squares)))
+    total, other = (each.total(weights.to(squares.device)) for each in (expected, found))
+    gap = norm = 0.0
+    for name, tensor in total.items():
+        gap += float((other[name].double() - tensor).square().sum())
+        norm += float(tensor.double().square().sum())
+    near = (others - squares).abs() <= tolerance * squares
+    return bool(near.all()) and gap <= tolerance**2 * norm
+
+
+def _copied(module: nn.Module, loss: Loss) -> tuple[nn.Module, Loss]:
+    """Return copies that share the parameters, in the precision of those: of a trial it is wide."""
+    own, own_loss = copied_apart(module, loss)
+    dtype = next(module.parameters()).dtype
+    for part in (own, own_loss):
+        if isinstance(part, nn.Module) and dtype != torch.float32:
+            part.to(dtype)
+    return own, own_loss
+
+
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _gradients(value: Tensor, own: Iterable[Tensor]) -> list[Tensor]:
+    """Return gradients by tensors; zeros by those that the value does not use."""
+    own = list(own)
+    found = torch.autograd.grad(value, own, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(own, found, strict=True)]
+
+
+def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, alike: bool = False) -> Dense:
+    """Return gradients that are made one after the other, each on copies of its own.
+
+    Args:
+        module: At its own parameters.
+        loss: Mean loss of a batch.
+        x: Inputs `(b, ...)`.
+        y: Targets `(b, ...)`.
+        alike: Whether all examples draw the same numbers.
+    """
+    own = _trained(module)
+    made = {name: p.new_zeros((len(x), *p.shape)) for name, p in own.items()}
+    for place in range(len(x)):
+        one = slice(place, place + 1)
+        copied, own_loss = _copied(module, loss)
+        with own_stream(None, x.device) if alike else nullcontext(), torch.enable_grad():
+            value = own_loss(copied(x[one]), y[one])
+        for name, gradient in zip(own, _gradients(value, own.values()), strict=True):
+            made[name][place] = gradient
+    return Dense(made)
+
+
+def _by_vmap(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Dense:
+    """Return gradients by `torch.func`: what has no batching rule raises."""
+    copied, own_loss = _copied(module, loss)
+
+    def loss_of(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return own_loss(functional_call(copied, params, (x.unsqueeze(0),)), y.unsqueeze(0))
+
+    own = {name: p.detach() for name, p in _trained(module).items()}
+    each = vmap(grad(loss_of), in_dims=(None, 0, 0), randomness="different")
+    return Dense({name: found.detach() for name, found in each(own, x, y).items()})
+
+
+_LINEAR = {nn.Linear: "weight", SoftmaxRegression: "kernel"}
+"""Classes of layers with a matrix and a bias, and the name of the matrix; no derived ones."""
+
+
+def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
+    """Return gradients by the inputs of linear layers, and by their outputs' gradients.
+
+    The batch goes through the module once; every example's loss is computed alone.
+
+    Raises:
+        NoFactorsError: If a trained parameter is of no linear layer, or of two, or a layer is
+            called more than once, or on other things than one vector an example.
+    """
+    copied, own_loss = _copied(module, loss)
+    named = dict(copied.named_parameters(remove_duplicate=False))
+    trained = {name for name, p in named.items() if p.requires_grad}
+    layers = {name.rpartition(".")[0]: None for name in trained}
+    calls: dict[str, tuple[Tensor, GradientEdge]] = {}
+
+    def keeper(owner: str) -> Callable[..., None]:
+        def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+            if owner in calls or inputs[0].ndim != 2 or len(inputs[0]) != len(x):
+                raise NoFactorsError(f"{owner!r} is called twice, or not on one vector an example")
+            calls[owner] = inputs[0].detach(), get_gradient_edge(output)
+
+        return keep
+
+    for owner in layers:
+        layer = copied.get_submodule(owner)
+        if type(layer) not in _LINEAR or len(trained) != len(_trained(copied)):
+            raise NoFactorsError(f"{owner!r} is a {type(layer).__name__}, or shares a parameter")
+        layer.register_forward_hook(keeper(owner))
+    with torch.enable_grad():
+        outputs = copied(x)
+        single = vmap(lambda output, target: own_loss(output[None], target[None]))
+        total = single(outputs, y).sum()
+    found = torch.autograd.grad(total, [edge for _, edge in calls.values()], allow_unused=True)
+    matrices, biases = {}, {}
+    for (owner, (inputs, _)), back in zip(calls.items(), found, strict=True):
+        layer, prefix = copied.get_submodule(owner), f"{owner}." if owner else ""
+        matrix = _LINEAR[type(layer)]
+        if back is None:
+            continue
+        matrices[prefix + matrix] = (back, inputs) if matrix == "weight" else (inputs, back)
+        biases[f"{prefix}bias"] = back
+    for name in trained - matrices.keys() - biases.keys():  # what the loss does not use
+        shape = named[name].shape
+        if name.endswith("bias"):
+            biases[name] = x.new_zeros((len(x), *shape), dtype=outputs.dtype)
+        else:
+            pair = (x.new_zeros((len(x), size), dtype=outputs.dtype) for size in shape)
+            matrices[name] = tuple(pair)
+    return Factors(
+        {name: pair for name, pair in matrices.items() if name in trained},
+        {name: rows for name, rows in biases.items() if name in trained},
+    )
+
+
+_MAKES: dict[Way, Callable[..., Gradients]] = {
+    "factors": _by_factors,
+    "vmap": _by_vmap,
+    "loop": _by_loop,
+}
+
+
+def _kept_by(module: nn.Module) -> str:
+    return (
+        f"{type(module).__name__} or its loss keeps something of one example that moves the next, "
+        "where a copy does not reach (a global, a closure, a class, Python's or NumPy's "
+        "generators); keep nothing, and draw from torch's own generators"
+    )
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _parts(index: np.ndarray, step: int) -> Iterator[np.ndarray]:

@@ -1,7 +1,7 @@
 """Whatever a module keeps between users, one user moves the bounded sum by its bound.
 
-Each attack is run twice: against the trainers, whose users find the module as it was, and against
-the trial before a run, which refuses it.
+Each attack is harmless, because users train on copies of module and loss; or it is refused before a
+run, by synthetic users in several orders; or while a simulation runs, by one user trained again.
 """
 
 import contextvars
@@ -17,23 +17,22 @@ import pytest
 import torch
 from torch import nn
 
+import fedpriv as fp
+from fedpriv import tree
+from fedpriv.mechanisms.bounds import Clip
 from fedpriv.rng import Key
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError
-from fedpriv.training.local.module import ArrayExamples, module_params
+from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.work import as_work
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import (
-    assert_same,
-    contributed,
-    cross_entropy,
-    distance,
-    labelled,
-    trainer_of,
-)
-from tests.tasks.people import task
 
 KEY = Key.simulation(5)
+BOUND = Clip(l2_clip_norm=1.0)
 WIDTH, TIME, CLASSES = 6, 4, 3
+SLOW = pytest.mark.slow
 
 
 class Keeping(nn.Module):
@@ -239,21 +238,16 @@ class OnlyMany(Keeping):
 
 
 class InTorch(Keeping):
-    """This and the next three act after thirty calls."""
-
-    def calls(self):
-        torch.calls = getattr(torch, "calls", 0) + 1
-        return torch.calls
-
     def between(self, h):
-        calls = self.calls()
+        torch.calls = getattr(torch, "calls", 0) + 1
+        return h if torch.calls < 30 else h * (torch.calls % 7 + 1)
+
+
+class InTheEnvironment(Keeping):
+    def between(self, h):
+        calls = int(os.environ.get("CALLS_KEPT", "0")) + 1
+        os.environ["CALLS_KEPT"] = str(calls)
         return h if calls < 30 else h * (calls % 7 + 1)
-
-
-class InTheEnvironment(InTorch):
-    def calls(self):
-        os.environ["CALLS_KEPT"] = str(int(os.environ.get("CALLS_KEPT", "0")) + 1)
-        return int(os.environ["CALLS_KEPT"])
 
 
 @functools.lru_cache
@@ -261,17 +255,17 @@ def cached():
     return [0]
 
 
-class InACache(InTorch):
-    def calls(self):
+class InACache(Keeping):
+    def between(self, h):
         cached()[0] += 1
-        return cached()[0]
+        return h if cached()[0] < 30 else h * (cached()[0] % 7 + 1)
 
 
-class InAWeightsAttribute(InTorch):
-    def calls(self):
+class InAWeightsAttribute(Keeping):
+    def between(self, h):
         weight = self.below.weight
         weight.calls = getattr(weight, "calls", 0) + 1
-        return weight.calls
+        return h if weight.calls < 30 else h * (weight.calls % 7 + 1)
 
 
 class Slots:
@@ -289,8 +283,11 @@ def numbers():
 
 
 COUNT, NUMBERS, SLOTS = itertools.count(), numbers(), Slots()
-VARIABLE = contextvars.ContextVar("calls", default=0)
-LOCAL, QUEUE = threading.local(), queue.Queue()
+VARIABLE, LOCAL, QUEUE = (
+    contextvars.ContextVar("calls", default=0),
+    threading.local(),
+    queue.Queue(),
+)
 
 
 class InACount(Keeping):
@@ -342,46 +339,64 @@ def fitting_on_the_first():
     return Fitting()
 
 
-# What is put back before each user, and what only the trial finds.
-PUT_BACK = [
+# What goes with a user's copies, what the check before a run finds, and what shows late alone.
+COPIED = [
     RunningMean, NewRunningMean, CarriedGRU, CarriedInABuffer, CountsInAList, CountsInABuffer,
     LastInput, InAnObject, OwnGenerator, OwnNumpyGenerator,
 ]  # fmt: skip
 REFUSED = [
-    *(kind for kind in PUT_BACK if kind not in (CountsInABuffer, CarriedInABuffer)),
-    InAFrozenParameter, with_a_hook, InTheClass, InAGlobal, UnusedGlobal, GlobalNumpy, closing_over,
-    OnlyLarge, OnlyMany, InTorch, InTheEnvironment, InACache, InAWeightsAttribute, InACount,
-    InAGenerator, InSlots, InAContextVariable, InAThread, InAQueue, fitting_on_the_first,
+    InAFrozenParameter, with_a_hook, InTheClass, InAGlobal, GlobalNumpy, closing_over, OnlyMany,
+    InTorch, InTheEnvironment, InACache, InAWeightsAttribute, fitting_on_the_first,
 ]  # fmt: skip
+LATE = [InACount, InAGenerator, InSlots, InAContextVariable, InAThread, InAQueue]
 
 
-def user(number):
-    scale = 20.0 if number == 0 else 1.0  # the first is unlike the others
-    own = labelled(7, (TIME, WIDTH), CLASSES, seed=number)
-    return ArrayExamples(np.float32(scale) * own.x, own.y)
+class Users:
+    def __init__(self, number=5):
+        self.by_id = {f"u{n}": self._user(n) for n in range(number)}
+
+    @staticmethod
+    def _user(number):
+        rng = np.random.default_rng(number)
+        scale = 20.0 if number == 0 else 1.0  # the first is unlike the others
+        x = (scale * rng.normal(size=(7, TIME, WIDTH))).astype(np.float32)
+        return ArrayExamples(x, rng.integers(0, CLASSES, 7))
+
+    def examples(self, user_id):
+        return self.by_id[user_id]
+
+    def num_examples(self, user_id):
+        return len(self.by_id[user_id])
 
 
-USERS = {f"u{n}": user(n) for n in range(5)}
+def cross_entropy(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
 
 
-def moved(kind, users_at_once=None, loss=cross_entropy):
+def moved(kind, users_at_once, loss=cross_entropy):
     """How far the bounded sum moves when the first user leaves."""
-    sums = []
+    data, sums = Users(), []
     for left_out in (0, 1):
         torch.manual_seed(2)
-        module = kind()
-        trainer = trainer_of(module, users_at_once, loss=loss, batch_size=3)
-        found = contributed(trainer, module_params(module), USERS, list(USERS)[left_out:])
+        trainer = ModuleTrainer(
+            module=kind(), loss=loss, schedule=Schedule(learning_rate=0.5, batch_size=3)
+        )
+        params = module_params(trainer.module)
+        if users_at_once > 1:
+            trainer = VectorisedTrainer(alone=trainer, users_at_once=users_at_once)
+        found = as_work(trainer).partial_sum(
+            params=params, bound=BOUND, data=data, user_ids=list(data.by_id)[left_out:], key=KEY
+        )
         assert found.num_failed == 0
         sums.append(found.total)
-    return distance(*sums)
+    return tree.l2_norm({name: sums[0][name] - sums[1][name] for name in sums[0]})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("users_at_once", [None, 2, 4])
-@pytest.mark.parametrize("kind", PUT_BACK)
+@pytest.mark.parametrize("users_at_once", [1, 2, 4])
+@pytest.mark.parametrize("kind", COPIED)
 def test_one_user_moves_the_sum_by_the_bound_whatever_the_module_keeps(kind, users_at_once):
-    assert moved(kind, users_at_once) <= 1 + 1e-6
+    assert moved(kind, users_at_once) <= BOUND.l2_bound * (1 + 1e-6)
 
 
 class KeepingLoss(nn.Module):
@@ -391,7 +406,7 @@ class KeepingLoss(nn.Module):
 
     def forward(self, outputs, targets):
         self.means.append(outputs.detach().mean())
-        return cross_entropy(outputs, targets) * len(self.means)
+        return nn.functional.cross_entropy(outputs, targets) * len(self.means)
 
 
 class LossObject:
@@ -400,69 +415,93 @@ class LossObject:
 
     def __call__(self, outputs, targets):
         self.calls += 1
-        return cross_entropy(outputs, targets) * self.calls
+        return nn.functional.cross_entropy(outputs, targets) * self.calls
 
 
 @pytest.mark.parametrize("loss", [KeepingLoss, LossObject])
-def test_nor_by_what_a_loss_keeps_which_the_trial_refuses(loss):
-    assert moved(Keeping, loss=loss()) <= 1 + 1e-6
-    with pytest.raises(KeepsStateError):
-        tried(Keeping, loss=loss())
+def test_nor_by_what_a_loss_keeps(loss):
+    assert moved(Keeping, 1, loss()) <= BOUND.l2_bound * (1 + 1e-6)
 
 
-def of(kind, **given):
-    return task(module=kind, **{"users": USERS, "public": None, **given})
+def task(kind, loss=cross_entropy, **given):
+    return ModuleTask(
+        name="keeps", module=kind, loss=loss, users=Users().by_id, synthetic=True, **given
+    )
 
 
-def tried(kind, **given):
-    return of(kind, **given).trainer(Schedule(learning_rate=0.1), {})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("given", [{}, {"public": user(9)}, {"users_at_once": 4}])
-@pytest.mark.parametrize("kind", REFUSED)
-def test_the_trial_refuses_it_before_anything_is_charged(kind, given, monkeypatch):
+@pytest.fixture
+def as_new(monkeypatch):
+    """Everything that the attacks count in is as it was."""
     monkeypatch.setattr(torch, "calls", 0, raising=False)
     monkeypatch.setattr(torch, "seen", torch.zeros(8), raising=False)
     monkeypatch.setenv("CALLS_KEPT", "0")
     cached.cache_clear()
+    SEEN.clear()
+    InTheClass.seen.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [{}, {"public": Users._user(9)}])
+@pytest.mark.parametrize("kind", REFUSED)
+def test_it_is_refused_before_anything_is_charged(kind, given, as_new):
     with pytest.raises(KeepsStateError):
-        tried(kind, **given)
+        fp.check_task(task(kind, **given))
 
 
-def test_it_says_where():
-    for kind, place in ((RunningMean, "Sequential.0.mean"), (InAGlobal, "test_kept_state.SEEN")):
-        with refuses(KeepsStateError, place):
-            tried(lambda kind=kind: nn.Sequential(kind()))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [k for k in REFUSED if k is not InAWeightsAttribute])
+def test_so_it_is_where_many_train_at_once(kind, as_new):
+    """What of a batch of users is kept raises by itself when it is used in the next."""
+    with pytest.raises((KeepsStateError, RuntimeError)):
+        fp.check_task(task(kind, users_at_once=4))
 
 
-def test_of_two_layers_of_a_kind_each_is_looked_at():
-    class Twin(Keeping):
-        def __init__(self, keeps):
-            super().__init__()
-            self.keeps, self.last = keeps, None
-
-        def between(self, h):
-            self.last = h.detach() if self.keeps else None
-            return h
-
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.of = nn.ModuleList([Twin(False), Twin(True), Twin(False)])
-
-        def forward(self, x):
-            return sum(layer(x) for layer in self.of)
-
+@pytest.mark.parametrize("kind", [InAGlobal, fitting_on_the_first])
+def test_two_of_them_by_default(kind, as_new):
     with pytest.raises(KeepsStateError):
-        tried(Both)
+        fp.check_task(task(kind))
+
+
+@pytest.mark.parametrize("kind", [InACount, *(pytest.param(k, marks=SLOW) for k in LATE[1:])])
+def test_what_shows_late_ends_a_simulation(kind, tmp_path):
+    """After a thousand calls each further one counts: seen by the round after which one user is
+    trained again, of rounds 1, 2, 4, ..., 64 and the last."""
+    experiment = fp.FederatedExperiment(
+        name="late", description="", task=lambda own: task(kind)
+    ).with_options(
+        {"rounds": 70, "noise-multiplier": 1.0, "cohort": 4.0, "delta": 1e-2, "batch-size": 3}
+    )
+    fp.check_task(task(kind))
+    with pytest.raises(KeepsStateError):
+        fp.run(experiment, out=tmp_path / "run")
+
+
+class KeepingFunction:
+    calls = 0
+
+
+def counting(outputs, targets):
+    KeepingFunction.calls += 1
+    return nn.functional.cross_entropy(outputs, targets) * KeepingFunction.calls
+
+
+def test_a_loss_that_keeps_something_elsewhere_is_refused():
+    with pytest.raises(KeepsStateError):
+        fp.check_task(task(Keeping, counting))
+
+
+class Locked(Keeping):
+    def prepare(self):
+        self.lock = threading.Lock()
+
+
+def test_what_cannot_be_copied_is_refused():
+    with refuses(ValueError, "Locked"):
+        fp.check_task(task(Locked))
 
 
 class Cached(Keeping):
-    """A constant that is made at the first call, and a lock, which nobody can copy."""
-
-    def prepare(self):
-        self.lock = threading.Lock()
+    """A constant that is made at the first call."""
 
     def between(self, h):
         if not hasattr(self, "scale"):
@@ -477,27 +516,33 @@ class Dropping(Keeping):
 
 def test_a_copied_trainer_has_a_module_of_its_own():
     """What lies in an attribute of the copy's module is the copy's."""
-    trainer = trainer_of(InAnObject())
+    trainer = ModuleTrainer(
+        module=InAnObject(), loss=cross_entropy, schedule=Schedule(learning_rate=0.5)
+    )
     other = copy.deepcopy(trainer)
+    params, data = module_params(trainer.module), Users()
+    found = [one.train(params, data.examples("u1"), KEY) for one in (trainer, other, trainer)]
     assert other.module is not trainer.module
-    params = module_params(trainer.module)
-    first, *found = (one.train(params, USERS["u1"], KEY) for one in (trainer, other, trainer))
-    for update in found:
-        assert_same(update, first)
+    for update in found[1:]:
+        assert all(np.array_equal(found[0][name], update[name]) for name in update)
 
 
-@pytest.mark.parametrize("kind", [Keeping, Cached, CountsInABuffer, Dropping])
+@pytest.mark.parametrize(
+    "kind", [Keeping, Cached, CountsInABuffer, Dropping, UnusedGlobal, OnlyLarge]
+)
 def test_others_are_not_refused(kind):
-    tried(kind)
-    assert moved(kind) <= 1 + 1e-6
+    fp.check_task(task(kind))
+    assert moved(kind, 1) <= BOUND.l2_bound * (1 + 1e-6)
 
 
 def test_a_module_that_is_made_once_keeps_nothing_of_a_users_losses():
     """DP-AGD asks users for losses, each on what the task's function makes."""
     torch.manual_seed(0)
-    shared = RunningMean()
-    one = of(lambda: shared)
+    shared, data = RunningMean(), Users()
+    one = task(lambda: shared)
     params = one.init_params(KEY)
-    asked = (one.losses_along(params, params, [0.0, 0.1], USERS[u]) for u in ("u1", "u0", "u1"))
-    first, _, again = asked
-    assert np.array_equal(first, again)
+    found = [
+        one.losses_along(params, params, [0.0, 0.1], data.examples(user))
+        for user in ("u1", "u0", "u1")
+    ]
+    assert np.array_equal(found[0], found[2])

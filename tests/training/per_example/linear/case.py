@@ -43,15 +43,11 @@ def to_dense(x):
 
 
 class Case:
-    """A model, its data, and the same updates made dense by other means.
-
-    A kind may say "on a device": then torch computes, on the CPU.
-    """
+    """A model, its data, and the same updates made dense by other means."""
 
     def __init__(self, kind, seed=0, num=NUM):
         self.rng = rng = np.random.default_rng(seed)
-        kind, _, on = kind.partition(" on a ")
-        self.kind, self.on_device = kind, on == "device"
+        self.kind = kind
         self.x = (rng.normal(size=(num, INPUTS)) * (rng.random((num, INPUTS)) < 0.3)).astype(
             np.float32
         )
@@ -69,8 +65,7 @@ class Case:
         self.made = self.make(self.csr)
 
     def make(self, csr):
-        made = at_zero(self.kind, csr, self.y, CLASSES)[0]
-        return made.on_device("cpu") if self.on_device else made
+        return at_zero(self.kind, csr, self.y, CLASSES)[0]
 
     def updates(self, params=None):
         """Minus every example's gradient, dense and float64."""
@@ -96,8 +91,7 @@ class Case:
         return out
 
 
-ON_DEVICES = ("logistic on a device", "softmax on a device", "one-vs-all on a device")
-KINDS = ("logistic", "softmax", "one-vs-all", "regression", *ON_DEVICES)
+KINDS = ("logistic", "softmax", "one-vs-all", "regression")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -10,7 +10,6 @@ from scipy import sparse
 
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
 from fedpriv.training.per_example.linear import linear_metrics
-from fedpriv.training.per_example.sparse_sums import SparseRows
 from fedpriv.tree import l2_norm
 from tests.harness.toys_of_training import assert_same, distance, zeros
 from tests.training.per_example.linear.case import (
@@ -51,6 +50,18 @@ class TestEqualsTheDenseLoop:
         )
         groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
         close(case.made.bounded_sum(case.params, groups, bound), oracle(updates, groups, bound))
+
+    @pytest.mark.parametrize("kind", ["logistic", "softmax", "one-vs-all"])
+    @pytest.mark.parametrize("mixed", [False, True])
+    @every_bound
+    def test_a_module_of_the_model_sums_the_same(self, kind, inner, mixed):
+        """To the rounding of float32; the path of another device, here on the processor."""
+        case = Case(kind)
+        bound, module = preconditioned(case, inner, "full", mixed), case.made.on_device("cpu")
+        groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
+        for index in (np.arange(NUM), groups):
+            found = module.bounded_sum(case.params, index, bound)
+            close(found, case.made.bounded_sum(case.params, index, bound), 1e-5)
 
     @every_kind
     def test_gradient_is_the_mean(self, kind):
@@ -144,9 +155,8 @@ def accuracy_and_loss(params, x, y):
 
 
 class TestMeasuring:
-    @pytest.mark.parametrize("prepared", [False, True])
     @pytest.mark.parametrize("kind", ["logistic", "softmax"])
-    def test_accuracy_and_loss(self, kind, prepared, monkeypatch):
+    def test_accuracy_and_loss(self, kind, monkeypatch):
         monkeypatch.setattr("fedpriv.training.per_example.linear.CHUNK", 4)
         case = Case(kind)
         x = case.x.astype(np.float64)
@@ -156,8 +166,7 @@ class TestMeasuring:
         else:
             p = np.exp(x @ case.params["kernel"] + case.params["bias"])
             p /= p.sum(axis=1, keepdims=True)
-        given = SparseRows.of(case.csr) if prepared else case.csr
-        accuracy, loss = accuracy_and_loss(case.params, given, case.y)
+        accuracy, loss = accuracy_and_loss(case.params, case.csr, case.y)
         assert accuracy == (p.argmax(axis=1) == case.y).mean()
         assert loss == pytest.approx(-np.log(p[np.arange(NUM), case.y]).mean(), rel=1e-6)
 

@@ -53,6 +53,10 @@ MODELS = {
 }
 
 
+FACTORED = ("mlp", "linear", "softmax regression", "partly frozen")
+"""Of which all trained parameters are those of linear layers, each called once on vectors."""
+
+
 def built(name, **options):
     make, draw = MODELS[name]
     torch.manual_seed(2)
@@ -60,6 +64,12 @@ def built(name, **options):
     module, x = make(), draw(rng)
     module(torch.from_numpy(x[:2]))  # lazy layers
     y = rng.integers(0, CLASSES, NUM)
+    if not options.pop("drops", True):
+        for layer in module.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.p = 0.0
+    if options.get("way") == "factors" and name not in FACTORED:
+        options["way"] = None
     gradients = ModuleGradients(module, cross_entropy, x, y, **options)
     return gradients, {n: p + np.float32(0.01) for n, p in module_params(module).items()}
 

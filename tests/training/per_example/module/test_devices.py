@@ -25,7 +25,7 @@ from tests.training.per_example.module.models import (
 def test_the_sums_are_the_same(name):
     here, params = built(name)
     there = here.on_device("cpu")
-    assert there is not here and there.backend == here.backend
+    assert there is not here and there.way == here.way
     for bound in bounds_of(params):
         expected = here.bounded_sum(params, EVERYBODY, bound, KEY)
         assert gap(there.bounded_sum(params, EVERYBODY, bound, KEY), expected) == 0.0

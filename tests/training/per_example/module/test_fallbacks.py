@@ -1,4 +1,4 @@
-"""What no rule covers goes to a safe backend; what is wrong is named."""
+"""What no rule covers goes to a safe way; what is wrong is named."""
 
 import numpy as np
 import pytest
@@ -8,30 +8,26 @@ from torch.nn import functional
 
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.training.local.module import module_params
+from fedpriv.training.per_example import module as ways
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import KEY, cross_entropy, gap, mse
+from tests.harness.toys_of_training import KEY, cross_entropy, gap
 from tests.training.per_example.module.models import (
     CLASSES,
     EVERYBODY,
     NUM,
-    built,
-    contributions,
     floats,
 )
 
 
-@pytest.mark.slow
 def test_chunks_are_as_large_as_memory_allows(monkeypatch):
-    assert built("mlp")[0]._chosen().chunk == 1024
-    # Four gradients of a million numbers, held twice each.
-    backends = "fedpriv.training.per_example.backends"
-    monkeypatch.setattr(f"{backends}.bytes_at_once", lambda device: 36 << 20)
+    monkeypatch.setattr(ways, "bytes_at_once", lambda device: 36 << 20)
     wide = nn.Linear(1000, 1000)
     x, y = np.zeros((4, 1000), np.float32), np.zeros((4, 1000), np.float32)
-    for backend, chunk in (("ghost", 1024), ("vmap", 4), ("loop", 4)):
-        made = ModuleGradients(wide, mse, x, y, backend=backend)
-        assert made._chosen().chunk == chunk
+    for way, chunk in (("factors", 1024), ("vmap", 3), ("loop", 3)):
+        made = ModuleGradients(wide, functional.mse_loss, x, y, way=way)
+        assert made._choose().chunk(dense=False) == chunk
+    assert made._choose().chunk(dense=True) == 3
 
 
 class Odd(nn.Module):
@@ -78,37 +74,40 @@ class Odd(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "backend"),
+    ("kind", "way"),
     [
         ("past its layer", "vmap"),
-        ("functional dropout", "loop"),
+        ("functional dropout", "vmap"),
         ("lstm", "loop"),
         ("own parameter", "vmap"),
         ("tied", "vmap"),
         ("counts", "loop"),
         ("looks at values", "loop"),
         ("round the corner", "vmap"),
-        ("asks for float32", "ghost"),
+        ("asks for float32", "factors"),
         ("mixes examples", "vmap"),
     ],
 )
-def test_what_no_rule_covers_goes_to_a_safe_backend(kind, backend):
+def test_what_no_rule_covers_goes_to_a_safe_backend(kind, way):
     torch.manual_seed(0)
     module, rng = Odd(kind), np.random.default_rng(0)
     x, y = floats(12)(rng), rng.integers(0, CLASSES, NUM)
     gradients = ModuleGradients(module, cross_entropy, x, y)
     params, bound = module_params(module), Clip(l2_clip_norm=0.7)
-    assert gradients.backend == backend
-    if backend == "ghost":
+    assert gradients.way == way
+    if way == "factors":
         return
-    ghost = ModuleGradients(module, cross_entropy, x, y, backend="ghost")
-    with refuses(ValueError, "ghost"):
-        ghost.bounded_sum(params, EVERYBODY, bound, KEY)
-    total, singles = contributions(gradients, params, bound, KEY)
-    assert gap({n: sum(one[n] for one in singles) for n in params}, total) < 1e-6
+    with refuses(ValueError, "factors"):
+        ModuleGradients(module, cross_entropy, x, y, way="factors").bounded_sum(
+            params, EVERYBODY, bound, KEY
+        )
     if kind == "functional dropout":
         with refuses(ValueError, "key"):
             gradients.bounded_sum(params, EVERYBODY, bound)
+        return
+    total = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
+    singles = [gradients.bounded_sum(params, np.array([i]), bound, KEY) for i in EVERYBODY]
+    assert gap({n: sum(one[n] for one in singles) for n in params}, total) < 1e-6
 
 
 def test_a_loss_that_mixes_examples_is_taken_apart():
@@ -117,7 +116,12 @@ def test_a_loss_that_mixes_examples_is_taken_apart():
 
     rng = np.random.default_rng(0)
     x, y = floats(12)(rng), rng.integers(0, CLASSES, NUM)
-    module, bound = nn.Linear(12, CLASSES), Clip(l2_clip_norm=0.7)
-    ways = (ModuleGradients(module, weighted, x, y, backend=way) for way in ("ghost", "loop"))
-    sums = (way.bounded_sum(module_params(module), EVERYBODY, bound) for way in ways)
+    module = nn.Linear(12, CLASSES)
+    params = module_params(module)
+    sums = [
+        ModuleGradients(module, weighted, x, y, way=way).bounded_sum(
+            params, EVERYBODY, Clip(l2_clip_norm=0.7)
+        )
+        for way in ("factors", "loop")
+    ]
     assert gap(*sums) < 1e-5

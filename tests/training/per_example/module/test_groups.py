@@ -18,10 +18,10 @@ from tests.training.per_example.module.models import (
 )
 
 
-@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
+@pytest.mark.parametrize("way", ["factors", "vmap", "loop"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
-def test_what_is_not_finite_contributes_zero_alone(backend, bad, caplog):
-    gradients, params = built("mlp", backend=backend)
+def test_what_is_not_finite_contributes_zero_alone(way, bad, caplog):
+    gradients, params = built("mlp", way=way)
     bound = preconditioned(params, Clip(l2_clip_norm=0.7))
     gradients._x[3] = bad
     if overflows := bad == 3e38:  # finite inputs, saturated layers: only the products overflow
@@ -42,18 +42,18 @@ def test_what_is_not_finite_contributes_zero_alone(backend, bad, caplog):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "backend", "chunk"),
+    ("name", "way", "chunk"),
     each_once(
         [pytest.param(n, marks=pytest.mark.slow if n == "resnet" else ()) for n in MODELS],
-        ["ghost", "vmap"],
+        ["factors", "vmap"],
         [None, 2],
-        also=lambda name, backend, chunk: (
-            name == "softmax regression" or (name, backend, chunk) == ("resnet", "ghost", "None")
+        also=lambda name, way, chunk: (
+            name == "softmax regression" or (name, way, chunk) == ("resnet", "factors", "None")
         ),
     ),
 )
-def test_groups_contribute_their_bounded_means(name, backend, chunk):
-    gradients, params = built(name, backend=backend, chunk=chunk)
+def test_groups_contribute_their_bounded_means(name, way, chunk):
+    gradients, params = built(name, way=way, chunk=chunk, drops=False)
     groups = [np.array(g) for g in ([5, 1, 2], [0], [3, 4], [6, 7, 8, 9, 10])]
     totals = [gradients.bounded_sum(params, group, Unbounded(), KEY) for group in groups]
     for bound in bounds_of(params):

@@ -3,19 +3,22 @@
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
+from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.rng import Key
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
-from tests.harness.toys_of_training import cross_entropy, distance
 
 KEY = Key.simulation(11)
 WIDTH, CLASSES, NUM = 8, 3, 12
 BOUND = Clip(l2_clip_norm=0.5)
 EVERYBODY = np.arange(NUM)
-X = np.random.default_rng(3).normal(size=(NUM, WIDTH)).astype(np.float32) + np.float32(0.3)
-Y = np.random.default_rng(4).integers(0, CLASSES, NUM)
+
+
+def cross_entropy(outputs, targets):
+    return functional.cross_entropy(outputs, targets)
 
 
 class Layer(nn.Module):
@@ -30,12 +33,30 @@ class Layer(nn.Module):
         return self.above(self.between(self, torch.tanh(self.below(x))))
 
 
-def made(module, x=X, loss=cross_entropy, **options):
-    return ModuleGradients(module, loss, x, Y, **options), module_params(module)
+def floats(*shape):
+    return np.random.default_rng(3).normal(size=(NUM, *shape)).astype(np.float32) + np.float32(0.3)
+
+
+def labels():
+    return np.random.default_rng(4).integers(0, CLASSES, NUM)
+
+
+def made(module, x=None, loss=cross_entropy, **options):
+    x = floats(WIDTH) if x is None else x
+    return ModuleGradients(module, loss, x, labels(), **options), module_params(module)
 
 
 def furthest(gradients, params, index):
     """How far the bounded sum moves at most when one of the examples leaves."""
     total = gradients.bounded_sum(params, index, BOUND, KEY)
-    others = (np.delete(index, place) for place in range(len(index)))
-    return max(distance(gradients.bounded_sum(params, o, BOUND, KEY), total) for o in others)
+    moves = []
+    for place in range(len(index)):
+        others = gradients.bounded_sum(params, np.delete(index, place), BOUND, KEY)
+        moves.append(tree.l2_norm({n: total[n] - others[n] for n in total}))
+    return max(moves)
+
+
+def gap(left, right):
+    """The distance of two trees, relative to the second's length."""
+    difference = {n: left[n] - right[n] for n in right}
+    return tree.l2_norm(difference) / max(tree.l2_norm(right), 1e-12)

@@ -1,0 +1,147 @@
+"""Gradients that are sums of parts which nearly cancel stay within the bound, and are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned
+from fedpriv.mechanisms.bounds import Mixture
+from fedpriv.training.local.module import module_params
+from fedpriv.training.per_example.module import ModuleGradients
+
+DIM = 48
+#: What float32 may leave beyond the bound: a few roundings of a weight and a coordinate.
+SLACK = 2e-6
+BOUNDS = (
+    Clip(l2_clip_norm=0.1),
+    Normalise(l2_clip_norm=0.1, regulariser=0.0),
+    Normalise(l2_clip_norm=0.1, regulariser=1e-3),
+)
+
+
+class OverTime(nn.Module):
+    """One dense layer over a time axis, summed."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(DIM, DIM, bias=False)
+
+    def forward(self, x):
+        return self.dense(x).sum(1)
+
+
+class Words(nn.Module):
+    """An embedding whose places have fixed weights, which cancel for a word named thrice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, DIM)
+        self.places = nn.Parameter(torch.tensor([3.0, -1.0, -2.0, 1e-7]), requires_grad=False)
+
+    def forward(self, x):
+        return (self.table(x) * self.places[:, None]).sum(1)
+
+
+def cancelling(large, small, seed=0, number=3):
+    """Inputs `(number, 4, DIM)` whose first three steps add up to zero, the last being small."""
+    rng = np.random.default_rng(seed)
+    v = rng.integers(2**10, 2**12, (number, DIM)) * (large / 2**12)
+    tail = rng.normal(size=(number, DIM)) * small
+    return np.stack([3 * v, -v, -2 * v, tail], axis=1).astype(np.float32)
+
+
+def gradients(module, x, way=None):
+    made = ModuleGradients(module, nn.functional.cross_entropy, x, np.zeros(len(x), int), way=way)
+    zeros = {name: np.zeros_like(array) for name, array in module_params(module).items()}
+    return made, zeros
+
+
+def length(total):
+    return float(np.sqrt(sum(np.sum(array.astype(np.float64) ** 2) for array in total.values())))
+
+
+def multiplied(bound):
+    """With a preconditioner from 1 to 1,000."""
+    powers = np.logspace(0, 3, DIM * DIM).reshape(DIM, DIM)
+    return Preconditioned(multiplier={"dense.weight": powers.astype(np.float32)}, bound=bound)
+
+
+SIZES = [(1.0, 1.0), (1e4, 1.0), (1e8, 1.0), (1e10, 1.0), (1.0, 1e-5), (1.0, 1e-9)]
+
+
+@pytest.mark.slow
+def test_one_example_over_time_stays_within_the_bound(subtests):
+    for bound in BOUNDS:
+        for large, small in SIZES:
+            for change in [lambda bound: bound, multiplied]:
+                with subtests.test(bound=bound, large=large, small=small, change=change):
+                    made, params = gradients(OverTime(), cancelling(large, small, number=1))
+                    assert made.way == "vmap"
+                    total = made.bounded_sum(params, np.arange(1), change(bound))
+                    assert length(total) <= 0.1 * (1 + SLACK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
+@pytest.mark.parametrize(("large", "small"), SIZES)
+@pytest.mark.parametrize("change", [lambda bound: bound, multiplied], ids=["plain", "multiplied"])
+def test_a_micro_batch_stays_within_the_bound(bound, large, small, change):
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Linear(DIM, DIM, bias=False)
+
+        def forward(self, x):
+            return self.dense(x)
+
+    made, params = gradients(Plain(), cancelling(large, small, number=1)[0])
+    assert made.way == "factors"
+    total = made.bounded_sum(params, [np.arange(4)], change(bound))
+    assert length(total) <= 0.1 * (1 + SLACK)
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
+def test_a_word_named_thrice_stays_within_the_bound(bound):
+    made, params = gradients(Words(), np.array([[5, 5, 5, 6]]))
+    assert length(made.bounded_sum(params, np.arange(1), bound)) <= 0.1 * (1 + SLACK)
+
+
+def test_the_sum_is_that_of_the_gradients_themselves():
+    """Some cancel, some do not; against one example at a time in float64."""
+    x = np.concatenate([cancelling(1.0, 1.0), cancelling(1.0, 1.0, seed=1)[:, ::-1] * 0.3])
+    x[4:, 0] += np.float32(1.0)
+    bound = multiplied(Clip(l2_clip_norm=0.1))
+    made, params = gradients(OverTime(), x)
+    exact = sum_of_float64(x, bound)
+    found = made.bounded_sum(params, np.arange(len(x)), bound)["dense.weight"]
+    np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-6 * np.abs(exact).max())
+
+
+def sum_of_float64(x, bound):
+    back = np.full(DIM, 1 / DIM)
+    back[0] -= 1
+    multiplier = bound.multiplier["dense.weight"].astype(np.float64)
+    total = np.zeros((DIM, DIM))
+    for example in x.astype(np.float64):
+        update = -np.outer(back, example.sum(0)) * multiplier
+        total += update * min(1.0, 0.1 / np.linalg.norm(update))
+    return total
+
+
+@pytest.mark.parametrize("excess", [2e-7, 1e-6, 1e-4])
+def test_an_offset_that_cancels_stays_within_the_bound(excess):
+    """A public part that nearly cancels the private one: the safety term holds what is left."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(1, 1, DIM)).astype(np.float32)
+    made, params = gradients(OverTime(), x)
+    whole = made.gradient(params, np.arange(1))["dense.weight"]
+    offset = (np.float32(0.9) * whole * np.float32(1 + excess)).astype(np.float32)
+    bound = Preconditioned(
+        multiplier={},
+        bound=Normalise(l2_clip_norm=1.0, regulariser=0.0),
+        mixture=Mixture(own=0.9, offset={"dense.weight": offset}),
+    )
+    assert length(made.bounded_sum(params, np.arange(1), bound)) <= 1.0 + SLACK
