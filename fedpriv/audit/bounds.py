@@ -5,39 +5,28 @@ A mechanism that is (ε, δ)-DP lets no rule tell the two apart better than
 with confidence bound ε from below. Rules here are "in, if the score is above a threshold" and
 "out, if it is below one".
 
-=================  ============================================  ==================================
-form               holds if the mechanism is (ε, δ)-DP and       threshold
-=================  ============================================  ==================================
-`simultaneous`     canaries' scores are independent              all at once, by order statistics
-`clopper_pearson`  canaries' scores are independent              chosen on every second canary
-`one_run`          fair inclusion; scores may depend             guesses at fixed ranks
-`gaussian`         *an estimate*: the trade-off is a Gaussian's  as `clopper_pearson`
-=================  ============================================  ==================================
+`simultaneous` takes all thresholds at once, by order statistics; `clopper_pearson` chooses one on
+every second canary and tests it on the others. Both hold if canaries' scores are independent.
 
 References: Clopper and Pearson 1934; Jagielski, Ullman and Oprea, "Auditing Differentially Private
 Machine Learning" (2020); Nasr et al., "Tight Auditing of Differentially Private Machine Learning"
-(2023), sections 3 and 4; Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run"
-(2023), Theorem 5.2.
+(2023), sections 3 and 4.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from fedpriv.ranges import Range, finite_float
 
 _MOST_EPSILON = 200.0  # beyond it a bound is printed as this much
 _RANKS = 12
-#: Canaries that are guessed at, as shares of all (half of them from each end of the order), and how
-#: much of alpha each has. Where δ is not small, only guesses at all of them show anything.
-_GUESSED = {0.05: 0.25, 0.25: 0.25, 1.0: 0.5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +68,7 @@ class LowerBound:
     """An ε that is exceeded with confidence; 0 if nothing is shown.
 
     Attributes:
-        epsilon: The bound, or the estimate.
+        epsilon: The bound.
         confidence: That the true ε is not below it.
         true_positives: Share of true guesses of the rule that gave it, as counted.
         false_positives: Share of wrong ones.
@@ -184,148 +173,6 @@ def clopper_pearson(kinds: Sequence[Scores], *, delta: float, alpha: float) -> L
         delta: As `simultaneous`.
         alpha: As `simultaneous`.
     """
-    return _tested(kinds, delta, alpha, epsilon_of_shares)
-
-
-def gaussian(kinds: Sequence[Scores], *, delta: float, alpha: float) -> LowerBound:
-    """Return an *estimate*: the ε of the Gaussian mechanism that the shares would be of.
-
-    The rates of the rule of `clopper_pearson` bound μ of a trade-off Φ(Φ⁻¹(1 - α) - μ) from below.
-    That the mechanism has such a trade-off is assumed: one with drawn cohorts has not, and the
-    number may then be above the true ε. No verdict rests on it.
-    """
-
-    def of_shares(low: float, high: float, delta: float) -> float:
-        mu = float(special.ndtri(low) - special.ndtri(high))
-        return gaussian_epsilon(mu, delta) if mu > 0 else 0.0
-
-    return _tested(kinds, delta, alpha, of_shares)
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return ε of μ-Gaussian DP at a δ (Dong, Roth and Su 2019, Corollary 2.13).
-
-    >>> round(gaussian_epsilon(1.0, 1e-3), 4)
-    3.1387
-    """
-
-    def excess(epsilon: float) -> float:
-        first = special.log_ndtr(-epsilon / mu + mu / 2)
-        second = epsilon + special.log_ndtr(-epsilon / mu - mu / 2)
-        return float(np.exp(first) - np.exp(second)) - delta
-
-    if excess(0.0) <= 0:
-        return 0.0
-    if excess(_MOST_EPSILON) > 0:
-        return _MOST_EPSILON
-    root: Any = optimize.brentq(excess, 0.0, _MOST_EPSILON)
-    return float(root)
-
-
-def one_run(scores: Scores, *, delta: float, alpha: float) -> LowerBound:
-    """Return the bound of guesses at canaries, each included independently with probability 1/2.
-
-    Nothing is assumed of how scores depend on each other. It costs: the term 2mδ leaves little
-    where δ is not far below alpha.
-
-    Args:
-        scores: Of all canaries whose inclusion was drawn.
-        delta: As `simultaneous`.
-        alpha: Probability that the bound is above the true ε.
-    """
-    _check(delta, alpha)
-    best = LowerBound(epsilon=0.0, confidence=1.0 - alpha)
-    total = len(scores)
-    values = np.concatenate([scores.inside, scores.outside])
-    inside = np.arange(total) < len(scores.inside)
-    # Ties must not be broken by what is to be guessed.
-    shuffled = np.random.default_rng(total).permutation(total)
-    order = shuffled[np.argsort(values[shuffled], kind="stable")]
-    for share, part in _GUESSED.items():
-        ends = max(int(total * share / 2), 1)
-        right = int(inside[order[-ends:]].sum() + (~inside[order[:ends]]).sum())
-        found = one_run_epsilon(total, 2 * ends, right, delta=delta, alpha=alpha * part)
-        if found > best.epsilon:
-            correct = right / (2 * ends)
-            best = LowerBound(
-                epsilon=found,
-                confidence=1.0 - alpha,
-                true_positives=correct,
-                false_positives=1.0 - correct,
-                rule=f"the {ends:,} highest scores are in, the {ends:,} lowest out",
-            )
-    return best
-
-
-def one_run_epsilon(
-    canaries: int, guesses: int, right: int, *, delta: float, alpha: float
-) -> float:
-    """Return the largest ε that so many right guesses refute at level alpha; 0 for none."""
-    if one_run_p_value(canaries, guesses, right, epsilon=0.0, delta=delta) > alpha:
-        return 0.0
-    low, high = 0.0, _MOST_EPSILON
-    for _ in range(60):
-        middle = (low + high) / 2
-        if one_run_p_value(canaries, guesses, right, epsilon=middle, delta=delta) <= alpha:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def one_run_p_value(
-    canaries: int, guesses: int, right: int, *, epsilon: float, delta: float
-) -> float:
-    """Return the probability of so many right guesses or more, at most, under (ε, δ)-DP.
-
-    With W binomial of e^ε / (1 + e^ε): P[W >= v] + 2 m δ max over i of P[v > W >= v - i] / i.
-
-    Args:
-        canaries: m, with those that were not guessed at.
-        guesses: r, fixed beforehand.
-        right: v.
-        epsilon: Of the claim.
-        delta: Of the claim.
-    """
-    share = special.expit(epsilon)
-    probability = 1.0 if right <= 0 else float(special.bdtrc(right - 1, guesses, share))
-    if delta > 0 and right > 0:
-        below = np.cumsum(_binomial(guesses, epsilon)[right - 1 :: -1])
-        probability += 2 * canaries * delta * float((below / np.arange(1, right + 1)).max())
-    return min(probability, 1.0)
-
-
-def _binomial(trials: int, log_odds: float) -> np.ndarray:
-    """Return the probabilities of 0 to `trials` successes, float64."""
-    counts = np.arange(trials + 1)
-    return np.exp(
-        _log_choices(trials)
-        + counts * special.log_expit(log_odds)
-        + (trials - counts) * special.log_expit(-log_odds)
-    )
-
-
-@lru_cache(maxsize=8)
-def _log_choices(trials: int) -> np.ndarray:
-    counts = np.arange(trials + 1)
-    whole = special.gammaln(counts + 1)
-    return special.gammaln(trials + 1) - whole - whole[::-1]
-
-
-def _tested(
-    kinds: Sequence[Scores],
-    delta: float,
-    alpha: float,
-    epsilon_of: Callable[[float, float, float], float],
-) -> LowerBound:
-    """Return the bound by a rule that one half of the scores chose, tested on the other half.
-
-    Args:
-        kinds: As `simultaneous`.
-        delta: Likewise.
-        alpha: Likewise.
-        epsilon_of: ε of the least share of true positives, the largest of false ones, and δ.
-    """
     _check(delta, alpha)
     best, chosen = 0.0, None
     for kind in kinds:
@@ -342,7 +189,7 @@ def _tested(
     n, m = len(rest.inside), len(rest.outside)
     low, high = lowest_share(right, n, alpha / 2), highest_share(wrong, m, alpha / 2)
     return LowerBound(
-        epsilon=epsilon_of(low, high, delta),
+        epsilon=epsilon_of_shares(low, high, delta),
         confidence=1.0 - alpha,
         true_positives=right / n,
         false_positives=wrong / m,

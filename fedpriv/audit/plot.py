@@ -67,20 +67,17 @@ def _scores(axes: Any, audit: Audit, colours: Mapping[str, str]) -> None:
 
 def _bounds(axes: Any, audit: Audit, colours: Mapping[str, str]) -> None:
     rows = (
-        ("many canaries, 99.95 %", audit.simultaneous.epsilon, True),
-        ("Clopper-Pearson, 99.95 %", audit.clopper_pearson.epsilon, True),
-        ("one run, 95 %", audit.one_run.epsilon, True),
-        ("Gaussian (an estimate)", audit.gaussian_estimate.epsilon, False),
+        ("many canaries, 99.95 %", audit.simultaneous.epsilon),
+        ("Clopper-Pearson, 99.95 %", audit.clopper_pearson.epsilon),
     )
     stated = audit.stated.value
-    high = 1.12 * max(stated, *(value for _, value, _ in rows))
-    for place, (_, value, is_bound) in enumerate(rows):
-        colour = colours["warn" if is_bound and value > stated else "s1"]
-        axes.plot([0, value], [place, place], color=colour, linewidth=2.0 if is_bound else 0.0)
+    high = 1.12 * max(stated, *(value for _, value in rows))
+    for place, (_, value) in enumerate(rows):
+        colour = colours["warn" if value > stated else "s1"]
+        axes.plot([0, value], [place, place], color=colour, linewidth=2.0)
         axes.plot(
-            [value], [place], marker="|" if is_bound else "o", markersize=11 if is_bound else 6,
-            markeredgewidth=2.2 if is_bound else 1.5, markerfacecolor="none",
-            markeredgecolor=colour, linestyle="",
+            [value], [place], marker="|", markersize=11, markeredgewidth=2.2, color=colour,
+            linestyle="",
         )  # fmt: skip
         axes.annotate(
             f"{math.floor(value * 100) / 100:.2f}", (value, place), xytext=(8, -3.5),
@@ -91,7 +88,7 @@ def _bounds(axes: Any, audit: Audit, colours: Mapping[str, str]) -> None:
         f"stated ε = {stated:.2f}", (stated, -0.62), xytext=(0, 3), textcoords="offset points",
         fontsize=9, color=colours["ink"], ha="center", va="bottom", annotation_clip=False,
     )  # fmt: skip
-    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.6)
     axes.set_xlim(0, high)
     axes.grid(axis="x", color=colours["grid"], linewidth=1)

@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv import __version__
-from fedpriv.audit.bounds import (
-    LowerBound,
-    Scores,
-    clopper_pearson,
-    gaussian,
-    one_run,
-    simultaneous,
-)
+from fedpriv.audit.bounds import LowerBound, Scores, clopper_pearson, simultaneous
 from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
 from fedpriv.experiments.build import build, in_study
 from fedpriv.experiments.load import from_anywhere
@@ -40,8 +33,7 @@ from fedpriv.runs.document import read_document, restore_experiment
 
 FALSE_ALARM = 0.001
 """Highest probability that a mechanism which keeps its ε is called refuted."""
-_EACH = FALSE_ALARM / 2  # of the two bounds that decide
-_SHOWN = 0.05  # of the two that do not
+_EACH = FALSE_ALARM / 2  # of the two bounds
 TRIALS = 20_000
 
 
@@ -56,10 +48,8 @@ class Audit:
         num_rounds: Rounds of each run of the mechanism.
         num_runs: Runs.
         seed: Of inclusions, cohorts and noise; None of the operating system's.
-        simultaneous: Lower bound of many one-coordinate canaries; decides.
-        clopper_pearson: Lower bound of one threshold chosen on half of them; decides.
-        one_run: Lower bound by guesses at all inclusions; assumes no independence, shown only.
-        gaussian_estimate: No bound.
+        simultaneous: Lower bound of many one-coordinate canaries.
+        clopper_pearson: Lower bound of one threshold chosen on half of them.
         scores: The likelihood ratios, for a plot.
     """
 
@@ -71,13 +61,11 @@ class Audit:
     seed: int | None
     simultaneous: LowerBound
     clopper_pearson: LowerBound
-    one_run: LowerBound
-    gaussian_estimate: LowerBound
     scores: Scores = field(repr=False)
 
     @property
     def bound(self) -> LowerBound:
-        """The larger of the two bounds that decide, together wrong with `FALSE_ALARM` at most."""
+        """The larger of the two bounds, together wrong with `FALSE_ALARM` at most."""
         return max(self.simultaneous, self.clopper_pearson, key=lambda found: found.epsilon)
 
     @property
@@ -107,9 +95,7 @@ class Audit:
             "bounds": {
                 "simultaneous": self.simultaneous.to_json(),
                 "clopper_pearson": self.clopper_pearson.to_json(),
-                "one_run": self.one_run.to_json(),
             },
-            "estimates": {"gaussian": self.gaussian_estimate.to_json()},
             "refuted": self.refuted,
             "verdict": self.verdict,
         }
@@ -191,8 +177,6 @@ def audit_plan(
         seed=None if secure else seed,
         simultaneous=simultaneous(kinds, delta=stated.delta, alpha=_EACH),
         clopper_pearson=clopper_pearson(kinds, delta=stated.delta, alpha=_EACH),
-        one_run=one_run(kinds[0], delta=stated.delta, alpha=_SHOWN),
-        gaussian_estimate=gaussian(kinds, delta=stated.delta, alpha=_SHOWN),
         scores=kinds[0],
     )
 
@@ -210,18 +194,13 @@ def describe_audit(audit: Audit) -> list[tuple[str, str]]:
         ("canaries", canaries),
         ("bound, many canaries", _bound_text(audit.simultaneous, delta)),
         ("bound, Clopper-Pearson", _bound_text(audit.clopper_pearson, delta)),
-        ("bound, one run", f"{_bound_text(audit.one_run, delta)}; shown only"),
-        (
-            "estimate, Gaussian",
-            f"{_bound_text(audit.gaussian_estimate, delta, sign='≈')}; no bound",
-        ),
         ("verdict", audit.verdict),
     ]
 
 
-def _bound_text(found: LowerBound, delta: str, sign: str = "≥") -> str:
+def _bound_text(found: LowerBound, delta: str) -> str:
     shown = math.floor(found.epsilon * 1000) / 1000  # a lower bound is rounded down
-    return f"ε {sign} {shown:.3f} {delta}, confidence {100 * found.confidence:g} %"
+    return f"ε ≥ {shown:.3f} {delta}, confidence {100 * found.confidence:g} %"
 
 
 def _auditable(plan: AnyPlan) -> Plan:

@@ -177,7 +177,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 AUDIT_FILE = "audit.json"
 DECIDING = {"simultaneous": "many canaries", "clopper_pearson": "Clopper-Pearson"}
-"""The bounds that decide, by their names in the file, and how a reader knows them."""
+"""The bounds of an audit, by their names in the file, and how a reader knows them."""
 NOT_AUDITED = {"outcome": "not audited"}
 """Value in JSON where there is no audit."""
 
@@ -226,7 +226,7 @@ class AuditRecord:
         version: Of the fedpriv that audited.
         stated: The ε that the plan states after all of its rounds.
         delta: Its δ.
-        bound: The larger of the bounds that decide.
+        bound: The larger of the bounds.
         form: Which of `DECIDING` it is.
         confidence: That the true ε is not below it.
         canaries: How many, in and out.
