@@ -1,14 +1,11 @@
-"""User-defined code as part of a key: of a trial's, or of a simulation's draws.
+"""User-defined code as part of the key of a simulation's draws.
 
-A trial's has whole files, so that an edit makes it another one: those in which functions and
-classes are defined, and the modules that these import, and so on. Python's own library, installed
-packages and fedpriv are left out. Nothing is imported. Draws are of the functions and classes that
-were given, and of what these name, so that an edit elsewhere moves none.
+Draws are of the functions and classes that were given, and of what these name, so that an edit
+elsewhere moves none. Python's own library, installed packages and fedpriv are left out.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
 import secrets
 import sys
@@ -16,7 +13,6 @@ import sysconfig
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
@@ -34,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.digests import fingerprint
-from fedpriv.hashes import document_sha256, file_sha256
+from fedpriv.hashes import document_sha256
 
 _DEEPEST = 24
 _MOST_ITEMS = 1000  # a larger container is data, whose digest is in the key by itself
@@ -54,84 +50,11 @@ def describe_code(parts: Iterable[Any]) -> list[Any]:
           named as a whole, `globals()`), fresh entropy is among them, so that no two are equal.
 
     Args:
-        parts: As of `CodeReader.document`.
+        parts: Functions, classes, partial functions and callable objects.
     """
-    described = _Description(set(), follow=True)
+    described = _Description()
     found = [described.of(part, 0) for part in parts if part is not None]
     return found if described.whole else [*found, secrets.token_hex(16)]
-
-
-class CodeReader:
-    """Describes user-written code; reads each file once."""
-
-    def __init__(self) -> None:
-        self._read: dict[Path, tuple[str, frozenset[Path]]] = {}
-
-    def document(self, parts: Iterable[Any]) -> dict[str, Any]:
-        """Return what tells code from other code, as JSON values.
-
-        Args:
-            parts: Functions, classes, partial functions and callable objects. What they enclose,
-                have as defaults or as attributes counts too; fedpriv's own count by their names.
-        """
-        found: set[Path] = set()
-        described = _Description(found)
-        code = [described.of(part, 0) for part in parts if part is not None]
-        files = sorted([path.name, self._file(path)[0]] for path in self._imported(found))
-        return {"code": code, **({"files": files} if files else {})}
-
-    def _imported(self, paths: set[Path]) -> set[Path]:
-        """Return files, and those that they import, and so on."""
-        found, left = set[Path](), list(paths)
-        while left:
-            path = left.pop()
-            if path not in found:
-                found.add(path)
-                left += self._file(path)[1]
-        return found
-
-    def _file(self, path: Path) -> tuple[str, frozenset[Path]]:
-        """Return a file's digest, and the files that it imports itself."""
-        if path not in self._read:
-            self._read[path] = file_sha256(path), frozenset(_imports(path))
-        return self._read[path]
-
-
-def _imports(path: Path) -> Iterator[Path]:
-    """Yield the user-written files that a file imports itself, anywhere in it."""
-    package, folder = list[str](), path.parent
-    while (folder / "__init__.py").is_file():
-        package.insert(0, folder.name)
-        folder = folder.parent
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # it is none that Python has loaded
-        return
-    for node in ast.walk(tree):
-        names = list[str]()
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) + 1 - node.level] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            names = [f"{base}.{alias.name}".lstrip(".") for alias in node.names]
-        for name in names:
-            yield from _files_of(name, folder)
-
-
-def _files_of(module: str, folder: Path) -> Iterator[Path]:
-    """Yield the user-written files of a module and the packages around it, as far as there are."""
-    places, name = [*sys.path, str(folder)], ""
-    for part in module.split("."):
-        name = f"{name}.{part}".lstrip(".")
-        spec = PathFinder.find_spec(name, places)
-        if spec is None:
-            return
-        if (own := _own(spec.origin)) is not None:
-            yield own
-        if spec.submodule_search_locations is None:
-            return
-        places = list(spec.submodule_search_locations)
 
 
 def _own(file: str | None) -> Path | None:
@@ -145,20 +68,15 @@ def _own(file: str | None) -> Path | None:
 
 
 class _Description:
-    """Describes objects, and collects the files that their code is in.
-
-    Args:
-        files: To which files are added.
-        follow: Whether the globals that functions of files name are described, and all that
-            user-defined classes hold; a trial's key has the whole files instead.
+    """Describes objects by their values and code.
 
     Attributes:
         whole: Whether equal descriptions are of equal objects. It is False once something was met
             that is not known by its value, such as a generator or a large container.
     """
 
-    def __init__(self, files: set[Path], *, follow: bool = False) -> None:
-        self._files, self._follow, self._open = files, follow, set[int]()
+    def __init__(self) -> None:
+        self._open = set[int]()
         self.whole = True
 
     def of(self, value: Any, depth: int) -> Any:
@@ -256,57 +174,48 @@ class _Description:
                 given.append(cell.cell_contents)
             except ValueError:  # empty so far
                 continue
-        file, source = self._source(function)
+        file, source = _source(function)
         if file is None and source is None:  # a library's, perhaps around a user-written one
             return [_name(function), *self._all(given, depth)] if given else _name(function)
         given += [function.__defaults__, function.__kwdefaults__]
-        if source is not None or self._follow:
-            known, named = function.__globals__, _names(function.__code__)
-            # What a file's function names counts as if it were enclosed.
-            given += [known[name] for name in sorted(named) if name in known]
-            self.whole &= not named & _OUT_OF_SIGHT
-        if self._follow:
-            given += [{n: v for n, v in vars(function).items() if n != "__wrapped__"}]
-            code: Any = [_instructions(function.__code__), source]
-        else:
-            code = _instructions(function.__code__) if source is None else source
+        known, named = function.__globals__, _names(function.__code__)
+        # What a function names counts as if it were enclosed.
+        given += [known[name] for name in sorted(named) if name in known]
+        self.whole &= not named & _OUT_OF_SIGHT
+        given += [{n: v for n, v in vars(function).items() if n != "__wrapped__"}]
+        code = [_instructions(function.__code__), source]
         return [function.__qualname__, code, self._all(given, depth)]
 
     def _class(self, kind: type, depth: int) -> Any:
         """Return the name of a class of a library's, and more of a user-written one."""
-        file, source = self._source(kind)
+        file, source = _source(kind)
         if is_fedprivs(kind) or (file is None and source is None):
             return _name(kind)
-        held: Any = []
-        if self._follow:
-            held = {
-                n: v
-                for n, v in vars(kind).items()
-                if n not in _OF_EVERY_CLASS and not inspect.ismemberdescriptor(v)
-            }
-        elif source is not None:
-            held = [f for f in vars(kind).values() if inspect.isfunction(f)]
+        held = {
+            n: v
+            for n, v in vars(kind).items()
+            if n not in _OF_EVERY_CLASS and not inspect.ismemberdescriptor(v)
+        }
         return [kind.__qualname__, source, self._all((*kind.__bases__, held), depth)]
 
-    def _source(self, code: Any) -> tuple[Path | None, str | None]:
-        """Return the user-written file that code is in, or its source where that is no file.
 
-        The latter is so in a notebook; code of a library's has neither.
-        """
-        module = sys.modules.get(code.__module__)  # None: executed under a name of no module
-        file = getattr(module, "__file__", None)
-        if file is not None and Path(file).is_file() and not _is_executed(code):
-            if (own := _own(file)) is not None:
-                self._files.add(own)
-            return own, None
-        made = getattr(code, "__code__", None)
-        built_in = module is not None and file is None and code.__module__ != "__main__"
-        if built_in and made is None and not _is_of_python(code):
-            return None, None
-        try:
-            return None, inspect.getsource(code)
-        except (OSError, TypeError):  # typed into a console, or executed
-            return None, _name(code) if made is None else _instructions(made)
+def _source(code: Any) -> tuple[Path | None, str | None]:
+    """Return the user-written file that code is in, or its source where that is no file.
+
+    The latter is so in a notebook; code of a library's has neither.
+    """
+    module = sys.modules.get(code.__module__)  # None: executed under a name of no module
+    file = getattr(module, "__file__", None)
+    if file is not None and Path(file).is_file() and not _is_executed(code):
+        return _own(file), None
+    made = getattr(code, "__code__", None)
+    built_in = module is not None and file is None and code.__module__ != "__main__"
+    if built_in and made is None and not _is_of_python(code):
+        return None, None
+    try:
+        return None, inspect.getsource(code)
+    except (OSError, TypeError):  # typed into a console, or executed
+        return None, _name(code) if made is None else _instructions(made)
 
 
 _PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes, slice, range, type(...)])

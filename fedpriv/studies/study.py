@@ -16,7 +16,7 @@ from fedpriv.experiments.build import make_task, takes_corpus
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import find_experiments, from_anywhere, load_code, load_experiment
 from fedpriv.experiments.options import Option, OptionIndex, flatten, kebab
-from fedpriv.experiments.own_code import CodeReader, is_fedprivs
+from fedpriv.experiments.own_code import is_fedprivs
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.experiments.user_code import user_code
 from fedpriv.hashes import document_sha256, file_sha256
@@ -284,7 +284,6 @@ class Resolver:
         self._corpora: dict[str | None, Corpus] = {}
         self._facts: dict[str, DataFacts] = {}
         self._loaded: dict[str, Experiment] = {}
-        self._code = CodeReader()
 
     def cells(self) -> Iterator[tuple[str, float | None, str]]:
         """Yield method, ε and data of every group of trials that differ in their seed alone."""
@@ -339,7 +338,7 @@ class Resolver:
             _refuse_noise_level(chosen, searched or {})
             chosen = at_level(chosen, epsilon).with_options({"seed": seed})
         return Trial(
-            key=key or self._key(chosen, corpus),
+            key=key or self._key(method, chosen, corpus),
             method=method,
             epsilon=epsilon if has_noise(chosen) else None,
             data=data,
@@ -378,7 +377,7 @@ class Resolver:
         known = self.task_key(experiment, corpus)
         if known not in self._facts:
             with user_code(f"while the task of {experiment.name} was made"):
-                self._facts[known] = DataFacts.of(make_task(experiment, corpus), self._code)
+                self._facts[known] = DataFacts.of(make_task(experiment, corpus))
         return self._facts[known]
 
     def _base(self, method: str, data: str) -> tuple[Experiment, str | None, Corpus | None]:
@@ -410,24 +409,18 @@ class Resolver:
             self._corpora[asked] = resolve_corpus(asked, allow_synthetic=True)
         return self._corpora[asked]
 
-    def _key(self, experiment: Experiment, corpus: Corpus | None) -> str:
+    def _key(self, method: str, experiment: Experiment, corpus: Corpus | None) -> str:
         start = experiment.options().get("start.file")
-        facts = self.facts(experiment, corpus)
+        given = (experiment.refine, experiment.statistics, experiment.bounds)
+        custom = any(given) or not all(map(is_fedprivs, (experiment, experiment.task)))
         document = {
             "experiment": experiment.name,
+            # Code is told by the name that the study gives it.
+            "method": method if custom else None,
             "options": experiment.identity(),
             "automatic": sorted(experiment.automatic),
-            **self._code.document(
-                (
-                    experiment.task,
-                    experiment.refine,
-                    experiment.statistics,
-                    *experiment.bounds.values(),
-                )
-            ),
-            **({"made": facts.code} if facts.code else {}),
             "start": None if start is None else file_sha256(Path(str(start))),
-            "data": facts.digest,
+            "data": self.facts(experiment, corpus).digest,
             "fedpriv": __version__,
         }
         return document_sha256(document)[:_KEY]
@@ -442,9 +435,8 @@ class Resolver:
             given = {n: v for n, v in options.items() if not n.startswith(left_out)}
         return document_sha256(
             {
-                **self._code.document([task]),
-                # What a function encloses, such as data, is not all in its description.
-                "function": None if is_dataclass(task) else id(task),
+                # What a function encloses, such as data, is not known.
+                "task": id(type(task) if is_dataclass(task) else task),
                 "options": given,
                 "unit": experiment.unit,
                 "examples": options.get("examples_per_user"),
@@ -459,19 +451,17 @@ class DataFacts:
 
     Attributes:
         digest: Of its contents, JSON values.
-        code: What stands for the user-written code that it calls, JSON values; empty without any.
         measures: Of the task, the headline first.
         equal: How many of its public examples equal rostered users', so that a choice by them
             would be a choice by these.
     """
 
     digest: Any
-    code: Mapping[str, Any]
     measures: tuple[Measure, ...]
     equal: int
 
     @classmethod
-    def of(cls, task: Any, reader: CodeReader) -> DataFacts:
+    def of(cls, task: Any) -> DataFacts:
         """Return the facts of a task."""
         digest: Any = data_digests(task)
         described = task.describe().to_json()
@@ -485,11 +475,8 @@ class DataFacts:
             named = ("name", "roster", "roster_sha256", "num_users", "num_public_users")
             digest = {"digests": digest, **{name: described.get(name) for name in named}}
         equal = public_of_rostered(task, learnt_from=False)
-        parts = getattr(task, "user_code", () if is_fedprivs(type(task)) else (type(task),))
-        code = reader.document(parts)
         return cls(
             digest=digest,
-            code=code if any(isinstance(one, list) for one in code["code"]) else {},
             measures=tuple(task.measures),
             equal=equal.get("public_of_rostered", 0),
         )

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import linecache
-import sys
-import types
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 
-from fedpriv.experiments.build import make_task
-from fedpriv.experiments.load import load_experiment
-from fedpriv.experiments.own_code import CodeReader
-from fedpriv.rng import Key
 from fedpriv.studies.study import Method, Resolver, Study, load_study
 from tests.harness.refusals import refuses
 from tests.studies.small import small, study, task
@@ -133,7 +124,7 @@ class TestKeys:
         assert keys(plain) != keys(replace(plain, options={option: value}))
 
     @pytest.mark.slow
-    def test_so_do_level_seed_data_code_and_version(self, monkeypatch):
+    def test_so_do_level_seed_data_label_of_code_and_version(self, monkeypatch):
         plain = Study(name="a", methods={"x": small()}, epsilons=[2.0], seeds=1)
         found = {*keys(plain)}
         for changed in (
@@ -142,134 +133,13 @@ class TestKeys:
             replace(plain, seeds=[1]),
             replace(plain, methods={"x": replace(small(), name="other")}),
             replace(plain, methods={"x": replace(small(), task=other_data)}),
-            replace(plain, methods={"x": replace(small(), task=other_code)}),
+            replace(plain, methods={"y": small()}),
         ):
             [key] = keys(changed)
             assert key not in found
             found.add(key)
         monkeypatch.setattr("fedpriv.studies.study.__version__", "9.9")
         assert keys(plain)[0] not in found
-
-
-OWN = """
-from functools import partial
-from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.tasks.module_task import ModuleTask
-import tests.studies.small as small
-from parts import layers
-
-def loss(outputs, targets):
-    return small.nn.functional.cross_entropy(outputs, targets)
-
-def task(experiment, width=3):
-    made = small.task(experiment)
-    return ModuleTask(name="own", module=layers.model, loss=loss, users=made.data.users,
-                      public=small.examples(small.np.random.default_rng(0), 9))
-
-def experiment(task=task):
-    return small.replace(small.small(), task=task)
-"""
-LAYERS = """
-from torch import nn
-from .sizes import WIDTH
-
-def model():
-    return nn.Sequential(nn.Linear(3, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2))
-"""
-
-
-@pytest.fixture
-def own(tmp_path):
-    """Return the key of a study of a user's files, some of them changed, in a folder of its own."""
-    texts = {"own.py": OWN, "parts/__init__.py": "", "parts/layers.py": LAYERS}
-    texts |= {"parts/sizes.py": "WIDTH = 4", "parts/unused.py": "", "unused.py": ""}
-    imported = set(sys.modules)
-
-    def key_of(function="experiment", **changes):
-        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        for name, text in texts.items():
-            old, new = changes.get(name.removesuffix(".py").replace("/", "_"), ("", ""))
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text.replace(old, new) if old else text + new, "utf-8")
-        for name in [name for name in sys.modules if name.split(".")[0] == "parts"]:
-            del sys.modules[name]
-        sys.path.insert(0, str(folder))
-        importlib.invalidate_caches()
-        try:
-            [found] = keys(Study(name="s", methods=[f"{folder}/own.py:{function}"]))
-        finally:
-            while str(folder) in sys.path:
-                sys.path.remove(str(folder))
-        return found
-
-    yield key_of
-    for name in set(sys.modules) - imported:
-        if name.split(".")[0].split("_")[0] in ("own", "parts"):
-            del sys.modules[name]
-
-
-class TestCode:
-    @pytest.mark.slow
-    def test_any_change_in_a_users_files_makes_another_key(self, own):
-        plain = own()
-        assert own() == plain  # in another folder
-        assert own(unused=("", "x = 1"), parts_unused=("", "x = 1")) == plain
-        found = [
-            own(parts_layers=("ReLU", "Tanh")),
-            own(parts_sizes=("4", "5")),
-            own(**{"parts___init__": ("", "x = 1")}),
-            own(own=("cross_entropy", "multi_margin_loss")),
-        ]
-        assert len({plain, *found}) == 5
-
-    @pytest.mark.slow
-    def test_so_does_what_a_function_was_given(self):
-        def enclosed(width):
-            return lambda experiment: task(experiment) if width else None
-
-        def made(width):
-            found = task(small())
-            found.user_code = (lambda: width,)
-            return lambda experiment: found
-
-        tasks = [enclosed(1), enclosed(2), partial(defaulted, width=1), partial(defaulted, width=2)]
-        tasks += [made(1), made(2), Callable(1), Callable(2)]
-        methods = {f"m{n}": replace(small(), task=one) for n, one in enumerate(tasks)}
-        found = keys(Study(name="a", methods=methods))
-        assert len(set(found)) == len(tasks)
-        assert found[2:] == keys(Study(name="b", methods=dict([*methods.items()][2:])))
-
-    def test_code_without_a_file_counts_with_what_it_names(self, monkeypatch):
-        def described(text):
-            console = types.ModuleType("__main__")
-            monkeypatch.setitem(sys.modules, "__main__", console)
-            lines = text.splitlines(keepends=True)
-            linecache.cache["<cell>"] = (len(text), None, lines, "<cell>")
-            exec(compile(text, "<cell>", "exec"), vars(console))
-            return CodeReader().document([console.task])
-
-        cell = "N = 3\ndef model():\n    return N\ndef task(e):\n    return model()\n"
-        assert described(cell) == described(cell)
-        assert described(cell) == described(cell + "def other():\n    return 1\n")
-        assert described(cell) != described(cell.replace("N = 3", "N = 4"))
-        assert described(cell) != described(cell.replace("return N", "return -N"))
-
-
-class Callable:
-    def __init__(self, width):
-        self.width = width
-
-    def __call__(self, experiment):
-        return task(experiment)
-
-
-def defaulted(experiment, width):
-    return task(experiment)
-
-
-def other_code(experiment):
-    made = task(experiment)
-    return made
 
 
 def other_data(experiment):
