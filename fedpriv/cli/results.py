@@ -90,7 +90,7 @@ def compare(
         list[Path] | None,
         typer.Option(
             help="Write the comparison into a file too: .html a page with plots, .csv, .tex or "
-            ".json a table, .svg or .png accuracy against ε. May be given several times."
+            ".json a table, and .svg accuracy against ε. May be given several times."
         ),
     ] = None,
 ) -> None:

@@ -28,13 +28,13 @@ from fedpriv.studies.record import StudyRecord, TrialRecord
 from fedpriv.studies.tables import finished_trials, groups_of, trial_rows
 
 # Not study.json: in the folder that is the study itself.
-FILES = ("study.csv", "study-differences.csv", "study.tex", "study.svg", "study.png")
+FILES = ("study.csv", "study-differences.csv", "study.tex", "study.svg")
 
 
 def write_page(study: StudyRecord, path: Path) -> None:
     """Write the page of a study, finished or under way, and its tables and plot next to it.
 
-    The files are `study.csv`, `study.tex`, `study.svg`, `study.png`, and `study-differences.csv`
+    The files are `study.csv`, `study.tex`, `study.svg`, and `study-differences.csv`
     where methods are compared; the page holds the same. Each file is written in one step.
 
     Guarantees:

@@ -9,7 +9,6 @@ import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from fedpriv.report.comparison.paired import (
     paired_differences,
 )
 from fedpriv.report.comparison.plots import (
-    as_png,
     as_svg,
     epsilon_plot,
     level_name,
@@ -322,8 +320,6 @@ def _downloads(
         files.insert(1, (f"{head.name}-differences.csv", "paired", "text/csv", text.encode()))
     if any(points_of(section) for section in sections_of(groups)):
         files.append((f"{head.name}.svg", "plot", "image/svg+xml", as_svg(groups).encode()))
-        if find_spec("matplotlib") is not None:
-            files.append((f"{head.name}.png", "plot", "image/png", as_png(groups)))
     return files
 
 
@@ -605,13 +601,12 @@ def _strip(value: Estimate | None, scale: float, colour: str) -> dict[str, Any]:
     return {"dot": at(value.mean), "ends": ends, "colour": colour}
 
 
-_WRITERS: Mapping[str, Callable[[Sequence[Group]], str | bytes]] = {
+_WRITERS: Mapping[str, Callable[[Sequence[Group]], str]] = {
     ".html": render,
     ".csv": as_csv,
     ".tex": as_latex,
     ".json": as_json,
     ".svg": as_svg,
-    ".png": as_png,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from functools import partial
 from textwrap import wrap
 from typing import Any
 
-from fedpriv.report import theme
 from fedpriv.report.charts import (
     Line,
     Plot,
@@ -40,7 +38,6 @@ from fedpriv.report.comparison.groups import (
 from fedpriv.report.estimate import FEWEST_SEEDS, estimate
 from fedpriv.report.run_record import points
 from fedpriv.report.wording import direction, epsilon, figure
-from fedpriv.untrusted_text import plain
 
 NOTHING_TO_DRAW = (
     "no run with noise has been measured, so there is nothing to draw against ε; write .html, "
@@ -48,7 +45,6 @@ NOTHING_TO_DRAW = (
 )
 _LINE = 105  # letters that a line of the file's title has room for
 _FEW = 2  # points of a curve up to which a legend lists each
-_APART = 0.06  # of points at one ε in a PNG, in doublings
 _MOST_BANDS = 4  # intervals of more lines would hide each other
 _MOST_LINES = 10  # against rounds in one plot; more are drawn ε by ε
 
@@ -293,122 +289,6 @@ def as_svg(groups: Sequence[Group]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="720" height="{top:g}" '
         f'viewBox="0 0 720 {top:g}">{"".join(parts)}</svg>\n'
     )
-
-
-def as_png(groups: Sequence[Group], *, dots_per_inch: int = 200) -> bytes:
-    """Return the same as a PNG, drawn by matplotlib; same bytes for equal groups.
-
-    Raises:
-        ValueError: If there is nothing to draw.
-    """
-    drawn = [(section, points) for section in sections_of(groups) if (points := points_of(section))]
-    if not drawn:
-        raise ValueError(NOTHING_TO_DRAW)
-    texts = [
-        _file_title(section) + [p.label for p in _one_a_label(points)] for section, points in drawn
-    ]
-    line, plot = 0.22, 3.5  # inches
-    heights = [plot + line * (len(text) + 1) for text in texts]
-    total, top = sum(heights), sum(heights)
-    image = theme.new_figure(7.6, total)
-    for (section, points), height in zip(drawn, heights, strict=True):
-        bottom = top - plot
-        axes = theme.plain_axes(image, (0.09, (bottom + 0.45) / total, 0.68, (plot - 0.6) / total))
-        _draw_points(axes, section, points)
-        _write_below(image, section, points, bottom, line, total)
-        top -= height
-    buffer = io.BytesIO()
-    image.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _one_a_label(points: Sequence[Point]) -> list[Point]:
-    return list({point.label: point for point in reversed(points)}.values())[::-1]
-
-
-def _draw_points(axes: Any, section: Section, points: Sequence[Point]) -> None:
-    share = section.headline is not None and section.headline.form == "share"
-    scale, colours = (100.0 if share else 1.0), theme.LIGHT
-    axes.set_xscale("log", base=2)
-    moved = side_by_side(points)
-    by_series: dict[int, list[Point]] = {}
-    for point in sorted(points, key=lambda one: one.epsilon):
-        by_series.setdefault(point.series, []).append(point)
-    for members in by_series.values():
-        at = [p.epsilon * 2 ** (_APART * moved[id(p)]) for p in members]
-        colour = colours[members[0].colour]
-        axes.plot(at, [scale * p.value for p in members], color=colour, alpha=0.55, linewidth=1.1)
-        for x, point in zip(at, members, strict=True):
-            axes.errorbar(
-                [x],
-                [scale * point.value],
-                yerr=None if point.half_width is None else [scale * point.half_width],
-                color=colour,
-                marker=point.marker,
-                markersize=4.5,
-                markerfacecolor=colours["paper"] if point.hollow else colour,
-                elinewidth=1.6,
-            )
-    low, high = axes.get_ylim()
-    references = section.references(nonprivate=True)
-    heights = [scale * reference.value for reference in references]
-    low, high = min([low, *heights]), max([high, *heights])
-    room = 0.06 * (high - low) or 1.0
-    low, high = low - room, high + room
-    if share:
-        low, high = max(low, 0.0), min(high, 100.0)
-    axes.set_ylim(low, high)
-    # Labels in the right margin, apart where they would touch.
-    for reference, y in zip(references, heights, strict=True):
-        style = ":" if reference.dotted else "-"
-        axes.axhline(y, color=colours[reference.colour], linewidth=0.9, linestyle=style, zorder=0)
-    gap, placed = 0.062 * (high - low), -math.inf
-    for y, reference in sorted(zip(heights, references, strict=True), key=lambda one: one[0]):
-        placed = max(y, placed + gap)
-        axes.text(
-            1.015, placed, plain(reference.title), transform=axes.get_yaxis_transform(),
-            va="center", fontsize=8, color=colours["muted"],
-        )  # fmt: skip
-    drawn = [point.epsilon * 2 ** (_APART * moved[id(point)]) for point in points]
-    first = math.floor(math.log2(min(drawn) / 1.08))
-    last = math.ceil(math.log2(max(drawn) * 1.08))
-    axes.set_xlim(2.0**first, 2.0**last)
-    ticks = [2.0**k for k in range(first, last + 1)]
-    axes.set_xticks(ticks, [f"{tick:.4g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.grid(axis="y", color=colours["grid"], linewidth=0.7)
-    axes.set_xlabel("ε", fontsize=9, color=colours["muted"], loc="right", labelpad=1)
-    measure = section.headline
-    if measure is not None:
-        unit = ", %" if share else ""
-        axes.set_ylabel(f"{measure.label}{unit}", fontsize=9, color=colours["muted"])
-
-
-def _write_below(
-    image: Any, section: Section, points: Sequence[Point], top: float, line: float, total: float
-) -> None:
-    """Write title, terms and legend under the axes."""
-    y, colours = top - line / 2, theme.LIGHT
-    for text in _file_title(section):
-        image.text(0.025, y / total, plain(text), fontsize=8, va="center", color=colours["ink"])
-        y -= line
-    for point in _one_a_label(points):
-        from matplotlib.lines import Line2D
-
-        mark = Line2D(
-            [0.033],
-            [y / total],
-            marker=point.marker,
-            color=colours[point.colour],
-            markersize=5,
-            linestyle="none",
-            markerfacecolor=colours["paper"] if point.hollow else colours[point.colour],
-            transform=image.transFigure,
-        )
-        image.add_artist(mark)
-        label = plain(point.label)
-        image.text(0.05, y / total, label, fontsize=8, va="center", color=colours["ink"])
-        y -= line
 
 
 def _draw(section: Section, points: list[Point], **options: Any) -> str:

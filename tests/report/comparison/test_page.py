@@ -13,7 +13,7 @@ import pytest
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, LOSS, Measure
 from fedpriv.report.comparison.groups import Column, differences, mismatches, read_groups
-from fedpriv.report.comparison.page import render, render_with_files, write_file
+from fedpriv.report.comparison.page import render, write_file
 from fedpriv.report.comparison.plots import as_svg
 from fedpriv.report.comparison.tables import as_latex, as_rows, escaped
 from fedpriv.report.run_record import read_run
@@ -148,15 +148,3 @@ def test_runs_without_any_accuracy_still_compare(make_run) -> None:
     (folder / "diagnostics.jsonl").unlink()
     groups = read_groups([folder])
     assert as_rows(groups)[0]["accuracy"] is None and "adadps-tags" in render(groups)
-
-
-def test_without_matplotlib_a_page_has_no_png_and_a_plot_says_what_to_install(
-    make_run, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("fedpriv.report.comparison.page.find_spec", lambda name: None)
-    monkeypatch.setattr("fedpriv.libraries.find_spec", lambda name: None)
-    groups = read_groups([make_run("a"), make_run("b", seed=1)])
-    page, files = render_with_files(groups)
-    assert "comparison.svg" in files and "comparison.png" not in files and "svg" in page
-    with pytest.raises(ValueError, match=r"needs matplotlib.*fedpriv\[plots\]"):
-        write_file(groups, tmp_path / "a.png")
