@@ -22,14 +22,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import version
-from math import prod
 from multiprocessing import get_context
 from pathlib import Path
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
@@ -58,12 +56,7 @@ _CHUNK = 64 * _TEXTS
 _LEAST = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}-[0-9a-f]{16}")
-# In config.json: more than any vocabulary or number of positions; and of layers, which may share
-# their weights.
-_MOST_NUMBER, _MOST_LAYERS = 10**7, 1000
 _MOST_TRIED = 512  # tokens of the text that is tried when an encoder is added
-_MOST_MODULES = 10  # of a model, times its tensors
-_MOST_BUFFERS = 1 << 30  # bytes that a model makes beside its weights
 # Settings of config.json that choose code, change numbers or name another file of weights.
 _REFUSED = (
     "auto_map",
@@ -834,11 +827,9 @@ def read_config(files: EncoderFiles) -> Any:
     """Return the configuration of a folder's model, as transformers reads it.
 
     Raises:
-        ValueError: If the extra is missing, or `config.json` is of no model, chooses code or has a
-            number that is beyond any model.
+        ValueError: If the extra is missing, or `config.json` is of no model or chooses code.
     """
     library, path = transformers_library(), files.folder / CONFIG
-    _check_numbers(_json(path, {}), path)
     refused = [key for key in _REFUSED if _json(path, {}).get(key)]
     if refused:
         raise ValueError(
@@ -852,69 +843,6 @@ def read_config(files: EncoderFiles) -> Any:
             )
     except Exception as error:  # the library's checks raise classes of their own
         raise ValueError(f"{path} describes no model ({error})") from None
-
-
-def _check_numbers(value: Any, path: Path, key: str = "") -> None:
-    """Refuse numbers by which a configuration alone would take all memory.
-
-    Raises:
-        ValueError: Names the key.
-    """
-    items = [*value.items()] if isinstance(value, dict) else []
-    if isinstance(value, list):
-        items = [(key, one) for one in value]
-    for name, one in items:
-        _check_numbers(one, path, name)
-    most = _MOST_LAYERS if "layer" in key else _MOST_NUMBER
-    # An angle's base is no size.
-    if isinstance(value, int | float) and abs(value) > most and "theta" not in key:
-        raise ValueError(f"{path}: {key} {value:.4g} is more than {most:,}")
-
-
-@contextmanager
-def _no_larger_than(weights: Path) -> Iterator[None]:
-    """Refuse, as it is built, a model with more modules and parameters than its weights can be of.
-
-    What it is built of are numbers of a file, and it is built before weights are looked for.
-
-    Raises:
-        ValueError: In the block.
-    """
-    from safetensors import safe_open
-    from torch.nn.modules import module as hooks
-
-    with safe_open(weights, "np") as file:
-        sizes = [prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
-    # Some of a model's tensors are not in the file: a pooler's, and one that is used twice.
-    left = {
-        "modules": _MOST_MODULES * len(sizes) + 1000,
-        "parameters": 2 * sum(sizes) + (1 << 24),
-        "bytes of buffers": _MOST_BUFFERS,
-    }
-    here = get_ident()
-
-    def count(what: str, number: int) -> None:
-        left[what] -= number if get_ident() == here else 0
-        if left[what] < 0:
-            raise ValueError(f"{CONFIG} asks for more {what} than {WEIGHTS} can be of")
-
-    def add_module(*_: Any) -> None:
-        count("modules", 1)
-
-    def add_parameter(_module: Any, _name: str, given: Any) -> None:
-        count("parameters", given.numel() if given is not None else 0)
-
-    def add_buffer(_module: Any, _name: str, given: Any) -> None:
-        count("bytes of buffers", given.nbytes if given is not None else 0)
-
-    with ExitStack() as stack:
-        for handle in (
-            hooks.register_module_module_registration_hook(add_module),
-            hooks.register_module_parameter_registration_hook(add_parameter),
-            hooks.register_module_buffer_registration_hook(add_buffer),
-        ):
-            stack.callback(handle.remove)
-        yield
 
 
 def load_transformer(
@@ -945,7 +873,7 @@ def load_transformer(
     for name, value in settings.items():
         setattr(config, name, value)
     try:
-        with _quiet(), _no_larger_than(files.folder / WEIGHTS):
+        with _quiet():
             model, found = getattr(transformers_library(), kind).from_pretrained(
                 files.folder,
                 config=config,

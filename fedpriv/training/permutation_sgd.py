@@ -59,7 +59,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
@@ -174,15 +174,6 @@ softmax_constants = partial(constants_of_loss, "softmax")
 def one_vs_all_constants(num_classes: int, **options: float) -> Constants:
     """Return the constants of k logistic regressions on the same inputs, seen as one vector."""
     return constants_of_loss("one-vs-all", num_classes=num_classes, **options)
-
-
-def joint_constants(constants: Constants, number: int) -> Constants:
-    """Return the constants of so many models of one loss on the same inputs, seen as one vector.
-
-    Each of them moves by at most L₀ in a step, whatever the others' orders are.
-    """
-    steep = math.sqrt(number) * constants.lipschitz
-    return replace(constants, name=f"{number} times {constants.name}", lipschitz=steep)
 
 
 Name = Literal["constant", "power", "decreasing", "square-root", "strongly-convex"]

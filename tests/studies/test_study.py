@@ -7,6 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedpriv.experiments.build import make_task
+from fedpriv.experiments.load import load_experiment
+from fedpriv.rng import Key
 from fedpriv.studies.study import Method, Resolver, Study, load_study
 from tests.harness.refusals import refuses
 from tests.studies.small import small, study, task

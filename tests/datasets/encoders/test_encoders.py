@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from fedpriv.datasets import encoders
 from fedpriv.datasets.encoders import (
-    CONFIG,
     Encoder,
     add_encoder,
     check_files,
@@ -280,46 +278,6 @@ class TestFiles:
             value = json.loads(path.read_text()) | value
         path.write_text(json.dumps(value))
         with pytest.raises(ValueError, match="odd"):
-            add_encoder(tmp_path / "odd")
-        assert encoders.added_encoders() == ()
-
-    @pytest.mark.parametrize(
-        "value",
-        [
-            {"num_hidden_layers": 3_000_000},
-            {"num_hidden_layers": 900},
-            {"model_type": "albert", "num_hidden_groups": 10**6, "embedding_size": 16},
-            {"max_position_embeddings": 10**8},
-            {"vocab_size": 9 * 10**6},
-            {"intermediate_size": 9 * 10**6},
-        ],
-        ids=str,
-    )
-    def test_numbers_beyond_the_weights_are_refused_before_they_are_built(
-        self, folder, tmp_path, value
-    ):
-        """A model of few weights is small, whatever its configuration asks for."""
-
-        class TooLargeError(BaseException):
-            pass
-
-        built = []
-
-        def count(_module, _name, given):
-            built.append(given.numel() if isinstance(given, torch.Tensor) else 0)
-            if len(built) > 5000 or sum(built) > 10**9:
-                raise TooLargeError
-
-        shutil.copytree(folder, tmp_path / "odd")
-        (tmp_path / "odd/sentence_bert_config.json").unlink()
-        path = tmp_path / "odd" / CONFIG
-        path.write_text(json.dumps(json.loads(path.read_text()) | value))
-        modules = nn.modules.module
-        with (
-            modules.register_module_module_registration_hook(count),
-            modules.register_module_parameter_registration_hook(count),
-            refuses(ValueError, CONFIG),
-        ):
             add_encoder(tmp_path / "odd")
         assert encoders.added_encoders() == ()
 
