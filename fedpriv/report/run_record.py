@@ -7,7 +7,7 @@ nothing, which `rounds.jsonl` cannot know.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL, PUBLIC_MODELS
-from fedpriv.measures import ACCURACY, MAJORITY, PUBLIC_ONLY, Measure, figures_of, read_measures
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
+from fedpriv.measures import ACCURACY, MAJORITY, Measure, figures_of, read_measures
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
@@ -33,32 +33,8 @@ from fedpriv.privacy.statement.statement import describe_from_ledger
 from fedpriv.untrusted_text import is_device_name
 
 Row = Mapping[str, Any]
-_OBJECTS = (
-    "experiment",
-    "plan",
-    "corpus",
-    "baseline",
-    "versions",
-    "start",
-    "side_information",
-    "settings",
-    "files",
-    "user_defined",
-)
 DECIDED = "decided_"
 """Prefix of values that a method decided on, from what it had released."""
-_JUDGED = ("value", "gain", "stderr", "lower")  # of a candidate, numbers
-_COUNTS = {"round_num": 1, "attempt": 1, "cohort_size": 0, "num_failed": 0}
-_OF_A_ROUND = frozenset(
-    ("epsilon", "epsilon_charges", "delta", "update_norm", "seconds")
-)  # numbers, or null
-# fmt: off
-_OF_A_RUN = frozenset((
-    *MAJORITY, "gain", "epsilon", "epsilon_rdp", "delta", "noise_multiplier",
-    "target_epsilon", "rounds", "rounds_planned", "charges", "users", "seconds_per_round",
-    "users_drawn", "users_failed", "rounds_mostly_failed",
-))
-# fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,9 +327,9 @@ def read_run(directory: str | Path) -> RunRecord:
     """Read a run folder, finished or under way; also that of a user-defined training loop.
 
     Raises:
-        ValueError: If the folder is not a run, is of a newer format, its document is not the one
-            that its ledger seals, or a file in it is damaged anywhere but in the last line, which a
-            running or killed process may have torn.
+        ValueError: If the folder is not a run, its document is not the one that its ledger seals,
+            or a file in it is no JSON anywhere but in the last line, which a running or killed
+            process may have torn.
     """
     directory = Path(directory)
     path, ledger = directory / DOCUMENT, directory / LEDGER
@@ -370,13 +346,7 @@ def read_run(directory: str | Path) -> RunRecord:
     diagnostics = tuple(json_lines.read(directory / "diagnostics.jsonl"))
     sealed = read_sealed(directory)
     description = describe_from_ledger(sealed) if sealed.document is None else sealed.document
-    for name in _OBJECTS:
-        if not isinstance(description.get(name), Mapping | None):
-            raise ValueError(f"{path}: {name} is {description[name]!r}, not an object")
-    for name, value in _mapping(description.get("experiment")).items():
-        if isinstance(value, Mapping | list):
-            raise ValueError(f"{path}: option {name} is {value!r}, neither a number nor a word")
-    found = RunRecord(
+    return RunRecord(
         sealed=sealed,
         description=description,
         attempts=attempts,
@@ -387,67 +357,6 @@ def read_run(directory: str | Path) -> RunRecord:
             for row in json_lines.read(directory / "backends.jsonl")
         ),
     )
-    _check_figures(found)
-    return found
-
-
-def _check_figures(run: RunRecord) -> None:
-    """Refuse figures that are no numbers: they were not written by a run.
-
-    Raises:
-        ValueError: Naming the file, the line and the figure.
-    """
-    measured = {name for m in run.measures for name in (m.name, m.released_name)}
-    for name, rows in (("rounds.jsonl", run.attempts), ("diagnostics.jsonl", run.diagnostics)):
-        for number, row in enumerate(rows, start=1):
-            where = f"{run.directory / name}, line {number}"
-            for counted, least in _COUNTS.items():
-                value = row.get(counted, least)
-                if type(value) is not int or value < least:
-                    raise ValueError(
-                        f"{where}: {counted} is {value!r}, not a whole number from {least}"
-                    )
-            decided = {key for key in row if key.startswith(DECIDED)}
-            _check_numbers(where, row, measured | _OF_A_ROUND | decided)
-    figures = measured | {f"{m.name}{PUBLIC_ONLY}" for m in run.measures}
-    _check_numbers(str(run.directory / "summary.json"), run.summary, figures | _OF_A_RUN)
-    _check_selection(str(run.directory / "summary.json"), run.selection)
-    baseline = _mapping(run.description.get("baseline"))
-    where = f"{run.directory / 'experiment.json'}, baseline"
-    _check_numbers(where, baseline, figures | set(MAJORITY))
-
-
-def _check_numbers(where: str, row: Row, names: Set[str]) -> None:
-    for name in sorted(names & row.keys()):
-        value = row[name]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ValueError(
-                f"{where}: {name} is {value!r}, not a number; the file was changed or damaged: "
-                "restore it"
-            )
-
-
-def _check_selection(where: str, found: Row) -> None:
-    """Refuse what no run wrote of how its model was selected."""
-    judged = found.get("judged", {})
-    rows = list(judged.values()) if isinstance(judged, Mapping) else [None]
-    numbers = [one.get(name) for one in rows if isinstance(one, Mapping) for name in _JUDGED]
-    if rows:
-        numbers += [found.get(name) for name in ("examples", "groups", "level")]
-    kinds = {"selected": str, "public": bool, "reason": str}
-    sound = (
-        all(type(found.get(name)) is kind for name, kind in kinds.items())
-        and all(isinstance(one, Mapping) for one in rows)
-        and all(isinstance(n, int | float) and type(n) is not bool for n in numbers)
-        and all(math.isfinite(n) for n in numbers if n is not None)
-        and (not rows or {found["selected"], PUBLIC_MODEL} <= judged.keys())
-        and (found.get("expected") is None or found["expected"] in (found["selected"], *judged))
-    )
-    if found and not sound:
-        raise ValueError(
-            f"{where}: selection is not what a run writes; the file was changed or damaged: "
-            "restore it, or resume the run"
-        )
 
 
 def points(rows: tuple[Row, ...], key: str) -> tuple[list[int], list[float]]:

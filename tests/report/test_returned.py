@@ -199,23 +199,6 @@ def test_the_statement_says_what_the_choice_costs(tmp_path):
     assert "Which model is returned" not in str(run_statement(plain))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"judged": {"average": {"value": "x"}}}, {"judged": 3}, {"selected": 7}, {"groups": "many"},
-        {"judged": {"average": judged(0.1, 0.1, float("inf"), 0.1) | {"gain": True}}},
-        {"expected": "another"}, {"expected": ["average"]},
-    ],
-)  # fmt: skip
-def test_a_damaged_selection_is_named(tmp_path, change):
-    file = of(tmp_path / "r", "average") / "summary.json"
-    summary = json.loads(file.read_text())
-    summary["selection"] |= change
-    file.write_text(json.dumps(summary))
-    with pytest.raises(ValueError, match=r"summary\.json: selection"):
-        read_run(tmp_path / "r")
-
-
 def test_settings_that_were_chosen_are_listed_with_what_they_follow_from(tmp_path):
     folder = of(tmp_path / "r", "average")
     assert "Settings from the data" not in words(render(read_run(folder)))
