@@ -10,8 +10,6 @@ index.html                      the page; its tables and plot are study.csv, stu
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.privacy.epsilon import target_label
+from fedpriv.privacy.statement.sealed import read_object
 from fedpriv.report.run_record import RunRecord, read_run
 
 DOCUMENT = "study.json"
@@ -26,7 +25,6 @@ ENDED = "trials.jsonl"
 RUNS = "trials"
 PAGE = "index.html"
 FORMAT = "fedpriv-study"
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,28 +78,19 @@ def read_study(directory: str | Path) -> StudyRecord:
     """Read a study's folder, finished or under way.
 
     Raises:
-        ValueError: If it holds no study, one of a newer version, or a file in it is damaged
-            anywhere but in the last line of `trials.jsonl`, which a killed process may have torn.
+        ValueError: If it holds no study, or a file in it is damaged anywhere but in the last line
+            of `trials.jsonl`, which a killed process may have torn.
     """
     directory = Path(directory)
     file = directory / DOCUMENT
     if not file.is_file():
         raise ValueError(f"{directory} is not the folder of a study: it has no {DOCUMENT}")
-    try:
-        document = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}); restore it") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    document = read_object(file)
+    if document.get("format") != FORMAT:
         raise ValueError(f"{file} is not of a study: its format is not {FORMAT!r}")
-    if document.get("version") != VERSION:
-        raise ValueError(
-            f"{file} is of version {document.get('version')!r}; this fedpriv reads {VERSION}"
-        )
     ended = {str(row.get("key")): row for row in json_lines.read(directory / ENDED)}
     planned = document.get("trials")
     rows = list(ended.values()) if planned is None else planned
-    if not isinstance(rows, list):
-        raise ValueError(f"{file}: trials is {planned!r}, not a list")
     trials = tuple(_trial(directory, row, ended.get(str(row.get("key")), {})) for row in rows)
     searched = document.get("searched")
     tried = searched if isinstance(searched, list) else []
@@ -161,8 +150,6 @@ def _trial(directory: Path, row: Mapping[str, Any], end: Mapping[str, Any]) -> T
         raise ValueError(f"{directory}: {key!r} is no key of a trial (16 hex digits)")
     folder = directory / RUNS / key
     epsilon, seconds = row.get("epsilon"), end.get("seconds")
-    if epsilon is not None and not (isinstance(epsilon, int | float) and math.isfinite(epsilon)):
-        raise ValueError(f"{directory}: trial {key} has ε {epsilon!r}, not a number")
     return TrialRecord(
         key=key,
         method=str(row.get("method")),

@@ -36,7 +36,6 @@ from fedpriv.studies.record import (
     ENDED,
     FORMAT,
     RUNS,
-    VERSION,
     StudyRecord,
     earlier_trials,
     name_trials,
@@ -358,7 +357,6 @@ class _Kept:
         self._study, self._out = study, out
         self._document = {
             "format": FORMAT,
-            "version": VERSION,
             **study.document(),
             "command": list(command),
             "versions": {"fedpriv": __version__, **library_versions()},
