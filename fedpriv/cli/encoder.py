@@ -29,9 +29,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def add(
-    folder: Annotated[
+    path: Annotated[
         Path,
-        typer.Argument(help="With config.json, model.safetensors and tokenizer.json."),
+        typer.Argument(
+            help="With config.json, model.safetensors and tokenizer.json.", metavar="FOLDER"
+        ),
     ],
     name: Annotated[str | None, typer.Option(help="What to call it.")] = None,
     sha256: Annotated[
@@ -41,7 +43,7 @@ def add(
 ) -> None:
     """Check an encoder's files, copy them into the cache, and print its id."""
     with progress_bar("checking the weights", quiet=as_json) as tell:
-        found = encoders.add_encoder(folder, name, sha256=sha256, progress=tell)
+        found = encoders.add_encoder(path, name, sha256=sha256, progress=tell)
     return _print_encoder(found, as_json)
 
 

@@ -1165,7 +1165,7 @@ FAULTS = (
         name="names_that_code_makes_overlooked",
         behaviour="Code that reads globals by names that it makes shares draws with other code.",
         module="fedpriv.experiments.own_code",
-        old="            self.whole &= not named & _OUT_OF_SIGHT\n",
+        old="        self.whole &= not named & _OUT_OF_SIGHT\n",
         new="",
         tests=("laws/test_shared_draws.py::test_what_is_out_of_sight_is_drawn_for_anew",),
     ),
