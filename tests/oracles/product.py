@@ -6,7 +6,7 @@ Tests of this folder reach fedpriv through this module, `runs` and `sums` alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -20,6 +20,7 @@ from torch import nn
 
 import fedpriv
 from fedpriv import theory as theories
+from fedpriv.backends.backend import Order
 from fedpriv.checkpoints import aggregates
 from fedpriv.checkpoints.uncertainty import uncertainty, variance_ratio  # noqa: F401 - as it is
 from fedpriv.datasets.projection import GaussianProjection
@@ -334,6 +335,7 @@ def recorded(round_: Round) -> Iterator[None]:
         for owner, name, new in (
             (RunDoor, "_cohort", noted_cohort), (RunDoor, "_present", noted_present),
             (Mechanism, "draw_row", noted_draw),
+            (Order, "trained_again", lambda *given: nullcontext()),  # local steps of no sum
             (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
             (selection, "_scores", noted_scores), (selection, "choose", noted_index),
