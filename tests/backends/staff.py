@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import os
 import signal
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
-from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.schedule import Schedule
-
-sys.path.append(str(Path(__file__).parent / "flower"))
-stub_grid = importlib.import_module("stub_grid")
+from tests.backends.flower import stub_grid
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
@@ -117,30 +109,6 @@ def open_worker(device, *, multiplier=None, deeds=None, refuse=None):
         data=Users() if deeds is None else BadUsers(deeds),
         measure=functools.partial(measure, deeds=deeds),
     )
-
-
-def dense_experiment():
-    """Return an experiment with a model of torch, found as `staff:dense_experiment`."""
-    rng = np.random.default_rng(1)
-    users = {
-        f"user-{number}": ArrayExamples(
-            x=rng.normal(size=(4, 3)).astype(np.float32), y=rng.integers(0, 2, 4)
-        )
-        for number in range(6)
-    }
-    return FederatedExperiment(
-        name="dense",
-        description="A small dense model.",
-        task=lambda experiment, corpus: ModuleTask(
-            name="dense",
-            module=lambda: nn.Linear(3, 2),
-            loss=nn.functional.cross_entropy,
-            users=users,
-            synthetic=True,
-        ),
-        delta=0.01,
-        rounds=2,
-    ).with_options({"noise_multiplier": 1.0, "cohort": 2.0})
 
 
 params = stub_grid.TinyTags().params

@@ -7,6 +7,7 @@ import pytest
 
 from fedpriv.backends.ray import cluster
 from fedpriv.backends.ray.cluster import Request, Share, share_of, store_bytes, usable_cores
+from tests.harness.refusals import refuses
 
 SMALL, BIG = {"CPU": 2.0}, {"CPU": 16.0, "GPU": 2.0}
 ELSEWHERE = "10.0.0.1:6379"
@@ -49,17 +50,17 @@ def test_what_each_worker_gets(asked, machines, share):
 @pytest.mark.parametrize(
     ("asked", "machines", "said"),
     [
-        ({"gpus_per_worker": 0.5}, [SMALL], "this machine has none"),
-        ({"gpus_per_worker": 1, "workers": 3}, [BIG], "2 GPUs, enough for 2"),
-        ({"gpus_per_worker": 0.6, "workers": 3}, [BIG], "enough for 2"),
-        ({"address": ELSEWHERE, "workers": 8}, [SMALL], f"{ELSEWHERE} has 2 CPUs"),
-        ({"address": ELSEWHERE, "workers": 2}, [{"CPU": 1.5}] * 1, "enough for 1"),
-        ({"address": ELSEWHERE}, [{"CPU": 0.0}], "enough for 0"),
-        ({"address": ELSEWHERE, "gpus_per_worker": 1}, [SMALL], "has none"),
+        ({"gpus_per_worker": 0.5}, [SMALL], ()),
+        ({"gpus_per_worker": 1, "workers": 3}, [BIG], (2,)),
+        ({"gpus_per_worker": 0.6, "workers": 3}, [BIG], (2,)),
+        ({"address": ELSEWHERE, "workers": 8}, [SMALL], (ELSEWHERE, 2)),
+        ({"address": ELSEWHERE, "workers": 2}, [{"CPU": 1.5}] * 1, (1,)),
+        ({"address": ELSEWHERE}, [{"CPU": 0.0}], (0,)),
+        ({"address": ELSEWHERE, "gpus_per_worker": 1}, [SMALL], ()),
     ],
 )
 def test_what_cannot_be_had_is_named(asked, machines, said):
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, *said):
         share_of(Request(**asked), machines)
 
 

@@ -191,15 +191,5 @@ def ended(run: subprocess.Popen[str]) -> str:
     return " ".join(re.sub(r"\x1b\[\d+m", "", said).split())
 
 
-def followed(run: subprocess.Popen[str], until: str) -> None:
-    seen = []
-    assert run.stdout is not None
-    for line in run.stdout:
-        seen.append(line)
-        if until in line:
-            return
-    raise Failed(f"no line {until!r} in:\n{''.join(seen)[-3000:]}")
-
-
 def as_user() -> tuple[str, ...]:
     return AS_USER if os.geteuid() == 0 else ()

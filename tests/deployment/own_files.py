@@ -18,8 +18,8 @@ from flwr.common.config import parse_config_args
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.status import run_status
 from tests.backends.flower.real.processes import BIN
-from tests.deployment.layout import CHECKOUT, NODES, read
-from tests.deployment.loopback import Layout, ended, followed
+from tests.deployment.layout import CHECKOUT, NODES, followed, read
+from tests.deployment.loopback import Layout, ended
 from tests.docs.shell_blocks import Command, commands
 
 PAGE = CHECKOUT / "docs" / "deployment.md"
@@ -44,7 +44,10 @@ def own_files(whole: Layout) -> None:
     deploy, app = (folder / "example" / "deploy").rename(folder / "deploy"), _app(folder)
     deploy.chmod(0o711)
     bundle = _bundle(app, folder)
-    layout = _layout(folder, **variables, FEDPRIV_BUNDLES=bundle, FEDPRIV_PLANS="0" * 64)
+    layout = Layout.of(
+        folder,
+        _compose(folder, **variables, FEDPRIV_BUNDLES=bundle, FEDPRIV_PLANS="0" * 64),
+    )
     try:
         for name in ("superlink", *(f"supernode-{n}" for n in NODES), "serverapp"):
             layout.start(name)
@@ -147,10 +150,6 @@ def _typed(folder: Path) -> tuple[dict[str, str], dict[str, object]]:
         elif words[0] != "cd":
             subprocess.run(words, cwd=folder, env=environment, check=True, capture_output=True)
     return variables, config
-
-
-def _layout(folder: Path, **choices: str) -> Layout:
-    return Layout.of(folder, _compose(folder, **choices))
 
 
 def _compose(folder: Path, **choices: str) -> dict:

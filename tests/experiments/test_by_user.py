@@ -159,15 +159,6 @@ OTHERS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), [*QUICK, *OTHERS])
-def test_users_examples_fit_the_model(given, name, options):
-    task = make_task(given(name, **options), None)
-    assert task.outputs(task.init_params(Key.simulation(0))) is not None
-    assert all(len(task.data.examples(user)) for user in task.roster)
-    assert task.describe().num_users == len(task.roster) and not task.describe().synthetic
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"), [*QUICK, *(pytest.param(*o, marks=pytest.mark.slow) for o in OTHERS)]
 )

@@ -8,23 +8,9 @@ from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.rng import Key
 from fedpriv.runs.backends import backends_of
-from tests.api.dense import experiment
 from tests.experiments.small import all_finite, run_some
 from tests.harness.tiny_bert import embed_tiny
-
-ISSUED = {
-    "adadps-tags",
-    "adadps-tags-paper",
-    "adadps-update-tags",
-    "dp-fedavg-tags",
-    "dp-fedadam-tags",
-    "dp-normfedavg-tags",
-    "fedavg-tags",
-    "adas-tags",
-    "dp2-tags",
-    "past-releases-tags",
-}
-
+from tests.harness.toy_users import experiment
 
 # Others bring data of their own, and have tests beside their tasks.
 OF_USERS = sorted(
@@ -35,9 +21,6 @@ OF_USERS = sorted(
 
 
 class TestEveryExperiment:
-    def test_those_of_the_issue_are_there(self):
-        assert set(find_experiments()) >= ISSUED
-
     @pytest.mark.slow
     def test_its_name_is_its_own(self, subtests):
         for name in sorted(find_experiments()):

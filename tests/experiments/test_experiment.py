@@ -149,6 +149,11 @@ class TestOptions:
             ("epsilon", "target-epsilon"),
             ("server-optimiser", "server"),
             ("Cohort", "cohort"),
+            ("lr", "local-learning-rate"),
+            ("sigma", "noise-multiplier"),
+            ("max-grad-norm", "l2-clip-norm"),
+            ("clients-per-round", "cohort"),
+            ("noise.multplier", "noise.multiplier"),
         ],
     )
     def test_a_typo_is_told_what_was_meant(self, typo, meant):

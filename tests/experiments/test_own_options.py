@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from tests.harness.command_line import CliRunner
 
-NAME = "own_options:experiment"
+NAME = f"{__name__}:experiment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +52,6 @@ def experiment():
         delta=0.01,
         rounds=1,
     ).with_options({"noise_multiplier": 1.0, "cohort": 3.0})
-
-
-@pytest.fixture(autouse=True)
-def own(monkeypatch):
-    module = ModuleType("own_options")
-    module.experiment = experiment
-    monkeypatch.setitem(sys.modules, "own_options", module)
 
 
 def widths(components):

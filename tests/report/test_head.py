@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import re
@@ -11,21 +10,20 @@ import shlex
 import pytest
 
 from fedpriv.experiments.load import load_experiment
-from fedpriv.measures import ACCURACY
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.report.head import failures_figure, provenance_of, rounds_figure
-from fedpriv.report.page import references_of, render
+from fedpriv.report.page import render
 from fedpriv.report.run_record import read_run
 from tests.harness.resealed import reseal
+from tests.harness.shown import words
 from tests.report.conftest import edit_rows
 
 
 def _head(folder, *others) -> str:
     """The head as the page has it; without the plots below."""
     page = render(read_run(folder), [read_run(other) for other in others])
-    found = page[page.index("<header>") : page.index("</header>")]
-    return html.unescape(re.sub(r"<[^>]+>", " ", found))
+    return words(page[page.index("<header>") : page.index("</header>")])
 
 
 def test_epsilon_comes_first_then_gain_failures_rounds_then_the_origin(make_run) -> None:
@@ -40,12 +38,6 @@ def test_epsilon_comes_first_then_gain_failures_rounds_then_the_origin(make_run)
     gain = 100 * (run.summary["accuracy"] - 0.183)
     assert f"+{gain:.1f} points" in head and "public-only 18.3\u202f%, at ε = 0" in head
     assert "not measured" not in head and "fedpriv 0.1.0" in head
-
-
-def test_nothing_is_claimed_of_a_gain_that_was_not_measured(make_run) -> None:
-    head = _head(make_run())
-    assert "public-only not measured" in head and "points" not in head
-    assert references_of(read_run(make_run("b")), ACCURACY)[-1].label == "majority class"
 
 
 def test_the_gain_over_seeds_has_an_interval(make_run) -> None:
@@ -141,11 +133,6 @@ class TestOrigin:
         assert provenance_of(read_run(folder)).date == started != "1970-01-01 00:00 UTC"
         assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", started)
         assert f"<dd>{started}</dd>" in render(read_run(folder))
-
-    def test_a_folder_names_no_command_to_run(self, make_run):
-        folder = make_run()
-        reseal(folder, command="rm -rf ~")
-        assert "rm -rf" not in render(read_run(folder))
 
 
 def _as_typed(text: str) -> str | int | float:

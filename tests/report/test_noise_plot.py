@@ -84,12 +84,6 @@ def test_page_holds_both_themes_and_the_figures_and_asks_for_nothing(tmp_path):
     assert not re.search(r"(src|href)=\"(?!data:|#)", text)
 
 
-@pytest.mark.slow
-def test_png_is_one(tmp_path):
-    write_noise_plot(a_grid(), tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
     ("name", "named"), [("a.pdf", ".svg, .png"), ("there.svg", "already"), ("no/a.svg", "folder")]
 )

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +13,7 @@ import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.training.permutation_sgd import shortened
 from fedpriv.training.wrapped_sgd import Wrapped
-from tests.api.bolted.stand_in import SGDClassifier
 
-ROOT = Path(__file__).parents[3]
 NUMBER, WIDTH = 40, 3
 LOGISTIC = fp.loss_constants("logistic", regulariser=0.05)
 START = {"w": np.zeros(WIDTH)}
@@ -124,32 +118,6 @@ def test_an_extreme_row_refutes_half_of_the_bound(ends, last_batch):
 
 
 @pytest.mark.slow
-def test_a_shorter_batch_that_is_divided_by_its_own_size_passes_the_bound(ends):
-    """What `last_batch` refuses to hear of: the last one of 40 by 39 goes 39 times as far."""
-    far = {"w": np.array([30.0, 0, 0])}
-
-    def own(present):
-        def train(walk):
-            w = walk.start["w"]
-            for positions, rate in walk:
-                w = w - rate * np.eye(3)[0] * present[positions].sum() / len(positions)
-            return {"w": w}
-
-        return train
-
-    options = {"batch_size": 39, "last_batch": "divided", "params": far, "seed": 1}
-    constants = fp.loss_constants("logistic")
-    made = release(own(np.ones(NUMBER)), constants, 1, 1.0, **options)
-    worst = 0.0
-    for who in range(NUMBER):
-        release(own(1.0 * (np.arange(NUMBER) != who)), constants, 1, 1.0, **options)
-        worst = max(worst, float(np.linalg.norm(ends[-1] - ends[0])))
-    assert worst > made.moved.sensitivity
-    with pytest.raises(ValueError, match="last_batch 'mean' is unknown"):
-        release(last_batch="mean")
-
-
-@pytest.mark.slow
 def test_noise_is_of_the_bound_and_the_statement_says_so(ends):
     """Sphere and Gaussian, 100 releases each: E‖κ‖ = dΔ/ε, and E‖κ‖² = dσ²Δ², within six standard
     errors (false alarms below 1e-8)."""
@@ -173,7 +141,6 @@ def test_noise_is_of_the_bound_and_the_statement_says_so(ends):
             assert np.mean(np.square(lengths)) == pytest.approx(square, abs=6 * error)
         said = repr(made)
         assert "simulated ε" in said and "replace-one" in said and "does NOT cover" in said
-        assert "permutation SGD that was stated" in said and "(L₀ = 1; of L = L₀ + λR = 2" in said
 
 
 def test_a_folder_keeps_the_books_and_is_read_again(tmp_path):
@@ -195,35 +162,6 @@ def test_a_folder_keeps_the_books_and_is_read_again(tmp_path):
         release(never, constants=other, out=tmp_path / "run", secure=True)
     with pytest.raises(ValueError, match="ledger of another plan"):
         release(never, target_epsilon=2.0, out=tmp_path / "run", secure=True)
-
-
-KILLED = """
-import os, signal, sys
-import numpy as np
-sys.path.insert(0, {root!r})
-from tests.api.bolted import test_bolt_on as own
-from fedpriv.runs.folder import RunFolder
-out = {out!r}
-def kept(self, state):
-    np.save(out + ".npy", state.params["w"])
-    os.kill(os.getpid(), signal.SIGKILL)
-RunFolder.keep = kept
-own.release(out=out, secure=True)
-"""
-
-
-@pytest.mark.slow
-def test_after_a_kill_the_identical_release_is_made_for_the_same_charge(tmp_path):
-    out = tmp_path / "run"
-    code = KILLED.format(root=str(ROOT), out=str(out))
-    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT)
-    assert done.returncode == -signal.SIGKILL
-    with pytest.raises(ValueError, match="not the same any more"):  # it would bare the difference
-        release(trainer(*people(1)), out=out, secure=True)
-    made = release(out=out, secure=True)
-    assert np.array_equal(made.params["w"], np.load(f"{out}.npy"))
-    found = verify_run(out)
-    assert found.ok and (found.num_charges, found.num_lost) == (1, 0)
 
 
 def test_a_training_that_is_cut_off_is_charged_and_done_again(tmp_path):
@@ -299,6 +237,7 @@ class TestRefusals:
             ({"num_rows": 0}, "num_rows"),
             ({"params": {}}, "hold no number"),
             ({"schedule": "fast"}, "rate"),
+            ({"last_batch": "mean"}, "last_batch 'mean' is unknown"),
         ],
         ids=str,
     )
@@ -309,7 +248,14 @@ class TestRefusals:
     def test_what_is_no_training(self):
         with pytest.raises(ValueError, match="cannot be called"):
             release(train=[1])
-        for estimator in (SGDClassifier(), SGDClassifier().partial_fit):
+
+        class Estimator:
+            def partial_fit(self, x, y):
+                return self
+
+            __call__ = partial_fit
+
+        for estimator in (Estimator(), Estimator().partial_fit):
             with pytest.raises(ValueError, match="estimator"):
                 release(train=estimator)
 

@@ -81,9 +81,11 @@ class TestSecrets:
         assert verify_run(tmp_path / "run").ok
 
     def test_it_stays_while_a_release_is_owed(self, tmp_path, monkeypatch):
-        secret = tmp_path / "run" / "secret"
+        """Killed before it is kept, the identical release is made for the same charge."""
+        secret, owed = tmp_path / "run" / "secret", []
 
         def killed(self, state):
+            owed.append(state.params["w"])
             raise SystemExit
 
         with monkeypatch.context() as patch:
@@ -95,7 +97,9 @@ class TestSecrets:
         with pytest.raises(ValueError, match="not the same any more"):
             release(trainer(*people(1)), out=tmp_path / "run", secure=True)
         assert len(left(secret)["replay.key"]) == 32
-        release(out=tmp_path / "run", secure=True)
+        made = release(out=tmp_path / "run", secure=True)
+        assert np.array_equal(made.params["w"], owed[0])
+        assert verify_run(tmp_path / "run").num_charges == 1
         assert left(secret) == {"replay.key": b""}
 
     def test_what_a_kill_left_after_the_release_goes_with_the_next_look(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpriv import json_lines
 from fedpriv.backends.flower.client import Host
-from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
+from tests.backends.flower import stub_grid as stub
 
 NAMES = ("own", "line", "chatter")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own-model"
@@ -47,31 +44,7 @@ FIGURES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_it_runs_as_a_command(own, monkeypatch, capsys, name):
-    arguments = ["run", f"{name}:experiment", "--out", "run", "--json"]
-    monkeypatch.setattr(sys, "argv", ["fedpriv", *arguments])
-    with pytest.raises(SystemExit) as done:
-        main()
-    assert done.value.code == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["rounds"] == figures["rounds_planned"] >= 15
-    assert figures["synthetic"] and figures["epsilon"] > 0
-    named = [measure["name"] for measure in figures["measures"]]
-    assert named == [*FIGURES[name], "loss"]
-    assert all(figures[f"{measure}_public"] is not None for measure in FIGURES[name])
-    records = json_lines.read(own / "run" / "rounds.jsonl")
-    released = [key for key in records[-1] if key.endswith("_public")]
-    assert released == [f"{measure}_public" for measure in FIGURES[name]]
-    page = (own / "run" / "report.html").read_text("utf-8")
-    headline = read_run("run").figures[0]
-    assert f"<h2>{headline.title}</h2>" in page
-    assert ("Lower is better" in page) == (not headline.higher_is_better)
-    assert ("Accuracy" in page) == (name == "own") and "ecall at 5" not in page
-
-
-def on_two_backends(name, stub, number):
+def on_two_backends(name, number):
     """Return (params, record) after some rounds, in this process and on Flower's grid."""
     experiment = load_experiment(f"{name}:experiment").with_options({"rounds": number})
     components = build(experiment, None)
@@ -94,8 +67,8 @@ def on_two_backends(name, stub, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_both_backends_train_and_measure_the_same_model(own, stub, name):
-    (alone, here), (deployed, there) = on_two_backends(name, stub, 3)
+def test_both_backends_train_and_measure_the_same_model(own, name):
+    (alone, here), (deployed, there) = on_two_backends(name, 3)
     for tensor, array in alone.items():
         np.testing.assert_allclose(deployed[tensor], array, rtol=1e-5, atol=1e-6)
     for measure in FIGURES[name]:

@@ -15,6 +15,8 @@ from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.flower.settings import opened_node
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
+from tests.backends.flower import stub_grid as stub
+from tests.harness.refusals import refuses
 
 ALLOWED, OTHER = "a" * 64, "0" * 64
 TRAP = """from pathlib import Path
@@ -27,7 +29,7 @@ def experiment():
 
 
 @pytest.fixture
-def node(stub, tiny_corpus, tmp_path, monkeypatch):
+def node(tiny_corpus, tmp_path, monkeypatch):
     """A node that allows one plan, whose run-config names code with a side effect."""
     opened_node.cache_clear()
     stub.StubGrid({})
@@ -81,7 +83,7 @@ def test_a_list_of_experiments_is_all_there_is(node, monkeypatch, listed, pinned
 
 
 def test_nothing_is_made_ready_of_it(node):
-    with pytest.raises(ValueError, match="FEDPRIV_EXPERIMENTS"):
+    with refuses(ValueError, "FEDPRIV_EXPERIMENTS"):
         client.prepare(client_app.app, node.context)
     assert not node.marker.exists()
 

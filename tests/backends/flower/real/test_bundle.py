@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.flower.real import processes
 from tests.repository.test_import_floors import all_sources, imports
 
 CHECKOUT = Path(__file__).parents[4]
@@ -26,7 +27,7 @@ ONE_ROUND = {
 
 
 @pytest.fixture(scope="session")
-def bundle(processes, tmp_path_factory) -> Path:
+def bundle(tmp_path_factory) -> Path:
     """The bundle that `flwr build` makes of a checkout with tests, caches and all."""
     app = processes.copy_app(tmp_path_factory.mktemp("bundle") / "fedpriv")
     (app / "tests").mkdir()
@@ -130,7 +131,7 @@ def path_of(module: str) -> str:
 @pytest.mark.slow
 @pytest.mark.flower
 def test_two_nodes_run_the_bundle_that_is_built_from_the_unpacked_one(
-    processes, flower, bundle, tiny_corpus, tmp_path
+    flower, bundle, tiny_corpus, tmp_path
 ):
     unpacked = tmp_path / "unpacked"
     with zipfile.ZipFile(bundle) as archive:

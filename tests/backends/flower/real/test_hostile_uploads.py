@@ -48,7 +48,7 @@ class Memory:
 @pytest.mark.slow
 @pytest.mark.flower
 def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
-    processes, flower, tmp_path, monkeypatch, draws_of
+    flower, tmp_path, monkeypatch, draws_of
 ):
     """Two honest SuperNodes, and one hostile node of each kind."""
     app = small_app.write_app(tmp_path / "app")
