@@ -3,6 +3,7 @@
 import pytest
 
 from fedpriv.experiments.averaging import FederatedExperiment
+from tests.harness.refusals import refuses
 
 
 def experiment(**options):
@@ -24,5 +25,5 @@ def test_what_sizes_decide_is_left_to_the_data(options):
 
 
 def test_a_pair_that_no_size_mends_is_refused():
-    with pytest.raises(ValueError, match="replace-one"):
+    with refuses(ValueError, "replace-one"):
         experiment(sampling="fixed").check()

@@ -17,6 +17,7 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.rng import Key
 from tests.experiments.small import base
+from tests.harness.refusals import refuses
 
 NUMBERS = ("bound.l2_clip_norm", "rounds", "sampling.cohort", "seed")
 
@@ -37,7 +38,7 @@ class TestOptions:
             made = before.with_options(given)
             assert (made.steps, made.epochs) == length
         both = preset.with_options({"steps": 10, "epochs": 2.0})
-        with pytest.raises(ValueError, match=r"steps 10 and epochs 2\.0: give exactly one"):
+        with refuses(ValueError, 10, 2.0):
             both.num_steps(100)
 
     @pytest.mark.slow
@@ -62,37 +63,36 @@ class TestOptions:
         assert base().with_options({name: "banded"}).options()["noise"] == "banded"
 
     def test_an_ambiguous_ending_is_refused_with_the_paths(self):
-        several = "learning_rate is one of several options; say local.learning_rate or server"
-        with pytest.raises(ValueError, match=several):
+        with refuses(ValueError, "server.learning_rate"):
             base().with_options({"learning_rate": 1.0})
 
     def test_a_part_checks_its_options_in_python_too(self):
-        with pytest.raises(ValueError, match=r"^multiplier -1\.0 must be"):
+        with refuses(ValueError, -1.0):
             GaussianNoise(multiplier=-1.0)
         assert type(GaussianNoise(multiplier=np.float32(2)).multiplier) is float
 
     @pytest.mark.parametrize(
         ("option", "value", "said"),
         [
-            ("ema-decay", 0.5, "belongs to aggregate 'ema'; this experiment has aggregate 'none'"),
-            ("server-adaptivity", 0.1, "belongs to server 'adam', 'yogi' or 'adagrad'; "),
-            ("side-information", "rank", "belongs to precondition 'local', 'update', 'both' or "),
-            ("preconditioner-top", 3, "belongs to precondition 'local', 'update', 'both' or "),
-            ("decay", 0.5, "belongs to release_preconditioner 'delayed' or 'past-releases'; "),
-            ("normalise-regulariser", 0.1, "belongs to bound 'normalise'; this experiment has bo"),
+            ("ema-decay", 0.5, "ema"),
+            ("server-adaptivity", 0.1, "yogi"),
+            ("side-information", "rank", "local"),
+            ("preconditioner-top", 3, "local"),
+            ("decay", 0.5, "past-releases"),
+            ("normalise-regulariser", 0.1, "normalise"),
         ],
     )
     def test_an_option_of_a_part_that_is_not_chosen_is_refused_by_the_part(
         self, option, value, said
     ):
-        with pytest.raises(ValueError, match=f"^{option} {said}"):
+        with refuses(ValueError, option, said):
             base().with_options({option: value})
         assert base().with_options({option: None}) == base()
 
     def test_a_part_and_its_options_are_chosen_together(self):
         made = base().with_options({"aggregate": "ema", "ema-decay": 0.5})
         assert made.aggregate == Average(ema_decay=0.5)
-        with pytest.raises(ValueError, match="aggregate"):
+        with pytest.raises(ValueError):
             made.with_options({"aggregate": "none", "ema-decay": 0.5})
         assert made.with_options({"aggregate": "none"}) == base()
 
@@ -107,11 +107,11 @@ class TestOptions:
         given = made.with_options({"aggregate": "ema", "ema-decay": 0.5})
         assert given.aggregate.ema_decay == 0.5
         wrong = FederatedExperiment(name="a", description="", presets={"ema-decya": 0.25})
-        with pytest.raises(ValueError, match="'ema-decya' is not an option"):
+        with refuses(ValueError, "ema-decya"):
             wrong.with_options({"aggregate": "ema"})
 
     def test_a_document_with_an_unknown_option_is_refused(self):
-        with pytest.raises(ValueError, match="'emma' is not an option"):
+        with refuses(ValueError, "emma"):
             base().restored({**base().options(), "emma": 1})
 
     def test_values_take_the_options_type(self):
@@ -157,12 +157,12 @@ class TestOptions:
         ],
     )
     def test_a_typo_is_told_what_was_meant(self, typo, meant):
-        with pytest.raises(ValueError, match=f"'{typo}' is not an option.*'{meant}'"):
+        with refuses(ValueError, typo, meant):
             base().with_options({typo: 1})
 
     @pytest.mark.parametrize("name", ["task", "name", "description", "backends", "zzz", ""])
     def test_what_is_no_option_is_refused(self, name):
-        with pytest.raises(ValueError, match="is not an option"):
+        with pytest.raises(ValueError):
             base().with_options({name: "x"})
 
 
@@ -251,7 +251,7 @@ def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
     """As when a task is exchanged by hand: the ε would be of other sampling than there is."""
     components = build(base(), tiny_corpus)
     other = build(base(users=59), tiny_corpus)
-    with pytest.raises(ValueError, match="roster has 59 users, the plan was made for 60"):
+    with refuses(ValueError, 59, 60):
         replace(components, task=other.task)
     assert replace(other, algorithm=components.algorithm).task is other.task
 
@@ -260,10 +260,10 @@ def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
 def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
     """The ε is of the mechanism that runs: there is nowhere to put another bound."""
     components = build(base(), tiny_corpus)
-    with pytest.raises(TypeError, match="bound"):
+    with pytest.raises(TypeError):
         replace(components, bound=Clip(l2_clip_norm=50.0))
     mechanism = components.plan.live_mechanism
-    with pytest.raises(TypeError, match="l2_bound"):
+    with refuses(TypeError, "l2_bound"):
         replace(mechanism, l2_bound=50.0)
     with pytest.raises(FrozenInstanceError):
         mechanism.bound = Clip(l2_clip_norm=50.0)
@@ -284,17 +284,17 @@ class Halving(AdaptableClip):
 
 def test_a_part_of_another_class_is_refused_and_not_replaced_by_the_one_of_its_kind():
     """Red when options were read by kind, and the derived bound was lost without a word."""
-    with pytest.raises(ValueError, match=r"bound Halving.*derive a class whose field bound"):
+    with refuses(ValueError, "bound", "Halving"):
         FederatedExperiment(name="x", description="", bound=Halving())
     # Of examples nothing follows their norms.
-    with pytest.raises(ValueError, match="no part of a CentralExperiment; give one of Clipped"):
+    with refuses(ValueError, "CentralExperiment", "Clipped"):
         CentralExperiment(
             name="x", description="", task=lambda e: None, bound=AdaptableClip(clip_norm=Adaptive())
         )
 
 
 def test_a_word_in_the_place_of_a_part_is_refused_with_the_parts():
-    with pytest.raises(ValueError, match=r"precondition 'local' is no part.*InSteps\(\)"):
+    with refuses(ValueError, "precondition", "local", "InSteps"):
         FederatedExperiment(name="x", description="", precondition="local")
 
 
@@ -304,7 +304,7 @@ def test_presets_of_a_method_are_left_out_of_another():
     )
     chosen = averaging.with_options({"method": "agd", "target-epsilon": 2.0})
     assert chosen.method == "agd" and "preconditioner.public_batch" not in chosen.options()
-    with pytest.raises(ValueError, match="'public-bach' is not an option"):
+    with refuses(ValueError, "public-bach"):
         replace(averaging, presets={"public-bach": 8}).with_options({"method": "agd"})
 
 

