@@ -81,25 +81,24 @@ def test_the_object_store_grows_with_the_model_and_the_workers():
 
 
 @pytest.mark.slow
-def test_ray_is_imported_by_nobody_who_does_not_use_it():
-    code = (
-        "import sys, fedpriv, fedpriv.cli, fedpriv.runs.prepared, fedpriv.backends.worker;"
-        "from fedpriv.backends.ray.cluster import Cluster;"
-        "from fedpriv.backends.ray.cluster import *;"
-        "Cluster(Request()).close();"
-        "raise SystemExit('ray' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-@pytest.mark.slow
-def test_torch_is_loaded_by_nobody_who_trains_without_it():
-    """It takes seconds in every worker: tags are trained by compiled loops."""
-    code = (
-        "import sys, fedpriv.backends.ray.backend, fedpriv.backends.flower.settings;"
-        "import fedpriv.runs.prepared, fedpriv.tasks.tag_prediction, fedpriv.report.page;"
-        "from fedpriv.backends.worker import Worker;"
-        "Worker().open(lambda device: device);"
-        "raise SystemExit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+@pytest.mark.parametrize(
+    ("library", "code"),
+    [
+        (
+            "ray",
+            "import fedpriv, fedpriv.cli, fedpriv.runs.prepared, fedpriv.backends.worker;"
+            "from fedpriv.backends.ray.cluster import *; Cluster(Request()).close()",
+        ),
+        # It takes seconds in every worker, and before `fedpriv --help`.
+        (
+            "torch",
+            "import fedpriv.backends.ray.backend, fedpriv.backends.flower.settings;"
+            "import fedpriv.runs.prepared, fedpriv.tasks.tag_prediction, fedpriv.report.page;"
+            "import fedpriv.cli.listing; from fedpriv.backends.worker import Worker;"
+            "Worker().open(lambda device: device)",
+        ),
+    ],
+)
+def test_a_library_is_loaded_by_nobody_who_does_not_use_it(library, code):
+    script = f"import sys; {code}; raise SystemExit({library!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

@@ -12,6 +12,7 @@ from fedpriv.deploy.compose import compose_file
 from tests.backends.flower.real.processes import DECLARED
 from tests.deployment import guide
 from tests.deployment.layout import CHECKOUT, COMPOSE, CONFIG, broken, nodes_of, read
+from tests.harness.refusals import refuses
 
 
 def test_the_layout_keeps_what_the_guide_says():
@@ -55,16 +56,16 @@ def test_any_number_of_nodes_is_a_layout_of_the_same_guarantees(nodes, checkout,
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"nodes": 0}, "nodes 0 is not from 1"),
-        ({"nodes": 2000}, "nodes 2000"),
-        ({"nodes": 1, "checkout": "a$b"}, "rename it"),
-        ({"nodes": 1, "app": ["."]}, "every node's keys"),
+        ({"nodes": 0}, (0, 1)),
+        ({"nodes": 2000}, (2000,)),
+        ({"nodes": 1, "checkout": "a$b"}, ()),
+        ({"nodes": 1, "app": ["."]}, ()),
     ],
     ids=str,
 )
 def test_what_makes_no_compose_file_is_refused(given, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with refuses(ValueError, *said):
         compose_file(**given)
 
 

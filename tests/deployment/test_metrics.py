@@ -14,6 +14,7 @@ import fedpriv as fp
 from fedpriv.deploy import metrics
 from fedpriv.runs.status import StatusFile
 from tests.harness.command_line import refusal
+from tests.harness.refusals import refuses
 
 SAMPLE = re.compile(r'^(fedpriv_\w+)\{((?:\w+="[^"]*",?)+)\} (\+Inf|[0-9.e+-]+)$')
 OF_SECURE_RUNS = {
@@ -114,7 +115,7 @@ def test_it_is_served_on_loopback(simulated):
             with urllib.request.urlopen(where) as answer:
                 assert answer.headers["Content-Type"] == metrics.CONTENT_TYPE
                 assert answer.read().decode() == metrics.exposition(simulated)
-            with pytest.raises(urllib.error.HTTPError, match="404") as error:
+            with refuses(urllib.error.HTTPError, 404) as error:
                 urllib.request.urlopen(where.replace("/metrics", "/ledger.jsonl"))
             error.value.close()
         finally:
@@ -124,7 +125,7 @@ def test_it_is_served_on_loopback(simulated):
 
 @pytest.mark.parametrize("place", ["", "x", "127.0.0.1:", "70000"])
 def test_a_place_that_is_none_is_refused(place):
-    with pytest.raises(ValueError, match="no PORT or HOST:PORT"):
+    with pytest.raises(ValueError):
         metrics.read_place(place)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from torch import nn
 
-from fedpriv import cli
 from fedpriv.backends.flower.settings import open_node, read_experiment
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
@@ -18,7 +16,6 @@ from fedpriv.experiments.options import Range, option
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from tests.harness.command_line import CliRunner
 from tests.harness.refusals import refuses
 
 NAME = f"{__name__}:experiment"
@@ -98,23 +95,6 @@ def test_a_name_that_an_experiment_has_too_is_set_by_its_path():
     made = FederatedExperiment(name="a", description="", task=Task())
     assert made.with_options({"rounds": 7}).task.rounds == 3
     assert made.with_options({"task.rounds": 7}).task.rounds == 7
-
-
-def call(*arguments):
-    return CliRunner().invoke(cli.app, [str(a) for a in arguments])
-
-
-@pytest.mark.slow
-def test_on_the_command_line(tmp_path):
-    said = call("run", NAME, "-s", "hidden=5", "--out", tmp_path / "run", "--json")
-    assert said.exit_code == 0, said.output
-    document = json.loads((tmp_path / "run" / "experiment.json").read_text("utf-8"))
-    assert document["experiment"]["task.hidden"] == 5
-    assert "Width of the hidden layer" in call("list", NAME).output
-    assert call("run", NAME, "--resume", tmp_path / "run", "--json").exit_code == 0
-    refused = call("run", NAME, "--users", "3", "--out", tmp_path / "other")
-    assert "users belongs to tag prediction" in str(refused.exception)
-    assert not (tmp_path / "other").exists()
 
 
 def test_under_flower_they_travel_as_one_key_of_toml():

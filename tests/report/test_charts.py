@@ -108,11 +108,6 @@ class TestAgainstEpsilon:
         svg = against_epsilon([Point(label="a", epsilon=e, value=0.2) for e in spent])
         assert re.findall(r">([\d.]+)</text>", svg) == ticks
 
-    def test_only_points_of_one_series_are_joined(self):
-        apart = [Point(label="a", epsilon=e, value=0.2, series=e) for e in (1, 2)]
-        joined = [Point(label="a", epsilon=e, value=0.2) for e in (1, 2)]
-        assert "<polyline" in against_epsilon(joined) and "<polyline" not in against_epsilon(apart)
-
     def test_an_axis_of_shares_ends_at_0_and_at_1(self):
         for value in (0.1, 0.9):
             wide = against_epsilon([Point(label="a", epsilon=1, value=value, half_width=0.4)])

@@ -46,16 +46,6 @@ def test_the_gain_over_seeds_has_an_interval(make_run) -> None:
     assert re.search(said, head), head
 
 
-def test_majority_and_public_only_are_lines_of_the_plot(make_run) -> None:
-    page = render(read_run(make_run(public_only=0.183)))
-    plots = re.findall(r'<svg class="plot".*?</svg>', page, flags=re.DOTALL)
-    accuracy = [plot for plot in plots if 'aria-label="Accuracy' in plot]
-    assert len(accuracy) == 2  # wide and narrow
-    for plot in accuracy:
-        assert ">majority class 11.9\u202f%<" in plot and ">public-only 18.3\u202f%<" in plot
-    assert any('aria-label="Loss against rounds' in plot for plot in plots)
-
-
 def test_failures_are_counted_and_a_secure_run_records_none(make_run) -> None:
     folder = make_run("a", rounds=3, every=1)
     edit_rows(folder / "diagnostics.jsonl", num_failed=2, cohort_size=1000)
@@ -158,11 +148,3 @@ class TestRounds:
         assert "<td>–</td>" not in first
         whole = render(read_run(make_run("whole", rounds=6, every=1)))
         assert "<summary>Every round" not in whole and "6 released" in whole
-
-    def test_a_run_that_was_never_evaluated_has_its_rounds(self, make_run):
-        folder = make_run(rounds=4, every=9)
-        edit_rows(folder / "rounds.jsonl", accuracy_public=None, recall_at_5_public=None)
-        edit_rows(folder / "diagnostics.jsonl", accuracy=None, recall_at_5=None)
-        page = render(read_run(folder))
-        assert "<details><summary>Rounds" in page and "No accuracy has been measured yet" in page
-        assert 'aria-label="Loss against rounds' in page

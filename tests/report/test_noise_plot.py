@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from dataclasses import replace
 
@@ -72,16 +71,6 @@ def test_examples_have_batches_and_steps(tmp_path):
     text = (tmp_path / "a.svg").read_text("utf-8")
     assert "per example" in text and "100 steps" in text and "1/batch" in text
     assert "Star" not in text
-
-
-def test_page_holds_both_themes_and_the_figures_and_asks_for_nothing(tmp_path):
-    write_noise_plot(a_grid(), tmp_path / "a.html", PLANNED)
-    text = (tmp_path / "a.html").read_text("utf-8")
-    images = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", text)
-    drawn = [base64.b64decode(image).decode() for image in images]
-    assert len(drawn) == 2 and drawn[0] != drawn[1]
-    assert "by PLD" in text and "prefers-color-scheme" in text
-    assert not re.search(r"(src|href)=\"(?!data:|#)", text)
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "there.svg", "no/a.svg"])

@@ -11,8 +11,7 @@ import pytest
 
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.report import theme
-from fedpriv.report.page import render, write_report
+from fedpriv.report.page import write_report
 from fedpriv.report.run_record import read_run, spent
 from tests.harness.refusals import refuses
 from tests.harness.resealed import reseal
@@ -156,18 +155,6 @@ def test_the_page_needs_nothing_but_itself(usual_page) -> None:
     assert "default-src 'none'" in page
 
 
-def test_plots_take_their_colours_from_the_theme(usual_page) -> None:
-    page = usual_page
-    plots = "".join(re.findall(r'<svg class="plot".*?</svg>', page, flags=re.DOTALL))
-    assert plots
-    assert not re.findall(r"#[0-9a-f]{6}\b", plots)
-    assert "var(--s1)" in plots and "var(--s2)" in plots and "<style" not in plots
-
-
-def test_equal_folders_give_equal_pages(usual, usual_page) -> None:
-    assert render(read_run(usual)) == usual_page
-
-
 def test_redone_rounds_are_explained(make_run) -> None:
     folder = make_run(rounds=3)
     line = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1]) | {"attempt": 2}
@@ -233,20 +220,3 @@ def test_a_run_without_its_ledger_is_refused(make_run) -> None:
     (folder / "ledger.jsonl").unlink()
     with pytest.raises(ValueError):
         _page(folder)
-
-
-def _luminance(colour: str) -> float:
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK], ids=["light", "dark"])
-def test_text_passes_contrast(colours: dict[str, str]) -> None:
-    assert set(theme.LIGHT) == set(theme.DARK)
-    roles = ["ink", "muted", "warn"] + [theme.series(i) for i in range(theme.NUM_SERIES)]
-    paper = _luminance(colours["paper"])
-    for role in roles:
-        bright, dark = sorted((_luminance(colours[role]), paper), reverse=True)
-        # WCAG 2.1, 1.4.3: at least 4.5 for text of any size.
-        assert (bright + 0.05) / (dark + 0.05) >= 4.5, role

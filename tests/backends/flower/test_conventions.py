@@ -24,7 +24,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Strategy
 
 import fedpriv as fp
-from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.json_lines import read
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, run_statement
@@ -319,17 +318,6 @@ class TestRunFolder:
         ]
         assert lines[-1] == f"run folder: {run}; check it with: fedpriv verify {run}"
 
-    @pytest.mark.slow
-    def test_the_result_is_printed_in_a_line_that_says_how_to_check_it(self, grid, tmp_path):
-        result, _ = started(grid, existing_app(), tmp_path, noise_multiplier=2.0)
-        run = tmp_path / "run"
-        (line,) = repr(result).splitlines()
-        assert (
-            line.startswith("3 rounds, simulated ε = ") and "add-remove, per user, by PLD" in line
-        )
-        assert line.endswith(f"; run folder: {run}; check it with: fedpriv verify {run}")
-        assert "fedpriv verify" not in repr(started(grid, existing_app())[0])
-
 
 class TestEvaluation:
     """Clients' own metrics: a diagnostic of simulations, which both sides have to ask for."""
@@ -561,26 +549,6 @@ def example(monkeypatch):
 
 
 class TestExample:
-    @pytest.mark.slow
-    def test_it_trains_each_user_alone_and_says_what_it_cost(self, example, tmp_path, capsys):
-        task = example.task
-        nodes = {n + 1: stub.AppNode(example.client_app.app, n, 7) for n in range(7)}
-        x, y = task.examples_of(task.ROSTER[:1])
-        task.fit(task.model(), x, y, 0.1)  # torch is loaded before nodes fork children
-        torch.manual_seed(0)
-        start = fp.module_params(task.model())
-        torch.manual_seed(0)
-        place = stub.context(run_config={"out": str(tmp_path / "run")})
-        example.server_app.app(stub.StubGrid(nodes), place)
-        said = " ".join(capsys.readouterr().out.split())
-        for words in ("3 rounds, simulated ε = ", "add-remove, per user, by PLD", "NOT cover"):
-            assert words in said
-        assert verify_run(tmp_path / "run").ok
-        seen = read(tmp_path / "run" / "diagnostics.jsonl")
-        assert all(line["num_failed"] == 0 < line["cohort_size"] for line in seen)
-        tensors, _ = CheckpointStore(tmp_path / "run" / "checkpoints").load(3)
-        assert all((tensors[name] != array).any() for name, array in start.items())
-
     @pytest.mark.slow
     def test_the_pages_metrics_are_measured(self, example, tmp_path):
         page = (EXAMPLE.parents[1] / "docs" / "flower-apps.md").read_text("utf-8")

@@ -15,9 +15,8 @@ from flwr.clientapp import ClientApp
 import fedpriv as fp
 from fedpriv.backends.flower.client import device_of, prepare, serve
 from fedpriv.backends.flower.messages import BOUNDS
-from fedpriv.backends.flower.settings import Node, open_node, read_host
+from fedpriv.backends.flower.settings import Node, read_host
 from fedpriv.backends.guard import Guard
-from fedpriv.experiments.averaging import FederatedExperiment
 from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.real.processes import DECLARED
 from tests.harness.refusals import refuses
@@ -37,23 +36,14 @@ def people(number):
         yield f"user-{user:02d}", (x, (x[:, 0] > 0).astype(int))
 
 
-class Here(ModuleTask):
-    def trainer(self, schedule, multiplier):
-        return super().trainer(schedule, multiplier)
-
-
-def experiment(kind=ModuleTask):
+def experiment():
     return FederatedExperiment(
         name="own", description="", rounds=3, delta=1e-3,
-        task=lambda experiment: kind(
+        task=lambda experiment: ModuleTask(
             name="own", module=lambda: nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)),
             loss=nn.functional.cross_entropy, users=dict(people(20)), synthetic=True),
         sampling=PoissonCohorts(cohort=12.0), bound=AdaptableClip(l2_clip_norm=0.5),
         noise=GaussianNoise(multiplier=1.0), local=LocalSgd(learning_rate=0.5, batch_size=4))
-
-
-def without_devices():
-    return experiment(Here)
 """
 
 
@@ -106,22 +96,6 @@ def test_a_simulated_client_uses_the_gpu_that_ray_set_aside_for_it(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_node_trains_where_it_says(own, monkeypatch, caplog):
-    asked, make = [], FederatedExperiment.make_trainer
-
-    def seen(self, task, side=None, **named):
-        asked.append(named.get("device"))
-        return make(self, task, side, **named)
-
-    monkeypatch.setattr(FederatedExperiment, "make_trainer", seen)
-    with caplog.at_level(logging.INFO, "fedpriv"):
-        for node in ({}, {"device": "cpu"}):
-            made = open_node(DECLARED | {"experiment": own}, node)
-            assert made.device == asked[-1] == node.get("device")
-            assert ("users are trained on cpu" in caplog.text) == bool(node)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["own", "adadps-tags", "dp-fedavg-words"])
 def test_a_run_of_nodes_on_a_device_ends_where_the_run_ends(name, own, deploy, tmp_path):
     asked = {"experiment": own, "corpus": ""} if name == "own" else {"experiment": name}
@@ -150,18 +124,6 @@ def test_a_node_without_its_device_says_so_and_contributes_nothing(
     assert fp.load(tmp_path / "run").summary["rounds"] == 3
     lines = (tmp_path / "run" / "diagnostics.jsonl").read_text("utf-8").splitlines()
     assert all(0 < json.loads(line)["num_failed"] <= 7 for line in lines)
-
-
-@pytest.mark.slow
-def test_a_task_that_trains_on_no_device_is_refused_before_the_run_folder_is_made(
-    own, deploy, tmp_path
-):
-    name = own.replace(":experiment", ":without_devices")
-    with pytest.raises(ValueError):
-        deploy(experiment=name, corpus="", out=tmp_path / "run", device="cuda:0")
-    assert not (tmp_path / "run").exists()
-    deploy(experiment=name, corpus="", out=tmp_path / "run", device="none")
-    assert fp.load(tmp_path / "run").summary["rounds"] == 3
 
 
 @pytest.mark.parametrize(

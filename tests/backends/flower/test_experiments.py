@@ -67,9 +67,7 @@ USUAL = ("adadps-tags", "adadps-ftrl-tags", "agd-tags", "bolt-on-tags", "dp-feda
     "name",
     [pytest.param(n, marks=() if n in USUAL else pytest.mark.slow) for n in EXPERIMENTS],
 )
-def test_three_rounds_on_flower_equal_three_in_process(
-    tiny_corpus, tmp_path, monkeypatch, name
-):
+def test_three_rounds_on_flower_equal_three_in_process(tiny_corpus, tmp_path, monkeypatch, name):
     corpus = Corpus.open(tiny_corpus)
     experiment = EXPERIMENTS[name]()
     if isinstance(experiment.task, EncodedTagPredictionTask):

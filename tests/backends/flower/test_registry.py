@@ -9,7 +9,6 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedpriv.backends.flower.client import Host
-from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.registry import register
 from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.stub_grid import Clock
@@ -21,10 +20,8 @@ def task():
     return stub.TinyTags()
 
 
-def registered(grid, task, **options):
-    clock = Clock()
-    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
-    return register(exchange, task.roster, seconds=20.0, **options)
+def registered(grid, task, seconds=20.0, clock=None, **options):
+    return register(stub.timed(grid, clock), task.roster, seconds=seconds, **options)
 
 
 class Answers(Host):
@@ -57,7 +54,7 @@ def test_nodes_that_host_nobody_are_asked_but_hardly_waited_for(task, silent):
     nobody = Host(works={}, data=task.data, user_ids=frozenset())
     grid = stub.StubGrid(hosts | {node: nobody for node in range(103, 111)}, silent=silent)
     clock = Clock()
-    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    exchange = stub.timed(grid, clock)
     registry = register(exchange, task.roster, seconds=1000.0)
     assert set(registry.node_of) == set(task.roster)
     assert set(registry.node_of.values()) == {101, 102}
@@ -76,13 +73,12 @@ def test_a_silent_node_that_may_host_somebody_is_waited_for(task, speaks_at):
         return pull(message_ids)
 
     grid.pull_messages = pull_messages
-    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
     if speaks_at < 30.0:
-        assert len(register(exchange, task.roster, seconds=30.0).node_of) == 12
+        assert len(registered(grid, task, 30.0, clock).node_of) == 12
         assert 25.0 <= clock.now < 26.0
     else:
         with refuses(ValueError, 4, 12, "rostered"):
-            register(exchange, task.roster, seconds=30.0)
+            registered(grid, task, 30.0, clock)
         assert clock.now >= 30.0
 
 
@@ -102,9 +98,8 @@ def test_the_reason_why_all_nodes_failed_is_shown_and_not_waited_out(task):
     failed = Answers.claiming(task, Error(2, "corpus '/nowhere' is not a folder"))
     grid = stub.StubGrid(dict.fromkeys((101, 102), failed))
     clock = Clock()
-    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
     with refuses(ValueError, 2, "failed", "node", "/nowhere", "folder"):
-        register(exchange, task.roster, seconds=1000.0)
+        registered(grid, task, 1000.0, clock)
     assert clock.now < 60
 
 
@@ -120,8 +115,7 @@ def test_a_node_that_fails_ends_nothing_for_nodes_that_come_later(task, content,
         return list(grid.hosts)
 
     grid.get_node_ids = appeared
-    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
-    assert len(register(exchange, task.roster, seconds=300.0).node_of) == 12
+    assert len(registered(grid, task, 300.0, clock).node_of) == 12
     assert clock.now < 20 and "node 999 failed" in caplog.text
 
 
@@ -138,8 +132,7 @@ def test_a_node_that_comes_back_under_another_id_hosts_its_users_again(task):
         return list(there)
 
     grid.get_node_ids = appeared
-    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
-    found = register(exchange, task.roster, seconds=300.0)
+    found = registered(grid, task, 300.0, clock)
     assert len(found.node_of) == 12 and not found.contested
     assert sum(node == 555 for node in found.node_of.values()) == 3
 

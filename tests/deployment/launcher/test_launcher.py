@@ -23,6 +23,7 @@ from fedpriv.deploy.commands import BUNDLES_VARIABLE, pinned_bundles
 from fedpriv.deploy.launcher import SHORTEST, ClientGoneError, Clients, Pauses
 from fedpriv.deploy.processes import adopt_orphans, children, end_orphans, fork
 from tests.harness.command_line import CliRunner, refusal
+from tests.harness.refusals import refuses
 
 
 def said(child):
@@ -55,7 +56,7 @@ def test_a_flower_without_a_private_name_is_refused_with_it(monkeypatch, command
 def test_a_module_that_is_missing_is_named_and_what_there_is_passes():
     both = {**flower_private.OF_SUPEREXEC, **flower_private.OF_SUPERNODE}
     flower_private.check_flower(both)
-    with pytest.raises(flower_private.OtherFlowerError, match=r"has no flwr\.gone\.away: "):
+    with refuses(flower_private.OtherFlowerError, "flwr.gone.away"):
         flower_private.check_flower({**both, "flwr.gone": ("away",)})
 
 
@@ -118,8 +119,8 @@ def test_who_sent_a_message_is_kept_as_a_line():
     ("reference", "said"),
     [
         ("loaded_app:held.app", ""),
-        ("loaded_app:held.gone", "held.gone is not in the bundle"),
-        ("loaded_app:held", "held is SimpleNamespace, not a ClientApp"),
+        ("loaded_app:held.gone", "held.gone"),
+        ("loaded_app:held", "SimpleNamespace"),
         ("gone_app:app", "gone_app"),
     ],
 )
@@ -136,19 +137,19 @@ def test_an_app_is_loaded_from_where_the_bundle_says(reference, said, tmp_path, 
     if not said:
         assert type(flower_private.load_client_app(tmp_path)).__name__ == "ClientApp"
         return
-    with pytest.raises((flower_private.LoadClientAppError, ModuleNotFoundError), match=said):
+    with refuses((flower_private.LoadClientAppError, ModuleNotFoundError), said):
         flower_private.load_client_app(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--bundle", "abc"], "--bundle 'abc' is no SHA-256"),
+        (["--bundle", "abc"], "abc"),
         (["--idle-seconds", "0"], "idle-seconds"),
-        (["--idle-seconds", "11"], "idle-seconds 11 is over 10"),
-        (["--node-config", "a=="], "--node-config 'a==' cannot be read"),
-        (["--users", "/a", "--data", "/b"], "--users and --data"),
-        (["--root-certificates", "/none.pem"], "--insecure takes no --root-certificates"),
+        (["--idle-seconds", "11"], "idle-seconds"),
+        (["--node-config", "a=="], "a=="),
+        (["--users", "/a", "--data", "/b"], "--data"),
+        (["--root-certificates", "/none.pem"], "--root-certificates"),
     ],
 )
 def test_what_is_asked_wrongly_is_said(options, message):
@@ -163,9 +164,9 @@ def test_bundles_may_be_named_in_the_environment_and_a_blank_list_is_none_at_all
     assert pinned_bundles([], {}) == pinned_bundles([], {BUNDLES_VARIABLE: ""}) == frozenset()
     assert pinned_bundles([one], {BUNDLES_VARIABLE: f"{two}\n"}) == {one, two}
     for blank in (" ", ",", "\n"):
-        with pytest.raises(ValueError, match="lists no bundle"):
+        with pytest.raises(ValueError):
             pinned_bundles([one], {BUNDLES_VARIABLE: blank})
-    with pytest.raises(ValueError, match="FEDPRIV_BUNDLES 'abc' is no SHA-256"):
+    with refuses(ValueError, "FEDPRIV_BUNDLES", "abc", "SHA-256"):
         pinned_bundles([], {BUNDLES_VARIABLE: "abc"})
 
 

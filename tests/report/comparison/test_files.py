@@ -6,7 +6,6 @@ import csv
 import html
 import io
 import re
-from xml.etree import ElementTree
 
 import pytest
 
@@ -99,15 +98,6 @@ def test_svg_says_of_a_private_start_that_it_is_not_covered(make_run) -> None:
     drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(read_groups([folder]))))
     drawn = html.unescape(drawn)
     assert "does NOT cover: a start from all of public users' posts" in drawn
-
-
-def test_svg_of_two_parts_has_one_below_the_other(make_run) -> None:
-    groups = read_groups([make_run("a"), make_run("b", synthetic=True)])
-    root = ElementTree.fromstring(as_svg(groups))
-    tops = [float(part.get("y")) for part in root]
-    assert tops[0] == 0 and tops[1] > 300 and "(synthetic)" in as_svg(groups)
-    ids = re.findall(r'\bid="([^"]+)"', as_svg(groups))
-    assert len(ids) == len(set(ids))
 
 
 def test_without_anything_private_there_is_nothing_to_draw(make_run) -> None:

@@ -236,9 +236,3 @@ class TestCurves:
         assert len(labels) == 5 and labels[0].startswith("fedavg: ") and " at ε " in labels[0]
         assert "noise.target_epsilon" not in " ".join(labels) and labels[0].count("%") == 2
         assert point_legend(points).count("<li>") == 5
-
-    def test_curves_beyond_the_colours_have_another_marker(self, make_run):
-        runs = [make_run(str(n), name=f"method-{n}", rounds=2) for n in range(10)]
-        [section] = sections_of(read_groups(runs))
-        points = points_of(section)
-        assert len({(point.colour, point.marker) for point in points}) == 10

@@ -17,7 +17,6 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host
-from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.registry import _holder_of, read_node_keys, register
 from fedpriv.backends.flower.settings import read_grid_settings
 from fedpriv.backends.flower.strategy import GridSettings, connect
@@ -123,7 +122,7 @@ def test_a_bound_nodes_failure_is_waited_out_while_others_may_come(written):
     hosts[103] = Answers.claiming(task, Error(2, "another plan"))
     for there, missing, least in ((hosts, 4, 0), ({101: hosts[101], 103: hosts[103]}, 8, 1000)):
         grid, clock = stub.StubGrid(there, keys=keys), Clock()
-        exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+        exchange = stub.timed(grid, clock)
         with refuses(ValueError, missing, 12):
             register(exchange, task.roster, seconds=1000.0, keys=read_node_keys(path))
         assert least <= clock.now < least + 60

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +22,8 @@ from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.runs.status import StatusFile, is_held, read_server_status, run_status
+from tests.backends.flower import stub_grid as stub
 from tests.cli.typed import main
-from tests.harness.refusals import refuses
 
 COUNTS = ("users", "cohort", "failed", "answered", "missing")
 
@@ -129,23 +128,6 @@ def test_a_node_that_is_gone_is_seen_whoever_answers(
     assert run_status(folder).nodes_online is None  # of a run that has ended it would be old
 
 
-@pytest.mark.slow
-def test_a_resume_that_is_refused_is_seen_until_one_is_not(deploy, tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "run"
-    with pytest.raises(ConnectionError):
-        deploy(rounds_until_lost=1, out=folder)
-    with pytest.raises(ValueError):
-        deploy(resume=folder, local_learning_rate=0.3)
-    found, text = said(monkeypatch, capsys, folder, code=1)
-    assert found["last_error"] == "the SuperLink is gone" and "the run-config is another" in text
-    assert found["refused"].startswith("the run-config is another") and found["refused_at"]
-    assert (found["round"], found["lost_attempts"]) == (1, 1)
-    time.sleep(1.1)  # times are of a second
-    deploy(resume=folder)
-    found, text = said(monkeypatch, capsys, folder)
-    assert found["refused"] is None and "the run-config is another" not in text
-
-
 def test_a_full_disk_has_room_for_how_a_run_ended(tmp_path, monkeypatch):
     """A file that is written anew needs room that there is none of."""
     full = OSError(errno.ENOSPC, "No space left on device")
@@ -160,21 +142,6 @@ def test_a_full_disk_has_room_for_how_a_run_ended(tmp_path, monkeypatch):
     found = read_server_status(tmp_path)
     assert found is not None and found.state == "failed"
     assert "no room is left" in str(found.last_error)
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_named_with_what_to_do(deploy, tmp_path):
-    """The system says of no file that it has no room for it."""
-    folder = tmp_path / "run"
-
-    def full():
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with refuses(ValueError, folder):
-        deploy(out=folder, look=full)
-    error = run_status(folder).last_error
-    assert f"no room is left on the disk of {folder}" in str(error)
-    assert str(folder / "resume.toml") in str(error)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
-from tests.backends.flower.real import small_app
+from tests.backends.flower.real import processes, small_app
 from tests.backends.flower.real.hostile_node import KINDS, HostileNode
 
 # A deadline that two honest nodes keep beside other work, too.

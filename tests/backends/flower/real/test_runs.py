@@ -81,9 +81,7 @@ def test_flwr_run_on_the_simulation_equals_in_process(flower, tiny_corpus, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.flower
-def test_a_superlink_with_three_supernodes_equals_in_process(
-    flower, tiny_corpus, tmp_path
-):
+def test_a_superlink_with_three_supernodes_equals_in_process(flower, tiny_corpus, tmp_path):
     app = processes.copy_app(tmp_path / "app")
     flower.start_nodes(3, corpus=tiny_corpus)
     run = tmp_path / "run"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
-from tests.backends.flower.real import small_app
+from tests.backends.flower.real import processes, small_app
 
 ROUNDS, NODES = 5, 10
 

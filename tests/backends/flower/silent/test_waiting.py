@@ -110,7 +110,7 @@ def test_that_users_are_waited_for_at_the_start_is_said_and_how_many_are_found_i
     hosts = stub.shards(task, 3)
     del hosts[102]
     grid = stub.StubGrid(hosts, silent={103})
-    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    exchange = stub.timed(grid, clock)
     with refuses(ValueError, 8, 12):
         register(exchange, task.roster, seconds=150.0)
     said = [line for line in caplog.messages if "waiting" in line]
