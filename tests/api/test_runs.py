@@ -97,7 +97,7 @@ class TestRun:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ({"secure": True}, ("secure=True",)),
+            ({"secure": True}, ("secure",)),
             ({"secure": True, "out": "x", "seed": 1}, ()),
             ({"backend": "spark"}, ("backend=", "spark")),
             ({"workers": 2}, ("workers=2", "backend=")),

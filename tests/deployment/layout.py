@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -221,19 +220,6 @@ def prepare(folder: Path, owner: str = "") -> dict[str, list[str]]:
     did(["sh", "server/keys.sh", str(folder / "deploy"), str(len(NODES))], owner)
     (folder / "deploy").chmod(0o711)
     return json.loads((folder / "deploy" / "parts" / "users.json").read_text("utf-8"))
-
-
-def strangers_keys(folder: Path) -> Path:
-    """Return a copy of a node's keys, with one that nobody registered."""
-    keys = folder / "stranger"
-    shutil.copytree(folder / "deploy" / "keys" / "node-1", keys)
-    (keys / "node.key").unlink()
-    kind = ["-q", "-t", "ecdsa", "-b", "384", "-N", ""]
-    did(["ssh-keygen", *kind, "-f", str(keys / "node.key")])
-    owner = (folder / "deploy" / "keys" / "node-1").stat()
-    for path in (keys, *keys.iterdir()):
-        os.chown(path, owner.st_uid, owner.st_gid)
-    return keys
 
 
 def did(command: list[str], owner: str = "") -> None:

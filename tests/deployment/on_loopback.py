@@ -10,7 +10,6 @@ import http.client
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,21 +17,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.backends.flower.real.processes import free_ports
 from tests.deployment.layout import (
     CONFIG,
     NODES,
     Failed,
     broken,
     check_end,
-    command_of,
     end,
     followed,
     prepare,
     read,
-    strangers_keys,
 )
-from tests.deployment.loopback import Layout, as_user
+from tests.deployment.loopback import Layout
 from tests.deployment.oracle import differences
 from tests.deployment.own_files import own_files
 
@@ -75,7 +71,6 @@ def _whole(layout: Layout) -> None:
         layout.start(f"supernode-{number}")
         layout.start(f"client-{number}")
     layout.start("serverapp")
-    _stranger(layout)
     health(layout)
     run = layout.run(CONFIG)
     try:
@@ -130,29 +125,6 @@ def client_gone(layout: Layout) -> None:
         layout.holds("it takes part again when its client app is back", True)
     finally:
         end(run)
-
-
-def _stranger(layout: Layout) -> None:
-    """A node with a key that nobody registered."""
-    keys = strangers_keys(layout.folder)
-    (port,) = free_ports(1)
-    command = layout.here("supernode-1", command_of(layout.compose["services"]["supernode-1"]))
-    command = command.removeprefix("sh -c ").replace(
-        str(layout.folder / "deploy/keys/node-1"), str(keys)
-    )
-    command = command.replace(f"--port {layout.ports['supernode-1']}", f"--port {port}")
-    done = subprocess.run(
-        [*as_user(), "timeout", "300", "sh", "-c", command],
-        cwd=layout.folder / "homes" / "supernode-1",
-        env=layout.environment("supernode-1"),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    said = done.stdout + done.stderr
-    layout.holds(
-        "an unregistered node is refused",
-        done.returncode not in (0, 124) and "SuperNode ID" not in said,
-        said[-600:],
-    )
 
 
 def health(layout: Layout) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from flwr.common.config import parse_config_args
 
 from fedpriv.privacy.statement.verify import verify_run
-from tests.backends.flower.real.processes import BIN
+from tests.backends.flower.real.processes import BIN, build
 from tests.deployment.layout import CHECKOUT, NODES, read
 from tests.deployment.loopback import Layout, ended
 from tests.docs.shell_blocks import Command, commands
@@ -139,10 +139,7 @@ def _app(folder: Path) -> Path:
 def _bundle(app: Path, folder: Path) -> str:
     """Return the SHA-256 of the bundle that `flwr build` makes."""
     environment = {**os.environ, "FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
-    subprocess.run(
-        [str(BIN / "flwr"), "build"], cwd=app, env=environment, check=True, capture_output=True
-    )
-    (file,) = app.glob("*.fab")
+    file = build(app, environment)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     file.unlink()
     return digest

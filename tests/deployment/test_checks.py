@@ -160,27 +160,18 @@ def test_a_port_that_is_open_and_answers_nothing_is_refused(answering, monkeypat
         checks.check_answers(port, answering[1])
 
 
-def test_a_launcher_that_is_not_answered_is_refused(tmp_path):
+@pytest.mark.parametrize("check", [checks.check_asks, checks.check_asked])
+def test_a_launcher_or_a_supernode_that_is_not_heard_of_is_refused(check, tmp_path):
+    """A launcher is answered; a SuperNode is asked for work by its client app."""
+    clients = Clients(folder=tmp_path / "heard")
     with pytest.raises(ConnectionError):
-        checks.check_asks(tmp_path)
-    (tmp_path / ASKED).touch()
-    checks.check_asks(tmp_path)
-    long_ago = time.time() - checks.MOST_SECONDS - 30
-    os.utime(tmp_path / ASKED, (long_ago, long_ago))
-    with refuses(ConnectionError, 90):
-        checks.check_asks(tmp_path)
-
-
-def test_a_supernode_that_no_client_app_asks_for_work_is_refused(tmp_path):
-    clients = Clients(folder=tmp_path / "supernode")
-    with pytest.raises(ConnectionError):
-        checks.check_asked(clients.folder)
+        check(clients.folder)
     clients.asked()
-    checks.check_asked(clients.folder)
+    check(clients.folder)
     long_ago = time.time() - checks.MOST_SECONDS - 30
     os.utime(clients.folder / ASKED, (long_ago, long_ago))
     with refuses(ConnectionError, 90):
-        checks.check_asked(clients.folder)
+        check(clients.folder)
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):

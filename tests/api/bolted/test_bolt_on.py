@@ -233,7 +233,7 @@ class TestRefusals:
             ({"passes": 0}, ()),
             ({"batch_size": 41}, ("batch_size", 41)),
             ({"target_epsilon": 0.0}, ("target_epsilon",)),
-            ({"secure": True}, ("secure=True", "out=")),
+            ({"secure": True}, ("secure", "out=")),
             ({"anchor": "somewhere"}, ("out=",)),
             ({"num_rows": 0}, ("num_rows",)),
             ({"params": {}}, ()),

@@ -65,35 +65,30 @@ class Bare(Privatizer):
 STREAM = methods.Stream.plan
 
 
-def test_the_charge_of_a_whole_run_pays_for_no_other_noise(tmp_path):
-    bare = replace(STREAM.live_mechanism, privatizer=Bare(whole_run=True))
+BARE = replace(STREAM.live_mechanism, privatizer=Bare(whole_run=True))
+ONCE = Mechanism(  # of the same event, without a memory
+    sampler=methods.ALL,
+    bound=STREAM.live_mechanism.bound,
+    privatizer=Gaussian(noise_multiplier=2.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"mechanism": BARE, "name": "more"}, ["more"]),
+        ({"mechanism": ONCE}, []),
+        ({"name": "more"}, ["update"]),  # which would begin participation anew
+    ],
+    ids=["bare noise", "another mechanism", "another name"],
+)
+def test_the_charge_of_a_whole_run_pays_for_its_own_rows_alone(more, named, tmp_path):
+    assert ONCE.event == STREAM.event
     asks = [
         lambda door, params: door.ask(Query(params=params)) and None,
-        lambda door, params: door.ask(Query(params=params, mechanism=bare, name="more")),
+        lambda door, params: door.ask(Query(params=params, **more)),
     ]
-    with refuses(ValueError, "more"):
-        play(asks, STREAM, tmp_path)
-
-
-def test_a_memoryless_answer_of_the_same_event_does_not_pay_for_the_stream(tmp_path):
-    once = Mechanism(
-        sampler=methods.ALL,
-        bound=STREAM.live_mechanism.bound,
-        privatizer=Gaussian(noise_multiplier=2.0),
-    )
-    assert once.event == STREAM.event
-    ask = lambda door, params: door.ask(Query(params=params, mechanism=once))  # noqa: E731
-    with pytest.raises(ValueError):
-        play([ask], STREAM, tmp_path)
-
-
-def test_another_name_does_not_begin_participation_anew(tmp_path):
-    """Three users a row of twelve, nobody more than twice: six rows, whatever they are called."""
-    asks = [
-        lambda door, params: door.ask(Query(params=params)) and None,
-        lambda door, params: door.ask(Query(params=params, name="more")),
-    ]
-    with refuses(ValueError, "update"):
+    with refuses(ValueError, *named):
         play(asks, STREAM, tmp_path)
 
 

@@ -49,19 +49,6 @@ def experiment():
 """
 
 
-ADAPTERS = """
-from dataclasses import replace
-
-from simulations.threads.adapters import AdaptedTagsTask, adapter_tags
-
-
-def experiment():
-    task = AdaptedTagsTask(encoder={encoder!r}, rank=2, roster="inside")
-    return replace(adapter_tags(), name="own", task=task).with_options(
-        {{"rounds": 2, "cohort": 12.0, "noise-multiplier": 1.0, "target-epsilon": None}})
-"""
-
-
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     return Place(tmp_path, monkeypatch)
@@ -135,13 +122,8 @@ def assert_equals_one_process(place, found, draws_of):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["rows", "adapters"])
-def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(
-    place, deploy, what, draws_of
-):
+def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(place, deploy, draws_of):
     """To the same bits: no row depends on which other texts were embedded with it."""
-    if what == "adapters":
-        place.file.write_text(ADAPTERS.format(encoder=place.encoder), "utf-8")
     place.embed(SERVER, *NODES)
     assert_equals_one_process(place, place.run(deploy), draws_of)
 

@@ -7,25 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
 
 import pytest
 
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from tests.backends.flower.real import processes as real
 from tests.backends.flower.real.test_runs import assert_equals_in_process, config
-
-
-def plain(log):
-    """A log as words with single spaces: Flower colours and wraps it."""
-    return " ".join(re.sub(r"\x1b\[\d+m", "", log).split())
-
-
-def places(count, **more):
-    return [
-        real.run_config(partition_id=number, num_partitions=count, **more)
-        for number in range(count)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +31,13 @@ def test_a_launched_run_equals_in_process(launched, corpus, tmp_path):
     and the only bundle that may run, are the launcher's to say; nodes name another corpus."""
     app = real.copy_app(tmp_path / "app")
     flower = launched.flower
-    subprocess.run(
-        [str(real.BIN / "flwr"), "build"], cwd=app, env=flower.env, check=True, capture_output=True
-    )
-    (bundle,) = app.glob("*.fab")
+    bundle = real.build(app, flower.env)
     digest = hashlib.sha256(bundle.read_bytes()).hexdigest()
     bundle.unlink()
-    nodes = places(3, corpus="/not/there")
+    nodes = [
+        real.run_config(partition_id=part, num_partitions=3, corpus="/not/there")
+        for part in range(3)
+    ]
     launched.start(nodes, "--users", str(corpus), "--bundle", digest)
     run = tmp_path / "run"
     log = flower.run(app, config(corpus, run))
@@ -60,7 +47,7 @@ def test_a_launched_run_equals_in_process(launched, corpus, tmp_path):
     assert flower.log("clientapp-0").count("ready after") == 1
     # Of a bundle that is not pinned nothing is run, and both sides say so in a line.
     (app / "client" / "app.py").write_text("app = None\nraise SystemExit('hostile')\n", "utf-8")
-    log = plain(flower.run(app, config(corpus, tmp_path / "no", register_seconds=20.0)))
+    log = real.plain(flower.run(app, config(corpus, tmp_path / "no", register_seconds=20.0)))
     assert "is none that this node runs; its operator names those that it does by --bundle" in log
     assert "Traceback" not in log
     said = [line for line in flower.log("clientapp-0").splitlines() if "is none that" in line]

@@ -9,7 +9,6 @@ import inspect
 import io
 import os
 import signal
-import subprocess
 import sys
 import time
 import types
@@ -51,22 +50,6 @@ def test_a_flower_without_a_private_name_is_refused_with_it(monkeypatch, command
     line = refusal(*command)
     assert f"flwr 9.9.9 has no {module}.{name}" in line
     assert "flower-supernode and flower-superexec" in line
-
-
-def test_a_module_that_is_missing_is_named_and_what_there_is_passes():
-    both = {**flower_private.OF_SUPEREXEC, **flower_private.OF_SUPERNODE}
-    flower_private.check_flower(both)
-    with refuses(flower_private.OtherFlowerError, "flwr.gone.away"):
-        flower_private.check_flower({**both, "flwr.gone": ("away",)})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("names", ["OF_SUPEREXEC", "OF_SUPERNODE", "OF_OPERATOR"])
-def test_what_there_is_passes_in_a_process_that_has_loaded_nothing(names):
-    """Red before: a name that is a module was found only where something had imported it."""
-    code = f"from fedpriv.deploy import flower_private as f; f.check_flower(f.{names})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_private_name_that_is_used_is_asked_for():

@@ -148,15 +148,9 @@ NOT_WHOLE: dict[str, Callable[[], object]] = {
     "NaN": lambda: whole(spoilt(np.nan)),
     "rows of floats": lambda: some_rows(in_order(1), KERNEL[:1]),
     "rows of bytes": lambda: some_rows(in_order(1), UNITS[:1].astype(np.int8)),
-    "rows out of order": lambda: some_rows(in_order(5, 2), UNITS[:2]),
-    "a row too far": lambda: some_rows(in_order(2, WORDS), UNITS[:2]),
-    "transposed": lambda: whole(UNITS.T.copy()),
-    "Fortran order": lambda: whole(np.asfortranarray(UNITS)),
-    "structured": lambda: whole(np.zeros((WORDS, TAGS), [("a", "<i8")])),
     "pickled objects": lambda: whole(
         raw(npy(np.array([Executed()], object), allow_pickle=True), dtype="object", shape=(1,))
     ),
-    "truncated": lambda: whole(raw(npy(UNITS)[:-1], dtype="int64")),
     "what floats would be": lambda: arrays(),
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -74,6 +75,21 @@ def write_app(folder: Path, config: Mapping[str, object], **modules: str) -> Pat
         lines += [f"[{name}]", *(f"{key} = {json.dumps(item)}" for key, item in table.items())]
     (folder / "pyproject.toml").write_text("\n".join(lines), "utf-8")
     return folder
+
+
+def build(app: Path, env: Mapping[str, str]) -> Path:
+    """Build an app's bundle by `flwr build`, and return it."""
+    subprocess.run(
+        [str(BIN / "flwr"), "build"], cwd=app, env=env, stdin=subprocess.DEVNULL, check=True,
+        capture_output=True,
+    )  # fmt: skip
+    (bundle,) = app.glob("*.fab")
+    return bundle
+
+
+def plain(log: str) -> str:
+    """Return a log as words with single spaces: Flower colours and wraps it."""
+    return " ".join(re.sub(r"\x1b\[\d+m", "", log).split())
 
 
 def simulated(nodes: int) -> str:

@@ -80,7 +80,7 @@ def test_a_deployment_takes_it_from_the_bundle_and_says_so(flower, own, tmp_path
         app,
         processes.run_config(experiment="own:experiment", rounds=1, out=str(tmp_path / "none")),
     )
-    said = " ".join(re.sub(r"\x1b\[\d+m", "", log).split())
+    said = processes.plain(log)
     assert "nodes failed" in said and "install it on every machine, or put it into" in said
     assert not verify_run(tmp_path / "none").num_charges
     bundled = own.read_text("utf-8").replace("from beside_own", "from simulations.beside_own")
