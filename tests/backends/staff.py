@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +39,7 @@ class Deeds:
     folder: str
 
     def plan(self, deeds, times=10**6):
-        """Set who does what ("kill", "exit", "raise", "slow"), and how often in all."""
+        """Set who does what ("kill", "exit", "raise"), and how often in all."""
         for old in Path(self.folder).iterdir():
             old.unlink()
         Path(self.folder, "plan.json").write_text(json.dumps({"deeds": deeds, "times": times}))
@@ -69,8 +68,6 @@ class Deeds:
             os.kill(os.getpid(), signal.SIGKILL)
         elif deed == "raise":
             raise ValueError("a user's own error")
-        elif deed == "slow":
-            time.sleep(0.1)
 
 
 class BadUsers(Users):

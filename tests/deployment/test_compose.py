@@ -71,18 +71,11 @@ def test_what_makes_no_compose_file_is_refused(given, said, tmp_path, monkeypatc
 
 TWINS = {
     "a container as root": lambda c: c["services"]["client-1"].update(user="0:0"),
-    "a file system to write to": lambda c: c["services"]["serverapp"].update(read_only=False),
-    "privileges": lambda c: c["services"]["gate"].update(privileged=True),
-    "no limits": lambda c: c["services"]["superlink"].pop("mem_limit"),
     "a published SuperLink": lambda c: c["services"]["superlink"].update(ports=["8000:8000"]),
     "a node beside the server": lambda c: c["services"]["supernode-1"]["networks"].append("server"),
     "a client with a way out": lambda c: c["services"]["client-2"]["networks"].append("nodes"),
-    "a network that leads out": lambda c: c["networks"]["server"].pop("internal"),
     "another node's users": lambda c: c["services"]["client-1"]["volumes"].__setitem__(
         1, "./deploy/parts/node-2:/corpus:ro"
-    ),
-    "a node's key with its client": lambda c: c["services"]["client-1"]["volumes"].append(
-        "./deploy/keys/node-1:/node:ro"
     ),
     "the key that signs": lambda c: c["services"]["gate"]["volumes"].append(
         "./deploy/keys:/all:ro"
@@ -93,7 +86,6 @@ TWINS = {
     "no TLS": lambda c: c["services"]["supernode-1"]["command"].__setitem__(
         2, c["services"]["supernode-1"]["command"][2] + " --insecure"
     ),
-    "raw sums on disk": lambda c: c["services"]["superlink"]["command"].append("--database"),
     "a node that anybody may be": lambda c: c["services"]["supernode-3"].update(
         command=["fedpriv", "supernode", "--superlink", "gate:8443"]
     ),

@@ -84,13 +84,7 @@ def test_what_is_there_stays_as_it_is(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "lost",
-    [
-        "superlink/nodes/node-2.pub",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("gate/gate.pem", "node-1/runtime.pem", "serverapp/ca.crt")
-        ),
-    ],
+    ["superlink/nodes/node-2.pub", "gate/gate.pem", "node-1/runtime.pem", "serverapp/ca.crt"],
 )
 def test_what_is_half_made_is_made_again(folder, lost):
     assert made(folder, "2").returncode == 0

@@ -12,10 +12,9 @@ from fedpriv.experiments.bounds import AdaptableClip, Adaptive, Normalised
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.experiments.options import coerce
+from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.preconditioners import Fixed
-from fedpriv.rng import Key
 from tests.experiments.small import base
 from tests.harness.refusals import refuses
 
@@ -199,42 +198,6 @@ class TestBuilding:
         plan = build(base(target_epsilon=2.0), tiny_corpus).plan
         assert 1.99 < plan.epsilon(plan.num_rounds).value <= 2.0
 
-    @pytest.mark.slow
-    def test_every_bound_with_every_placement(self, tiny_corpus, subtests):
-        for bound in ["clip", "normalise", "none"]:
-            for placement in ["none", "local", "update", "both", "scale-then-privatise"]:
-                if (bound, placement) == ("none", "scale-then-privatise"):
-                    continue  # refused: it has no effect
-                with subtests.test(bound=bound, placement=placement):
-                    free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
-                    components = build(
-                        base(bound=bound, precondition=placement, **free), tiny_corpus
-                    )
-                    wrapped = placement in ("update", "both", "scale-then-privatise")
-                    mechanism, algorithm = components.plan.live_mechanism, components.algorithm
-                    state = algorithm.init(components.task.init_params(Key.simulation(0)))
-                    context, _ = algorithm.begin(state, Key.simulation(1))
-                    applied = context.bound(mechanism.bound)
-                    assert isinstance(applied, Rounded) == (bound != "none")
-                    inner = applied.bound if bound != "none" else applied
-                    assert isinstance(inner, Preconditioned) == wrapped
-                    inner = inner.bound if wrapped else inner
-                    assert (
-                        type(inner)
-                        is {"clip": Clip, "normalise": Normalise, "none": Unbounded}[bound]
-                    )
-                    assert (components.trainer.multiplier is not None) == (
-                        placement in ("local", "both")
-                    )
-                    assert isinstance(algorithm.preconditioner, Fixed) == wrapped
-                    assert bool(context.inverse) == (placement == "scale-then-privatise")
-                    assert (components.side_information is None) == (placement == "none")
-                    assert (
-                        mechanism.l2_bound
-                        == applied.l2_bound
-                        == (math.inf if bound == "none" else 0.5)
-                    )
-
     @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_side_information_is_public_positive_and_by_word(self, tiny_corpus, kind):
         side = build(base(precondition="local", side_information=kind), tiny_corpus)
@@ -312,3 +275,13 @@ def test_presets_of_a_method_are_left_out_of_another():
 def test_the_method_is_chosen_by_either_of_its_names(name):
     chosen = load_experiment("dp-fedavg-tags").with_options({name: "agd", "target-epsilon": 2.0})
     assert chosen.method == "agd"
+
+
+def test_whole_numbers_are_not_rounded_to_floats():
+    assert coerce("seed", 2**60 + 1, int) == 2**60 + 1
+    assert type(coerce("rounds", 20.0, int)) is int
+
+
+def test_a_number_that_no_float_holds_is_refused_like_an_infinite_one():
+    with refuses(ValueError, "num-rounds"):
+        coerce("num_rounds", 10**400, int)

@@ -161,3 +161,27 @@ def test_a_part_that_could_not_be_told_apart_is_refused(parts, said):
     holder = make_dataclass("Holder", [("aggregate", parts, Average())], frozen=True)
     with refuses(TypeError, said):
         entries(holder)
+
+
+def unread(**options):
+    """An experiment whose data nobody has."""
+    made = FederatedExperiment(name="own", description="", task=lambda experiment: None)
+    return made.with_options({"noise_multiplier": 1.0, **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sampling": "fixed", "cohort": 20},  # everybody, of twenty
+        {"sampling": "fixed", "relation": "replace-one"},
+        {"cohort-cap": 20},
+        {"cohort": 5.0, "cohort-cap": 20},
+    ],
+)
+def test_what_sizes_decide_is_left_to_the_data(options):
+    unread(**options).check()
+
+
+def test_a_pair_that_no_size_mends_is_refused():
+    with refuses(ValueError, "replace-one"):
+        unread(sampling="fixed").check()

@@ -15,6 +15,13 @@ from fedpriv.training.local.module import ArrayExamples
 NAME = "tests.harness.toy_users:experiment"
 
 
+class Tampered:
+    """Users of others' data, whose examples a function gives, or fails to give, by a user's id."""
+
+    def __init__(self, data: Any, examples: Any) -> None:
+        self.num_examples, self.examples = data.num_examples, examples
+
+
 def examples(seed: int, number: int) -> ArrayExamples:
     """Return rows of three normals, and whether the first of each is above zero."""
     x = np.random.default_rng(seed).normal(size=(number, 3)).astype(np.float32)

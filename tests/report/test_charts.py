@@ -13,7 +13,6 @@ from fedpriv.report.charts import (
     Point,
     Reference,
     line_plot,
-    side_by_side,
     spread,
     tradeoff_plot,
 )
@@ -121,18 +120,3 @@ class TestAgainstEpsilon:
     def test_a_file_of_its_own_needs_no_page(self):
         svg = against_epsilon([Point(label="<a>", epsilon=1, value=0.5)], title="A\nB", alone=True)
         assert "var(--" not in svg and "xmlns=" in svg and ">&lt;a&gt;<" in svg and ">B<" in svg
-
-
-def test_points_of_several_series_at_one_epsilon_are_drawn_side_by_side():
-    points = [
-        Point(label=str(series), epsilon=level * (1 + 0.005 * series), value=0.2, series=series)
-        for series in range(3)
-        for level in (1.0, 8.0)
-    ]
-    alone = Point(label="alone", epsilon=3.0, value=0.2, series=1)
-    places = side_by_side([*points, alone])
-    assert [places[id(point)] for point in points] == [-1, -1, 0, 0, 1, 1]
-    assert places[id(alone)] == 0
-    svg = against_epsilon([*points, alone])
-    across = sorted(float(x) for x in re.findall(r'<circle cx="([\d.]+)"', svg))
-    assert all(right - left > 4 for left, right in pairwise(across))

@@ -32,6 +32,7 @@ from tests.backends.door import toy_methods, toys
 from tests.backends.flower import stub_grid as stub
 from tests.harness.combinations import each_once
 from tests.harness.refusals import refuses
+from tests.harness.toy_users import Tampered
 
 TOYS, components, play = toy_methods.TOYS, toy_methods.components, toy_methods.play
 HERE, killed = toy_methods.HERE, toy_methods.killed
@@ -247,15 +248,12 @@ def test_c_secret_state_that_is_gone_is_missed(lost, tmp_path):
 
 
 def test_d_too_few_shares_release_nothing(tmp_path):
-    class Few:
-        num_examples = toys.Users.num_examples
+    def few(user_id):
+        if user_id > "user-07":
+            raise OSError
+        return toys.Users().examples(user_id)
 
-        def examples(self, user_id):
-            if user_id > "user-07":
-                raise OSError
-            return toys.Users().examples(user_id)
-
-    lacking = SerialBackend(trainer=toys.WORKS, data=Few())
+    lacking = SerialBackend(trainer=toys.WORKS, data=Tampered(toys.Users(), few))
     with pytest.raises(ArithmeticError):
         play(toy_methods.Distributed, tmp_path, lacking)
     assert len(lines(tmp_path, "charges")) == 1 and not lines(tmp_path, "releases")

@@ -76,8 +76,7 @@ def test_a_node_chooses_before_the_run_does(node, run, expected):
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:\u0663", "cpu:0", 3, "x" * 9999])
 def test_no_device_is_called_so(name, deploy, tmp_path):
-    said = "none"
-    with refuses(ValueError, said) as caught:
+    with refuses(ValueError, "none") as caught:
         device_of({}, {"device": name})
     assert f"device {name!r:.40}" in str(caught.value) and len(str(caught.value)) < 300
     with pytest.raises(ValueError):

@@ -95,27 +95,18 @@ def undecodable(request, reply):
     raise ValueError("Unexpected set of `children`.")
 
 
-@pytest.mark.parametrize(
-    ("tamper", "lost", "counts"),
-    [
-        (lambda request, reply: [reply, reply, reply], (), {"duplicate": 2}),
-        (forged_and_true, (), {"foreign": 1}),
-        (as_another_node, (102,), {"foreign": 1, "missing": 1}),
-        (to_another_request, (102,), {"foreign": 1, "missing": 1}),
-        (error, (102,), {"error": 1}),
-        (away, (102,), {"missing": 1}),
-        (undecodable, (102,), {"unreadable": 1}),
-    ],
-    ids=[
-        "thrice",
-        "forged and true",
-        "of another node",
-        "to another",
-        "error",
-        "away",
-        "undecodable",
-    ],
-)
+TAMPERED = {
+    "thrice": (lambda request, reply: [reply, reply, reply], (), {"duplicate": 2}),
+    "forged and true": (forged_and_true, (), {"foreign": 1}),
+    "of another node": (as_another_node, (102,), {"foreign": 1, "missing": 1}),
+    "to another": (to_another_request, (102,), {"foreign": 1, "missing": 1}),
+    "error": (error, (102,), {"error": 1}),
+    "away": (away, (102,), {"missing": 1}),
+    "undecodable": (undecodable, (102,), {"unreadable": 1}),
+}
+
+
+@pytest.mark.parametrize(("tamper", "lost", "counts"), TAMPERED.values(), ids=TAMPERED)
 def test_what_is_no_answer_costs_its_own_user_alone(tamper, lost, counts):
     federation = Timed(tamper={102: tamper})
     found = federation.sum()

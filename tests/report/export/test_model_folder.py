@@ -159,14 +159,6 @@ def test_ranking_is_softmax_regression_on_the_training_inputs() -> None:
         model.rank(["a"], top=0)
 
 
-def test_no_words_leave_the_bias_to_decide() -> None:
-    model = TagModel(
-        kernel=np.zeros((3, 2), np.float32), bias=np.float32([0, 1]), vocabulary=VOCABULARY
-    )
-    for vocabulary_free in ([], ["zz"]):
-        assert model.rank(vocabulary_free)[0][0] == "y"
-
-
 def test_a_model_is_loaded_from_an_export_and_from_a_run(make_run, tmp_path) -> None:
     folder = make_run(checkpoints=True)
     export_run(folder, tmp_path / "out")

@@ -15,6 +15,7 @@ from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
 from tests.backends.flower import stub_grid as stub
+from tests.harness.toy_users import Tampered
 
 BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
 LOOPBACK = GridSettings(allow_unauthenticated_nodes=True)
@@ -30,19 +31,15 @@ def broken(request, reply):
     return [reply]
 
 
-class Frail:
+def frail(data):
     """Users of whom every second has no examples that can be read."""
 
-    def __init__(self, users):
-        self.users = users
-
-    def examples(self, user_id):
+    def examples(user_id):
         if int(user_id[-1]) % 2:
             raise OSError("the text of an error may hold a user's data")
-        return self.users.examples(user_id)
+        return data.examples(user_id)
 
-    def num_examples(self, user_id):
-        return self.users.num_examples(user_id)
+    return Tampered(data, examples)
 
 
 def asked(backend, task, mode, caplog):
@@ -85,7 +82,7 @@ def on_a_node(task, data):
 @pytest.mark.parametrize("place", [in_process, on_threads, on_a_node])
 def test_a_user_that_fails_is_said_in_a_simulation_alone(caplog, place):
     task = stub.TinyTags()
-    backend = place(task, Frail(task.data))
+    backend = place(task, frail(task.data))
     try:
         said = asked(backend, task, "simulation", caplog)
         assert sum("contributes zero: OSError" in line for line in said) == 4
