@@ -39,7 +39,6 @@ def test_what_is_not_finite_is_refused(value):
 
 @pytest.mark.parametrize("value", [2**53 + 1, 10**400, 10**5000], ids=lambda v: v.bit_length())
 def test_a_whole_number_that_no_float_holds_is_refused(value):
-    """Red before: accounting raised an OverflowError, and printing one of 5,000 digits another."""
     with refuses(ValueError, "2^53"):
         positive_int("x", value)
     assert positive_int("x", 2**53) == 2**53

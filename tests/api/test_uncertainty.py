@@ -59,7 +59,6 @@ def test_scores_are_of_the_predicted_class_example_by_example(folder, tiny_corpu
 
 
 def test_no_rostered_user_is_measured(folder, monkeypatch):
-    """Red if anything asks for public=False, as diagnostics do."""
     asked = []
     for name in ("evaluate", "class_scores"):
         own = getattr(TagPrediction, name)

@@ -54,7 +54,6 @@ def test_results_come_in_the_order_of_the_calls(hire, tmp_path):
 
 @pytest.mark.slow
 def test_workers_are_as_urgent_as_their_run(hire):
-    """Red before: Ray's workers give way to whatever else computes on the machine."""
     assert hire(2).run([call("double", 1)]) == [2]
     own = psutil.Process()
     workers = [p for p in own.children(recursive=True) if p.name().startswith("ray::")]
@@ -71,7 +70,6 @@ def test_actors_that_never_start_are_an_error_that_tells_why(hire, tmp_path):
 
 @pytest.mark.slow
 def test_a_slow_start_is_said_and_waited_for(hire, monkeypatch, caplog):
-    """Red before: on a machine whose cores were busy the run ended after two minutes."""
     monkeypatch.setattr("fedpriv.backends.ray.pool._SAID_AFTER_SECONDS", 0.0)
     pool = hire(1)
     assert "no worker has started within 0 s" in caplog.text

@@ -70,7 +70,6 @@ def test_no_epsilon_is_without_what_it_means(simulated, secure):
 
 
 def test_a_secure_run_counts_no_users_of_a_round_and_times_none(secure):
-    """Red where its diagnostics, the users that were found, or a round's time are told."""
     status = StatusFile(secure, "secure")
     status.registered(nodes=3, users=17)
     status.round_ended(nodes_online=2)

@@ -117,12 +117,7 @@ class TestOptions:
         made = base(l2_clip_norm=2, rounds=np.int64(7), cohort=np.float32(2.5), seed=3.0)
         options = made.options()
         assert tuple(options[n] for n in NUMBERS[:3]) == (2.0, 7, 2.5)
-        assert [type(options[n]) for n in NUMBERS] == [
-            float,
-            int,
-            float,
-            int,
-        ]
+        assert [type(options[n]) for n in NUMBERS] == [float, int, float, int]
 
     def test_nothing_else_changes(self):
         made, changed = base(), base(l2_clip_norm=3.0)
@@ -246,7 +241,6 @@ class Halving(AdaptableClip):
 
 
 def test_a_part_of_another_class_is_refused_and_not_replaced_by_the_one_of_its_kind():
-    """Red when options were read by kind, and the derived bound was lost without a word."""
     with refuses(ValueError, "bound", "Halving"):
         FederatedExperiment(name="x", description="", bound=Halving())
     # Of examples nothing follows their norms.

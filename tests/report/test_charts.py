@@ -91,7 +91,6 @@ class TestInterval:
         assert "lag 1" not in note and np.isfinite(still.low).all()
 
     def test_a_report_has_it_of_the_last_iterate_alone(self, make_run):
-        """Red if the aggregate's own values got one: its windows overlap."""
         words = "It does not cover sampling error"
         assert words in render(read_run(make_run("a", rounds=20, every=2)))
         averaged = make_run("b", rounds=20, every=2, options={"aggregate": "ema"})

@@ -62,7 +62,6 @@ def test_the_gain_of_one_run_has_the_interval_of_users_drawn_anew(measured):
 
 
 def test_of_a_loss_the_gain_and_its_interval_are_what_it_fell_by(make_run):
-    """Red before: a gain of +0.5 had the interval −0.6 to −0.4."""
     folder = make_run(public_only=0.18)
     loss = asdict(replace(LOSS, diagnostic_only=False))
     reseal(folder, measures=[loss])
@@ -133,7 +132,6 @@ def test_sums_that_no_run_wrote_are_left_out_and_no_report_fails(measured, chang
 
 
 def test_runs_of_other_rosters_are_not_compared_by_user(measured, make_run):
-    """Red before: sums of 300 and of 299 users could not be subtracted."""
     folders = [measured("a"), measured("b", ceiling=0.2, options={"seed": 0})]
     reseal_roster(folders[1])
     sums, _ = read_tensors(folders[1] / BY_USER)
@@ -201,7 +199,6 @@ class TestRun:
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["raises", "lists", "other sums"])
     def test_a_task_that_cannot_tell_users_apart_ends_no_run(self, kind, tmp_path):
-        """Red before: after all rounds it had no summary, and no resume had one either."""
         made, whole = [], held_out()
 
         def task(given):

@@ -149,11 +149,10 @@ def test_replicates_give_a_mean_and_an_interval(make_run) -> None:
     values = [read_run(folder).diagnosed[-1]["accuracy"] for folder in folders]
     head = _head(write_report(folders[0], replicates=folders[1:]).read_text())
     assert f"{100 * sum(values) / 4:.1f} %" in head
-    assert "mean over 4 seeds" in head and "95 % t-interval over seeds" in head
-    assert "together they spend more" in head
+    assert "95 % t-interval over seeds" in head
     head = _head(write_report(folders[0], replicates=folders[1:3]).read_text())
     assert f"{100 * sum(values[:3]) / 3:.1f} %" in head
-    assert "mean over 3 seeds" in head and "no interval of fewer than 4 seeds" in head
+    assert "95 % t-interval over seeds" not in head
 
 
 def test_replicates_must_differ_in_the_seed_alone(make_run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
@@ -53,19 +52,10 @@ def of(folder, selected, **changes):
 def test_a_page_begins_with_the_model_that_is_returned(tmp_path):
     page = words(render(read_run(of(tmp_path / "r", "average"))))
     first, _, rest = page.partition("Gain over public-only")
-    assert "Returned: the average of the released models (accuracy +4.0 points, " in first
-    assert "points, standard error 1.2, over public-only on " in first
-    assert "812 public examples in 204 groups" in first and "no ε" in first
-    assert "Candidates" in rest
-    table = rest.partition("Candidates")[2]  # red before: its standard errors were called ±
-    assert "gain standard error lower end" in table and "±" not in page
-    assert re.search(r"\b[Aa] model may be returned", table)  # with and without an expected one
-    for text in (
-        "the last released model, drawn back to 0.5 of its way",
-        "31.0 %",
-        "+2.0 points",
-        "−1.0 points",
-    ):
+    for text in ("Returned: ", "+4.0 points", "standard error 1.2", "812", "204", "no ε"):
+        assert text in first, text
+    assert "Candidates" in rest and "±" not in page
+    for text in ("31.0 %", "+2.0 points", "−1.0 points"):
         assert text in rest, text
 
 
@@ -103,7 +93,6 @@ def test_of_no_model_is_it_said_that_it_saw_nobodys_data(tmp_path, recorded):
 
 
 def test_figures_are_of_the_returned_model(tmp_path):
-    """Red when they were the last round's, whatever was returned."""
     run = read_run(of(tmp_path / "r", "average"))
     found = {name: (value, remarks) for name, value, remarks in key_figures(run)}
     assert found["Accuracy"][0] == "37.8\u202f%"

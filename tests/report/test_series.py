@@ -42,7 +42,6 @@ def test_values_that_were_not_measured_are_left_out() -> None:
 
 
 def test_a_mechanism_of_ones_own_without_noise_is_not_private(make_run, tmp_path) -> None:
-    """Red before: its plan in a file has no "noise" to look at, and passed for private."""
     mechanism = Mechanism(
         sampler=Everybody(num_users=12), bound=Clip(l2_clip_norm=1.0), privatizer=Unprotected()
     )

@@ -153,7 +153,7 @@ def test_a_both_releases_are_of_one_sum_with_noise_of_their_own(tmp_path, monkey
 
 @pytest.mark.parametrize("rho", [2.0, 0.4, 0.17])
 def test_a_an_ended_run_that_is_resumed_is_charged_no_further(rho, tmp_path):
-    """Red before where a first, cheaper query of the refused iteration still fitted: charged again.
+    """A first, cheaper query of the refused iteration may still fit, and is not charged.
 
     At ρ = 0.17 the first gradient fits, and no losses beside it.
     """

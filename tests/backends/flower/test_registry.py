@@ -105,7 +105,6 @@ def test_the_reason_why_all_nodes_failed_is_shown_and_not_waited_out(task):
 
 @pytest.mark.parametrize("content", [Error(2, "boom"), RecordDict()], ids=["raises", "garbage"])
 def test_a_node_that_fails_ends_nothing_for_nodes_that_come_later(task, content, caplog):
-    """Red before: others had 5 seconds from then on, whatever was asked for."""
     hosts, clock = stub.shards(task, 4), Clock()
     grid = stub.StubGrid({})
 
@@ -120,7 +119,6 @@ def test_a_node_that_fails_ends_nothing_for_nodes_that_come_later(task, content,
 
 
 def test_a_node_that_comes_back_under_another_id_hosts_its_users_again(task):
-    """Red before: they were contested between the two ids, and contributed zero."""
     hosts, clock = stub.shards(task, 4), Clock()
     grid = stub.StubGrid({})
     first, *others = hosts

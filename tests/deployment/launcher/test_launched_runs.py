@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from tests.backends.flower.real import processes as real
 from tests.backends.flower.real.test_runs import assert_equals_in_process, config
+from tests.deployment.layout import CHECKOUT
 
 
 @pytest.fixture(scope="module")
@@ -24,21 +28,34 @@ def corpus(tmp_path_factory):
     return path
 
 
+def start(flower, link, number, config, *superexec):
+    """Start a launched SuperNode beside a stock SuperLink, and the launcher of its ClientApps."""
+    (port,) = real.free_ports(1)
+    fedpriv = [Path(sys.executable).name, "-m", "fedpriv"]
+    node = [
+        *("supernode", "--insecure", "--superlink", f"127.0.0.1:{link}", "--host", "127.0.0.1"),
+        *("--port", str(port), "--node-config", config),
+    ]
+    flower.start(f"supernode-{number}", [*fedpriv, *node], PYTHONPATH=str(CHECKOUT))
+    while not real._listens(port):
+        time.sleep(0.1)
+    launcher = ["superexec", "--insecure", "--runtime-api-address", f"127.0.0.1:{port}", *superexec]
+    flower.start(f"clientapp-{number}", [*fedpriv, *launcher], PYTHONPATH=str(CHECKOUT))
+
+
 @pytest.mark.slow
 @pytest.mark.flower
-def test_a_launched_run_equals_in_process(launched, corpus, tmp_path):
+def test_a_launched_run_equals_in_process(flower, corpus, tmp_path):
     """As stock processes do, bit for bit: `test_a_superlink_with_three_supernodes_...`. Users,
     and the only bundle that may run, are the launcher's to say; nodes name another corpus."""
     app = real.copy_app(tmp_path / "app")
-    flower = launched.flower
     bundle = real.build(app, flower.env)
     digest = hashlib.sha256(bundle.read_bytes()).hexdigest()
     bundle.unlink()
-    nodes = [
-        real.run_config(partition_id=part, num_partitions=3, corpus="/not/there")
-        for part in range(3)
-    ]
-    launched.start(nodes, "--users", str(corpus), "--bundle", digest)
+    link = flower.start_superlink(simulation=False)
+    for part in range(3):
+        place = real.run_config(partition_id=part, num_partitions=3, corpus="/not/there")
+        start(flower, link, part, place, "--users", str(corpus), "--bundle", digest)
     run = tmp_path / "run"
     log = flower.run(app, config(corpus, run))
     assert (run / "summary.json").is_file(), log[-4000:] + flower.log("clientapp-0")

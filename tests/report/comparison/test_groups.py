@@ -43,7 +43,6 @@ def test_runs_at_epsilon_0_are_said_to_be_left_out_of_the_plot(make_run) -> None
 
 
 def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_run) -> None:
-    """Red before: `make run`, the same with `--backend ray`, then `compare runs/*` was refused."""
     assert _labels(make_run("a"), make_run("b", backend="ray")) == [
         ("adadps-tags · backend serial", 1),
         ("adadps-tags · backend ray", 1),
@@ -104,7 +103,6 @@ def test_unfinished_runs_are_marked_and_kept_apart(make_run) -> None:
 
 
 def test_what_is_no_run_is_named_and_left_out(make_run, tmp_path) -> None:
-    """Red before: one folder that is no run refused all of them."""
     run, nothing, page = make_run("a"), tmp_path / "notes", tmp_path / "compare.html"
     nothing.mkdir()
     page.write_text("")
@@ -183,7 +181,6 @@ class TestNames:
     """What tells runs apart is what was chosen, and not what follows from it."""
 
     def test_a_chosen_part_names_a_run_and_not_an_option_that_it_leaves_out(self, make_run):
-        """Red before: `bound=normalise` was called "clip-norm none"."""
         chosen = ({}, {"bound": "normalise"}, {"clip_norm": "adaptive"})
         runs = [make_run(str(place), options=options_of(**kw)) for place, kw in enumerate(chosen)]
         assert [label for label, _ in _labels(*runs)] == [
@@ -193,7 +190,6 @@ class TestNames:
         ]
 
     def test_noise_names_a_run_before_the_sampling_that_it_needs(self, make_run):
-        """Red before: `noise=banded` was called "sampling separated"."""
         banded = {"noise": "banded", "sampling": "separated"}
         runs = [make_run("a"), make_run("b")]
         for run, changes in zip(runs, ({}, banded), strict=True):
