@@ -122,25 +122,21 @@ def test_pods_reach_those_they_share_a_network_with_and_everybody_the_gate_s_por
     assert ports[0]["ingress"] == [{"ports": [{"port": 8443}]}]
 
 
-def archive_of_keys(folder):
-    """Make an archive, as the guide has it, where a pod has it, and return the command's copy."""
-    (copy,) = deployments()["superlink"]["spec"]["initContainers"]
-    (folder / "made" / "nodes").mkdir(parents=True)
-    for name in ("superlink.key", "superexec.secret", "nodes/node-1.pub"):
-        (folder / "made" / name).write_text("secret", "ascii")
-        (folder / "made" / name).chmod(0o644)
-    (folder / "given").mkdir()
-    with tarfile.open(folder / "given" / "keys.tar", "w") as archive:
-        archive.add(folder / "made", ".")
-    command = copy["command"][-1].replace("/given/", f"{folder}/given/")
-    return ["sh", "-c", command.replace(" /keys", f" {folder}/keys")]
-
-
 @pytest.mark.slow
 def test_keys_that_are_copied_are_the_processs_alone(tmp_path):
-    command = archive_of_keys(tmp_path)
+    """From an archive, as the guide has it, where a pod has it."""
+    (copy,) = deployments()["superlink"]["spec"]["initContainers"]
+    made = tmp_path / "made"
+    (made / "nodes").mkdir(parents=True)
+    for name in ("superlink.key", "superexec.secret", "nodes/node-1.pub"):
+        (made / name).write_text("secret", "ascii")
+        (made / name).chmod(0o644)
+    for folder in ("given", "keys"):
+        (tmp_path / folder).mkdir()
+    with tarfile.open(tmp_path / "given" / "keys.tar", "w") as archive:
+        archive.add(made, ".")
+    command = copy["command"][-1].replace("/given/", f"{tmp_path}/given/")
     (tmp_path / "given" / "keys.tar").chmod(0o440)
-    (tmp_path / "keys").mkdir()
-    subprocess.run(command, check=True)
+    subprocess.run(["sh", "-c", command.replace(" /keys", f" {tmp_path}/keys")], check=True)
     check_keys(tmp_path / "keys")
     assert (tmp_path / "keys" / "nodes" / "node-1.pub").read_text("ascii") == "secret"

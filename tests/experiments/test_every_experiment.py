@@ -82,8 +82,3 @@ class TestEveryExperiment:
             load_experiment("fedpriv.experiments.ready_made.tags:thing")
         with pytest.raises(ValueError):
             load_experiment("builtins:dict")
-
-    def test_one_of_your_own_by_module_and_function(self):
-        assert (
-            load_experiment("fedpriv.experiments.ready_made.tags:fedavg_tags").name == "fedavg-tags"
-        )

@@ -73,6 +73,10 @@ class TestList:
         assert values == experiment.options() | automatic
         assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
 
+    def test_as_a_table(self):
+        shown = self.call("adadps-tags")
+        assert all(entry.path in shown for entry in load_experiment("adadps-tags").entries())
+
 
 class TestCompletion:
     def settings(self, experiment, incomplete):

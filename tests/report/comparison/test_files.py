@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -91,6 +92,11 @@ def test_svg_says_of_a_private_start_that_it_is_not_covered(make_run) -> None:
     drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(read_groups([folder]))))
     drawn = html.unescape(drawn)
     assert "does NOT cover: a start from all of public users' posts" in drawn
+
+
+def test_svg_has_each_part_of_its_own(make_run) -> None:
+    drawn = as_svg(read_groups([make_run("a"), make_run("b", synthetic=True)]))
+    assert len(ElementTree.fromstring(drawn)) == 2 and "(synthetic)" in drawn
 
 
 def test_without_anything_private_there_is_nothing_to_draw(make_run) -> None:

@@ -17,7 +17,7 @@ from fedpriv.report.comparison.groups import (
     read_groups,
     sections_of,
 )
-from fedpriv.report.comparison.page import render
+from fedpriv.report.comparison.page import render, render_with_files
 from fedpriv.report.comparison.plots import epsilon_svg, points_of
 from fedpriv.report.comparison.tables import as_rows
 from tests.harness.resealed import reseal
@@ -40,6 +40,16 @@ def test_runs_at_epsilon_0_are_said_to_be_left_out_of_the_plot(make_run) -> None
         assert "at ε 0: quiet with" in said
     [alone] = sections_of(read_groups([drawn]))
     assert "Not drawn" not in epsilon_svg(alone)
+
+
+def test_runs_are_compared_with_their_own_public_only_values(make_run) -> None:
+    values = {"one": 0.219, "other": 0.224}
+    groups = read_groups([make_run(n, name=n, public_only=v) for n, v in values.items()])
+    [section] = sections_of(groups)
+    page, files = render_with_files(groups)
+    assert all(shown in section.public_only_note and shown in page for shown in ("21.9", "22.4"))
+    differences = files["comparison-differences.csv"].decode()
+    assert "public-only" in differences and len(differences.splitlines()) == 4
 
 
 def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_run) -> None:
