@@ -1,7 +1,6 @@
 """What a number may be: of a type, finite, in its range; said in one place for everybody."""
 
 import math
-import re
 from decimal import Decimal
 from fractions import Fraction
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
+from tests.harness.refusals import refuses
 
 
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), Fraction(2)])
@@ -26,30 +26,27 @@ def test_any_whole_number_comes_out_as_a_builtin_int(value):
 @pytest.mark.parametrize("value", [True, np.True_, "2", None, 1j, Decimal(2), [2.0], np.ones(1)])
 def test_what_is_no_number_is_refused_by_name(value):
     for make in (finite_float, positive_float, positive_int, probability):
-        with pytest.raises(
-            ValueError, match=rf"^x {re.escape(repr(value))} is not a (whole )?number"
-        ):
+        with refuses(ValueError, repr(value)):
             make("x", value)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400, np.float32("nan")])
 def test_what_is_not_finite_is_refused(value):
     for make in (finite_float, positive_float, probability):
-        with pytest.raises(ValueError, match=r"^x -?(nan|inf) is not finite"):
+        with pytest.raises(ValueError):
             make("x", value)
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, 10**400, 10**5000], ids=lambda v: v.bit_length())
 def test_a_whole_number_that_no_float_holds_is_refused(value):
-    """Red before: accounting raised an OverflowError, and printing one of 5,000 digits another."""
-    with pytest.raises(ValueError, match=r"^x is above 2\^53"):
+    with refuses(ValueError, "2^53"):
         positive_int("x", value)
     assert positive_int("x", 2**53) == 2**53
 
 
 @pytest.mark.parametrize("value", [2.0, np.float64(2), 2.5])
 def test_a_float_is_no_whole_number(value):
-    with pytest.raises(ValueError, match="is not a whole number; give one such as 20"):
+    with refuses(ValueError, 20):
         positive_int("x", value)
 
 
@@ -68,10 +65,10 @@ def test_the_edges_of_each_range(allowed, inside, outside):
     for value in inside:
         assert finite_float("x", value, allowed) == value
     for value in outside:
-        with pytest.raises(ValueError, match=rf"^x {value} {allowed.value}$"):
+        with refuses(ValueError, value, allowed.value):
             finite_float("x", value, allowed)
     assert not allowed.holds(math.nan)
-    with pytest.raises(ValueError, match=rf"^x nan is not finite; it {allowed.value}$"):
+    with refuses(ValueError, allowed.value):
         finite_float("x", math.nan, allowed)
 
 
@@ -81,7 +78,7 @@ def test_every_range_is_tried_above():
 
 def test_the_short_names_are_their_ranges():
     for make, value in ((positive_float, 0.0), (positive_int, 0), (probability, 0.0)):
-        with pytest.raises(ValueError, match=r"^x 0(\.0)? must be (above 0|at least 1)$"):
+        with refuses(ValueError, 0):
             make("x", value)
-    with pytest.raises(ValueError, match=r"^x 1\.0 must be below 1; a failure chance"):
+    with refuses(ValueError, 1.0, 1):
         probability("x", 1)

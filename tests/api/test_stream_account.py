@@ -14,6 +14,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import SeparatedSampler
 from fedpriv.rng import Key
+from tests.harness.refusals import refuses
 
 #: σ, steps a tree, trees, δ; RDP and the exact Gaussian, by dp-accounting's events of trees.
 TREES = [
@@ -121,23 +122,23 @@ def test_the_error_that_is_foretold_is_the_one_that_is_measured(noise):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"noise": "oak"}, "noise 'oak' has no memory"),
-        ({"noise": "blt", "min_separation": 3}, "rounds is missing"),
-        ({"noise": "tree"}, "rounds is missing; or give steps-per-tree"),
-        ({"noise": "blt", "rounds": 9}, "min-separation is missing"),
-        ({"noise": "blt", "rounds": 9, "min_separation": 3, "bands": 2}, "bands 2 says nothing"),
-        ({"noise": "banded", "rounds": 9, "min_separation": 3, "bands": 4}, "4 bands overlap"),
-        ({"noise": "banded", "rounds": 9, "min_separation": 0}, "min-separation 0"),
-        ({"noise": "tree", "rounds": 9, "steps_per_tree": 3, "trees": 4}, "do not fit 9 rounds"),
+        ({"noise": "oak"}, ("oak",)),
+        ({"noise": "blt", "min_separation": 3}, ()),
+        ({"noise": "tree"}, ("steps-per-tree",)),
+        ({"noise": "blt", "rounds": 9}, ("min-separation",)),
+        ({"noise": "blt", "rounds": 9, "min_separation": 3, "bands": 2}, ("bands", 2)),
+        ({"noise": "banded", "rounds": 9, "min_separation": 3, "bands": 4}, (4,)),
+        ({"noise": "banded", "rounds": 9, "min_separation": 0}, ("min-separation", 0)),
+        ({"noise": "tree", "rounds": 9, "steps_per_tree": 3, "trees": 4}, (9,)),
     ],
 )
 def test_what_is_missing_or_does_not_fit_is_named(given, message):
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, *message):
         stream(**given)
 
 
 def test_other_relations_are_refused():
-    with pytest.raises(ValueError, match="use relation 'zero-out'"):
+    with refuses(ValueError, "zero-out"):
         account_stream(
             noise="tree", noise_multiplier=1.0, rounds=8, min_separation=8, delta=1e-3,
             relation="add-remove",

@@ -93,5 +93,5 @@ def test_matched_users_have_like_amounts_of_text():
 
 @pytest.mark.parametrize("bad", [np.ones(19), np.full(30, math.nan), np.ones((30, 1))])
 def test_too_few_scores_are_refused(bad):
-    with pytest.raises(ValueError, match="at least"):
+    with pytest.raises(ValueError):
         UserScores(inside=np.ones(30), outside=bad)

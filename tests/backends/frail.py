@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ def mark(folder, what):
 
 
 class Frail:
-    """Does calls; dies in some, so many times."""
+    """Does calls; dies while it is opened, so many times, and in some evaluations."""
 
     def open(self, folder, deaths=0, refuse=None):
         if mark(folder, "open") < deaths:
@@ -39,19 +38,11 @@ class Frail:
         mark(self.folder, f"double{value}")
         return 2 * value
 
-    def die(self, name, times, how="exit"):
-        if mark(self.folder, name) < times:
-            if how == "exit":
-                os._exit(1)
-            if how == "interrupt":
-                raise KeyboardInterrupt
-            os.kill(os.getpid(), signal.SIGKILL)
-        return name
-
     def evaluate(self, params, public, part):
-        if part[0]:
-            return self.die("evaluate", 10**6)
-        return part
+        if not part[0]:
+            return part
+        mark(self.folder, "evaluate")
+        os._exit(1)
 
     def refuse(self, error):
         raise error

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import os
 import signal
-import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
-from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.schedule import Schedule
-
-sys.path.append(str(Path(__file__).parent / "flower"))
-stub_grid = importlib.import_module("stub_grid")
+from tests.backends.flower import stub_grid
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
@@ -48,7 +39,7 @@ class Deeds:
     folder: str
 
     def plan(self, deeds, times=10**6):
-        """Set who does what ("kill", "exit", "raise", "slow"), and how often in all."""
+        """Set who does what ("kill", "exit", "raise"), and how often in all."""
         for old in Path(self.folder).iterdir():
             old.unlink()
         Path(self.folder, "plan.json").write_text(json.dumps({"deeds": deeds, "times": times}))
@@ -77,8 +68,6 @@ class Deeds:
             os.kill(os.getpid(), signal.SIGKILL)
         elif deed == "raise":
             raise ValueError("a user's own error")
-        elif deed == "slow":
-            time.sleep(0.1)
 
 
 class BadUsers(Users):
@@ -117,30 +106,6 @@ def open_worker(device, *, multiplier=None, deeds=None, refuse=None):
         data=Users() if deeds is None else BadUsers(deeds),
         measure=functools.partial(measure, deeds=deeds),
     )
-
-
-def dense_experiment():
-    """Return an experiment with a model of torch, found as `staff:dense_experiment`."""
-    rng = np.random.default_rng(1)
-    users = {
-        f"user-{number}": ArrayExamples(
-            x=rng.normal(size=(4, 3)).astype(np.float32), y=rng.integers(0, 2, 4)
-        )
-        for number in range(6)
-    }
-    return FederatedExperiment(
-        name="dense",
-        description="A small dense model.",
-        task=lambda experiment, corpus: ModuleTask(
-            name="dense",
-            module=lambda: nn.Linear(3, 2),
-            loss=nn.functional.cross_entropy,
-            users=users,
-            synthetic=True,
-        ),
-        delta=0.01,
-        rounds=2,
-    ).with_options({"noise_multiplier": 1.0, "cohort": 2.0})
 
 
 params = stub_grid.TinyTags().params

@@ -233,20 +233,6 @@ def others(users, *gone):
 
 
 FOREVER = 1e9
-SLOW = [[7], [0], [29], [0, 1], [28, 29], [3, 17], [0, 14, 29], list(range(0, 30, 2))]
-
-
-@pytest.mark.parametrize("slow", SLOW, ids=str)
-@pytest.mark.parametrize("takes", [2.5, FOREVER])
-@pytest.mark.parametrize("usual", [1e-4, 0.01, 0.2, 0.3])
-def test_slow_users_contribute_zero_and_nobody_does_for_them(usual, takes, slow):
-    users = named(30)
-    gone = {users[index]: takes for index in slow}
-    machine = Machine(takes=gone, usual=usual)
-    found = machine.sum(users, Guard(), 12.0)
-    assert machine.clock.now <= 12.0
-    assert (found.num_users, found.num_failed) == (30, len(gone))
-    assert is_sum_of(found, others(users, *gone))
 
 
 @given(
@@ -315,44 +301,6 @@ def test_what_training_needs_is_loaded_before_anybodys_time_begins():
 
     found = machine.sum(USERS, Guard(), 60.0, trainer=Loading())
     assert found.num_failed == 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_users_that_hang_silence_nobody_in_real_processes():
-    users = named(30)
-    odd = dict.fromkeys(users[:8], "hangs")
-    found = total(odd, users=users, guard=Guard(), seconds=20.0, trainer=Trainer(seconds=0.1))
-    assert found.num_failed == 8
-    expected = total({}, users=users[8:])
-    assert all(np.allclose(found.total[name], expected.total[name]) for name in PARAMS)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_answer_is_there_in_time_with_what_was_computed():
-    users = named(200)
-    odd = dict.fromkeys(users[130:], "hangs")
-    start = time.monotonic()
-    found = total(odd, users=users, guard=Guard(), seconds=40.0)
-    assert time.monotonic() - start < 90  # a hang, and not a slow machine
-    assert (found.num_users, found.num_failed) == (200, 70)
-    expected = total({}, users=users[:130])
-    assert all(np.allclose(found.total[name], expected.total[name]) for name in PARAMS)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_node_of_one_user_has_all_of_its_time_and_no_more():
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Slow:
-        def train(self, params, examples, key):
-            time.sleep(1.5)
-            return Trainer().train(params, examples, key)
-
-    one = USERS[:1]
-    assert total({}, users=one, guard=Guard(), seconds=3.0, trainer=Slow()).num_failed == 0
-    assert total({USERS[0]: "hangs"}, users=one, guard=Guard(), seconds=1.0).num_failed == 1
 
 
 def test_where_no_child_can_be_forked_this_process_computes(monkeypatch):

@@ -6,17 +6,17 @@ import functools
 import logging
 import os
 import signal
-import threading
 import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.backend import Order
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
+from tests.backends import staff
+from tests.backends.frail import Frail
 
 pytestmark = pytest.mark.ray
 EXACT = Rounded(bound=Clip(l2_clip_norm=0.3))
@@ -24,7 +24,7 @@ KEY = Key.simulation(1).fold("users")
 
 
 @pytest.fixture(scope="module")
-def hire(ray, staff):
+def hire(ray):
     """Make backends of so many workers; they are closed with the module."""
     from fedpriv.backends.ray.backend import RayBackend
 
@@ -46,7 +46,7 @@ def hire(ray, staff):
 
 
 @pytest.fixture(scope="module")
-def team(hire, staff, tmp_path_factory):
+def team(hire, tmp_path_factory):
     """Two workers, and what users may do to them."""
     deeds = staff.Deeds(str(tmp_path_factory.mktemp("deeds")))
     deeds.plan({})
@@ -67,52 +67,52 @@ def deeds(backend, team):
     return team[1]
 
 
-def total(backend, staff, cohort=None, bound=EXACT, key=KEY):
+def total(backend, cohort=None, bound=EXACT, key=KEY):
     order = Order(params=staff.params(), bound=bound, key=key)
     return backend.sum_over(staff.ROSTER[:9] if cohort is None else cohort, order)
 
 
-def oracle(staff, **arguments):
-    return total(SerialBackend(trainer=staff.trainer(), data=staff.Users()), staff, **arguments)
+def oracle(**arguments):
+    return total(SerialBackend(trainer=staff.trainer(), data=staff.Users()), **arguments)
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_in_a_round_changes_nothing(backend, deeds, staff):
+def test_a_worker_that_dies_in_a_round_changes_nothing(backend, deeds):
     deeds.plan({"user-03": "kill"}, times=1)
-    found = total(backend, staff)
+    found = total(backend)
     assert deeds.done() == 1
     assert (found.num_users, found.num_failed) == (9, 0)
-    assert staff.same(found, oracle(staff))
+    assert staff.same(found, oracle())
 
 
 @pytest.mark.slow
 def test_a_user_that_always_kills_its_worker_contributes_zero_alone(
-    backend, deeds, staff, caplog, monkeypatch
+    backend, deeds, caplog, monkeypatch
 ):
     monkeypatch.setattr("fedpriv.backends.ray.backend._TRIES_OF_A_SHARE", 1)
     deeds.plan({"user-03": "exit"})
     others = [user for user in staff.ROSTER[:9] if user != "user-03"]
     with caplog.at_level(logging.WARNING):
-        found = total(backend, staff)
+        found = total(backend)
     assert (found.num_users, found.num_failed) == (9, 1)
-    assert staff.same(found, oracle(staff, cohort=others))
+    assert staff.same(found, oracle(cohort=others))
     assert deeds.done() == 3  # once with others, twice alone
     assert "1 drawn users contribute zero" in caplog.text and "user-03" not in caplog.text
 
 
 @pytest.mark.slow
-def test_a_user_that_raises_costs_no_worker(backend, deeds, staff):
-    total(backend, staff)
+def test_a_user_that_raises_costs_no_worker(backend, deeds):
+    total(backend)
     before = backend.processes()
     deeds.plan({"user-03": "raise"})
     others = [user for user in staff.ROSTER[:9] if user != "user-03"]
-    found = total(backend, staff)
-    assert staff.same(found, oracle(staff, cohort=others)) and found.num_failed == 1
+    found = total(backend)
+    assert staff.same(found, oracle(cohort=others)) and found.num_failed == 1
     assert backend.processes() == before
 
 
 @pytest.mark.slow
-def test_what_comes_back_is_one_sum_from_each_worker(backend, staff, monkeypatch):
+def test_what_comes_back_is_one_sum_from_each_worker(backend, monkeypatch):
     """Never an individual update: as many results as workers, over all their users."""
     import ray as api
 
@@ -120,14 +120,14 @@ def test_what_comes_back_is_one_sum_from_each_worker(backend, staff, monkeypatch
     monkeypatch.setattr(
         backend._pool, "run", lambda *a, **more: results.append(run(*a, **more)) or results[-1]
     )
-    total(backend, staff)
+    total(backend)
     [references] = results
     sums = api.get(references)
     assert len(sums) == 2 and sorted(done.num_users for done in sums) == [4, 5]
 
 
 @pytest.mark.slow
-def test_evaluation_is_shared_and_adds_up(backend, deeds, staff):
+def test_evaluation_is_shared_and_adds_up(backend, deeds):
     deeds.plan({"evaluate": "kill"}, times=1)
     assert backend.evaluate(staff.params(), public=True) == staff.measure({}, public=True)
     assert deeds.done() == 1
@@ -135,16 +135,13 @@ def test_evaluation_is_shared_and_adds_up(backend, deeds, staff):
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_kills_every_worker_is_none(
-    backend, staff, caplog, monkeypatch, tmp_path
-):
+def test_an_evaluation_that_kills_every_worker_is_none(backend, caplog, monkeypatch, tmp_path):
     """Real workers and real deaths; they import nothing, so that their successors start soon."""
-    import frail
     import ray as api
 
     from fedpriv.backends.ray.pool import Call, Pool
 
-    actor = api.remote(frail.Frail).options(num_cpus=0.1)
+    actor = api.remote(Frail).options(num_cpus=0.1)
     pool = Pool(actor.remote, Call("open", (str(tmp_path),)), num_actors=2)
     monkeypatch.setattr(backend, "_pool", pool)
     with caplog.at_level(logging.WARNING):
@@ -156,28 +153,24 @@ def test_an_evaluation_that_kills_every_worker_is_none(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_devices", "part"), [(1, 0.5), (2, 1.0), (4, 1.0)])
-def test_every_logical_device_gives_the_same_sum_also_after_one_died(
-    hire, staff, num_devices, part
-):
+def test_every_logical_device_gives_the_same_sum_also_after_one_died(hire, num_devices, part):
     backend = hire(int(num_devices / part), num_gpus=part)
     before = sorted(backend.describe()["devices"])
     names = [name.split(":")[0] for name in before]
     assert len(set(names)) == num_devices and len(names) == int(num_devices / part)
     assert all(name.startswith("logical device ") for name in names)
-    assert staff.same(total(backend, staff), oracle(staff))
+    assert staff.same(total(backend), oracle())
     victim = backend.processes()[0]
     os.kill(victim, signal.SIGKILL)
-    assert staff.same(total(backend, staff, key=KEY.fold(2)), oracle(staff, key=KEY.fold(2)))
-    _replace(backend, staff, victim)
+    assert staff.same(total(backend, key=KEY.fold(2)), oracle(key=KEY.fold(2)))
+    _replace(backend, victim)
     assert sorted(backend.describe()["devices"]) == before
     backend.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [4, 5, 8])
-def test_workers_add_large_sums_two_by_two_also_after_one_died(
-    hire, staff, monkeypatch, num_workers
-):
+def test_workers_add_large_sums_two_by_two_also_after_one_died(hire, monkeypatch, num_workers):
     from fedpriv.backends.ray import backend as module
 
     monkeypatch.setattr(module, "_BYTES_OF_A_TREE", 0)
@@ -191,46 +184,14 @@ def test_workers_add_large_sums_two_by_two_also_after_one_died(
     backend = hire(num_workers)
     for number in range(2):
         key = KEY.fold(number)
-        assert staff.same(total(backend, staff, key=key), oracle(staff, key=key))
+        assert staff.same(total(backend, key=key), oracle(key=key))
         os.kill(backend.processes()[number], signal.SIGKILL)
     # Nine users: never more than that many sums.
     assert called.count("add") == 2 * {4: 2, 5: 2, 8: 6}[num_workers]
     backend.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("trials", [20])
-def test_random_kills_from_outside_change_no_round(hire, staff, tmp_path, trials):
-    deeds = staff.Deeds(str(tmp_path))
-    backend, rng = hire(2, deeds=deeds), np.random.default_rng(trials)
-    seen = set()
-    for number in range(trials):
-        deeds.plan(dict.fromkeys(staff.ROSTER, "slow"))
-        seen |= set(backend.processes())
-        victim = int(rng.choice(backend.processes()))
-        moment = int(rng.integers(9)), float(rng.uniform(0, 0.1))
-        killer = threading.Thread(target=_kill_after, args=(victim, deeds, *moment))
-        killer.start()
-        key = KEY.fold(number)
-        found = total(backend, staff, key=key)
-        killer.join()
-        assert (found.num_users, found.num_failed) == (9, 0)
-        assert staff.same(found, oracle(staff, key=key))
-        _replace(backend, staff, victim)
-    seen |= set(backend.processes())
-    assert len(seen) == 2 + trials
-    backend.close()
-    _wait_for(lambda: not any(map(_is_running, seen)))
-
-
-def _kill_after(victim, deeds, users, seconds):
-    """Kill once so many users were trained, and a little later: by then the round may be over."""
-    _wait_for(lambda: deeds.done() >= users)
-    time.sleep(seconds)
-    os.kill(victim, signal.SIGKILL)
-
-
-def _replace(backend, staff, dead):
+def _replace(backend, dead):
     while dead in backend.processes():  # until a call of its finds it dead
         backend.evaluate(staff.params(), public=True)
     backend._pool.run([], all_open=True)
@@ -241,11 +202,3 @@ def _wait_for(true):
     while not true():
         assert time.monotonic() < until
         time.sleep(0.005)
-
-
-def _is_running(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True

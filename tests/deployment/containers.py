@@ -81,18 +81,6 @@ class Deployment(Lines):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
-    def followed(self, run: subprocess.Popen[str], until: str, seconds: float = 600.0) -> str:
-        """Read a run's log until a line begins so; return what was read."""
-        seen, end = [], time.monotonic() + seconds
-        assert run.stdout is not None
-        for line in run.stdout:
-            seen.append(line)
-            if until in line:
-                return "".join(seen)
-            if time.monotonic() > end:
-                break
-        raise Failed(f"no line {until!r} in:\n{''.join(seen)[-3000:]}")
-
     def _run(self, command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command,

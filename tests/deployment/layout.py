@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,10 +14,21 @@ from typing import Any
 import yaml
 
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.statement.verify import verify_run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COMPOSE = CHECKOUT / "docker-compose.yml"
 NODES = ("1", "2", "3")
+SHAPE = Shape(
+    num_users=30, num_sentences=1800, public_users=30, num_words=400, num_tags=12, num_topics=4
+)
+#: The run that both ways to try the layout start, in the paths of its containers.
+CONFIG = {
+    "corpus": "/corpus", "out": "/runs/first", "anchor": "/anchor/first",
+    "node-users": "/node-users.json", "rounds": 6, "cohort": 10, "noise-multiplier": 1.0,
+    "options": "eval-every = 6", "round-deadline": 90.0,
+}  # fmt: skip
 
 
 _VARIABLE = re.compile(r"\$\$|\$\{(\w+):-([^}]*)\}")
@@ -164,30 +174,52 @@ class Lines:
         print(f"ok   {what}", flush=True)
 
 
-def prepare(folder: Path, shape: Shape, owner: str = "") -> dict[str, list[str]]:
+def followed(run: subprocess.Popen[str], until: str) -> None:
+    """Read the log of a run until a line has a text in it.
+
+    Raises:
+        Failed: The log ended before.
+    """
+    seen = []
+    assert run.stdout is not None
+    for line in run.stdout:
+        seen.append(line)
+        if until in line:
+            return
+    raise Failed(f"no line {until!r} in:\n{''.join(seen)[-3000:]}")
+
+
+def end(run: subprocess.Popen[str]) -> None:
+    """Kill the client of a run, which goes on by itself."""
+    run.kill()
+    run.wait()
+
+
+def check_end(lines: Lines, folder: Path) -> None:
+    """Check a run whose server was killed in a round: one attempt is lost, and it went on."""
+    charged, released = attempts(folder, "charge"), attempts(folder, "release")
+    lines.holds("it verifies", verify_run(folder).ok)
+    lines.holds("an attempt was lost with the server", len(charged) - len(released) == 1, charged)
+    lines.holds("the run went on after it", len(released) > 2, released)
+
+
+def attempts(run: Path, kind: str) -> list[tuple[int, int]]:
+    """Return round and attempt of every charge, or release, on a run's ledger."""
+    records = read_ledger(run / "ledger.jsonl")[0]
+    return [(r.fields["round_num"], r.fields["attempt"]) for r in records if r.kind == kind]
+
+
+def prepare(folder: Path, owner: str = "") -> dict[str, list[str]]:
     """Make a corpus, its parts and the keys by the guide's commands; return each node's users.
 
     The files are this process's, or of an owner, uid:gid, as containers started by root are.
     """
-    synthesize(folder / "whole", shape=shape, max_words=300, max_tags=10)
+    synthesize(folder / "whole", shape=SHAPE, max_words=300, max_tags=10)
     parts = ["--nodes", str(len(NODES)), "--out", str(folder / "deploy" / "parts")]
     did([sys.executable, "-m", "fedpriv", "data", "part", str(folder / "whole"), *parts])
     did(["sh", "server/keys.sh", str(folder / "deploy"), str(len(NODES))], owner)
     (folder / "deploy").chmod(0o711)
     return json.loads((folder / "deploy" / "parts" / "users.json").read_text("utf-8"))
-
-
-def strangers_keys(folder: Path) -> Path:
-    """Return a copy of a node's keys, with one that nobody registered."""
-    keys = folder / "stranger"
-    shutil.copytree(folder / "deploy" / "keys" / "node-1", keys)
-    (keys / "node.key").unlink()
-    kind = ["-q", "-t", "ecdsa", "-b", "384", "-N", ""]
-    did(["ssh-keygen", *kind, "-f", str(keys / "node.key")])
-    owner = (folder / "deploy" / "keys" / "node-1").stat()
-    for path in (keys, *keys.iterdir()):
-        os.chown(path, owner.st_uid, owner.st_gid)
-    return keys
 
 
 def did(command: list[str], owner: str = "") -> None:

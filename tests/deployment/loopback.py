@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.backends.flower.real.processes import BIN, free_ports
+from tests.backends.flower.real.processes import BIN, free_ports, plain
 from tests.deployment.layout import CHECKOUT, NODES, Failed, Lines, command_of
 
 #: Where the test is root's, its processes take themselves for another user: none may be root's.
@@ -188,17 +188,7 @@ def ended(run: subprocess.Popen[str]) -> str:
     assert run.stdout is not None
     said = run.stdout.read()
     run.wait()
-    return " ".join(re.sub(r"\x1b\[\d+m", "", said).split())
-
-
-def followed(run: subprocess.Popen[str], until: str) -> None:
-    seen = []
-    assert run.stdout is not None
-    for line in run.stdout:
-        seen.append(line)
-        if until in line:
-            return
-    raise Failed(f"no line {until!r} in:\n{''.join(seen)[-3000:]}")
+    return plain(said)
 
 
 def as_user() -> tuple[str, ...]:

@@ -6,12 +6,10 @@ deploy-test-docker` tries those.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,30 +17,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedpriv.datasets.importers.synthetic import Shape
-from tests.backends.flower.real.processes import free_ports
 from tests.deployment.layout import (
+    CONFIG,
     NODES,
     Failed,
     broken,
-    command_of,
+    check_end,
+    end,
+    followed,
     prepare,
     read,
-    strangers_keys,
 )
-from tests.deployment.loopback import Layout, as_user, followed
-from tests.deployment.oracle import attempts, differences
+from tests.deployment.loopback import Layout
+from tests.deployment.oracle import differences
 from tests.deployment.own_files import own_files
-
-SHAPE = Shape(
-    num_users=30, num_sentences=1800, public_users=30, num_words=400, num_tags=12, num_topics=4
-)
-ROUNDS, DEADLINE = 6, 90.0
-CONFIG = {
-    "corpus": "/corpus", "out": "/runs/first", "anchor": "/anchor/first",
-    "node-users": "/node-users.json", "rounds": ROUNDS, "cohort": 10, "noise-multiplier": 1.0,
-    "options": f"eval-every = {ROUNDS}", "round-deadline": DEADLINE,
-}  # fmt: skip
 
 
 def main() -> int:
@@ -73,7 +61,7 @@ def main() -> int:
 
 def _whole(layout: Layout) -> None:
     layout.holds("the compose file keeps what the guide says", broken(read()) == [], broken(read()))
-    users = prepare(layout.folder, SHAPE)
+    users = prepare(layout.folder)
     shutil.copy(layout.folder / "deploy/keys/ca.crt", layout.folder / "ca.crt")
     layout.start("superlink")
     layout.listens("superlink")
@@ -83,7 +71,6 @@ def _whole(layout: Layout) -> None:
         layout.start(f"supernode-{number}")
         layout.start(f"client-{number}")
     layout.start("serverapp")
-    _stranger(layout)
     health(layout)
     run = layout.run(CONFIG)
     try:
@@ -94,7 +81,7 @@ def _whole(layout: Layout) -> None:
         layout.holds("a round ends without a node that was killed in it", True)
         layout.kill("serverapp")
     finally:
-        _end(run)
+        end(run)
     layout.kill("superlink")
     for name in ("superlink", "supernode-2", "client-2", "serverapp"):
         layout.start(name)
@@ -105,7 +92,7 @@ def _whole(layout: Layout) -> None:
     try:
         followed(run, "report:")
     finally:
-        _end(run)
+        end(run)
     layout.holds("server and SuperLink were killed, and the run went on to its end", True)
     deploy = layout.folder / "deploy"
     found = differences(
@@ -113,10 +100,7 @@ def _whole(layout: Layout) -> None:
         whole=layout.folder / "whole", users=users, down="node-2", out=layout.folder / "in-process",
     )  # fmt: skip
     layout.holds("ε, ledger and params are those of the run in process", found == [], found)
-    folder = deploy / "runs" / "first"
-    lost = len(attempts(folder, "charge")) - len(attempts(folder, "release"))
-    layout.holds("an attempt was lost with the server", lost == 1, lost)
-    layout.holds("the run went on after it", len(attempts(folder, "release")) > 2)
+    check_end(layout, deploy / "runs" / "first")
     client_gone(layout)
     layout.stopped.set()
     supervisor.join()
@@ -140,38 +124,15 @@ def client_gone(layout: Layout) -> None:
         followed(run, "3 of 3 registered nodes are online")
         layout.holds("it takes part again when its client app is back", True)
     finally:
-        _end(run)
-
-
-def _stranger(layout: Layout) -> None:
-    """A node with a key that nobody registered."""
-    keys = strangers_keys(layout.folder)
-    (port,) = free_ports(1)
-    command = layout.here("supernode-1", command_of(layout.compose["services"]["supernode-1"]))
-    command = command.removeprefix("sh -c ").replace(
-        str(layout.folder / "deploy/keys/node-1"), str(keys)
-    )
-    command = command.replace(f"--port {layout.ports['supernode-1']}", f"--port {port}")
-    done = subprocess.run(
-        [*as_user(), "timeout", "300", "sh", "-c", command],
-        cwd=layout.folder / "homes" / "supernode-1",
-        env=layout.environment("supernode-1"),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    said = done.stdout + done.stderr
-    layout.holds(
-        "an unregistered node is refused",
-        done.returncode not in (0, 124) and "SuperNode ID" not in said,
-        said[-600:],
-    )
+        end(run)
 
 
 def health(layout: Layout) -> None:
     """Ask every health check, and again where a program has stopped or its users are gone."""
     names = [name for name in layout.running if "healthcheck" in layout.compose["services"][name]]
-    end = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while sick := [name for name in names if layout.check(name).returncode]:
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             layout.holds("every program is healthy", False, layout.check(sick[0]).stderr[-600:])
         time.sleep(1)
     layout.holds(f"{len(names)} programs are healthy, by their health checks", len(names) == 8)
@@ -208,12 +169,6 @@ def _until(is_so: Any, what: str, seconds: float = 120.0) -> None:
         if time.monotonic() > end:
             raise Failed(f"not {what} after {seconds:.0f} s")
         time.sleep(0.3)
-
-
-def _end(run: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(run.pid, signal.SIGKILL)
-    run.wait()
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file
 
+from fedpriv import json_lines
 from fedpriv.backends.in_process import SerialBackend
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
@@ -18,6 +18,7 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
+from tests.deployment.layout import attempts
 from tests.harness.resumed import resume_run
 
 
@@ -74,8 +75,10 @@ def differences(
         out: Where the other run's folder will be.
         options: Which of the whole corpus's users were dealt out.
     """
-    document, rounds = read_document(run), _lines(run / "rounds.jsonl")
-    failed = {line["round_num"]: line["num_failed"] for line in _lines(run / "diagnostics.jsonl")}
+    document, rounds = read_document(run), json_lines.read(run / "rounds.jsonl")
+    failed = {
+        line["round_num"]: line["num_failed"] for line in json_lines.read(run / "diagnostics.jsonl")
+    }
     released = [line["round_num"] for line in rounds]
     killed = sorted(set(attempts(run, "charge")) - set(attempts(run, "release")))
     chosen = load_experiment(document["name"]).with_options(document["experiment"])
@@ -112,19 +115,11 @@ def differences(
     charged = [attempts(each, "charge") for each in (run, out)]
     if charged[0] != charged[1]:
         found.append(f"charges: {charged[0]} here, {charged[1]} in process")
-    mine = {line["round_num"]: line["num_failed"] for line in _lines(out / "diagnostics.jsonl")}
+    mine = {
+        line["round_num"]: line["num_failed"] for line in json_lines.read(out / "diagnostics.jsonl")
+    }
     if any(mine.values()):
         found.append("the run in process lost users of its own")
     if not verify_run(run).ok:
         found.append("the deployed run does not verify")
     return found
-
-
-def attempts(run: Path, kind: str) -> list[tuple[int, int]]:
-    """Return round and attempt of every charge, or release, on a run's ledger."""
-    records = read_ledger(run / "ledger.jsonl")[0]
-    return [(r.fields["round_num"], r.fields["attempt"]) for r in records if r.kind == kind]
-
-
-def _lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
-import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 
 from flwr.common.config import parse_config_args
 
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.runs.status import run_status
-from tests.backends.flower.real.processes import BIN
+from tests.backends.flower.real.processes import BIN, build
 from tests.deployment.layout import CHECKOUT, NODES, read
-from tests.deployment.loopback import Layout, ended, followed
+from tests.deployment.loopback import Layout, ended
 from tests.docs.shell_blocks import Command, commands
 
 PAGE = CHECKOUT / "docs" / "deployment.md"
@@ -44,7 +40,10 @@ def own_files(whole: Layout) -> None:
     deploy, app = (folder / "example" / "deploy").rename(folder / "deploy"), _app(folder)
     deploy.chmod(0o711)
     bundle = _bundle(app, folder)
-    layout = _layout(folder, **variables, FEDPRIV_BUNDLES=bundle, FEDPRIV_PLANS="0" * 64)
+    layout = Layout.of(
+        folder,
+        _compose(folder, **variables, FEDPRIV_BUNDLES=bundle, FEDPRIV_PLANS="0" * 64),
+    )
     try:
         for name in ("superlink", *(f"supernode-{n}" for n in NODES), "serverapp"):
             layout.start(name)
@@ -84,49 +83,10 @@ def own_files(whole: Layout) -> None:
             verified and verified.ok and verified.num_charges == 3, said[-1500:],
         )  # fmt: skip
         whole.holds("no log has a name of theirs", "Ann Example" not in logs, logs[-600:])
-        layout.compose = _compose(folder, **variables)
-        _clients(layout)
-        _comes_back(whole, layout, {**config, "secure": False, "rounds": 400}, app)
     finally:
         layout.stopped.set()
         for name in list(layout.running):
             layout.kill(name)
-
-
-def _comes_back(whole: Layout, layout: Layout, config: dict[str, object], app: Path) -> None:
-    """Kill a node in a run, and start it again; then stop the run."""
-    folder = layout.folder / "deploy" / "runs" / "back"
-    run = layout.run({**config, "out": "/runs/back", "anchor": "/anchor/back"}, app)
-    followed(run, "round 1:")
-    layout.kill("client-2")
-    layout.kill("supernode-2")
-    followed(run, "2 of 3 registered nodes are online")
-    whole.holds("a node that was killed is missed", True)
-    for name in ("supernode-2", "client-2"):
-        layout.start(name)
-    supervisor = threading.Thread(target=layout.supervise, daemon=True)
-    supervisor.start()
-    followed(run, "3 of 3 registered nodes are online")
-    for _ in range(3):
-        followed(run, "round ")
-    *_, last = (folder / "diagnostics.jsonl").read_text("utf-8").splitlines()
-    whole.holds(
-        "it takes part again with its key, in the same run",
-        json.loads(last)["num_failed"] == 0 and run_status(folder).nodes_online == 3, last,
-    )  # fmt: skip
-    layout.stopped.set()
-    supervisor.join()
-    found = json.loads(layout.flwr("ls", "here", "--format", "json"))
-    (number,) = [one["run-id"] for one in found["runs"] if "running" in one["status"]]
-    layout.flwr("stop", str(number), "here")
-    ended(run)
-    end = time.monotonic() + 120
-    while (status := run_status(folder)).held and time.monotonic() < end:
-        time.sleep(0.5)
-    whole.holds(
-        "a run that is stopped lets go of its folder, for an attempt at most",
-        not status.held and status.lost_attempts <= 1, status,
-    )  # fmt: skip
 
 
 def _typed(folder: Path) -> tuple[dict[str, str], dict[str, object]]:
@@ -147,10 +107,6 @@ def _typed(folder: Path) -> tuple[dict[str, str], dict[str, object]]:
         elif words[0] != "cd":
             subprocess.run(words, cwd=folder, env=environment, check=True, capture_output=True)
     return variables, config
-
-
-def _layout(folder: Path, **choices: str) -> Layout:
-    return Layout.of(folder, _compose(folder, **choices))
 
 
 def _compose(folder: Path, **choices: str) -> dict:
@@ -183,10 +139,7 @@ def _app(folder: Path) -> Path:
 def _bundle(app: Path, folder: Path) -> str:
     """Return the SHA-256 of the bundle that `flwr build` makes."""
     environment = {**os.environ, "FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
-    subprocess.run(
-        [str(BIN / "flwr"), "build"], cwd=app, env=environment, check=True, capture_output=True
-    )
-    (file,) = app.glob("*.fab")
+    file = build(app, environment)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     file.unlink()
     return digest

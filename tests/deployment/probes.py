@@ -4,34 +4,16 @@ from __future__ import annotations
 
 _REQUEST = """
 import http.client, ssl, sys
-host, port, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+host, port, path, length = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 context = ssl.create_default_context(cafile="/keys/ca.crt")
 try:
-    line = http.client.HTTPSConnection(host, port, timeout=8, context=context)
+    if sys.argv[5:]:
+        line = http.client.HTTPConnection(host, port, timeout=8)
+    else:
+        line = http.client.HTTPSConnection(host, port, timeout=8, context=context)
     line.putrequest("POST", path, skip_accept_encoding=True)
     line.putheader("Content-Type", "application/protobuf")
-    line.putheader("Content-Length", "0")
-    line.endheaders()
-    print(line.getresponse().status)
-except OSError as error:
-    print("unreachable")
-"""
-_PLAIN = """
-import http.client, sys
-try:
-    line = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=8)
-    line.request("POST", "/v1/fleet/pull-messages", b"")
-    print(line.getresponse().status)
-except OSError as error:
-    print("unreachable")
-"""
-_BODY = """
-import http.client, ssl
-context = ssl.create_default_context(cafile="/keys/ca.crt")
-try:
-    line = http.client.HTTPSConnection("gate", 8443, timeout=8, context=context)
-    line.putrequest("POST", "/v1/fleet/push-object")
-    line.putheader("Content-Length", str(1 << 30))
+    line.putheader("Content-Length", length)
     line.endheaders()
     print(line.getresponse().status)
 except OSError as error:
@@ -82,18 +64,20 @@ _PULL = (
 #: Name: service, script, arguments, what it must print.
 PROBES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "a node reaches no SuperLink but through the gate": (
-        "supernode-1", _REQUEST, ("superlink", "8000", "/v1/control/list-runs"), "unreachable",
+        "supernode-1", _REQUEST, ("superlink", "8000", "/v1/control/list-runs", "0"), "unreachable",
     ),
     "a client app does not reach the gate": (
-        "client-1", _REQUEST, ("gate", "8443", "/v1/fleet/pull-messages"), "unreachable",
+        "client-1", _REQUEST, ("gate", "8443", "/v1/fleet/pull-messages", "0"), "unreachable",
     ),
     "a client app does not reach another node": (
-        "client-1", _REQUEST, ("supernode-2", "9094", "/health"), "unreachable",
+        "client-1", _REQUEST, ("supernode-2", "9094", "/health", "0"), "unreachable",
     ),
     "the gate is a gate: without a key the fleet API says no": (
-        "supernode-1", _REQUEST, ("gate", "8443", "/v1/fleet/pull-messages"), "401",
+        "supernode-1", _REQUEST, ("gate", "8443", "/v1/fleet/pull-messages", "0"), "401",
     ),
-    "the gate speaks TLS alone": ("supernode-1", _PLAIN, ("gate", "8443"), "400"),
+    "the gate speaks TLS alone": (
+        "supernode-1", _REQUEST, ("gate", "8443", "/v1/fleet/pull-messages", "0", "plain"), "400",
+    ),
     "the gate reads no path of an address": (
         "supernode-1", _RAW, (_LIST.format("https://superlink:8000") + _END,), "403",
     ),
@@ -108,10 +92,12 @@ PROBES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     ),
     # By the SuperLink, which finds no message in five million zeros.
     "bodies that never end leave others' requests answered": ("supernode-1", _FLOOD, (), "400"),
-    "the gate takes no body of a gigabyte": ("supernode-1", _BODY, (), "413"),
+    "the gate takes no body of a gigabyte": (
+        "supernode-1", _REQUEST, ("gate", "8443", "/v1/fleet/push-object", str(1 << 30)), "413",
+    ),
     **{
         f"the gate lets nobody through to {path}": (
-            "supernode-1", _REQUEST, ("gate", "8443", path), "403",
+            "supernode-1", _REQUEST, ("gate", "8443", path, "0"), "403",
         )
         for path in (
             "/v1/control/list-runs", "/v1/control/register-node", "/v1/runtime/acquire-task",

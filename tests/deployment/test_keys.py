@@ -14,10 +14,8 @@ import subprocess
 import pytest
 
 from fedpriv.backends.flower.registry import read_node_keys
-from fedpriv.cli import app
 from fedpriv.deploy.checks import check_keys
 from tests.deployment.layout import CHECKOUT
-from tests.harness.command_line import CliRunner
 
 USERS = {"node-1": ["ann", "bob"], "node-2": ["cid"]}
 
@@ -74,24 +72,6 @@ def test_every_file_is_its_owners_alone_whatever_the_mask(folder):
 
 
 @pytest.mark.slow
-def test_nodes_with_own_files_are_bound_to_their_lists(tmp_path):
-    """Who is on two nodes is bound to none, and contributes zero."""
-    deploy = tmp_path / "deploy"
-    (deploy / "parts").mkdir(parents=True)
-    for number, ids in enumerate((["a", "b", "x"], ["c", "x"]), start=1):
-        (tmp_path / f"node-{number}.ids").write_text("\n".join(ids), "utf-8")
-    lists = [str(tmp_path / f"node-{number}.ids") for number in (1, 2)]
-    roster = ["data", "roster", *lists, "--out", str(tmp_path / "roster.txt")]
-    done = CliRunner().invoke(app, [*roster, "--users", str(deploy / "parts" / "users.json")])
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "roster.txt").read_text("utf-8").split() == ["a", "b", "c", "x"]
-    assert made(deploy, "2").returncode == 0
-    bound = read_node_keys(deploy / "node-users.json").values()
-    assert sorted(sorted(one.user_ids) for one in bound) == [["a", "b"], ["c"]]
-    assert (deploy / "data" / "node-2").is_dir()
-
-
-@pytest.mark.slow
 def test_what_is_there_stays_as_it_is(folder):
     assert made(folder, "2", "fl.example.org").returncode == 0
     before = content(folder)
@@ -104,13 +84,7 @@ def test_what_is_there_stays_as_it_is(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "lost",
-    [
-        "superlink/nodes/node-2.pub",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("gate/gate.pem", "node-1/runtime.pem", "serverapp/ca.crt")
-        ),
-    ],
+    ["superlink/nodes/node-2.pub", "gate/gate.pem", "node-1/runtime.pem", "serverapp/ca.crt"],
 )
 def test_what_is_half_made_is_made_again(folder, lost):
     assert made(folder, "2").returncode == 0

@@ -14,6 +14,7 @@ import fedpriv as fp
 from fedpriv.deploy import metrics
 from fedpriv.runs.status import StatusFile
 from tests.harness.command_line import refusal
+from tests.harness.refusals import refuses
 
 SAMPLE = re.compile(r'^(fedpriv_\w+)\{((?:\w+="[^"]*",?)+)\} (\+Inf|[0-9.e+-]+)$')
 OF_SECURE_RUNS = {
@@ -69,7 +70,6 @@ def test_no_epsilon_is_without_what_it_means(simulated, secure):
 
 
 def test_a_secure_run_counts_no_users_of_a_round_and_times_none(secure):
-    """Red where its diagnostics, the users that were found, or a round's time are told."""
     status = StatusFile(secure, "secure")
     status.registered(nodes=3, users=17)
     status.round_ended(nodes_online=2)
@@ -114,7 +114,7 @@ def test_it_is_served_on_loopback(simulated):
             with urllib.request.urlopen(where) as answer:
                 assert answer.headers["Content-Type"] == metrics.CONTENT_TYPE
                 assert answer.read().decode() == metrics.exposition(simulated)
-            with pytest.raises(urllib.error.HTTPError, match="404") as error:
+            with refuses(urllib.error.HTTPError, 404) as error:
                 urllib.request.urlopen(where.replace("/metrics", "/ledger.jsonl"))
             error.value.close()
         finally:
@@ -124,9 +124,9 @@ def test_it_is_served_on_loopback(simulated):
 
 @pytest.mark.parametrize("place", ["", "x", "127.0.0.1:", "70000"])
 def test_a_place_that_is_none_is_refused(place):
-    with pytest.raises(ValueError, match="no PORT or HOST:PORT"):
+    with pytest.raises(ValueError):
         metrics.read_place(place)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    assert "holds no run" in refusal("status", tmp_path, "--metrics", "0")
+    assert str(tmp_path) in refusal("status", tmp_path, "--metrics", "0")

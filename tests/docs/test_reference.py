@@ -8,9 +8,9 @@ import pytest
 import fedpriv as fp
 from fedpriv.backends.flower import settings
 from fedpriv.runs import folder
-from tests.api import dense
 from tests.backends.flower.real.processes import DECLARED
 from tests.deployment.layout import CHECKOUT
+from tests.harness import toy_users
 from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 _NAMES = re.compile(r"`([^`]+)`")
@@ -58,7 +58,7 @@ def test_run_folder_has_each_file_of_a_run_and_no_other(tmp_path):
     assert reserved <= said, sorted(reserved - said)
     for secure in (False, True):
         path = tmp_path / f"secure-{secure}"
-        fp.run(dense.experiment(), path, secure=secure, rounds=2, progress=False)
+        fp.run(toy_users.experiment(), path, secure=secure, rounds=2, progress=False)
         for file in path.rglob("*"):
             name = re.sub(r"round-\d{6}", "round-NNNNNN", str(file.relative_to(path)))
             known = name in said or name.split("/")[0] + "/" in said

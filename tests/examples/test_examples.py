@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import runpy
-import shutil
 
-import jsonschema
 import pytest
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
-from tests.backends.flower.real.processes import run_config
 from tests.deployment.layout import broken, nodes_of, read
-from tests.deployment.test_compose import SCHEMA
+from tests.deployment.test_compose import check_form
 from tests.examples.projects import EXAMPLES, NAMES, ROOT, commands_of, copied, typed
 
 
@@ -77,32 +74,12 @@ def test_own_data_has_a_roster_and_a_compose_file_for_three_nodes(prepared):
     ids = (prepared / "deploy" / "parts" / "server" / "roster.txt").read_text("utf-8")
     assert len(ids.split()) == 36 and "Ann" not in ids
     compose = read(prepared / "compose.yml")
-    jsonschema.validate(compose, SCHEMA)
+    check_form(compose)
     assert broken(compose) == [] and nodes_of(compose) == ["1", "2", "3"]
     mounted = [line.split(":") for line in compose["services"]["operator"]["volumes"]]
     project = [(prepared / source, target) for source, target, *_ in mounted if "project" in target]
     assert all(source.is_file() for source, _ in project)
     assert {target for _, target in project} >= {"/project/pyproject.toml", "/project/visits.py"}
-
-
-@pytest.mark.slow
-@pytest.mark.flower
-def test_own_data_on_three_supernodes_of_this_machine(prepared, flower):
-    superlink = flower.start_superlink(simulation=False)
-    for node in (1, 2, 3):
-        data = prepared / "deploy" / "data" / f"node-{node}" / "visits.csv"
-        place = run_config(data=str(data), data_key=str(prepared / "people.key"))
-        flower.start_supernode(node, superlink, place)
-    app, out = prepared.parent / "app", prepared.parent / "run"
-    app.mkdir()
-    for name in ("pyproject.toml", "visits.py", "server_app.py", "client_app.py"):
-        shutil.copy(prepared / name, app)
-    options = f"roster-file = '{prepared}/deploy/parts/server/roster.txt'"
-    log = flower.run(app, f'{run_config(out=str(out))} options="{options}"')
-    assert (out / "summary.json").is_file(), log[-4000:]
-    found = verify_run(out)
-    assert found.ok and found.num_releases == 3
-    assert "Ann Example" not in log
 
 
 def test_the_pages_show_the_examples_files():

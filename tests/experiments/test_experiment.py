@@ -12,11 +12,11 @@ from fedpriv.experiments.bounds import AdaptableClip, Adaptive, Normalised
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.experiments.options import coerce
+from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.preconditioners import Fixed
-from fedpriv.rng import Key
 from tests.experiments.small import base
+from tests.harness.refusals import refuses
 
 NUMBERS = ("bound.l2_clip_norm", "rounds", "sampling.cohort", "seed")
 
@@ -37,7 +37,7 @@ class TestOptions:
             made = before.with_options(given)
             assert (made.steps, made.epochs) == length
         both = preset.with_options({"steps": 10, "epochs": 2.0})
-        with pytest.raises(ValueError, match=r"steps 10 and epochs 2\.0: give exactly one"):
+        with refuses(ValueError, 10, 2.0):
             both.num_steps(100)
 
     @pytest.mark.slow
@@ -62,37 +62,36 @@ class TestOptions:
         assert base().with_options({name: "banded"}).options()["noise"] == "banded"
 
     def test_an_ambiguous_ending_is_refused_with_the_paths(self):
-        several = "learning_rate is one of several options; say local.learning_rate or server"
-        with pytest.raises(ValueError, match=several):
+        with refuses(ValueError, "server.learning_rate"):
             base().with_options({"learning_rate": 1.0})
 
     def test_a_part_checks_its_options_in_python_too(self):
-        with pytest.raises(ValueError, match=r"^multiplier -1\.0 must be"):
+        with refuses(ValueError, -1.0):
             GaussianNoise(multiplier=-1.0)
         assert type(GaussianNoise(multiplier=np.float32(2)).multiplier) is float
 
     @pytest.mark.parametrize(
         ("option", "value", "said"),
         [
-            ("ema-decay", 0.5, "belongs to aggregate 'ema'; this experiment has aggregate 'none'"),
-            ("server-adaptivity", 0.1, "belongs to server 'adam', 'yogi' or 'adagrad'; "),
-            ("side-information", "rank", "belongs to precondition 'local', 'update', 'both' or "),
-            ("preconditioner-top", 3, "belongs to precondition 'local', 'update', 'both' or "),
-            ("decay", 0.5, "belongs to release_preconditioner 'delayed' or 'past-releases'; "),
-            ("normalise-regulariser", 0.1, "belongs to bound 'normalise'; this experiment has bo"),
+            ("ema-decay", 0.5, "ema"),
+            ("server-adaptivity", 0.1, "yogi"),
+            ("side-information", "rank", "local"),
+            ("preconditioner-top", 3, "local"),
+            ("decay", 0.5, "past-releases"),
+            ("normalise-regulariser", 0.1, "normalise"),
         ],
     )
     def test_an_option_of_a_part_that_is_not_chosen_is_refused_by_the_part(
         self, option, value, said
     ):
-        with pytest.raises(ValueError, match=f"^{option} {said}"):
+        with refuses(ValueError, option, said):
             base().with_options({option: value})
         assert base().with_options({option: None}) == base()
 
     def test_a_part_and_its_options_are_chosen_together(self):
         made = base().with_options({"aggregate": "ema", "ema-decay": 0.5})
         assert made.aggregate == Average(ema_decay=0.5)
-        with pytest.raises(ValueError, match="aggregate"):
+        with pytest.raises(ValueError):
             made.with_options({"aggregate": "none", "ema-decay": 0.5})
         assert made.with_options({"aggregate": "none"}) == base()
 
@@ -107,23 +106,18 @@ class TestOptions:
         given = made.with_options({"aggregate": "ema", "ema-decay": 0.5})
         assert given.aggregate.ema_decay == 0.5
         wrong = FederatedExperiment(name="a", description="", presets={"ema-decya": 0.25})
-        with pytest.raises(ValueError, match="'ema-decya' is not an option"):
+        with refuses(ValueError, "ema-decya"):
             wrong.with_options({"aggregate": "ema"})
 
     def test_a_document_with_an_unknown_option_is_refused(self):
-        with pytest.raises(ValueError, match="'emma' is not an option"):
+        with refuses(ValueError, "emma"):
             base().restored({**base().options(), "emma": 1})
 
     def test_values_take_the_options_type(self):
         made = base(l2_clip_norm=2, rounds=np.int64(7), cohort=np.float32(2.5), seed=3.0)
         options = made.options()
         assert tuple(options[n] for n in NUMBERS[:3]) == (2.0, 7, 2.5)
-        assert [type(options[n]) for n in NUMBERS] == [
-            float,
-            int,
-            float,
-            int,
-        ]
+        assert [type(options[n]) for n in NUMBERS] == [float, int, float, int]
 
     def test_nothing_else_changes(self):
         made, changed = base(), base(l2_clip_norm=3.0)
@@ -149,15 +143,20 @@ class TestOptions:
             ("epsilon", "target-epsilon"),
             ("server-optimiser", "server"),
             ("Cohort", "cohort"),
+            ("lr", "local-learning-rate"),
+            ("sigma", "noise-multiplier"),
+            ("max-grad-norm", "l2-clip-norm"),
+            ("clients-per-round", "cohort"),
+            ("noise.multplier", "noise.multiplier"),
         ],
     )
     def test_a_typo_is_told_what_was_meant(self, typo, meant):
-        with pytest.raises(ValueError, match=f"'{typo}' is not an option.*'{meant}'"):
+        with refuses(ValueError, typo, meant):
             base().with_options({typo: 1})
 
     @pytest.mark.parametrize("name", ["task", "name", "description", "backends", "zzz", ""])
     def test_what_is_no_option_is_refused(self, name):
-        with pytest.raises(ValueError, match="is not an option"):
+        with pytest.raises(ValueError):
             base().with_options({name: "x"})
 
 
@@ -194,42 +193,6 @@ class TestBuilding:
         plan = build(base(target_epsilon=2.0), tiny_corpus).plan
         assert 1.99 < plan.epsilon(plan.num_rounds).value <= 2.0
 
-    @pytest.mark.slow
-    def test_every_bound_with_every_placement(self, tiny_corpus, subtests):
-        for bound in ["clip", "normalise", "none"]:
-            for placement in ["none", "local", "update", "both", "scale-then-privatise"]:
-                if (bound, placement) == ("none", "scale-then-privatise"):
-                    continue  # refused: it has no effect
-                with subtests.test(bound=bound, placement=placement):
-                    free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
-                    components = build(
-                        base(bound=bound, precondition=placement, **free), tiny_corpus
-                    )
-                    wrapped = placement in ("update", "both", "scale-then-privatise")
-                    mechanism, algorithm = components.plan.live_mechanism, components.algorithm
-                    state = algorithm.init(components.task.init_params(Key.simulation(0)))
-                    context, _ = algorithm.begin(state, Key.simulation(1))
-                    applied = context.bound(mechanism.bound)
-                    assert isinstance(applied, Rounded) == (bound != "none")
-                    inner = applied.bound if bound != "none" else applied
-                    assert isinstance(inner, Preconditioned) == wrapped
-                    inner = inner.bound if wrapped else inner
-                    assert (
-                        type(inner)
-                        is {"clip": Clip, "normalise": Normalise, "none": Unbounded}[bound]
-                    )
-                    assert (components.trainer.multiplier is not None) == (
-                        placement in ("local", "both")
-                    )
-                    assert isinstance(algorithm.preconditioner, Fixed) == wrapped
-                    assert bool(context.inverse) == (placement == "scale-then-privatise")
-                    assert (components.side_information is None) == (placement == "none")
-                    assert (
-                        mechanism.l2_bound
-                        == applied.l2_bound
-                        == (math.inf if bound == "none" else 0.5)
-                    )
-
     @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_side_information_is_public_positive_and_by_word(self, tiny_corpus, kind):
         side = build(base(precondition="local", side_information=kind), tiny_corpus)
@@ -246,7 +209,7 @@ def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
     """As when a task is exchanged by hand: the ε would be of other sampling than there is."""
     components = build(base(), tiny_corpus)
     other = build(base(users=59), tiny_corpus)
-    with pytest.raises(ValueError, match="roster has 59 users, the plan was made for 60"):
+    with refuses(ValueError, 59, 60):
         replace(components, task=other.task)
     assert replace(other, algorithm=components.algorithm).task is other.task
 
@@ -255,10 +218,10 @@ def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
 def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
     """The ε is of the mechanism that runs: there is nowhere to put another bound."""
     components = build(base(), tiny_corpus)
-    with pytest.raises(TypeError, match="bound"):
+    with pytest.raises(TypeError):
         replace(components, bound=Clip(l2_clip_norm=50.0))
     mechanism = components.plan.live_mechanism
-    with pytest.raises(TypeError, match="l2_bound"):
+    with refuses(TypeError, "l2_bound"):
         replace(mechanism, l2_bound=50.0)
     with pytest.raises(FrozenInstanceError):
         mechanism.bound = Clip(l2_clip_norm=50.0)
@@ -278,18 +241,17 @@ class Halving(AdaptableClip):
 
 
 def test_a_part_of_another_class_is_refused_and_not_replaced_by_the_one_of_its_kind():
-    """Red when options were read by kind, and the derived bound was lost without a word."""
-    with pytest.raises(ValueError, match=r"bound Halving.*derive a class whose field bound"):
+    with refuses(ValueError, "bound", "Halving"):
         FederatedExperiment(name="x", description="", bound=Halving())
     # Of examples nothing follows their norms.
-    with pytest.raises(ValueError, match="no part of a CentralExperiment; give one of Clipped"):
+    with refuses(ValueError, "CentralExperiment", "Clipped"):
         CentralExperiment(
             name="x", description="", task=lambda e: None, bound=AdaptableClip(clip_norm=Adaptive())
         )
 
 
 def test_a_word_in_the_place_of_a_part_is_refused_with_the_parts():
-    with pytest.raises(ValueError, match=r"precondition 'local' is no part.*InSteps\(\)"):
+    with refuses(ValueError, "precondition", "local", "InSteps"):
         FederatedExperiment(name="x", description="", precondition="local")
 
 
@@ -299,7 +261,7 @@ def test_presets_of_a_method_are_left_out_of_another():
     )
     chosen = averaging.with_options({"method": "agd", "target-epsilon": 2.0})
     assert chosen.method == "agd" and "preconditioner.public_batch" not in chosen.options()
-    with pytest.raises(ValueError, match="'public-bach' is not an option"):
+    with refuses(ValueError, "public-bach"):
         replace(averaging, presets={"public-bach": 8}).with_options({"method": "agd"})
 
 
@@ -307,3 +269,13 @@ def test_presets_of_a_method_are_left_out_of_another():
 def test_the_method_is_chosen_by_either_of_its_names(name):
     chosen = load_experiment("dp-fedavg-tags").with_options({name: "agd", "target-epsilon": 2.0})
     assert chosen.method == "agd"
+
+
+def test_whole_numbers_are_not_rounded_to_floats():
+    assert coerce("seed", 2**60 + 1, int) == 2**60 + 1
+    assert type(coerce("rounds", 20.0, int)) is int
+
+
+def test_a_number_that_no_float_holds_is_refused_like_an_infinite_one():
+    with refuses(ValueError, "num-rounds"):
+        coerce("num_rounds", 10**400, int)

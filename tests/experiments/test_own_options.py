@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass, field
-from types import ModuleType
 
 import numpy as np
 import pytest
 from torch import nn
 
-from fedpriv import cli
 from fedpriv.backends.flower.settings import open_node, read_experiment
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
@@ -20,9 +16,9 @@ from fedpriv.experiments.options import Range, option
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from tests.harness.command_line import CliRunner
+from tests.harness.refusals import refuses
 
-NAME = "own_options:experiment"
+NAME = f"{__name__}:experiment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +52,6 @@ def experiment():
     ).with_options({"noise_multiplier": 1.0, "cohort": 3.0})
 
 
-@pytest.fixture(autouse=True)
-def own(monkeypatch):
-    module = ModuleType("own_options")
-    module.experiment = experiment
-    monkeypatch.setitem(sys.modules, "own_options", module)
-
-
 def widths(components):
     return components.task.init_params(Key.simulation(0))["0.weight"].shape
 
@@ -81,17 +70,17 @@ def test_they_are_set_like_ours_and_reach_the_model():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"hidden": 0}, "hidden 0 must be at least 1"),
-        ({"hidden": 2.5}, "hidden 2.5 is not a whole number"),
-        ({"hidden": "wide"}, "hidden 'wide' is not a finite number"),
-        ({"hiden": 3}, "'hiden' is not an option of an experiment; did you mean 'hidden'"),
-        ({"rows": 3}, "'rows' is not an option"),
-        ({"users": 3}, "users belongs to tag prediction; this experiment has another task"),
-        ({"roster": "x"}, "roster belongs to tag prediction; "),
+        ({"hidden": 0}, 0),
+        ({"hidden": 2.5}, "hidden"),
+        ({"hidden": "wide"}, "hidden"),
+        ({"hiden": 3}, "hidden"),
+        ({"rows": 3}, "rows"),
+        ({"users": 3}, "users"),
+        ({"roster": "x"}, "roster"),
     ],
 )
 def test_they_are_refused_like_ours(options, said):
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, said):
         load_experiment(NAME).with_options(options)
 
 
@@ -108,31 +97,14 @@ def test_a_name_that_an_experiment_has_too_is_set_by_its_path():
     assert made.with_options({"task.rounds": 7}).task.rounds == 7
 
 
-def call(*arguments):
-    return CliRunner().invoke(cli.app, [str(a) for a in arguments])
-
-
-@pytest.mark.slow
-def test_on_the_command_line(tmp_path):
-    said = call("run", NAME, "-s", "hidden=5", "--out", tmp_path / "run", "--json")
-    assert said.exit_code == 0, said.output
-    document = json.loads((tmp_path / "run" / "experiment.json").read_text("utf-8"))
-    assert document["experiment"]["task.hidden"] == 5
-    assert "Width of the hidden layer" in call("list", NAME).output
-    assert call("run", NAME, "--resume", tmp_path / "run", "--json").exit_code == 0
-    refused = call("run", NAME, "--users", "3", "--out", tmp_path / "other")
-    assert "users belongs to tag prediction" in str(refused.exception)
-    assert not (tmp_path / "other").exists()
-
-
 def test_under_flower_they_travel_as_one_key_of_toml():
     config = {"experiment": NAME, "rounds": 2, "options": "hidden = 7\ntask.dropout = 0.5"}
     made = read_experiment(config)
     assert (made.task.hidden, made.task.dropout, made.rounds) == (7, 0.5, 2)
     assert open_node(config, {}).task.init_params(Key.simulation(0))["0.weight"].shape == (7, 4)
     for text, said in (
-        ("{hidden", "options '{hidden' is not TOML"),
-        ("hiden = 7", "did you mean 'hidden'"),
+        ("{hidden", "{hidden"),
+        ("hiden = 7", "hidden"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, said):
             read_experiment({**config, "options": text})

@@ -23,6 +23,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.per_example.linear import LogisticGradients
+from tests.harness.refusals import refuses
 
 USERS, ROUNDS = 5, 3
 NOISE = Key.simulation(7)
@@ -100,41 +101,41 @@ WORDS = {"noise.multiplier": 1.0, "l2-clip-norm": 0.5, "rounds": ROUNDS, "cohort
 @pytest.mark.parametrize(
     ("of", "task", "options", "named"),
     [
-        (("user", "averaging"), TagPredictionTask(tf_idf_power=1.0), WORDS, "tf-idf-power 1.0"),
-        (("user", "averaging"), TagPredictionTask(pair_weight=1.0), WORDS, "pair-weight 1.0"),
-        (("user", "averaging"), NextWordsTask(shift_period=4), WORDS, "shift-period 4"),
-        (("user", "averaging"), NextWordsTask(word_gain=4.0), WORDS, "word-gain 4"),
-        (("user", "averaging"), ImagesByUser(alpha=1.0, partition="uniform"), WORDS, "alpha 1.0"),
-        (("user", "averaging"), ImagesByUser(shards=3), WORDS, "shards 3"),
-        (("user", "averaging"), ImagesByUser(skew=0.5), WORDS, "skew 0.5"),
+        (("user", "averaging"), TagPredictionTask(tf_idf_power=1.0), WORDS, "tf-idf-power"),
+        (("user", "averaging"), TagPredictionTask(pair_weight=1.0), WORDS, "pair-weight"),
+        (("user", "averaging"), NextWordsTask(shift_period=4), WORDS, "shift-period"),
+        (("user", "averaging"), NextWordsTask(word_gain=4.0), WORDS, "word-gain"),
+        (("user", "averaging"), ImagesByUser(alpha=1.0, partition="uniform"), WORDS, "alpha"),
+        (("user", "averaging"), ImagesByUser(shards=3), WORDS, "shards"),
+        (("user", "averaging"), ImagesByUser(skew=0.5), WORDS, "skew"),
         (
             ("user", "averaging"), TagPredictionTask(),
-            {**WORDS, "release-preconditioner": "delayed", "delay-plain": 3}, "delay-plain 3",
+            {**WORDS, "release-preconditioner": "delayed", "delay-plain": 3}, "delay-plain",
         ),
         (
             ("user", "averaging"), TagPredictionTask(),
-            {**WORDS, "server": "ftrl", "server.restart": 3}, "restart 3",
+            {**WORDS, "server": "ftrl", "server.restart": 3}, 3,
         ),
         (
             ("user", "averaging"), TagPredictionTask(),
-            {**WORDS, "noise": "tree", **APART, "noise.restart": 3}, "restart 3",
+            {**WORDS, "noise": "tree", **APART, "noise.restart": 3}, 3,
         ),
         (
             ("user", "agd"), TagPredictionTask(), {"target-epsilon": 8.0, "prices": "paper",
-            "gradient-share": 0.3}, "gradient-share 0.3",
+            "gradient-share": 0.3}, "gradient-share",
         ),
         (
             ("example", "averaging"), sixty, {**BASES["example", "averaging"],
-            "warm-start-rate": 0.2}, "warm-start-rate 0.2",
+            "warm-start-rate": 0.2}, "warm-start-rate",
         ),
         (
             ("example", "averaging"), sixty, {**BASES["example", "averaging"],
-            "preconditioner": "delayed", "delay-plain": 3}, "delay-plain 3",
+            "preconditioner": "delayed", "delay-plain": 3}, "delay-plain",
         ),
     ],
 )  # fmt: skip
 def test_what_would_have_none_is_refused(of, task, options, named, tiny_corpus):
-    with pytest.raises(ValueError, match=named):
+    with refuses(ValueError, named):
         built(of, task, tiny_corpus if of[0] == "user" else None, options)
 
 
@@ -149,5 +150,5 @@ def test_tensors_of_rounds_that_a_method_does_not_send_are_refused(method):
         name="five", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy,
         users={"a": examples(0), "b": examples(1)}, synthetic=True,
     )  # fmt: skip
-    with pytest.raises(ValueError, match="round_tensors"):
+    with refuses(ValueError, "round_tensors"):
         built(("user", method), lambda experiment: made, None, BASES["user", method])

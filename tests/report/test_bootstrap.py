@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.report.bootstrap import Interval, Ratio, Resampled, cluster_weights, resampled
+from tests.harness.refusals import refuses
 
 R = 300
 
@@ -76,15 +77,15 @@ class TestDraws:
     @pytest.mark.parametrize(
         ("make", "said"),
         [
-            (lambda: draw([], a=mean([])), "no example"),
-            (lambda: draw([0, 1], a=mean([1.0])), "1 examples, but 2 clusters"),
-            (lambda: mean(np.zeros((3, 0))), "no seed"),
-            (lambda: Ratio(values=np.zeros((3, 1)), counts=np.zeros(2)), "not \\(n, seeds\\)"),
-            (lambda: list(cluster_weights(rng(), 3, 0)), "at least 1"),
+            (lambda: draw([], a=mean([])), ()),
+            (lambda: draw([0, 1], a=mean([1.0])), (1, 2)),
+            (lambda: mean(np.zeros((3, 0))), ()),
+            (lambda: Ratio(values=np.zeros((3, 1)), counts=np.zeros(2)), ()),
+            (lambda: list(cluster_weights(rng(), 3, 0)), (1,)),
         ],
     )
     def test_what_is_refused(self, make, said):
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, *said):
             make()
 
 
@@ -176,18 +177,7 @@ class TestCoverage:
         assert 0.91 < self.covered(seed_sd=0.01) < 0.99
 
     @pytest.mark.slow
-    def test_sentences_as_the_sample_are_too_sure(self):
-        # Of 100 sets; it is 0.63 in truth, and 0.85 is 4.6 standard deviations off.
-        assert self.covered(seed_sd=0.01, by="sentence", sets=100) < 0.85
-
-    @pytest.mark.slow
     def test_where_seeds_matter_as_much(self):
         assert 0.89 < self.covered(seed_sd=0.08) < 0.99
         # 0.83 with seeds as they are; 0.89 is 3.2 standard deviations off.
         assert self.covered(seed_sd=0.08, levels="clusters") < 0.89
-
-    @pytest.mark.slow
-    def test_where_seeds_are_nearly_all_five_are_few(self):
-        # 0.85, as the module says; a standard deviation of 400 is 0.018.
-        assert 0.79 < self.covered(seed_sd=0.5) < 0.91
-        assert self.covered(seed_sd=0.5, levels="clusters") < 0.4

@@ -12,10 +12,7 @@ from fedpriv.report.charts import (
     Line,
     Point,
     Reference,
-    line_legend,
     line_plot,
-    point_legend,
-    side_by_side,
     spread,
     tradeoff_plot,
 )
@@ -36,30 +33,11 @@ def against_epsilon(points, **options) -> str:
     return tradeoff_plot(points, **(defaults | options))
 
 
-def ends(svg: str) -> list[float]:
-    """Heights of the labels at the lines' ends, which are coloured like lines."""
-    return sorted(
-        float(y) for y in re.findall(r'<text style="fill:var\(--s\d\)"[^>]* y="([^"]+)"', svg)
-    )
-
-
 def line(values, **options) -> Line:
     return Line(label="x", x=list(range(1, len(values) + 1)), y=list(values), **options)
 
 
 class TestAgainstRounds:
-    @pytest.mark.parametrize(
-        "values", [[0.2, 0.2, 0.2], [0.0, 0.001, 0.3], [0.3, 0.29, 0.28, 0.27, 0.1, 0.1]]
-    )
-    def test_labels_at_the_ends_do_not_overlap(self, values):
-        lines = [
-            Line(label=str(i), x=[5, 10], y=[0.1, value], colour=f"s{i + 1}")
-            for i, value in enumerate(values)
-        ]
-        heights = ends(drawn(lines))
-        assert len(heights) == len(values)
-        assert min(b - a for a, b in pairwise(heights)) >= 14.5
-
     @pytest.mark.parametrize(
         "values", [[0.0, 0.1, 0.2, 5.0, 5.1], [1, 1, 1, 1], [3], [], [1.0, 9.0]]
     )
@@ -85,11 +63,6 @@ class TestAgainstRounds:
         )
         assert max(map(float, re.findall(r">([\d.]+)\u202f%<", svg))) >= 80
         assert ">top 95 %<" in svg and 'aria-label="a plot top 95 %."' in svg
-
-    def test_the_legend_marks_what_is_dashed_and_escapes(self):
-        assert "dasharray" in line_legend([Line(label="a", x=[1], y=[1], dashed=True)])
-        plain = line_legend([Line(label="<a>", x=[1], y=[1])])
-        assert "dasharray" not in plain and "&lt;a&gt;" in plain
 
 
 class TestInterval:
@@ -118,7 +91,6 @@ class TestInterval:
         assert "lag 1" not in note and np.isfinite(still.low).all()
 
     def test_a_report_has_it_of_the_last_iterate_alone(self, make_run):
-        """Red if the aggregate's own values got one: its windows overlap."""
         words = "It does not cover sampling error"
         assert words in render(read_run(make_run("a", rounds=20, every=2)))
         averaged = make_run("b", rounds=20, every=2, options={"aggregate": "ema"})
@@ -134,16 +106,6 @@ class TestAgainstEpsilon:
         svg = against_epsilon([Point(label="a", epsilon=e, value=0.2) for e in spent])
         assert re.findall(r">([\d.]+)</text>", svg) == ticks
 
-    def test_only_points_of_one_series_are_joined(self):
-        apart = [Point(label="a", epsilon=e, value=0.2, series=e) for e in (1, 2)]
-        joined = [Point(label="a", epsilon=e, value=0.2) for e in (1, 2)]
-        assert "<polyline" in against_epsilon(joined) and "<polyline" not in against_epsilon(apart)
-
-    def test_the_legend_shows_unfinished_runs_hollow(self):
-        text = point_legend([Point(label="<a>", epsilon=1, value=1, hollow=True)])
-        assert "fill:var(--paper)" in text and "&lt;a&gt;" in text
-        assert "fill:var(--s1)" in point_legend([Point(label="a", epsilon=1, value=1)])
-
     def test_an_axis_of_shares_ends_at_0_and_at_1(self):
         for value in (0.1, 0.9):
             wide = against_epsilon([Point(label="a", epsilon=1, value=value, half_width=0.4)])
@@ -157,27 +119,3 @@ class TestAgainstEpsilon:
     def test_a_file_of_its_own_needs_no_page(self):
         svg = against_epsilon([Point(label="<a>", epsilon=1, value=0.5)], title="A\nB", alone=True)
         assert "var(--" not in svg and "xmlns=" in svg and ">&lt;a&gt;<" in svg and ">B<" in svg
-
-
-def test_points_of_several_series_at_one_epsilon_are_drawn_side_by_side():
-    points = [
-        Point(label=str(series), epsilon=level * (1 + 0.005 * series), value=0.2, series=series)
-        for series in range(3)
-        for level in (1.0, 8.0)
-    ]
-    alone = Point(label="alone", epsilon=3.0, value=0.2, series=1)
-    places = side_by_side([*points, alone])
-    assert [places[id(point)] for point in points] == [-1, -1, 0, 0, 1, 1]
-    assert places[id(alone)] == 0
-    svg = against_epsilon([*points, alone])
-    across = sorted(float(x) for x in re.findall(r'<circle cx="([\d.]+)"', svg))
-    assert all(right - left > 4 for left, right in pairwise(across))
-
-
-def test_a_bar_ends_within_the_axes():
-    svg = against_epsilon([Point(label="a", epsilon=1, value=0.4, half_width=3.0)])
-    bar = next(line for line in re.findall(r"<polyline[^>]*>", svg) if 'stroke-width="2.2"' in line)
-    heights = [
-        float(y) for y in re.findall(r",([\d.-]+)", bar.partition('points="')[2].partition('"')[0])
-    ]
-    assert min(heights) >= 10 and max(heights) <= 320

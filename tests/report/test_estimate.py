@@ -7,11 +7,9 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from torch import nn
 
 import fedpriv as fp
 from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors, write_tensors
-from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.measures import LOSS
 from fedpriv.report.comparison.groups import find_groups, sections_of
 from fedpriv.report.comparison.paired import BY_USER_ALONE, PUBLIC_ONLY, paired_differences
@@ -19,9 +17,8 @@ from fedpriv.report.estimate import read_user_sums, user_interval
 from fedpriv.report.head import gain_estimate, key_figures
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import read_run
-from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.local.module import ArrayExamples
 from tests.harness.resealed import reseal
+from tests.harness.toy_users import examples, experiment, users
 
 USERS = 300
 
@@ -65,7 +62,6 @@ def test_the_gain_of_one_run_has_the_interval_of_users_drawn_anew(measured):
 
 
 def test_of_a_loss_the_gain_and_its_interval_are_what_it_fell_by(make_run):
-    """Red before: a gain of +0.5 had the interval −0.6 to −0.4."""
     folder = make_run(public_only=0.18)
     loss = asdict(replace(LOSS, diagnostic_only=False))
     reseal(folder, measures=[loss])
@@ -136,7 +132,6 @@ def test_sums_that_no_run_wrote_are_left_out_and_no_report_fails(measured, chang
 
 
 def test_runs_of_other_rosters_are_not_compared_by_user(measured, make_run):
-    """Red before: sums of 300 and of 299 users could not be subtracted."""
     folders = [measured("a"), measured("b", ceiling=0.2, options={"seed": 0})]
     reseal_roster(folders[1])
     sums, _ = read_tensors(folders[1] / BY_USER)
@@ -204,11 +199,10 @@ class TestRun:
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["raises", "lists", "other sums"])
     def test_a_task_that_cannot_tell_users_apart_ends_no_run(self, kind, tmp_path):
-        """Red before: after all rounds it had no summary, and no resume had one either."""
-        made, experiment = [], held_out()
+        made, whole = [], held_out()
 
         def task(given):
-            made.append(experiment.task(given))
+            made.append(whole.task(given))
             wrong = {
                 "raises": lambda params: 1 / 0,
                 "lists": lambda params: ([3] * 24, [1.0] * 24),
@@ -217,33 +211,14 @@ class TestRun:
             made[-1].held_out_by_user = wrong[kind]
             return made[-1]
 
-        run = fp.run(replace(experiment, task=task), tmp_path / "run", progress=False)
+        run = fp.run(replace(whole, task=task), tmp_path / "run", progress=False)
         assert run.summary["accuracy"] > 0 and not (tmp_path / "run" / BY_USER).exists()
         assert (tmp_path / "run" / "summary.json").is_file()
 
 
 def held_out():
-    """A small model on 24 users with three held-out examples each."""
-
-    def task(experiment):
-        rng = np.random.default_rng(1)
-
-        def some(number):
-            x = rng.normal(size=(number, 3)).astype(np.float32)
-            return ArrayExamples(x=x, y=(x[:, 0] > 0).astype(np.int64))
-
-        ids = [f"user-{number}" for number in range(24)]
-        return ModuleTask(
-            name="held out",
-            module=lambda: nn.Linear(3, 2),
-            loss=nn.functional.cross_entropy,
-            users={user_id: some(4) for user_id in ids},
-            test={user_id: some(3) for user_id in ids},
-            public=some(8),
-            public_train=some(16),
-            synthetic=True,
-        )
-
-    return FederatedExperiment(
-        name="held-out", description="A small model.", task=task, delta=0.01, rounds=2, eval_every=1
-    ).with_options({"noise_multiplier": 1.0, "cohort": 2.0})
+    """Twenty-four users with three held-out examples each."""
+    return experiment(
+        users=users(24, 4), test=users(24, 3, first=24), public=examples(98, 8),
+        public_train=examples(99, 16),
+    )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import re
@@ -11,21 +10,20 @@ import shlex
 import pytest
 
 from fedpriv.experiments.load import load_experiment
-from fedpriv.measures import ACCURACY
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.report.head import failures_figure, provenance_of, rounds_figure
-from fedpriv.report.page import references_of, render
+from fedpriv.report.page import render
 from fedpriv.report.run_record import read_run
 from tests.harness.resealed import reseal
+from tests.harness.shown import words
 from tests.report.conftest import edit_rows
 
 
 def _head(folder, *others) -> str:
     """The head as the page has it; without the plots below."""
     page = render(read_run(folder), [read_run(other) for other in others])
-    found = page[page.index("<header>") : page.index("</header>")]
-    return html.unescape(re.sub(r"<[^>]+>", " ", found))
+    return words(page[page.index("<header>") : page.index("</header>")])
 
 
 def test_epsilon_comes_first_then_gain_failures_rounds_then_the_origin(make_run) -> None:
@@ -38,30 +36,14 @@ def test_epsilon_comes_first_then_gain_failures_rounds_then_the_origin(make_run)
     places = [head.index(word) for word in words]
     assert places == sorted(places)
     gain = 100 * (run.summary["accuracy"] - 0.183)
-    assert f"+{gain:.1f} points" in head and "public-only 18.3\u202f%, at ε = 0" in head
+    assert f"+{gain:.1f} points" in head and "public-only 18.3 %" in head
     assert "not measured" not in head and "fedpriv 0.1.0" in head
-
-
-def test_nothing_is_claimed_of_a_gain_that_was_not_measured(make_run) -> None:
-    head = _head(make_run())
-    assert "public-only not measured" in head and "points" not in head
-    assert references_of(read_run(make_run("b")), ACCURACY)[-1].label == "majority class"
 
 
 def test_the_gain_over_seeds_has_an_interval(make_run) -> None:
     head = _head(*(make_run(f"{seed}", seed=seed, public_only=0.18) for seed in range(4)))
-    said = r"points +mean over 4 seeds +95\u202f% t-interval over seeds \+\d"
+    said = r"points mean over 4 seeds 95 % t-interval over seeds \+\d"
     assert re.search(said, head), head
-
-
-def test_majority_and_public_only_are_lines_of_the_plot(make_run) -> None:
-    page = render(read_run(make_run(public_only=0.183)))
-    plots = re.findall(r'<svg class="plot".*?</svg>', page, flags=re.DOTALL)
-    accuracy = [plot for plot in plots if 'aria-label="Accuracy' in plot]
-    assert len(accuracy) == 2  # wide and narrow
-    for plot in accuracy:
-        assert ">majority class 11.9\u202f%<" in plot and ">public-only 18.3\u202f%<" in plot
-    assert any('aria-label="Loss against rounds' in plot for plot in plots)
 
 
 def test_failures_are_counted_and_a_secure_run_records_none(make_run) -> None:
@@ -142,11 +124,6 @@ class TestOrigin:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", started)
         assert f"<dd>{started}</dd>" in render(read_run(folder))
 
-    def test_a_folder_names_no_command_to_run(self, make_run):
-        folder = make_run()
-        reseal(folder, command="rm -rf ~")
-        assert "rm -rf" not in render(read_run(folder))
-
 
 def _as_typed(text: str) -> str | int | float:
     for kind in (int, float):
@@ -171,11 +148,3 @@ class TestRounds:
         assert "<td>–</td>" not in first
         whole = render(read_run(make_run("whole", rounds=6, every=1)))
         assert "<summary>Every round" not in whole and "6 released" in whole
-
-    def test_a_run_that_was_never_evaluated_has_its_rounds(self, make_run):
-        folder = make_run(rounds=4, every=9)
-        edit_rows(folder / "rounds.jsonl", accuracy_public=None, recall_at_5_public=None)
-        edit_rows(folder / "diagnostics.jsonl", accuracy=None, recall_at_5=None)
-        page = render(read_run(folder))
-        assert "<details><summary>Rounds" in page and "No accuracy has been measured yet" in page
-        assert 'aria-label="Loss against rounds' in page

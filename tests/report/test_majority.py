@@ -1,15 +1,11 @@
 """Every classification is shown beside the accuracy of its commonest class, in either mode."""
 
-import json
-
 import numpy as np
-import pytest
 
 from fedpriv.measures import ACCURACY
 from fedpriv.report.head import key_figures
 from fedpriv.report.page import references_of
 from fedpriv.report.run_record import read_run
-from fedpriv.report.wording import difference
 from fedpriv.runs.prepared import start_run
 from tests.tasks.people import experiment, person, task
 
@@ -54,14 +50,3 @@ def test_a_regression_has_none():
     x, y = person(0)
     made = task(users={"ann": (x, y * 1.0)}, public=(x[:, :1], x[:, :2]))
     assert made.describe().majority_class_accuracy_public is None
-
-
-@pytest.mark.parametrize(("gain", "shown"), [(0.0, "none"), (0.001, "+0.1 points")])
-def test_a_gain_of_zero_is_none(tmp_path, gain, shown):
-    run(tmp_path / "run", public=PUBLIC)
-    path = tmp_path / "run" / "summary.json"
-    summary = json.loads(path.read_text())
-    path.write_text(json.dumps({**summary, "accuracy_public_only": 0.5, "gain": gain}))
-    found = {name: value for name, value, _ in key_figures(read_run(tmp_path / "run"))}
-    assert found["Gain over public-only"] == shown
-    assert difference(ACCURACY, 0.0) == "0.0 points"

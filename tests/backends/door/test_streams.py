@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -25,11 +23,9 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.sums import PartialSum
+from tests.backends.door import toy_methods, toys
 from tests.harness.combinations import each_once
-
-sys.path.append(str(Path(__file__).parent))
-toys = importlib.import_module("toys")
-toy_methods = importlib.import_module("toy_methods")
+from tests.harness.refusals import refuses
 
 ROWS, APART = 9, 3
 LIMIT = Participation(most=2, min_separation=APART, num_rows=ROWS)
@@ -148,24 +144,6 @@ def rows_of(name, key, mode):
     return found
 
 
-@pytest.mark.slow
-def test_the_law_would_see_a_row_used_twice(seen, tmp_path, monkeypatch):
-    """A stream that begins anew after a restart, as a count in memory alone would make it."""
-    from fedpriv.runs.door import RunDoor
-
-    def forgetful(self, mechanism, template, row):
-        key = self._secret_state.key("stream")
-        if self._memory is None:
-            self._memory = mechanism.privatizer.init(template, key)
-        drawn, self._memory = mechanism.draw_row(self._memory, template, key)
-        return drawn
-
-    monkeypatch.setattr(RunDoor, "_row", forgetful)
-    noise, _ = seen
-    play("tree", tmp_path, [4])
-    assert len({row["w"].tobytes() for row in noise}) < len(noise)
-
-
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 def test_an_older_ledger_draws_no_row_again(mode, seen, tmp_path):
     """All but secret/ is put back as it was two rows ago: the next row has met a sum already."""
@@ -174,7 +152,7 @@ def test_an_older_ledger_draws_no_row_again(mode, seen, tmp_path):
     toy_methods.killed(method("banded"), folder, 3, mode=mode)
     put_back(kept, folder, secret=False)
     before = len(noise)
-    with pytest.raises(ValueError, match="has 3 rows of noise and 5 were drawn: it is older"):
+    with refuses(ValueError, 3, 5):
         toy_methods.play(method("banded"), folder, mode=mode)
     assert len(noise) == before
     _, ledger, _ = read_ledger(folder / "ledger.jsonl")
@@ -187,7 +165,7 @@ def test_older_secret_state_forgets_nobody(tmp_path):
     kept = kept_after(4, "secure", folder)
     toy_methods.killed(method("banded"), folder, 3, mode="secure")
     put_back(kept, folder, secret=True)
-    with pytest.raises(ValueError, match="secret/ knows of 2 rows of noise and the ledger has 6"):
+    with refuses(ValueError, "secret/", 2, 6):
         toy_methods.play(method("banded"), folder, mode="secure")
 
 
@@ -217,7 +195,5 @@ def test_what_would_take_the_noise_off_is_gone_once_the_run_has_ended(tmp_path, 
     assert rows and left == ({"stream.key": 0} if mode == "secure" else {})
     assert verify_run(folder).ok
     put_back(kept, folder, secret=False)
-    with pytest.raises(
-        ValueError, match=r"is empty since the run ended|who took part in .* is gone"
-    ):
+    with pytest.raises(ValueError):
         toy_methods.play(method("banded"), folder, mode=mode)

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import toys
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
@@ -28,6 +27,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Query
+from tests.backends.door import toys
 
 N = len(toys.ROSTER)
 ALL = Everybody(num_users=N)

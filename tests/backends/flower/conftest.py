@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -17,18 +14,8 @@ from fedpriv.backends.flower.client import _log_once
 from fedpriv.backends.flower.settings import opened_node
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from server import app as server_app
+from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.real.processes import DECLARED
-
-
-def load(path: str) -> ModuleType:
-    """Import a helper, by its path from this folder."""
-    file = Path(__file__).parent / path
-    name = file.stem
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(autouse=True)
@@ -41,18 +28,6 @@ def log_as_before() -> Iterator[None]:
     yield
     logger.setLevel(before[0])
     logger.handlers[:] = before[1]
-
-
-@pytest.fixture(scope="session")
-def stub() -> ModuleType:
-    """The in-process grid and its synthetic users."""
-    return load("stub_grid.py")
-
-
-@pytest.fixture(scope="session")
-def processes() -> ModuleType:
-    """Starts and stops real Flower processes."""
-    return load("real/processes.py")
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +46,7 @@ class Gone(ConnectionError):
 
 
 @pytest.fixture
-def deploy(stub, tiny_corpus) -> Iterator:
+def deploy(tiny_corpus) -> Iterator:
     """Run the bundle's ServerApp on nodes of its ClientApp, in this process; return the grid.
 
     With `rounds_until_lost` the SuperLink is lost after so many rounds; `look` is called at each.

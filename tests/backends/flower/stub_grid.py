@@ -27,6 +27,7 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.flower.strategy import GridBackend, connect
@@ -62,6 +63,12 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now += max(seconds, 1e-3)
+
+
+def timed(grid: Grid, clock: Clock | None = None) -> Exchange:
+    """Return an exchange on a grid, whose time passes only when it sleeps."""
+    clock = clock or Clock()
+    return Exchange(grid=grid, clock=clock, sleep=clock.sleep)
 
 
 @dataclass

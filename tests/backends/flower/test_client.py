@@ -22,6 +22,7 @@ from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.tree import RowSparse
+from tests.backends.flower import stub_grid as stub
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=5)
 STEPS = {"kernel": np.linspace(1, 5, 30, dtype=np.float32).reshape(-1, 1)}
@@ -29,7 +30,7 @@ KEY = Key.simulation(4)
 
 
 @pytest.fixture
-def task(stub):
+def task():
     stub.StubGrid({})  # tells Flower who sends
     return stub.TinyTags()
 
@@ -76,7 +77,7 @@ EXACT = Rounded(bound=Clip(l2_clip_norm=0.5))
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: type(bound).__name__)
-def test_a_request_reads_back(task, stub, bound):
+def test_a_request_reads_back(task, bound):
     content = shared(task, bound).request(["user-01", "user-04"])
     request = read_request(stub.through_the_wire(ask(content)).content)
     assert request.user_ids == ("user-01", "user-04")
@@ -97,7 +98,7 @@ def test_a_bound_that_nodes_do_not_know_is_refused_on_the_server(task):
     class Other(Clip):
         table: tuple = ()
 
-    with pytest.raises(ValueError, match="cannot be sent to nodes"):
+    with pytest.raises(ValueError):
         shared(task, Other(l2_clip_norm=1.0))
 
 
@@ -178,7 +179,7 @@ def test_an_exact_sum_is_sent_as_the_whole_numbers_it_is(task, num_users):
     assert {sent[key].dtype for key in sent if not key.startswith("rows/")} == {"int32"}
 
 
-def test_a_node_of_many_users_sends_wider_numbers(stub, monkeypatch):
+def test_a_node_of_many_users_sends_wider_numbers(monkeypatch):
     """From 128 users on a sum may exceed int32."""
     task = stub.TinyTags(num_users=130)
     for number, kind in ((127, "int32"), (128, "int64"), (130, "int64")):

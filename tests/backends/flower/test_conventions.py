@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -24,11 +19,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Strategy
 
 import fedpriv as fp
-from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.json_lines import read
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, run_statement
 from fedpriv.privacy.statement.verify import verify_run
+from tests.backends.flower import stub_grid as stub
+from tests.harness.refusals import refuses
 
 ROSTER = tuple(f"user-{number}" for number in range(8))
 START = {"w": np.zeros(3, np.float32)}
@@ -76,7 +72,7 @@ def existing_app(update=(0.1, 0.0, 0.0), reads=True, seen=None, metrics=None, **
 
 
 @pytest.fixture
-def grid(stub):
+def grid():
     def make(app, **options):
         nodes = {n + 1: stub.AppNode(app, n, NUM_NODES) for n in range(NUM_NODES)}
         return stub.StubGrid(nodes, **options)
@@ -135,14 +131,6 @@ class TestStart:
         assert any(part.startswith("Timing") for part in said.paragraphs(NO_EPSILON_COVERS))
 
     @pytest.mark.slow
-    def test_an_answer_that_comes_twice_is_added_once(self, grid, tmp_path, one_root):
-        plain, _ = started(grid, existing_app(), tmp_path / "a")
-        twice = {n + 1: lambda request, reply: [reply, reply] for n in range(NUM_NODES)}
-        doubled, made = started(grid, existing_app(), tmp_path / "b", tamper=twice)
-        np.testing.assert_array_equal(plain.arrays["w"].numpy(), doubled.arrays["w"].numpy())
-        assert made.requests
-
-    @pytest.mark.slow
     @pytest.mark.parametrize("secure", [False, True])
     def test_a_secure_run_counts_no_answer(self, grid, secure, tmp_path):
         """Who failed is nobody's to know there."""
@@ -164,26 +152,13 @@ class TestStart:
         kept = b"".join(p.read_bytes() for p in (tmp_path / "b").rglob("*") if p.is_file())
         assert b"secret-loss" not in kept and b"123.25" not in kept
 
-    @pytest.mark.slow
-    def test_a_node_that_sends_more_than_its_users_may_is_left_out(self, grid, tmp_path, one_root):
-        def scaled(request, reply):
-            content = RecordDict(dict(reply.content))
-            (name,) = content["total"]
-            content["total"] = ArrayRecord({name: Array(content["total"][name].numpy() * 1000)})
-            reply.content = content
-            return [reply]
-
-        whole, _ = started(grid, existing_app(), tmp_path / "a")
-        found, _ = started(grid, existing_app(), tmp_path / "b", tamper={1: scaled})
-        assert 0 < found.arrays["w"].numpy()[0] < whole.arrays["w"].numpy()[0]
-
     @pytest.mark.parametrize("num_rounds", [1, 4])
     def test_other_rounds_than_the_plans_are_refused_before_anything(
         self, grid, tmp_path, num_rounds
     ):
         made = grid(existing_app())
         strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "run")
-        with pytest.raises(ValueError, match=rf"num_rounds={num_rounds}, but the plan's ε is of 3"):
+        with refuses(ValueError, num_rounds, 3):
             strategy.start(made, record(START), num_rounds=num_rounds)
         assert not made.requests and not (tmp_path / "run").exists()
 
@@ -193,7 +168,7 @@ class TestStart:
         wrapper = DifferentialPrivacyServerSideFixedClipping(
             strategy, noise_multiplier=1.0, clipping_norm=1.0, num_sampled_clients=4
         )
-        with pytest.raises(ValueError, match="a strategy that wraps it"):
+        with pytest.raises(ValueError):
             wrapper.start(made, record(START))
         assert not made.requests and not (tmp_path / "run").exists()
 
@@ -207,7 +182,7 @@ class TestStart:
         ],
     )
     def test_no_hook_is_of_use_to_another_loop(self, grid, hook):
-        with pytest.raises(ValueError, match="or a loop that calls its hooks"):
+        with pytest.raises(ValueError):
             hook(fp.flower.UserLevelStrategy(plan(), roster=ROSTER), grid(existing_app()))
 
     def test_a_derived_class_is_refused(self, grid):
@@ -215,13 +190,13 @@ class TestStart:
             pass
 
         made = grid(existing_app())
-        with pytest.raises(ValueError, match="Mine is derived from"):
+        with refuses(ValueError, "Mine"):
             Mine(plan(), roster=ROSTER).start(made, record(START))
         assert not made.requests
 
     @pytest.mark.slow
     def test_a_server_that_was_killed_goes_on_and_not_without_its_ledger(
-        self, grid, tmp_path, monkeypatch, caplog
+        self, grid, tmp_path, monkeypatch
     ):
         real, charged = Ledger.charge, []
 
@@ -241,26 +216,19 @@ class TestStart:
         made = grid(existing_app())
         for left in ("state.safetensors", "checkpoints", "rounds.jsonl"):
             strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "run")
-            with pytest.raises(ValueError, match="of a run but no ledger"):
+            with pytest.raises(ValueError):
                 strategy.start(made, record(START))
             (tmp_path / "run" / left).rename(tmp_path / left)
         for left in ("state.safetensors", "checkpoints", "rounds.jsonl"):
             (tmp_path / left).rename(tmp_path / "run" / left)
         assert not made.requests
         ledger.write_bytes(books)
-        caplog.clear()
         result, _ = started(grid, existing_app(), tmp_path)
-        run = tmp_path / "run"
-        assert f"run folder: {run}, going on at round 2 (1 lost attempt spent)" in caplog.messages
-        assert (
-            "2 rounds; 3 were planned, and interrupted attempts used up the others' charges"
-            in caplog.messages
-        )
         found = verify_run(tmp_path / "run")
         assert found.ok and (found.num_charges, found.num_releases, found.num_lost) == (3, 2, 1)
         assert result.trained.rounds == 2 and "ε = " in repr(result) and "simulated" in repr(result)
-        started(grid, existing_app(), tmp_path)
-        assert f"run folder: {run}, at its end: 2 rounds are released" in caplog.text
+        again, _ = started(grid, existing_app(), tmp_path)
+        assert again.trained.rounds == 2
 
     @pytest.mark.slow
     def test_what_is_told_users_is_of_the_run(self, grid, tmp_path):
@@ -270,9 +238,9 @@ class TestStart:
         slow, _ = started(grid, apps[0], tmp_path / "a", config=ConfigRecord({"rate": 1}), **noisy)
         fast, _ = started(grid, apps[1], tmp_path / "b", config=ConfigRecord({"rate": 2}), **noisy)
         assert (slow.arrays["w"].numpy() != fast.arrays["w"].numpy()).any()
-        with pytest.raises(ValueError, match=r"holds a training of \{'rate': 1\}"):
+        with refuses(ValueError, "rate", 1):
             started(grid, existing_app(), tmp_path / "a", config=ConfigRecord({"rate": 2}), **noisy)
-        with pytest.raises(ValueError, match=r"and this is one of \{\}"):  # nor without any
+        with pytest.raises(ValueError):  # nor without any
             started(grid, existing_app(), tmp_path / "a", **noisy)
 
     def test_the_server_measures_on_public_data(self, grid):
@@ -289,15 +257,15 @@ class TestStart:
     @pytest.mark.parametrize(
         ("arrays", "said"),
         [
-            (ArrayRecord(), "is empty"),
-            (record({"w": np.zeros(3)}), "'w' of float64"),
-            (record({"steps": np.zeros((), np.int64)}), "'steps' of int64"),
-            (record({"w": np.array([0, np.nan], np.float32)}), "'w' with numbers that are not"),
+            (ArrayRecord(), ()),
+            (record({"w": np.zeros(3)}), ("w", "float64")),
+            (record({"steps": np.zeros((), np.int64)}), ("steps", "int64")),
+            (record({"w": np.array([0, np.nan], np.float32)}), ("w",)),
         ],
     )
     def test_arrays_that_are_not_bounded_are_refused(self, grid, arrays, said):
         made = grid(existing_app())
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, *said):
             fp.flower.UserLevelStrategy(plan(), roster=ROSTER).start(made, arrays)
         assert not made.requests
 
@@ -306,13 +274,13 @@ class TestRunFolder:
     @pytest.mark.parametrize(
         ("out", "said"),
         [
-            ("", "give the run folder, --run-config 'out="),
-            ("runs/first", "'runs/first' must be an absolute path"),
-            (str(Path(__file__).parents[3] / "runs"), "its bundle would take diagnostics.jsonl"),
+            ("", "--run-config"),
+            ("runs/first", "runs/first"),
+            (str(Path(__file__).parents[3] / "runs"), "diagnostics.jsonl"),
         ],
     )
     def test_one_that_the_superlink_or_the_bundle_would_have_is_refused(self, out, said):
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, said):
             fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=out)
 
     @pytest.mark.slow
@@ -321,7 +289,7 @@ class TestRunFolder:
         app = "[tool.flwr.app]\npublisher = 'you'\n"
         (tmp_path / "pyproject.toml").write_text(app, "utf-8")
         started(grid, existing_app(), tmp_path, rounds=1)
-        with pytest.raises(ValueError, match=f"lies in the Flower app {tmp_path}"):
+        with refuses(ValueError, tmp_path):
             fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "runs" / "other")
 
     def test_the_log_has_plan_folder_rounds_and_how_to_check_it(self, grid, tmp_path, caplog):
@@ -329,25 +297,13 @@ class TestRunFolder:
         lines = [entry.getMessage() for entry in caplog.records if entry.name == "fedpriv.server"]
         run = tmp_path / "run"
         assert lines[0].startswith("plan ") and len(lines[0].split()[1]) == 64
-        assert lines[1] == "waiting for the nodes of 8 users"
-        assert lines[2].startswith("plan: ε = ") and "user-level, add-remove, PLD" in lines[2]
+        assert "ε = " in lines[2] and "user-level, add-remove, PLD" in lines[2]
         assert any(line.startswith("ε does NOT cover: whatever else") for line in lines)
         assert f"run folder: {run}" in lines
         assert [line.partition(":")[0] for line in lines if line.startswith("round ")] == [
             f"round {number}" for number in (1, 2, 3)
         ]
-        assert lines[-1] == f"run folder: {run}; check it with: fedpriv verify {run}"
-
-    @pytest.mark.slow
-    def test_the_result_is_printed_in_a_line_that_says_how_to_check_it(self, grid, tmp_path):
-        result, _ = started(grid, existing_app(), tmp_path, noise_multiplier=2.0)
-        run = tmp_path / "run"
-        (line,) = repr(result).splitlines()
-        assert (
-            line.startswith("3 rounds, simulated ε = ") and "add-remove, per user, by PLD" in line
-        )
-        assert line.endswith(f"; run folder: {run}; check it with: fedpriv verify {run}")
-        assert "fedpriv verify" not in repr(started(grid, existing_app())[0])
+        assert f"fedpriv verify {run}" in lines[-1]
 
 
 class TestEvaluation:
@@ -393,7 +349,6 @@ class TestEvaluation:
         ids=str,
     )
     def test_a_node_that_sends_no_numbers_is_left_out(self, grid, sent):
-        """Red before: the run ended after its charge, or the mean was NaN."""
         app = existing_app(diagnostics=True)
 
         @app.evaluate()
@@ -419,14 +374,14 @@ class TestEvaluation:
         assert len(said) == (0 if asked else 1)
 
     def test_a_secure_run_refuses_them(self, tmp_path):
-        with pytest.raises(ValueError, match="diagnostics=True in a secure run"):
+        with refuses(ValueError, "diagnostics"):
             fp.flower.UserLevelStrategy(
                 plan(), roster=ROSTER, out=tmp_path, secure=True, diagnostics=True
             )
 
     def test_a_config_of_an_evaluation_that_is_not_done_is_refused(self, grid):
         strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER)
-        with pytest.raises(ValueError, match="evaluate_config is given"):
+        with refuses(ValueError, "evaluate_config"):
             strategy.start(
                 grid(existing_app()), record(START), evaluate_config=ConfigRecord({"a": 1})
             )
@@ -440,15 +395,6 @@ class TestExistingApp:
         sizes = [line["cohort_size"] for line in read(tmp_path / "run" / "diagnostics.jsonl")]
         assert len(seen) == sum(sizes) and {user for user, _, _ in seen} <= set(ROSTER)
         assert all(told == {"rate": 0.25} and not state for _, told, state in seen)
-
-    @pytest.mark.slow
-    def test_whatever_it_returns_is_bounded(self, grid, tmp_path):
-        """One user's 1000 moves the sum by the clip norm, 0.5, of an expected cohort of 4."""
-        only = existing_app(lambda user: [1000.0 * (user == "user-0"), 0.0, 0.0])
-        found, _ = started(grid, only, tmp_path, rounds=40)
-        rounds = read(tmp_path / "run" / "rounds.jsonl")
-        assert max(line["update_norm"] for line in rounds) == pytest.approx(0.5 / 4, rel=0.05)
-        assert found.arrays["w"].numpy()[0] <= 40 * 0.5 / 4 * 1.05
 
     @pytest.mark.parametrize("where", ["app", "function"])
     def test_mods_are_inside(self, grid, where):
@@ -466,14 +412,14 @@ class TestExistingApp:
         assert 0 < np.linalg.norm(found.arrays["w"].numpy()) <= 8 * 0.5 / 4 * 1.05
 
     def test_several_users_behind_one_call_contribute_zero(self, grid, tmp_path, caplog):
-        reason = 'did not read context.node_config\\["user-id"\\].*declare one_user_per_node=True'
-        with pytest.raises(ValueError, match=reason):
+        reason = "one_user_per_node=True"
+        with refuses(ValueError, reason):
             started(grid, existing_app(reads=False), tmp_path)
         assert caplog.text.count('did not read context.node_config["user-id"]') == 1
         assert "a user contributes zero" not in caplog.text
         assert verify_run(tmp_path / "run").num_releases == 0
 
-    def test_a_declared_one_user_need_not_be_asked_for(self, stub, grid):
+    def test_a_declared_one_user_need_not_be_asked_for(self, grid):
         one = lambda context: [ROSTER[context.node_config["partition-id"]]]  # noqa: E731
         app = existing_app(reads=False, users=one, one_user_per_node=True)
         nodes = {n + 1: stub.AppNode(app, n, len(ROSTER)) for n in range(len(ROSTER))}
@@ -492,7 +438,7 @@ class TestExistingApp:
             fp.flower.bounded(app, users=lambda context: dict.fromkeys(numbers))(lambda *_: {})
         made = grid(app)
         whose = "the roster" if kind == "roster" else "this node"
-        with pytest.raises(ValueError, match=f"{whose} has an id of type int: ids are strings"):
+        with refuses(ValueError, whose):
             strategy = fp.flower.UserLevelStrategy(
                 plan(), roster=numbers if kind == "roster" else ROSTER, settings=SOON
             )
@@ -503,25 +449,14 @@ class TestExistingApp:
     def test_a_plain_client_app_is_named(self, grid):
         app = ClientApp()
         app.train()(lambda message, context: message)
-        with pytest.raises(ValueError, match="the ClientApp on the nodes is no UserLevelClientApp"):
-            started(grid, app)
-
-    @pytest.mark.slow
-    def test_of_a_long_failure_the_end_is_shown(self, grid):
-        app = ClientApp()
-
-        @app.query("users")
-        def failing(message, context):
-            raise RuntimeError("frame " * 200 + "and this is why")
-
-        with pytest.raises(ValueError, match=r"\.\.\. .*frame and this is why"):
+        with pytest.raises(ValueError):
             started(grid, app)
 
     @pytest.mark.slow
     def test_a_declared_one_user_that_is_two_is_refused(self, grid):
         strategy = fp.flower.UserLevelStrategy(plan(), roster=ROSTER, settings=SOON)
         app = existing_app(reads=False, one_user_per_node=True)
-        with pytest.raises(ValueError, match="lists 2 users, and one_user_per_node=True"):
+        with refuses(ValueError, 2, "one_user_per_node"):
             strategy.start(grid(app), record(START))
 
     @pytest.mark.slow
@@ -550,7 +485,7 @@ class TestExistingApp:
         found, expected = started(grid, app)[0], started(grid, zero)[0]
         np.testing.assert_array_equal(found.arrays["w"].numpy(), expected.arrays["w"].numpy())
 
-    def test_a_plain_strategys_message_and_an_apps_own_query_get_no_answer(self, stub):
+    def test_a_plain_strategys_message_and_an_apps_own_query_get_no_answer(self):
         app = existing_app()
 
         @app.query("histogram")
@@ -560,11 +495,11 @@ class TestExistingApp:
         stub.StubGrid({})  # a message's identity
         place = stub.context({"partition-id": 0, "num-partitions": 2})
         content = RecordDict({"arrays": record(START), "config": ConfigRecord()})
-        for kind, said in (("train", "record"), ("query.histogram", "without noise")):
+        for kind in ("train", "query.histogram"):
             message = Message(content, 1, kind)
             message.metadata.__dict__["_message_id"] = "1"
             reply = app(message, place)
-            assert reply.has_error() and said in reply.error.reason
+            assert reply.has_error() and "AssertionError" not in reply.error.reason
 
     def test_a_bounded_function_is_given_what_it_names(self, grid):
         app, seen = ClientApp(), []
@@ -583,86 +518,3 @@ class TestExistingApp:
         found, _ = started(grid, app, config=ConfigRecord({"rate": 0.1}))
         assert found.arrays["w"].numpy()[0] > 0
         assert seen and all(item == (NUM_NODES, {"rate": 0.1}) for item in seen)
-
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "flower-app"
-FILES = ("task", "client_app", "server_app")
-
-
-@pytest.fixture
-def example(monkeypatch):
-    """The modules of examples/flower-app."""
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    importlib.invalidate_caches()
-    yield SimpleNamespace(**{name: importlib.import_module(name) for name in FILES})
-    for name in FILES:
-        sys.modules.pop(name, None)
-
-
-class TestExample:
-    @pytest.mark.slow
-    def test_it_trains_each_user_alone_and_says_what_it_cost(self, example, stub, tmp_path, capsys):
-        task = example.task
-        nodes = {n + 1: stub.AppNode(example.client_app.app, n, 7) for n in range(7)}
-        x, y = task.examples_of(task.ROSTER[:1])
-        task.fit(task.model(), x, y, 0.1)  # torch is loaded before nodes fork children
-        torch.manual_seed(0)
-        start = fp.module_params(task.model())
-        torch.manual_seed(0)
-        place = stub.context(run_config={"out": str(tmp_path / "run")})
-        example.server_app.app(stub.StubGrid(nodes), place)
-        said = " ".join(capsys.readouterr().out.split())
-        for words in ("3 rounds, simulated ε = ", "add-remove, per user, by PLD", "NOT cover"):
-            assert words in said
-        assert verify_run(tmp_path / "run").ok
-        seen = read(tmp_path / "run" / "diagnostics.jsonl")
-        assert all(line["num_failed"] == 0 < line["cohort_size"] for line in seen)
-        tensors, _ = CheckpointStore(tmp_path / "run" / "checkpoints").load(3)
-        assert all((tensors[name] != array).any() for name, array in start.items())
-
-    @pytest.mark.slow
-    def test_the_pages_metrics_are_measured(self, example, stub, tmp_path):
-        page = (EXAMPLE.parents[1] / "docs" / "flower-apps.md").read_text("utf-8")
-        blocks = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
-        (public,) = [block for block in blocks if "def evaluate_fn" in block]
-        (nodes,) = [block for block in blocks if "@app.evaluate()" in block]
-        names = {
-            **{name: getattr(example.task, name) for name in ("model", "users_of", "examples_of")},
-            "torch": torch, "fp": fp, "MetricRecord": MetricRecord, "RecordDict": RecordDict,
-            "Message": Message,
-            "ROSTER": example.task.ROSTER, "out": tmp_path / "run",
-            "plan": fp.Rounds(users=40, cohort=20, rounds=3).plan(
-                l2_clip_norm=0.5, target_epsilon=8.0
-            ),
-        }  # fmt: skip
-        exec(nodes, names)
-        names["app"].train()(example.client_app.train)
-        apps = {n + 1: stub.AppNode(names["app"], n, 2) for n in range(2)}
-        start = ArrayRecord(example.task.model().state_dict())
-        told = ConfigRecord({"learning-rate": 0.2})
-        names |= {"grid": stub.StubGrid(apps), "initial_arrays": start, "told": told}
-        exec(public.replace("num_rounds=3", "num_rounds=3, train_config=told"), names)
-        result = names["result"]
-        assert list(result.evaluate_metrics_serverapp) == [0, 1, 2, 3]
-        seen = read(tmp_path / "run" / "diagnostics.jsonl")
-        assert [0 < line["nodes_accuracy"] < 1 for line in seen] == [True] * 3
-
-    @pytest.mark.slow
-    def test_more_rounds_cost_less_noise_than_they_are_more(self):
-        """As the page says of 200 rounds and the example's three."""
-        three, many = (
-            fp.Rounds(users=40, cohort=20, rounds=number).calibrate(8.0).noise_multiplier
-            for number in (3, 200)
-        )
-        assert many < 6 * three
-
-    def test_the_diff_to_plain_flower_is_a_few_lines(self):
-        import difflib
-
-        for name, most in (("client_app", 3), ("server_app", 8)):
-            plain, private = (
-                (EXAMPLE / f"{kind}{name}.py").read_text("utf-8").splitlines()[1:]
-                for kind in ("plain_", "")
-            )
-            lines = [line for line in difflib.ndiff(plain, private) if line[0] == "+"]
-            assert 0 < len([line for line in lines if line[2:].strip()]) <= most, lines

@@ -19,14 +19,20 @@ class Timed(Federation):
         self.clock = Clock()
         exchange = self.backend.exchange
         exchange.clock, exchange.sleep = self.clock, self.clock.sleep
+        self.cohort = self.task.roster[:8]
+
+    def sum(self, cohort=None, **given):
+        return super().sum(cohort or self.cohort, **given)
+
+    def is_sum_without(self, found, *gone):
+        return super().is_sum_without(found, *gone, cohort=self.cohort)
 
 
 def test_silent_nodes_are_missing_after_the_deadline():
     federation = Timed()
     federation.grid.silent = {102, 105}
-    cohort = federation.task.roster[:8]
-    found = federation.sum(cohort)
-    assert federation.is_sum_without(found, 102, 105, cohort=cohort)
+    found = federation.sum()
+    assert federation.is_sum_without(found, 102, 105)
     assert found.num_failed == 2
     assert federation.counts == {"missing": 2}
     assert 30.0 <= federation.clock.now < 31.0
@@ -44,23 +50,21 @@ def test_everybody_is_asked_at_once_however_few_answers_are_pulled():
 def test_slow_nodes_hold_nobody_up_and_order_does_not_matter():
     federation = Timed(settings=GridSettings(round_deadline=30.0, max_in_flight=3))
     federation.grid.slow = {101: 40, 103: 3, 104: 7}
-    cohort = federation.task.roster[:8]
-    found = federation.sum(cohort)
-    assert federation.is_sum_without(found, cohort=cohort)
+    found = federation.sum()
+    assert federation.is_sum_without(found)
     assert not federation.counts
 
 
 @pytest.mark.slow
 def test_a_late_answer_counts_for_no_later_round():
     federation = Timed()
-    cohort = federation.task.roster[:8]
     federation.grid.slow = {104: 10_000}
-    first = federation.sum(cohort)
-    assert federation.is_sum_without(first, 104, cohort=cohort)
+    first = federation.sum()
+    assert federation.is_sum_without(first, 104)
     federation.grid._patience = dict.fromkeys(federation.grid._patience, 0)
     federation.grid.slow = {}
-    second = federation.sum(cohort, round_num=2)
-    assert federation.is_sum_without(second, cohort=cohort)
+    second = federation.sum(round_num=2)
+    assert federation.is_sum_without(second)
     assert federation.counts == {"missing": 1, "late": 1}
     assert federation.grid.in_flight == 0
 
@@ -91,32 +95,22 @@ def undecodable(request, reply):
     raise ValueError("Unexpected set of `children`.")
 
 
-@pytest.mark.parametrize(
-    ("tamper", "lost", "counts"),
-    [
-        (lambda request, reply: [reply, reply, reply], (), {"duplicate": 2}),
-        (forged_and_true, (), {"foreign": 1}),
-        (as_another_node, (102,), {"foreign": 1, "missing": 1}),
-        (to_another_request, (102,), {"foreign": 1, "missing": 1}),
-        (error, (102,), {"error": 1}),
-        (away, (102,), {"missing": 1}),
-        (undecodable, (102,), {"unreadable": 1}),
-    ],
-    ids=[
-        "thrice",
-        "forged and true",
-        "of another node",
-        "to another",
-        "error",
-        "away",
-        "undecodable",
-    ],
-)
+TAMPERED = {
+    "thrice": (lambda request, reply: [reply, reply, reply], (), {"duplicate": 2}),
+    "forged and true": (forged_and_true, (), {"foreign": 1}),
+    "of another node": (as_another_node, (102,), {"foreign": 1, "missing": 1}),
+    "to another": (to_another_request, (102,), {"foreign": 1, "missing": 1}),
+    "error": (error, (102,), {"error": 1}),
+    "away": (away, (102,), {"missing": 1}),
+    "undecodable": (undecodable, (102,), {"unreadable": 1}),
+}
+
+
+@pytest.mark.parametrize(("tamper", "lost", "counts"), TAMPERED.values(), ids=TAMPERED)
 def test_what_is_no_answer_costs_its_own_user_alone(tamper, lost, counts):
     federation = Timed(tamper={102: tamper})
-    cohort = federation.task.roster[:8]
-    found = federation.sum(cohort)
-    assert federation.is_sum_without(found, *lost, cohort=cohort)
+    found = federation.sum()
+    assert federation.is_sum_without(found, *lost)
     assert found.num_failed == len(lost) and federation.counts == counts
 
 
@@ -125,19 +119,17 @@ def test_a_replayed_answer_is_stale(attempt):
     """To an earlier attempt, or to one of the same number: a server that began again from an older
     ledger has only another nonce."""
     federation, kept = Timed(), []
-    cohort = federation.task.roster[:8]
     federation.grid.tamper = {102: lambda request, reply: kept.append(reply) or [reply]}
-    federation.sum(cohort)
+    federation.sum()
     replayed = {102: lambda request, reply: [Message(kept[0].content, reply_to=request)]}
     federation.grid.tamper = replayed
-    found = federation.sum(cohort, attempt=attempt)
-    assert federation.is_sum_without(found, 102, cohort=cohort)
+    found = federation.sum(attempt=attempt)
+    assert federation.is_sum_without(found, 102)
     assert federation.counts == {"stale": 1}
 
 
 def test_a_request_that_is_not_taken_is_missing():
     federation = Timed()
-    cohort = federation.task.roster[:8]
     push = federation.grid.push_messages
 
     def refuse_one(messages):
@@ -145,8 +137,8 @@ def test_a_request_that_is_not_taken_is_missing():
         return [None] if message.metadata.dst_node_id == 102 else push([message])
 
     federation.grid.push_messages = refuse_one
-    found = federation.sum(cohort)
-    assert federation.is_sum_without(found, 102, cohort=cohort)
+    found = federation.sum()
+    assert federation.is_sum_without(found, 102)
     assert federation.counts == {"missing": 1}
 
 
@@ -178,26 +170,11 @@ def test_a_superlink_that_is_gone_stops_the_run(method):
         federation.sum(federation.task.roster[:3])
 
 
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_cohort():
-    """At most a window of answers is alive at a time; what requests share is there once."""
-    for num_users in (8, 64):
-        settings = GridSettings(max_in_flight=4, round_deadline=600.0)
-        federation = Timed(num_users=num_users, settings=settings, on_wire=False)
-        found = federation.sum(federation.task.roster)
-        assert federation.is_sum_without(found)
-        assert federation.grid.live <= 4 + 1  # one more is being added
-        shared = [{id(m.content[name]) for m in federation.grid.requests} for name in
-                  ("params", "multiplier-before-bound")]  # fmt: skip
-        assert [len(ids) for ids in shared] == [1, 1]
-
-
 def test_a_node_learns_its_own_users_and_the_rounds_key_only():
     federation = Timed()
     root = Key.simulation(1)
     key = root.fold("users").fold(3).fold(1)
-    cohort = federation.task.roster[:8]
-    federation.sum(cohort, round_num=3, key=key)
+    federation.sum(round_num=3, key=key)
     secrets = [root, root.fold("noise"), root.fold("users"), root.fold("cohort")]
     for message in federation.grid.requests:
         own = federation.grid.hosts[message.metadata.dst_node_id].user_ids

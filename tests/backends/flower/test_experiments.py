@@ -21,6 +21,7 @@ from fedpriv.experiments.load import find_experiments
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.runs.backends import serial
 from fedpriv.runs.prepared import start_run
+from tests.backends.flower import stub_grid as stub
 from tests.harness.tiny_bert import write_tiny_bert
 
 EXPERIMENTS = {
@@ -42,7 +43,7 @@ OWN = {
 TURNS = {"delay-plain": 1, "delay-preconditioned": 1}
 
 
-def carried_by(stub, num_nodes):
+def carried_by(num_nodes):
     def make(experiment, components):
         settings = GridSettings(max_in_flight=3)
         trainer = components.trainer
@@ -66,9 +67,7 @@ USUAL = ("adadps-tags", "adadps-ftrl-tags", "agd-tags", "bolt-on-tags", "dp-feda
     "name",
     [pytest.param(n, marks=() if n in USUAL else pytest.mark.slow) for n in EXPERIMENTS],
 )
-def test_three_rounds_on_flower_equal_three_in_process(
-    stub, tiny_corpus, tmp_path, monkeypatch, name
-):
+def test_three_rounds_on_flower_equal_three_in_process(tiny_corpus, tmp_path, monkeypatch, name):
     corpus = Corpus.open(tiny_corpus)
     experiment = EXPERIMENTS[name]()
     if isinstance(experiment.task, EncodedTagPredictionTask):
@@ -83,7 +82,7 @@ def test_three_rounds_on_flower_equal_three_in_process(
     if experiment.options().get("release_preconditioner") == "delayed":
         experiment = experiment.with_options(TURNS)
     expected, state = finished(corpus, experiment, name, tmp_path / "serial", serial)
-    found, other = finished(corpus, experiment, name, tmp_path / "grid", carried_by(stub, 5))
+    found, other = finished(corpus, experiment, name, tmp_path / "grid", carried_by(5))
     assert state and set(other) == set(state)
     options = experiment.options()
     exact = experiment.method != "averaging" or options["noise"] != "none"

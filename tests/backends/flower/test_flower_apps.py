@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,16 +12,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 import fedpriv as fp
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.client import _FunctionTrainer, _GivenUsers
 from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.json_lines import read
 from fedpriv.mechanisms import Clip
-from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.training.work import as_works
+from tests.backends.flower import stub_grid as stub
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flower-app"
 PAGE = EXAMPLE.parents[1] / "docs" / "flower-apps.md"
@@ -32,20 +31,30 @@ NUM_NODES, TOLD = 7, {"learning-rate": 0.2}
 
 
 @pytest.fixture
-def pages(tmp_path, monkeypatch):
-    """The example's modules, the page's client among them."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    (tmp_path / "client_app.py").write_text(code, "utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    yield SimpleNamespace(**{name: importlib.import_module(name) for name in FILES})
+def modules(monkeypatch):
+    """From folders to the example's modules, each from the last folder that has it."""
+
+    def load(*folders):
+        for folder in folders:
+            monkeypatch.syspath_prepend(str(folder))
+        importlib.invalidate_caches()
+        return SimpleNamespace(**{name: importlib.import_module(name) for name in FILES})
+
+    yield load
     for name in FILES:
         sys.modules.pop(name, None)
 
 
-def deploy(pages, stub, out, **grid):
+@pytest.fixture
+def pages(tmp_path, monkeypatch, modules):
+    """The example's modules, the page's client among them."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (tmp_path / "client_app.py").write_text(code, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return modules(EXAMPLE, tmp_path)
+
+
+def deploy(pages, out, **grid):
     # What torch loads at its first training is there before nodes fork a child for each message.
     task = pages.task
     start, one = fp.module_params(task.model()), task.examples_of(task.ROSTER[:1])
@@ -56,19 +65,8 @@ def deploy(pages, stub, out, **grid):
 
 
 @pytest.mark.slow
-def test_they_train_and_keep_their_books(pages, stub, tmp_path, capsys):
-    deploy(pages, stub, tmp_path / "run")
-    said = capsys.readouterr().out
-    for words in ("3 rounds, simulated ε = ", "δ = ", "add-remove, per user, by PLD", "NOT cover"):
-        assert words in said
-    found = verify_run(tmp_path / "run")
-    assert found.ok and (found.num_charges, found.num_releases) == (3, 3)
-    assert found.epsilon is not None and found.epsilon.value <= 8.0
-
-
-@pytest.mark.slow
-def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys, draws_of):
-    deploy(pages, stub, tmp_path / "run")
+def test_it_is_the_same_training_as_in_one_process(pages, tmp_path, capsys, draws_of):
+    deploy(pages, tmp_path / "run")
     draws_of(tmp_path / "run")
     task, train = pages.task, partial(pages.client_app.train, config=TOLD)
     users = {user_id: task.examples_of([user_id]) for user_id in task.ROSTER}
@@ -95,39 +93,31 @@ def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_a_server_that_was_killed_goes_on(pages, stub, tmp_path, monkeypatch, capsys):
-    real, charged = Ledger.charge, []
-
-    def killed(self, *args, **named):
-        charge = real(self, *args, **named)
-        charged.append(charge)
-        if len(charged) == 2:
-            raise SystemExit
-        return charge
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "charge", killed)
-        with pytest.raises(SystemExit):
-            deploy(pages, stub, tmp_path / "run")
-    deploy(pages, stub, tmp_path / "run")
-    found = verify_run(tmp_path / "run")
-    assert found.ok and (found.num_charges, found.num_releases, found.num_lost) == (3, 2, 1)
-    assert "2 rounds" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.flower
-def test_real_supernodes_run_them(processes, flower, tmp_path):
-    app, run = shutil.copytree(EXAMPLE, tmp_path / "app"), tmp_path / "run"
-    flower.start_nodes(2)
-    log = flower.run(app, processes.run_config(out=str(run)))
-    assert (run / "ledger.jsonl").is_file(), log[-4000:]
-    found = verify_run(run)
-    assert found.ok and found.num_releases == 3, log[-4000:]
-    released = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    assert all(line["update_norm"] > 0 for line in released)
-    seen = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
-    assert all(line["num_failed"] == 0 < line["cohort_size"] for line in seen)
+def test_the_pages_metrics_are_measured(modules, tmp_path):
+    example = modules(EXAMPLE)
+    blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (public,) = [block for block in blocks if "def evaluate_fn" in block]
+    (nodes,) = [block for block in blocks if "@app.evaluate()" in block]
+    names = {
+        **{name: getattr(example.task, name) for name in ("model", "users_of", "examples_of")},
+        "torch": torch, "fp": fp, "MetricRecord": MetricRecord, "RecordDict": RecordDict,
+        "Message": Message,
+        "ROSTER": example.task.ROSTER, "out": tmp_path / "run",
+        "plan": fp.Rounds(users=40, cohort=20, rounds=3).plan(
+            l2_clip_norm=0.5, target_epsilon=8.0
+        ),
+    }  # fmt: skip
+    exec(nodes, names)
+    names["app"].train()(example.client_app.train)
+    apps = {n + 1: stub.AppNode(names["app"], n, 2) for n in range(2)}
+    start = ArrayRecord(example.task.model().state_dict())
+    told = ConfigRecord({"learning-rate": 0.2})
+    names |= {"grid": stub.StubGrid(apps), "initial_arrays": start, "told": told}
+    exec(public.replace("num_rounds=3", "num_rounds=3, train_config=told"), names)
+    result = names["result"]
+    assert list(result.evaluate_metrics_serverapp) == [0, 1, 2, 3]
+    seen = read(tmp_path / "run" / "diagnostics.jsonl")
+    assert [0 < line["nodes_accuracy"] < 1 for line in seen] == [True] * 3
 
 
 class TestBounded:

@@ -21,7 +21,9 @@ from fedpriv.backends.flower.settings import (
     read_value,
 )
 from fedpriv.experiments.load import load_experiment
+from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.real.processes import DECLARED
+from tests.harness.refusals import refuses
 
 
 def node_of(task):
@@ -49,21 +51,21 @@ def test_overrides_reach_the_experiment():
 @pytest.mark.parametrize(
     ("read", "changes", "message"),
     [
-        (read_experiment, {"round": 3}, "did you mean 'rounds'"),
-        (read_experiment, {"experiment": "adadps-tag"}, "did you mean 'adadps-tags'"),
-        (read_experiment, {"experiment": ""}, "experiment '' must be a word"),
-        (read_experiment, {"options": "x ="}, "is not TOML"),
-        (read_grid_settings, {"max-in-flight": 0}, "max-in-flight 0 must be at least 1"),
-        (read_grid_settings, {"round-deadline": True}, "round-deadline True is not a finite"),
-        (read_grid_settings, {"register-seconds": 0}, "register-seconds 0.0 must be above 0"),
-        (read_grid_settings, {"max-in-flight": 1.5}, "max-in-flight 1.5 is not a whole number"),
-        (read_grid_settings, {"allow-missing-users": 1}, "must be true or false"),
-        (lambda config: read_path("out", config), {"out": "runs/1"}, "must be an absolute path"),
+        (read_experiment, {"round": 3}, ("rounds",)),
+        (read_experiment, {"experiment": "adadps-tag"}, ("adadps-tags",)),
+        (read_experiment, {"experiment": ""}, ("experiment",)),
+        (read_experiment, {"options": "x ="}, ()),
+        (read_grid_settings, {"max-in-flight": 0}, ("max-in-flight", 0)),
+        (read_grid_settings, {"round-deadline": True}, ("round-deadline", "True")),
+        (read_grid_settings, {"register-seconds": 0}, ("register-seconds", 0.0)),
+        (read_grid_settings, {"max-in-flight": 1.5}, ("max-in-flight", 1.5)),
+        (read_grid_settings, {"allow-missing-users": 1}, ()),
+        (lambda config: read_path("out", config), {"out": "runs/1"}, ()),
     ],
 )
 def test_values_that_make_no_sense_are_refused(read, changes, message):
     assert read(DECLARED) == read({})  # what is declared changes nothing
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, *message):
         read(DECLARED | changes)
 
 
@@ -75,9 +77,9 @@ def test_a_node_config_comes_before_the_run_config(tmp_path):
 
 
 def test_a_missing_corpus_is_an_error_with_a_way_out(tmp_path):
-    with pytest.raises(ValueError, match="is not a folder on this machine"):
+    with pytest.raises(ValueError):
         open_corpus({}, {"corpus": str(tmp_path / "none")})
-    with pytest.raises(ValueError, match=r"absolute path.*--run-config 'corpus=\"/path\"'"):
+    with refuses(ValueError, "--run-config", 'corpus="/path"'):
         open_node(DECLARED, {})
 
 
@@ -85,12 +87,12 @@ def test_a_nodes_own_corpus_is_the_one_it_opens(tiny_corpus, tmp_path):
     assert len(open_node(DECLARED, {"corpus": str(tiny_corpus)}).task.roster) == 24
     named = DECLARED | {"corpus": str(tiny_corpus)}
     assert len(open_node(named, {}).task.roster) == 24
-    with pytest.raises(ValueError, match="elsewhere' is not a folder"):
+    with pytest.raises(ValueError):
         open_node(named, {"corpus": str(tmp_path / "elsewhere")})
 
 
 @pytest.mark.parametrize(("shards", "num_nodes"), [(1, 1), (1, 4), (2, 4), (3, 400), (4, 4)])
-def test_the_first_shards_host_everybody_and_the_others_nobody(stub, shards, num_nodes):
+def test_the_first_shards_host_everybody_and_the_others_nobody(shards, num_nodes):
     task = stub.TinyTags()
     hosts = [
         read_host(
@@ -107,20 +109,20 @@ def test_the_first_shards_host_everybody_and_the_others_nobody(stub, shards, num
 @pytest.mark.parametrize(
     ("shards", "node", "message"),
     [
-        (5, {"partition-id": 0, "num-partitions": 4}, "shards 5 do not fit on 4 nodes; give num-s"),
-        (-1, {"partition-id": 0, "num-partitions": 4}, "shards -1 do not fit"),
-        ("two", {}, "shards 'two' is not a finite number"),
-        (2, {"partition-id": 4, "num-partitions": 4}, "partition-id 4 of num-partitions 4 does no"),
-        (0, {"partition-id": "x", "num-partitions": 2}, "partition-id 'x' is not a finite number"),
-        (0, {"partition-id": 0}, "no num-partitions"),
-        (0, {"partition-id": 1}, "no num-partitions"),
-        (0, {"num-partitions": 3}, "no partition-id"),
+        (5, {"partition-id": 0, "num-partitions": 4}, "num-supernodes"),
+        (-1, {"partition-id": 0, "num-partitions": 4}, -1),
+        ("two", {}, "shards"),
+        (2, {"partition-id": 4, "num-partitions": 4}, "num-partitions"),
+        (0, {"partition-id": "x", "num-partitions": 2}, "partition-id"),
+        (0, {"partition-id": 0}, "num-partitions"),
+        (0, {"partition-id": 1}, "num-partitions"),
+        (0, {"num-partitions": 3}, "partition-id"),
     ],
 )
-def test_partitions_that_cannot_be_are_refused(stub, shards, node, message):
+def test_partitions_that_cannot_be_are_refused(shards, node, message):
     task = stub.TinyTags()
     assert read_host(node_of(task), {}, {}).user_ids == set(task.roster)
     part = read_host(node_of(task), DECLARED, {"partition-id": 2, "num-partitions": 5})
     assert part.user_ids == {"user-02", "user-07"}
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, message):
         read_host(node_of(task), {"shards": shards}, node)

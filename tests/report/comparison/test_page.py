@@ -14,8 +14,7 @@ from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, LOSS, Measure
 from fedpriv.report.comparison.groups import Column, differences, mismatches, read_groups
 from fedpriv.report.comparison.page import render, write_file
-from fedpriv.report.comparison.plots import as_svg
-from fedpriv.report.comparison.tables import as_latex, as_rows, escaped
+from fedpriv.report.comparison.tables import as_rows
 from fedpriv.report.run_record import read_run
 from tests.harness.resealed import reseal
 
@@ -36,30 +35,6 @@ def test_runs_that_differ_in_the_seed_are_one_group(make_run) -> None:
     assert measured.half_width == pytest.approx(3.182446 * deviation / math.sqrt(4), rel=1e-6)
     assert groups[1].measure(ROSTERED).half_width is None
     assert differences([[group] for group in groups]) == {"precondition": ["local", "none"]}
-
-
-@pytest.mark.slow
-def test_two_or_three_seeds_have_no_interval_and_the_page_says_so(make_run) -> None:
-    """Red before: a column of two seeds was "29.5 % ± 195.5"."""
-    folders = [make_run(f"a{seed}", seed=seed, public_only=0.18) for seed in range(4)]
-    for number, said in (
-        (1, ""),
-        (2, "No ±: fewer than 4 seeds have no t-interval."),
-        (3, "No ±: fewer than 4 seeds have no t-interval."),
-        (4, "± is half a 95 % t-interval over seeds."),
-    ):
-        groups = read_groups(folders[:number])
-        [row], text = as_rows(groups), as_latex(groups)
-        page = re.sub(r"\s+", " ", re.sub(r"<svg.*?</svg>", "", render(groups), flags=re.DOTALL))
-        assert (row["accuracy_interval"] is None) == (row["interval_over"] is None) == (number < 4)
-        assert ("± " in page.replace(said or "?", "")) == (number == 4)
-        assert (said in page and escaped(said) in text) or not said
-        assert ("95 % t-interval over seeds" in page) == (number == 4)
-        drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(groups)))
-        assert ("Bars: 95 % t-interval over seeds." in drawn) == (number == 4)
-    some = read_groups([*folders, make_run("b", name="few"), make_run("c", name="few", seed=1)])
-    said = "± is half a 95 % t-interval over seeds; fewer than 4 seeds have no t-interval."
-    assert said in re.sub(r"\s+", " ", render(some))
 
 
 def test_json_rows_are_plain_json(make_run) -> None:

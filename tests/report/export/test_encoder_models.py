@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -17,7 +16,6 @@ from fedpriv.experiments import AdaptableClip, FederatedExperiment, GaussianNois
 from fedpriv.experiments.build import build
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.report.export import export_run, load_model
-from tests.harness.command_line import fedpriv, refusal
 from tests.harness.tiny_bert import write_tiny_bert
 from tests.running.selected import topical
 
@@ -75,23 +73,3 @@ def test_a_text_has_the_probabilities_of_its_example(trained, corpus):
         np.testing.assert_allclose(by_tag, expected[row], rtol=1e-6)
         seen.add(tuple(by_tag))
     assert len(seen) > 3
-
-
-@pytest.mark.slow
-def test_the_command_answers_a_text_and_says_what_it_lacks(trained, cache, monkeypatch, tmp_path):
-    texts, _, _, folder = trained
-    asked = ["predict", folder, "--text", "How to fund a company?"]
-    if texts == "both":
-        assert "give --title too" in refusal(*asked)
-        asked += ["--title", "Company law"]
-    found = json.loads(fedpriv(*asked, "--json").stdout)
-    (encoder,) = encoders_dir().glob("tiny-*")
-    assert found["encoder"] == encoder.name and "num_known_tokens" not in found
-    assert len(found["tags"]) == 4
-    assert "None of the words" not in fedpriv(*asked).output
-    card = (folder / "README.md").read_text("utf-8")
-    assert f"`{encoder.name}`" in card and "fedpriv encoder add" in card
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "elsewhere"))
-    assert f"encoder {encoder.name}, which is not on this machine" in refusal(*asked)
-    add_encoder(write_tiny_bert(tmp_path / "tiny", seed=1))
-    assert f"encoder {encoder.name}, which is not on this machine" in refusal(*asked)

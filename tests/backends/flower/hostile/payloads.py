@@ -14,6 +14,7 @@ from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
+from tests.backends.flower import stub_grid as stub
 
 BOUND, SCHEDULE = Clip(l2_clip_norm=0.3), Schedule(learning_rate=2.0)
 EXACT, TOP = Rounded(bound=BOUND), 2**24
@@ -90,7 +91,7 @@ def adding(bound=EXACT, params=None):
     return BoundedSum(order=order(template if params is None else params, bound))
 
 
-def summed(stub, tamper, *, num_nodes=12, cohort=None, bound=BOUND):
+def summed(tamper, *, num_nodes=12, cohort=None, bound=BOUND):
     """Return the sum with some nodes hostile, and the counts."""
     task = stub.TinyTags()
     backend = stub.started(task, num_nodes, tamper=tamper)
@@ -99,11 +100,11 @@ def summed(stub, tamper, *, num_nodes=12, cohort=None, bound=BOUND):
     return found, backend.exchange.dropped
 
 
-def run(stub, tamper, *, bound=BOUND):
+def run(tamper, *, bound=BOUND):
     """Return the sum with node 103 hostile, how far it moved the others', and the counts."""
     task = stub.TinyTags()
     cohort, asked = task.roster[:8], order(task.params(), bound)
-    found, counts = summed(stub, {HOSTILE: tamper}, cohort=cohort, bound=bound)
+    found, counts = summed({HOSTILE: tamper}, cohort=cohort, bound=bound)
     oracle = SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=task.data)
     others = [user for user in cohort if user != task.roster[HOSTILE - 101]]
     expected = oracle.sum_over(others, asked)

@@ -14,6 +14,8 @@ from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
+from tests.backends.flower import stub_grid as stub
+from tests.harness.toy_users import Tampered
 
 BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
 LOOPBACK = GridSettings(allow_unauthenticated_nodes=True)
@@ -29,19 +31,15 @@ def broken(request, reply):
     return [reply]
 
 
-class Frail:
+def frail(data):
     """Users of whom every second has no examples that can be read."""
 
-    def __init__(self, users):
-        self.users = users
-
-    def examples(self, user_id):
+    def examples(user_id):
         if int(user_id[-1]) % 2:
             raise OSError("the text of an error may hold a user's data")
-        return self.users.examples(user_id)
+        return data.examples(user_id)
 
-    def num_examples(self, user_id):
-        return self.users.num_examples(user_id)
+    return Tampered(data, examples)
 
 
 def asked(backend, task, mode, caplog):
@@ -54,7 +52,7 @@ def asked(backend, task, mode, caplog):
 
 
 @pytest.mark.parametrize("tamper", [lost, broken, lambda request, reply: [reply, reply]])
-def test_answers_that_were_dropped_are_counted_in_a_simulation_alone(stub, caplog, tamper):
+def test_answers_that_were_dropped_are_counted_in_a_simulation_alone(caplog, tamper):
     task = stub.TinyTags()
     backend = stub.started(task, 12, settings=LOOPBACK, tamper={102: tamper, 104: tamper})
     assert any("round 1" in line for line in asked(backend, task, "simulation", caplog))
@@ -76,16 +74,15 @@ def on_threads(task, data):
     )
 
 
-def on_a_node(task, data, stub):
+def on_a_node(task, data):
     task.data = data
     return stub.started(task, 2, settings=LOOPBACK)
 
 
 @pytest.mark.parametrize("place", [in_process, on_threads, on_a_node])
-def test_a_user_that_fails_is_said_in_a_simulation_alone(stub, caplog, place):
+def test_a_user_that_fails_is_said_in_a_simulation_alone(caplog, place):
     task = stub.TinyTags()
-    data, more = Frail(task.data), {"stub": stub} if place is on_a_node else {}
-    backend = place(task, data, **more)
+    backend = place(task, frail(task.data))
     try:
         said = asked(backend, task, "simulation", caplog)
         assert sum("contributes zero: OSError" in line for line in said) == 4

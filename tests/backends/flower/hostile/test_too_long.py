@@ -57,11 +57,11 @@ def test_whole_numbers_are_held_to_the_bound_to_the_last_one(num_users, coordina
     one_coordinate(LOWEST), one_coordinate(TOP), one_coordinate(-TOP),
 ], ids=["lowest", "highest", "highest once", "lowest once", "bound", "minus bound"])  # fmt: skip
 @pytest.mark.parametrize("num_nodes", [12, 3])
-def test_nodes_that_conspire_do_not_overflow_the_sum(stub, kernel_units, num_nodes):
+def test_nodes_that_conspire_do_not_overflow_the_sum(kernel_units, num_nodes):
     """Every node sends the same, so that a sum that wrapped around would change its sign."""
     sent = sends(total=whole(kernel_units), report=exact_report())
     tampered = {101 + number: sent for number in range(num_nodes)}
-    found, _ = summed(stub, tampered, num_nodes=num_nodes, bound=EXACT)
+    found, _ = summed(tampered, num_nodes=num_nodes, bound=EXACT)
     total = tree.to_dense(found.total)["kernel"]
     if (kernel_units != 0).sum() == 1 and abs(int(kernel_units[7, 2])) == TOP:
         sign = int(np.sign(kernel_units[7, 2]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -74,6 +75,21 @@ def write_app(folder: Path, config: Mapping[str, object], **modules: str) -> Pat
         lines += [f"[{name}]", *(f"{key} = {json.dumps(item)}" for key, item in table.items())]
     (folder / "pyproject.toml").write_text("\n".join(lines), "utf-8")
     return folder
+
+
+def build(app: Path, env: Mapping[str, str]) -> Path:
+    """Build an app's bundle by `flwr build`, and return it."""
+    subprocess.run(
+        [str(BIN / "flwr"), "build"], cwd=app, env=env, stdin=subprocess.DEVNULL, check=True,
+        capture_output=True,
+    )  # fmt: skip
+    (bundle,) = app.glob("*.fab")
+    return bundle
+
+
+def plain(log: str) -> str:
+    """Return a log as words with single spaces: Flower colours and wraps it."""
+    return " ".join(re.sub(r"\x1b\[\d+m", "", log).split())
 
 
 def simulated(nodes: int) -> str:
@@ -222,21 +238,6 @@ class Flower:
         )
         return done.stdout + done.stderr
 
-    def run_until_killed(
-        self, app: Path, config: str, pid_file: Path, federation: str = "", seconds: float = 1500
-    ) -> None:
-        """`flwr run` an app whose server writes its process id to a file and kills itself."""
-        process = self.start("killed-run", _run_command(config, federation), cwd=app)
-        deadline = time.monotonic() + seconds
-        while not (pid_file.exists() and _is_gone(int(pid_file.read_text()))):
-            if time.monotonic() > deadline or (
-                process.poll() is not None and not pid_file.exists()
-            ):
-                raise RuntimeError(f"nothing was killed: {self.log('killed-run')[-4000:]}")
-            time.sleep(0.1)
-        process.terminate()  # it would go on waiting for the log of a run that is no more
-        process.wait(60)
-
     def left(self) -> list[int]:
         """Return the processes, of whatever parent, that were born with this folder as Flower's."""
         home = str(self.home)
@@ -273,14 +274,6 @@ class Flower:
 def _run_command(config: str, federation: str) -> list[str]:
     command = ["flwr", "run", ".", "--stream", "--run-config", config]
     return [*command, "--federation-config", federation] if federation else command
-
-
-def _is_gone(pid: int) -> bool:
-    """Return whether a process is no more, or waits for nothing but its parent."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _listens(port: int) -> bool:

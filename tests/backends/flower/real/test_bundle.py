@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.backends.flower.real import processes
 from tests.repository.test_import_floors import all_sources, imports
 
 CHECKOUT = Path(__file__).parents[4]
@@ -26,7 +25,7 @@ ONE_ROUND = {
 
 
 @pytest.fixture(scope="session")
-def bundle(processes, tmp_path_factory) -> Path:
+def bundle(tmp_path_factory) -> Path:
     """The bundle that `flwr build` makes of a checkout with tests, caches and all."""
     app = processes.copy_app(tmp_path_factory.mktemp("bundle") / "fedpriv")
     (app / "tests").mkdir()
@@ -35,19 +34,8 @@ def bundle(processes, tmp_path_factory) -> Path:
     (app / "runs").mkdir()
     (app / "runs" / "experiment.json").write_text("{}", encoding="utf-8")
     home = tmp_path_factory.mktemp("flower-home")
-    done = subprocess.run(
-        [processes.BIN / "flwr", "build"],
-        cwd=app,
-        env={**os.environ, "FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0",
-             "FLWR_DISABLE_UPDATE_CHECK": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    (fab,) = app.glob("*.fab")
-    return fab
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    return processes.build(app, {**os.environ, "FLWR_HOME": str(home), **quiet})
 
 
 @pytest.mark.slow
@@ -86,22 +74,6 @@ def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):
     assert not [name for name in reached if name not in inside]
 
 
-@pytest.mark.slow
-def test_what_is_called_at_a_keyboard_says_in_a_bundle_where_it_is(bundle, tmp_path):
-    with zipfile.ZipFile(bundle) as archive:
-        archive.extractall(tmp_path)
-    script = "import fedpriv; assert fedpriv.Plan; assert fedpriv.averaging; fedpriv.tune"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.rstrip().endswith(
-        "ImportError: fedpriv.tune is not part of a Flower bundle, which holds what a run needs: "
-        "call it where fedpriv is installed"
-    )
-
-
 def reached_from(sources: dict[str, str], start: set[str]) -> set[str]:
     """Return the modules that others import, late or by the name of a room of the library.
 
@@ -130,7 +102,7 @@ def path_of(module: str) -> str:
 @pytest.mark.slow
 @pytest.mark.flower
 def test_two_nodes_run_the_bundle_that_is_built_from_the_unpacked_one(
-    processes, flower, bundle, tiny_corpus, tmp_path
+    flower, bundle, tiny_corpus, tmp_path
 ):
     unpacked = tmp_path / "unpacked"
     with zipfile.ZipFile(bundle) as archive:

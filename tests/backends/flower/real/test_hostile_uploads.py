@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
-from tests.backends.flower.real import small_app
+from tests.backends.flower.real import processes, small_app
 from tests.backends.flower.real.hostile_node import KINDS, HostileNode
 
 # A deadline that two honest nodes keep beside other work, too.
@@ -48,7 +48,7 @@ class Memory:
 @pytest.mark.slow
 @pytest.mark.flower
 def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
-    processes, flower, tmp_path, monkeypatch, draws_of
+    flower, tmp_path, monkeypatch, draws_of
 ):
     """Two honest SuperNodes, and one hostile node of each kind."""
     app = small_app.write_app(tmp_path / "app")

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from fedpriv.runs.status import run_status
+from tests.backends.flower.real import processes
 from tests.backends.flower.real.processes import BIN
 
 
@@ -36,7 +37,7 @@ def flwr(flower, *words):
 
 @pytest.mark.slow
 @pytest.mark.flower
-def test_a_killed_node_is_seen_and_a_stopped_run_goes_on(processes, flower, tiny_corpus, tmp_path):
+def test_a_killed_node_is_seen_and_a_stopped_run_goes_on(flower, tiny_corpus, tmp_path):
     app, run = processes.copy_app(tmp_path / "app"), tmp_path / "run"
     superlink = flower.start_nodes(2, corpus=tiny_corpus)
     config = processes.run_config(

@@ -13,6 +13,7 @@ import pytest
 from fedpriv.datasets.user_ids import read_key, user_id, write_key
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.status import run_status
+from tests.backends.flower.real import processes
 
 VISITS = Path(__file__).parents[4] / "examples" / "own-data" / "visits.py"
 NAMES = [f"Ann Mustermann {number}" for number in range(20)]
@@ -31,7 +32,7 @@ def fill(path: Path, names: list[str]) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.flower
-def test_nodes_host_their_own_people_and_are_told_who_waits(processes, flower, tmp_path):
+def test_nodes_host_their_own_people_and_are_told_who_waits(flower, tmp_path):
     code = VISITS.read_text("utf-8")
     app = processes.copy_app(tmp_path / "app", {"simulations/visits.py": code})
     write_key(tmp_path / "key")

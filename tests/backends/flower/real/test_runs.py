@@ -9,10 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv import tree
-from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
+from tests.backends.flower.real import processes
 
 # AdaDPS + Gaussian + momentum + EMA, small enough for a machine that also runs Flower.
 OPTIONS = {
@@ -27,7 +27,7 @@ OPTIONS = {
 NAME = "adadps-tags"
 
 
-def config(processes, corpus, run, **changes):
+def config(corpus, run, **changes):
     options = {**OPTIONS, "experiment": NAME, "corpus": str(corpus), "out": str(run), **changes}
     return processes.run_config(**options)
 
@@ -63,28 +63,16 @@ def assert_equals_in_process(run, corpus, tmp_path, **options):
     assert all(line["num_failed"] == 0 for line in lines(run, "diagnostics"))
 
 
-def interrupted_after_one_round(corpus, out, **options):
-    experiment = load_experiment(NAME).with_options({**OPTIONS, **options})
-
-    def interrupt(record):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        start_run(experiment, NAME, Corpus.open(corpus), out).run(interrupt)
-    assert len(lines(out, "rounds")) == 1
-    return out
-
-
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.ray
-def test_flwr_run_on_the_simulation_equals_in_process(processes, flower, tiny_corpus, tmp_path):
+def test_flwr_run_on_the_simulation_equals_in_process(flower, tiny_corpus, tmp_path):
     app = processes.copy_app(tmp_path / "app")
     flower.start_superlink(simulation=True)
     run = tmp_path / "run"
     log = flower.run(
         app,
-        config(processes, tiny_corpus, run),
+        config(tiny_corpus, run),
         processes.simulated(3),
     )
     assert (run / "summary.json").is_file(), log[-4000:]
@@ -93,55 +81,10 @@ def test_flwr_run_on_the_simulation_equals_in_process(processes, flower, tiny_co
 
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.ray
-def test_shards_of_a_simulation_equal_in_process(processes, flower, tiny_corpus, tmp_path):
-    """Two of three nodes host everybody; more shards than nodes are refused with the way out."""
-    app = processes.copy_app(tmp_path / "app")
-    flower.start_superlink(simulation=True)
-    run, federation = tmp_path / "run", processes.simulated(3)
-    log = flower.run(app, config(processes, tiny_corpus, run, shards=2), federation)
-    assert (run / "summary.json").is_file(), log[-4000:]
-    assert_equals_in_process(run, tiny_corpus, tmp_path)
-    assert json.loads((run / "summary.json").read_text("utf-8"))["backend"]["workers"] == 2
-    log = flower.run(app, config(processes, tiny_corpus, tmp_path / "no", shards=4), federation)
-    assert "shards 4 do not fit on 3 nodes; give num-supernodes" in " ".join(log.split())
-
-
-@pytest.mark.slow
-@pytest.mark.flower
-@pytest.mark.ray
-def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path):
-    corpus = tmp_path / "corpus"
-    shape = Shape(num_users=400, num_sentences=3000, public_users=60, num_words=400, num_tags=12,
-                  num_topics=4)  # fmt: skip
-    synthesize(corpus, shape=shape, max_words=300, max_tags=10)
-    app = processes.copy_app(tmp_path / "app")
-    flower.start_superlink(simulation=True)
-    run = tmp_path / "run"
-    federation = processes.simulated(400)
-    log = flower.run(app, config(processes, corpus, run, cohort=20), federation)
-    assert (run / "summary.json").is_file(), log[-4000:]
-    assert_equals_in_process(run, corpus, tmp_path, cohort=20)
-    # What one backend began another may end: one round in this process, the other on Flower.
-    begun = interrupted_after_one_round(corpus, tmp_path / "begun", cohort=20)
-    log = flower.run(app, config(processes, corpus, "", cohort=20, resume=str(begun)), federation)
-    experiment = load_experiment(NAME).with_options(OPTIONS)
-    whole, found = everything(run, experiment), everything(begun, experiment)
-    assert all(np.allclose(found[key], whole[key], rtol=1e-4, atol=1e-7) for key in whole), log
-    assert [line["attempt"] for line in lines(begun, "rounds")] == [1, 1]
-    # Nodes read the same run-config, so one that tells another experiment is refused.
-    log = flower.run(app, config(processes, corpus, "", cohort=9, resume=str(run)), federation)
-    assert "the run-config is another" in log
-
-
-@pytest.mark.slow
-@pytest.mark.flower
-def test_a_superlink_with_three_supernodes_equals_in_process(
-    processes, flower, tiny_corpus, tmp_path
-):
+def test_a_superlink_with_three_supernodes_equals_in_process(flower, tiny_corpus, tmp_path):
     app = processes.copy_app(tmp_path / "app")
     flower.start_nodes(3, corpus=tiny_corpus)
     run = tmp_path / "run"
-    log = flower.run(app, config(processes, tiny_corpus, run))
+    log = flower.run(app, config(tiny_corpus, run))
     assert (run / "summary.json").is_file(), log[-4000:]
     assert_equals_in_process(run, tiny_corpus, tmp_path)

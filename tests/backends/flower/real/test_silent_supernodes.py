@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
-from tests.backends.flower.real import small_app
+from tests.backends.flower.real import processes, small_app
 
 ROUNDS, NODES = 5, 10
 
@@ -15,7 +15,7 @@ ROUNDS, NODES = 5, 10
 @pytest.mark.slow
 @pytest.mark.flower
 def test_five_rounds_with_crashes_and_hangs_end_within_their_deadline(
-    processes, flower, tmp_path, monkeypatch, draws_of
+    flower, tmp_path, monkeypatch, draws_of
 ):
     """R6: each round is the one without the nodes that failed, to the last bit: same noise, same
     denominator. Nobody is waited for longer than the deadline and a tenth of it."""

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
 from fedpriv.backends.flower import pulls
 from tests.backends.flower.silent.threaded_grid import Hundred
-
-
-@pytest.fixture
-def released():
-    """What ends the uploads after all, at the latest after the test."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 @pytest.mark.timeout(300)

@@ -28,6 +28,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedpriv.backends.flower import exchange, messages
 from fedpriv.backends.flower.pulls import TooLargeError, TooLateError, counted
+from tests.backends.flower import stub_grid as stub
 
 MB = 1 << 20
 GIGANTIC = 256 * MB  # as large as a test may become if nothing stops it
@@ -140,7 +141,7 @@ def test_an_upload_that_does_not_end_is_given_up_and_let_go():
     assert superlink.confirmed == [superlink.proto.metadata.message_id]
 
 
-def test_an_exchange_counts_it_and_goes_on(stub, caplog):
+def test_an_exchange_counts_it_and_goes_on(caplog):
     caplog.set_level(logging.WARNING)
     superlink = made_up(GIGANTIC)
     grid = superlink.grid()
@@ -153,7 +154,7 @@ def test_an_exchange_counts_it_and_goes_on(stub, caplog):
     assert "TooLargeError" in caplog.text
 
 
-def test_a_grid_without_a_network_is_pulled_as_it_is(stub):
+def test_a_grid_without_a_network_is_pulled_as_it_is():
     class Grid:
         def pull_messages(self, ids):
             return iter(ids)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from dataclasses import replace
 
 import pytest
@@ -12,39 +11,25 @@ import pytest
 from fedpriv.backends.flower.settings import read_guard
 from fedpriv.backends.guard import Guard
 from tests.backends.flower.silent.threaded_grid import Hundred
-
-
-class Poisoned:
-    """A node's data, of which one user's hangs, or ends its process, when it is read."""
-
-    def __init__(self, data, poison, kind, released):
-        self.data, self.poison, self.kind, self.released = data, poison, kind, released
-
-    def examples(self, user_id):
-        if user_id == self.poison and self.kind == "hangs":
-            self.released.wait()
-            raise ValueError("released")
-        if user_id == self.poison:
-            os._exit(9)
-        return self.data.examples(user_id)
-
-    def num_examples(self, user_id):
-        return self.data.num_examples(user_id)
-
-
-@pytest.fixture
-def released():
-    event = threading.Event()
-    yield event
-    event.set()
+from tests.harness.refusals import refuses
+from tests.harness.toy_users import Tampered
 
 
 def poisoned(kind, released, guard, *, deadline):
     """A hundred users on ten nodes; the first user of the first node is poison."""
     hundred = Hundred(deadline=deadline, num_nodes=10)
     hosts = dict(hundred.grid.hosts)
-    data = Poisoned(hundred.task.data, hundred.task.roster[0], kind, released)
-    hosts[101] = replace(hosts[101], data=data, guard=guard)
+    data = hundred.task.data
+
+    def examples(user_id):
+        if user_id == hundred.task.roster[0]:
+            if kind == "exits":
+                os._exit(9)
+            released.wait()
+            raise ValueError("released")
+        return data.examples(user_id)
+
+    hosts[101] = replace(hosts[101], data=Tampered(data, examples), guard=guard)
     hundred.grid.hosts = hosts
     return hundred
 
@@ -74,5 +59,5 @@ def test_a_nodes_own_config_comes_before_the_runs():
     assert read_guard({"guard-users": False}) is None
     found = read_guard({"user-seconds": 3, "user-memory-mb": 500})
     assert found == Guard(user_seconds=3.0, user_memory_mb=500)
-    with pytest.raises(ValueError, match=r"user-seconds -1\.0 must be at least 0"):
+    with refuses(ValueError, "user-seconds", -1.0, 0):
         read_guard({"user-seconds": -1.0})

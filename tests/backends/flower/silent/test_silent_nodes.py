@@ -48,11 +48,6 @@ def rounds(num_rounds, *, deadline, seed=0, num_users=40):
 
 
 @pytest.mark.slow
-def test_rounds_go_on_with_crashes_and_hangs():
-    assert len(rounds(3, deadline=1.5)) == 3
-
-
-@pytest.mark.slow
 def test_fifty_rounds_with_crashes_and_hangs_end_within_their_deadline():
     """R6: the deadline and a tenth of it, of which a loaded machine leaves enough at 4 s."""
     took = rounds(50, deadline=4.0)

@@ -12,13 +12,15 @@ from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.registry import register
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.rng import Key
+from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.stub_grid import Clock, Federation
+from tests.harness.refusals import refuses
 
 SETTINGS = GridSettings(round_deadline=150.0, allow_unauthenticated_nodes=True)
 
 
 @pytest.fixture
-def waits(stub, caplog):
+def waits(caplog):
     """A federation of four nodes whose time passes only when somebody sleeps; what it logs."""
     caplog.set_level(logging.INFO, "fedpriv")
 
@@ -102,14 +104,14 @@ def test_a_node_that_goes_in_a_round_is_named_before_its_end(waits, caplog):
     assert any("3 of 4" in line and "node 103" in line for line in caplog.messages)
 
 
-def test_that_users_are_waited_for_at_the_start_is_said_and_how_many_are_found_is_not(stub, caplog):
+def test_that_users_are_waited_for_at_the_start_is_said_and_how_many_are_found_is_not(caplog):
     caplog.set_level(logging.INFO, "fedpriv")
     task, clock = stub.TinyTags(), Clock()
     hosts = stub.shards(task, 3)
     del hosts[102]
     grid = stub.StubGrid(hosts, silent={103})
-    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
-    with pytest.raises(ValueError, match="8 of 12"):
+    exchange = stub.timed(grid, clock)
+    with refuses(ValueError, 8, 12):
         register(exchange, task.roster, seconds=150.0)
     said = [line for line in caplog.messages if "waiting" in line]
     first, second, third = ages(said)
