@@ -4,12 +4,12 @@ import hashlib
 import os
 
 from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.sampling import Everybody
+from tests.privacy.costing import Costing
 from tests.privacy.plans.clipped import clipped
 
 PLAN = clipped(
@@ -64,22 +64,12 @@ def noted(monkeypatch):
 # one charge for a whole run.
 
 
-class Answer(Privatizer):
-    """A privatizer of any cost."""
-
-    name = "made up"
-    cost = None  # of each its own
-
-    def __init__(self, kind, value, whole_run=False):
-        self.cost = Cost(kind=kind, value=value, whole_run=whole_run)
-
-
 def plan_of(kind, value, *, rounds=10, whole_run=False, **rest):
     """A plan in which everybody takes part and an answer costs so much."""
     mechanism = Mechanism(
         sampler=Everybody(num_users=400),
         bound=Clip(l2_clip_norm=0.5),
-        privatizer=Answer(kind, value, whole_run),
+        privatizer=Costing(kind, value, whole_run=whole_run),
     )
     return Plan(mechanism=mechanism, num_rounds=rounds, **rest)
 
