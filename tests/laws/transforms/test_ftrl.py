@@ -36,9 +36,3 @@ def test_a_restart_begins_where_it_is_with_sums_of_zero():
         summed = summed + step
         velocity = 0.9 * velocity + summed
         np.testing.assert_allclose(found[number], start + 0.3 * velocity, atol=2e-6)
-
-
-@pytest.mark.parametrize("restart", [0, -1, 1.5])
-def test_a_restart_that_is_no_number_of_steps_is_named(restart):
-    with pytest.raises(ValueError, match="server restart"):
-        optimizers.ftrl(restart=restart)
