@@ -114,23 +114,26 @@ class TestScale:
             gaussian(key(), template({"w": (3,)}), stddev)
 
 
+def are_unrelated(draws):
+    """Whether no two of draws of 20,000 correlate by 7 / sqrt(n) or more."""
+    correlation = np.corrcoef(np.stack(draws))
+    np.fill_diagonal(correlation, 0.0)
+    return np.abs(correlation).max() < 7 / math.sqrt(20_000)
+
+
 class TestIndependence:
     def test_rounds_and_attempts(self):
         """60 draws of 20 000, all 1770 pairs: |r| above 7 / sqrt(n) once in 2e8 sets."""
         keys = [key().fold(r).fold(a) for r in range(1, 21) for a in range(1, 4)]
         draws = np.stack([flat(gaussian(k, template({"w": (20_000,)}), 1.0)) for k in keys])
         assert len(np.unique(draws[:, :100])) > 5990
-        correlation = np.corrcoef(draws)
-        np.fill_diagonal(correlation, 0.0)
-        assert np.abs(correlation).max() < 7 / math.sqrt(20_000)
+        assert are_unrelated(draws)
 
     def test_tensors_and_names(self):
         """All pairs of twelve equal-shaped tensors of 20 000: |r| above 7 / sqrt(n)."""
         names = ["a", "b", "ab", "kernel", "bias", "layer.0", "layer.1", "0", "1", "01", "A", ""]
         noise = gaussian(key(), template({name: (20_000,) for name in names}), 1.0)
-        correlation = np.corrcoef(np.stack([noise[name] for name in names]))
-        np.fill_diagonal(correlation, 0.0)
-        assert np.abs(correlation).max() < 7 / math.sqrt(20_000)
+        assert are_unrelated([noise[name] for name in names])
 
     def test_coordinates(self):
         """n = 1e6, lags 1, 2, 1000 of values and squares: |r| above 4.9 / sqrt(n) at 1e-6."""
@@ -143,9 +146,8 @@ class TestIndependence:
     def test_other_streams_of_the_same_root(self):
         root = Key.simulation(0)
         noise = flat(gaussian(root.fold("noise").fold(1).fold(1), template({"w": (20_000,)}), 1.0))
-        for word in ("cohort", "users", "init"):
-            other = root.fold(word).fold(1).fold(1).normal((20_000,), np.float64)
-            assert abs(np.corrcoef(noise, other)[0, 1]) < 7 / math.sqrt(20_000)
+        keys = [root.fold(word).fold(1).fold(1) for word in ("cohort", "users", "init")]
+        assert are_unrelated([noise, *(key.normal((20_000,), np.float64) for key in keys)])
 
 
 class TestPurity:

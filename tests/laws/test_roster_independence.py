@@ -7,7 +7,6 @@ is made from, and every other user's examples, labels and split.
 import numpy as np
 import pytest
 
-from fedpriv.datasets.importers.dump import import_stackexchange
 from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 
@@ -87,24 +86,3 @@ def test_the_law_could_fail_deleting_a_public_user_shows(tmp_path):
     before = write(tmp_path / "before", sentences, roster).view()
     after = write(tmp_path / "after", without(sentences, "u9"), roster).view()
     assert any(not np.array_equal(getattr(after, name), getattr(before, name)) for name in COUNTS)
-
-
-@pytest.mark.data
-@pytest.mark.slow
-@pytest.mark.parametrize("deleted", ["2", "1001"])
-def test_the_law_holds_on_onstartups(shared_data, tmp_path, deleted, monkeypatch):
-    dump = shared_data / "stackexchange" / "onstartups.Posts.xml.xz"
-    whole = import_stackexchange(dump, tmp_path / "whole")
-    before = whole.view()
-    spec = RosterSpec(name="frozen", rule="declared", ids=before.roster)
-    add = CorpusWriter.add
-
-    def add_unless_deleted(writer, sentence):
-        if sentence.user_id != deleted:
-            add(writer, sentence)
-
-    monkeypatch.setattr(CorpusWriter, "add", add_unless_deleted)
-    without = import_stackexchange(dump, tmp_path / "without")
-    after = without.add_roster(spec)
-    some = np.random.default_rng(0).choice(before.roster, 200, replace=False).tolist()
-    assert_same_but_for(deleted, before, after, [*some, *before.public_users])

@@ -296,7 +296,6 @@ class TestDelayed:
     """Two plain rounds, then three preconditioned ones, twice."""
 
     means = tuple({"w": np.array([t, 0.1 * t * t], np.float32)} for t in range(1, 11))
-    preconditioner = Delayed(plain=2, preconditioned=3, decay=0.9, regulariser=1e-3)
 
     def test_ratios_are_a_wider_clip_and_another_rate(self):
         """clip_{κC}(g/A) = κ clip_C(g/(κA)), and the step is ρ times that."""

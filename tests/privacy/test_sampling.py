@@ -5,7 +5,6 @@ in a million times (α = 1e-6).
 """
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
@@ -111,30 +110,12 @@ def test_rounds_are_independent(poisson):
     assert stats.binomtest(both, 400 * (ROUNDS - 1), 0.05**2).pvalue > ALPHA
 
 
-@dataclass(frozen=True)
-class ShuffledBlocks:
-    """A broken twin: right rate, right sizes, but blocks of four users come together."""
-
-    sampling_prob: float
-
-    def init(self):
-        return {}
-
-    def next(self, memory, key, roster):
-        heads = np.repeat(key.generator().random(len(roster) // 4) < self.sampling_prob, 4)
-        return tuple(user for user, drawn in zip(roster, heads, strict=True) if drawn), memory
-
-
 def test_fixed_size_cohorts_fail_as_poisson():
     """The broken twin: a fixed-size sampler sold as Poisson fails on sizes and on pairs."""
     table = draws(FixedSizeSampler(num_users=400, size=20))
     assert sizes_p(table, 0.05) < ALPHA
     assert pairs_p(table, 0.05) < ALPHA
     assert inclusion_p(table, 0.05) > ALPHA  # on averages alone it looks the same
-
-
-def test_users_drawn_together_fail_as_poisson():
-    assert pairs_p(draws(ShuffledBlocks(0.05)), 0.05) < ALPHA
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -45,19 +45,6 @@ class TestSensitivity:
             others = summed(bound, users, [u for u in users if u != left_out])[1]
             assert distance(everyone, others) <= bound.l2_bound * (1 + 1e-12)
 
-    @pytest.mark.slow
-    @every_bound
-    @given(cohort=cohorts, other=updates(-40, 40), exponent=st.floats(-6, 6))
-    def test_replacing_one_user_moves_it_by_at_most_twice_the_bound(
-        self, make, cohort, other, exponent
-    ):
-        bound = make(10.0**exponent)
-        users = {f"u{i}": update for i, update in enumerate(cohort)}
-        before = summed(bound, users)[1]
-        for replaced in users:
-            after = summed(bound, {**users, replaced: other})[1]
-            assert distance(before, after) <= 2 * bound.l2_bound * (1 + 1e-12)
-
     @every_bound
     def test_both_are_attained(self, make):
         bound, rng = make(2.0), np.random.default_rng(1)
@@ -173,6 +160,9 @@ class TestPoisonedUsers:
     @every_bound
     def test_contributes_exactly_zero_and_changes_nobody_else(self, make):
         bound = make(0.5)
+        nobody, found = summed(bound, POISON)
+        assert nobody.num_failed == nobody.num_users == len(POISON)
+        assert not any(tensor.any() for tensor in found.values())
         clean, expected = summed(bound, self.honest)
         for (kind, poison), position in itertools.product(POISON.items(), (0, 2, 4)):
             users = list(self.honest.items())
@@ -181,16 +171,6 @@ class TestPoisonedUsers:
             assert (result.num_users, result.num_failed) == (5, clean.num_failed + 1), kind
             for name in PARAMS:
                 np.testing.assert_array_equal(found[name], expected[name], kind)
-
-    def test_all_at_once_and_nobody_left(self):
-        clean = summed(Clip(l2_clip_norm=1.0), self.honest)[1]
-        result, found = summed(Clip(l2_clip_norm=1.0), {**POISON, **self.honest})
-        assert result.num_failed == len(POISON)
-        for name in PARAMS:
-            np.testing.assert_array_equal(found[name], clean[name])
-        result, found = summed(Clip(l2_clip_norm=1.0), POISON)
-        assert result.num_failed == result.num_users == len(POISON)
-        assert not any(tensor.any() for tensor in found.values())
 
     @pytest.mark.parametrize("value", [1e30, 3e38, -3e38])
     def test_a_huge_update_is_no_larger_than_any(self, value):

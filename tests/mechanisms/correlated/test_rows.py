@@ -64,55 +64,64 @@ def test_rows_are_those_of_the_explicit_product(name):
     np.testing.assert_allclose(found, np.linalg.solve(matrix(strategy), z), atol=2e-5)
 
 
+def by_nodes(strategy, node, combined):
+    """Yield estimates and variances of a tree's prefixes, worked anew of its nodes; no kernels.
+
+    Args:
+        strategy: The tree.
+        node: From tree, height, index and the tree's steps to the node's own answer.
+        combined: From a share of 2^16, a node's own answer and its children's to its estimate.
+    """
+
+    def estimate(tree, height, index, steps):
+        """By inverse variance, or a node's own answer; what lies beyond the steps is 0."""
+        if (index - 1) << height >= steps:
+            return 0, 0.0
+        own = node(tree, height, index, steps)
+        if height == 0 or strategy.estimate == "vanilla":
+            return own, 1.0
+        left, one = estimate(tree, height - 1, 2 * index - 1, steps)
+        right, other = estimate(tree, height - 1, 2 * index, steps)
+        share = round((one + other) / (1 + one + other) * 2**16)
+        weight = share / 2**16
+        variance = weight**2 + (1 - weight) ** 2 * (one + other)
+        return combined(share, own, left + right), variance
+
+    done, spread = 0, 0.0
+    for t in range(ROWS):
+        tree, within = divmod(t, strategy.steps)
+        number, here, known, start = within + 1, 0, 0.0, 0
+        for height in reversed(range(number.bit_length())):
+            if number >> height & 1:
+                part, own = estimate(tree, height, (start >> height) + 1, strategy.steps)
+                here, known, start = here + part, known + own, start + (1 << height)
+        yield done + here, spread + known
+        if number == strategy.steps:
+            if strategy.completion:
+                here, known = estimate(tree, (number - 1).bit_length(), 1, number)
+            done, spread = done + here, spread + known
+
+
 @pytest.mark.parametrize("name", TREES)
 def test_prefixes_of_a_tree_are_sums_of_its_nodes_noise(name):
-    """Worked anew: estimates of nodes by inverse variance, or a node's own noise; no kernels."""
-    strategy = STRATEGIES[name]
-    by_key = {}
+    strategy, by_key = STRATEGIES[name], {}
 
     def fresh(key):
         row = single(key)
         by_key[key] = flat([row])[0]
         return row
 
-    prefixes = np.cumsum(rows_of(strategy, fresh), axis=0)
-
-    def node(tree, height, index):
+    def node(tree, height, index, steps):
         own = KEY.fold(tree).fold(height).fold(index)
         return by_key.get(own, flat([single(own)])[0])
 
-    def estimate(tree, height, index, steps):
-        """Return noise and variance of an estimate of a node; what lies beyond the steps is 0."""
-        first = (index - 1) << height
-        if first >= steps:
-            return np.zeros(19), 0.0
-        own = node(tree, height, index)
-        if height == 0 or strategy.estimate == "vanilla":
-            return own, 1.0
-        left, one = estimate(tree, height - 1, 2 * index - 1, steps)
-        right, other = estimate(tree, height - 1, 2 * index, steps)
-        share = round((one + other) / (1 + one + other) * 2**16) / 2**16
-        return (
-            share * own + (1 - share) * (left + right),
-            share**2 + (1 - share) ** 2 * (one + other),
-        )
+    def combined(share, own, below):
+        return (share * own + (2**16 - share) * below) / 2**16
 
-    left, variance = np.zeros(19), 0.0
-    for t in range(1, ROWS + 1):
-        tree, within = divmod(t - 1, strategy.steps)
-        number, here, known = within + 1, np.zeros(19), 0.0
-        start = 0
-        for height in reversed(range(number.bit_length())):
-            if number >> height & 1:
-                noise, own = estimate(tree, height, (start >> height) + 1, strategy.steps)
-                here, known, start = here + noise, known + own, start + (1 << height)
-        np.testing.assert_allclose(prefixes[t - 1], left + here, atol=1e-5)
-        assert strategy.prefix_variance()[t - 1] == pytest.approx(variance + known, rel=1e-6)
-        if number == strategy.steps:
-            if strategy.completion:
-                height = (number - 1).bit_length()
-                here, known = estimate(tree, height, 1, number)
-            left, variance = left + here, variance + known
+    prefixes = np.cumsum(rows_of(strategy, fresh), axis=0)
+    for t, (found, variance) in enumerate(by_nodes(strategy, node, combined)):
+        np.testing.assert_allclose(prefixes[t], found, atol=1e-5)
+        assert strategy.prefix_variance()[t] == pytest.approx(variance, rel=1e-6)
 
 
 @EVERY
@@ -183,40 +192,17 @@ def test_whole_estimates_of_nodes_do_not_need_the_sums(name):
     def noise(own):
         return {"a": rounded_gaussian(own, (19,), 2.0**20)}
 
+    def node(tree, height, index, steps):
+        first, start = (index - 1) << height, tree * strategy.steps
+        below = x[start + first : start + min(first + (1 << height), steps)].sum(0)
+        return below + noise(KEY.fold(tree).fold(height).fold(index))["a"]
+
+    def combined(share, own, below):
+        return (share * own + (2**16 - share) * below + 2**15) >> 16
+
     released = np.cumsum(x + rows_of(strategy, noise, bits=0), axis=0)
-
-    def estimate(tree, height, index, start, steps):
-        first = (index - 1) << height
-        if first >= steps:
-            return np.zeros(19, np.int64), 0.0
-        last = min(first + (1 << height), steps)
-        below = x[start + first : start + last].sum(0)
-        own = below + noise(KEY.fold(tree).fold(height).fold(index))["a"]
-        if height == 0:
-            return own, 1.0
-        left, one = estimate(tree, height - 1, 2 * index - 1, start, steps)
-        right, other = estimate(tree, height - 1, 2 * index, start, steps)
-        share = round((one + other) / (1 + one + other) * 2**16)
-        exact = share * own + (2**16 - share) * (left + right)
-        weight = share / 2**16
-        return (exact + 2**15) >> 16, weight**2 + (1 - weight) ** 2 * (one + other)
-
-    left = np.zeros(19, np.int64)
-    for t in range(1, ROWS + 1):
-        tree, within = divmod(t - 1, strategy.steps)
-        number, here, begin = within + 1, np.zeros(19, np.int64), 0
-        start = tree * strategy.steps
-        for height in reversed(range(number.bit_length())):
-            if number >> height & 1:
-                here = (
-                    here + estimate(tree, height, (begin >> height) + 1, start, strategy.steps)[0]
-                )
-                begin += 1 << height
-        np.testing.assert_array_equal(released[t - 1], left + here)
-        if number == strategy.steps:
-            if strategy.completion:
-                here = estimate(tree, (number - 1).bit_length(), 1, start, number)[0]
-            left = left + here
+    for t, (found, _) in enumerate(by_nodes(strategy, node, combined)):
+        np.testing.assert_array_equal(released[t], found)
 
 
 @pytest.mark.parametrize("name", ["one band", "no buffer"])
