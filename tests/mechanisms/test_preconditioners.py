@@ -227,20 +227,6 @@ class TestPublicMoments:
             rounds(PublicMoments(gradient=gradient, statistics=statistics, batches=3), 2)
             assert len({key.to_bytes() for key in keys}) == 6
 
-    def test_it_looks_at_the_released_params(self):
-        seen = []
-
-        def gradient(params, key):
-            seen.append(params["w"].copy())
-            return {"w": PUBLIC[0]}
-
-        preconditioner = PublicMoments(gradient=gradient, statistics=rmsprop())
-        state = preconditioner.init(PARAMS)
-        for number in (1, 2):
-            params = {"w": np.full(2, number, np.float32)}
-            _, state = preconditioner.begin(params, state, number, KEY)
-        assert np.array_equal(seen, [[1, 1], [2, 2]])
-
     def test_dividing_the_step_leaves_the_bound_alone(self):
         preconditioner = PublicMoments(gradient=gradients(PUBLIC), statistics=adam(), divide="step")
         before = PublicMoments(gradient=gradients(PUBLIC), statistics=adam())

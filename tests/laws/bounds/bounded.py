@@ -87,10 +87,10 @@ class Users:
         self.updates, self.sizes = updates, sizes or {}
 
     def examples(self, user_id):
-        return user_id, range(self.sizes.get(user_id, 1))
+        return self.updates[user_id], range(self.sizes.get(user_id, 1))
 
     def train(self, params, examples, key):
-        found = self.updates[examples[0]]
+        found = examples[0]
         return found(params, key) if callable(found) else found
 
 

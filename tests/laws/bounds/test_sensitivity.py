@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from fedpriv import tree
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.training.work import as_work
 from fedpriv.tree import RowSparse
 from tests.laws.bounds.bounded import (
     COLUMNS,
     PARAMS,
     ROWS,
-    Users,
     every_bound,
     exact_norm,
     summed,
@@ -188,24 +186,12 @@ class TestPoisonedUsers:
         assert "out of luck" not in caplog.text and "evil-1234" not in caplog.text
 
     def test_users_that_do_not_exist_are_their_own_zero(self):
-        class Some(Users):
-            def examples(self, user_id):
-                if user_id not in self.updates:
-                    raise ValueError(f"user {user_id!r} is not here")
-                return super().examples(user_id)
-
-        users = Some(self.honest)
-        result = as_work(users).partial_sum(
-            params=PARAMS,
-            bound=Clip(l2_clip_norm=1.0),
-            data=users,
-            user_ids=["h0", "stranger", "h1"],
-            key=Key.simulation(0),
-        )
-        expected = summed(Clip(l2_clip_norm=1.0), self.honest, ["h0", "h1"])[1]
+        bound = Clip(l2_clip_norm=1.0)
+        result, found = summed(bound, self.honest, ["h0", "stranger", "h1"])
+        expected = summed(bound, self.honest, ["h0", "h1"])[1]
         assert (result.num_users, result.num_failed) == (3, 1)
         for name in PARAMS:
-            np.testing.assert_array_equal(tree.to_dense(result.real())[name], expected[name])
+            np.testing.assert_array_equal(found[name], expected[name])
 
     def test_each_user_has_a_key_of_its_own_that_nobody_else_moves(self):
         seen = {}

@@ -132,14 +132,6 @@ def test_of_everybody_it_is_a_gaussian_of_g_bounds():
     assert plan.total().value == pytest.approx(alone.epsilon.value, rel=1e-6)
 
 
-def test_epsilon_grows_with_the_bound():
-    found = [
-        build(experiment(task(), examples_per_user=most, batch_size=2.0 * most)).plan.total().value
-        for most in (1, 2, 3, 6)
-    ]
-    assert found == sorted(found) and found[-1] > 2 * found[0]
-
-
 def test_a_user_s_epsilon_is_never_that_of_one_of_its_examples(monkeypatch):
     """With the bound forgotten a plan cannot be made."""
     monkeypatch.setattr(OwnedExamples, "sampler", lambda self, draws: draws)

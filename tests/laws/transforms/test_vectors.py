@@ -8,6 +8,7 @@ from fedpriv.optimizers import (
     adagrad,
     adam,
     cyclic,
+    ftrl,
     inverse_root,
     momentum,
     rmsprop,
@@ -129,3 +130,29 @@ def test_the_options_have_the_papers_settings(part):
     made = part()
     assert made.adaptivity == 1e-3 and getattr(made, "momentum", 0.9) == 0.9
     assert hasattr(made, "momentum") == (part is not ServerAdagrad)
+
+
+STEPS = np.random.default_rng(2).normal(size=(11, 5)).astype(np.float32)
+
+
+def followed(transform):
+    """Return θ_t - θ_0 after each step, `(11, 5)`."""
+    steps, _ = run(transform, {"w": np.zeros(5, np.float32)}, [{"w": step} for step in STEPS])
+    return np.cumsum([step["w"] for step in steps], axis=0)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_ftrl_without_restarts_is_classic_momentum(beta):
+    classic = followed(momentum(0.3, beta, ema=False))
+    np.testing.assert_allclose(followed(ftrl(0.3, beta)), classic, atol=5e-6)
+
+
+def test_a_restart_of_ftrl_begins_where_it_is_with_sums_of_zero():
+    found = followed(ftrl(0.3, 0.9, restart=4))
+    velocity, summed, start = np.zeros(5), np.zeros(5), np.zeros(5)
+    for number, step in enumerate(STEPS):
+        if number and number % 4 == 0:
+            start, velocity, summed = start + 0.3 * velocity, np.zeros(5), np.zeros(5)
+        summed = summed + step
+        velocity = 0.9 * velocity + summed
+        np.testing.assert_allclose(found[number], start + 0.3 * velocity, atol=2e-6)

@@ -63,24 +63,6 @@ def test_no_pattern_moves_it_further_than_is_said(name, limit):
         assert np.linalg.norm(made, axis=0).max() <= one * (1 + 1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_contributions_of_any_direction_move_it_no_further(name):
-    """2,000 random users: unit vectors or shorter, of random directions, in random patterns."""
-    strategy, random = STRATEGIES[name], np.random.default_rng(5)
-    apart = 6 if name == "bands of both signs" else 3
-    limit = Participation(most=4, min_separation=apart, num_rows=ROWS)
-    made, said = matrix(strategy), strategy.sensitivity(limit)
-    for _ in range(2_000):
-        rows, at = [], int(random.integers(0, 4))
-        while at < ROWS and len(rows) < limit.most:
-            rows.append(at)
-            at += limit.min_separation + int(random.integers(0, 3))
-        u = random.normal(size=(len(rows), 3))
-        u /= np.linalg.norm(u, axis=1, keepdims=True) / random.uniform(0.5, 1.0, (len(rows), 1))
-        assert np.linalg.norm(made[:, rows] @ u) <= said * (1 + 1e-9)
-
-
 @pytest.mark.parametrize(
     ("most", "apart", "rows", "squared"),
     [(1, 1, 8, 4), (2, 4, 8, 10), (2, 3, 8, 12), (2, 1, 8, 14), (3, 3, 10, 20), (3, 2, 10, 20)],
@@ -167,14 +149,6 @@ def test_a_tree_of_a_thousand_rows_answers_its_complete_nodes_alone():
     assert BinaryTree(num_rows=1000).sensitivity(THOUSAND) == pytest.approx(45.033, abs=1e-3)
     completed = BinaryTree(num_rows=1000, restart=999, completion=True)
     assert completed.sensitivity(THOUSAND) >= 72.07
-
-
-def test_a_single_participation_is_not_to_be_had_in_a_run_of_several():
-    """The sensitivity of one row, 3.2 of a tree, would be a fourteenth of the noise it takes."""
-    tree = BinaryTree(num_rows=1000)
-    once = tree.sensitivity(Participation(most=1, num_rows=1000))
-    assert once == pytest.approx(math.sqrt(10))
-    assert tree.sensitivity(THOUSAND) > 14 * once
 
 
 class TestOptimised:

@@ -71,15 +71,6 @@ def small():
 
 
 @pytest.mark.slow
-def test_more_users_less_noise_and_more_rounds_more(small):
-    noise = {(p.cohort, p.rounds): p.noise_on_mean for p in small.points}
-    assert noise[200, 10] < noise[50, 10] < noise[50, 20]
-    point = small.at(50, 20)
-    assert point.noise_on_mean == point.noise_multiplier / 50
-    assert point.accumulated == pytest.approx(point.noise_on_mean * 20**0.5)
-
-
-@pytest.mark.slow
 def test_no_epsilon_without_its_terms(small):
     for part in ("ε ≤ 2 at δ = 0.00138", "add-remove", "per user", "PLD"):
         assert part in str(small), part

@@ -10,16 +10,14 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from torch import nn
 
 from fedpriv import cli
-from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.statement.coverage import FLOATS
-from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.local.module import ArrayExamples
 from tests.datasets.corpus.sentences import write_counted
 from tests.harness.command_line import CliRunner
+from tests.tasks import people
 from tests.tasks.sixty import sixty
 
 MARK = "does NOT cover"
@@ -47,37 +45,13 @@ def central(source="public", listed=(), **options):
     ).with_options({"noise_multiplier": 1.0, "learning_rate": 0.5, **options})
 
 
-class Guided(ModuleTask):
-    """A task of one's own that has side information."""
-
-    source = "private"
-
-    def side_information(self):
-        return SideInformation(
-            multiplier={"weight": np.ones((2, 1), np.float32)},
-            source=self.source,
-            description="counted words",
-        )
-
-
 def module(source):
-    users = {name: ArrayExamples(x=np.ones((2, 3), "f4"), y=np.array([0, 1])) for name in "abcd"}
-
-    def task(experiment, corpus):
-        made = Guided(
-            name="dense",
-            module=lambda: nn.Linear(3, 2),
-            loss=nn.functional.cross_entropy,
-            users=users,
-            synthetic=True,
-        )
-        made.source = source
-        return made
-
-    return FederatedExperiment(
-        name="dense", description="A test.", task=task, delta=0.01, rounds=4
-    ).with_options(
-        {"noise_multiplier": 1.0, "cohort": 2.0, "precondition": "local", "side_information": "own"}
+    made = people.task()
+    made.side_information = lambda: SideInformation(
+        multiplier={"weight": np.ones((2, 1), np.float32)}, source=source, description="counted"
+    )
+    return people.experiment(
+        made, delta=0.01, rounds=4, cohort=2.0, precondition="local", side_information="own"
     )
 
 

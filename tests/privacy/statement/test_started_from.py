@@ -1,7 +1,6 @@
 """What a statement says of where training started, and what it refuses."""
 
 import html
-import json
 
 import pytest
 
@@ -70,13 +69,3 @@ def test_another_start_than_the_sealed_one_is_seen(started, tmp_path, damage):
     assert [check.name for check in found.checks if not check.ok] == ["start"]
     with refuses(ValueError, tmp_path / "run"):
         resume_run(tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_a_secure_run_keeps_no_figure_of_rostered_users(started, tmp_path):
-    started(secure=True).run()
-    document = json.loads((tmp_path / "run" / "experiment.json").read_text("utf-8"))
-    assert "accuracy_public_only" not in document["baseline"]
-    assert document["start"]["kind"] == "public"
-    # A share of rostered users' examples to the last digit tells how many there are.
-    assert not [name for name in document["corpus"]["provenance"] if "share" in name]
