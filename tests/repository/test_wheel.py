@@ -106,17 +106,17 @@ class TestInstalled:
         assert "adadps-tags" in {entry["name"] for entry in json.loads(installed("list", "--json"))}
 
     def test_a_run(self, installed):
-        found = json.loads(installed("run", "adadps-tags", *_LITTLE, "--json"))
-        assert found["synthetic"] is True and found["rounds"] == 2
+        given = ("--corpus", "tiny", "--rounds", "1", "--json")
+        found = json.loads(installed("run", "adadps-tags", *given))
+        assert found["synthetic"] is True and found["rounds"] == 1
 
     def test_tuning(self, installed):
         grid = ("--grid", "l2-clip-norm=0.1,0.5", "--mean", "2", "--out", "study")
         assert json.loads(installed("tune", "dp-fedavg-tags", *_LITTLE, *grid, "--json"))
 
     def test_an_audit(self, installed):
-        assert json.loads(
-            installed("audit", "dp-fedavg-tags", *_LITTLE, "--trials", "1000", "--json")
-        )
+        found = installed("audit", "dp-fedavg-tags", *_LITTLE, "--trials", "1000", "--json")
+        assert json.loads(found)
 
     def test_studies_are_run_from_a_checkout(self, installed):
         assert installed("reproduce", code=2)

@@ -53,17 +53,14 @@ def test_damage_is_detected_100_times_of_100(path):
             read_ledger(path)
 
 
+LESS = {"round_num": 6, "event": {"kind": "gaussian", "noise_multiplier": 50.0}}
 FORGED = {
     "a release without its charge": lambda lines: lines[:1] + lines[2:],
     "a charge again": lambda lines: [*lines, ("charge", lines[1][1])],
     "an unknown line": lambda lines: [*lines, ("gift", {})],
     "no plan": lambda lines: lines[1:],
-    "another event": lambda lines: [
-        *lines,
-        ("charge", {**lines[1][1], "round_num": 6, "event": LESS}),
-    ],
+    "another event": lambda lines: [*lines, ("charge", lines[1][1] | LESS)],
 }
-LESS = {"kind": "gaussian", "noise_multiplier": 50.0}
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)

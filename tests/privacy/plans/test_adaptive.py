@@ -134,10 +134,6 @@ class TestValues:
         with refuses(ValueError, name, value):
             plan(**{name: value})
 
-    def test_one_user_has_no_default_delta(self):
-        with refuses(ValueError, "1e-5"):
-            plan(num_users=1, delta=None)
-
     def test_json_comes_back_as_the_plan_it_was(self):
         made = plan(
             relation="replace-one", max_examples_per_user=9, roster_sha256="a" * 64, unit="example"
