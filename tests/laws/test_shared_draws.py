@@ -145,7 +145,10 @@ class Slotted:
 
 
 class Scale(float):
-    """A float with an attribute."""
+    """A float with an attribute, of a class that has a static method."""
+
+    def __new__(cls, value):
+        return super().__new__(cls, value)
 
 
 class Named(list):

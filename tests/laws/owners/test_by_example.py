@@ -146,7 +146,7 @@ AGD = {"method": "agd", "target_epsilon": 1.0, "noise_multiplier": None, "steps"
     ("options", "named"),
     [
         ({"relation": "replace-one"}, ["replace-one", "add-remove"]),
-        ({"sampling": "fixed"}, ["poisson"]),
+        ({"sampling": "fixed"}, [8]),
         ({"micro_batch": 2}, [2]),
         (AGD | {"batch_size": None}, []),
     ],

@@ -154,7 +154,7 @@ def test_a_blank_example_contributes_zero_and_counts():
     ("options", "named"),
     [
         ({"relation": "replace-one"}, ["replace-one", "add-remove"]),
-        ({"sampling": "fixed"}, ["poisson"]),
+        ({"sampling": "fixed"}, [3]),
         ({"micro_batch": 2}, [2]),
     ],
 )
