@@ -1,11 +1,11 @@
 """Write how far a round on the device path is from the default one, for every task.
 
-python -m tests.laws.device_table --out device-path.md
+python -m tests.laws.device_table > device-path.md
 """
 
 from __future__ import annotations
 
-import argparse
+import sys
 import tempfile
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def page(folder: Path) -> str:
         "One round's sum over every user of a SYNTHETIC corpus of 60 users of unequal sizes, "
         "clipped and not rounded: the l2 norm of the difference between `--device cpu` and the "
         "default path, over the norm of the sum. Not measured on a GPU. By "
-        "`python -m tests.laws.device_table --out device-path.md`, "
+        "`python -m tests.laws.device_table`, "
         f"torch {torch.__version__.split('+')[0]}.",
         "",
         "| experiment | parameters | trainer | relative difference |",
@@ -65,17 +65,6 @@ def page(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Print the page, and write it where a place is named."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=None)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        text = page(Path(folder))
-    print(text)
-    if given.out is not None:
-        given.out.write_text(text, "utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as folder:
+        sys.stdout.write(page(Path(folder)))

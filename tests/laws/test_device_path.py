@@ -36,6 +36,7 @@ from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import TRAIN, UserByUser, as_works
 from fedpriv.tree import RowSparse
+from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import embed_tiny
 
 OF_USERS = sorted(
@@ -268,9 +269,7 @@ class TestTags:
 
 
 class TestGivenTheSameUpdates:
-    """Bound and rounding are the compiled kernel's, bit for bit."""
-
-    def test_rows(self):
+    def test_bound_and_rounding_are_the_compiled_kernels_bit_for_bit(self):
         rng, rows = np.random.default_rng(0), 60
         template = {"kernel": np.zeros((rows, 7), np.float32), "bias": np.zeros(7, np.float32)}
         counts = [1, 17, 32, 5, 0]
@@ -313,14 +312,6 @@ class TestGivenTheSameUpdates:
                 else:
                     np.testing.assert_allclose(found.result()[name], array, rtol=1e-12, atol=1e-15)
 
-    def test_a_user_without_a_known_word_and_one_without_examples(self, tiny_corpus):
-        experiment, task = made("dp-fedavg-tags", tiny_corpus)
-        trainer, params = experiment.make_trainer(task, device="cpu"), trained_params(task)
-        update = trainer.train(params, task.data.examples("u58"), KEY)
-        assert len(update["kernel"].rows) == 0 and update["bias"].any()
-        nothing = trainer.train(params, task.data.examples("u59"), KEY)
-        assert tree.l2_norm(nothing) == 0.0
-
 
 def test_a_task_that_knows_no_devices_is_refused_before_the_run(tiny_corpus):
     experiment, task = made("dp-fedavg-tags", tiny_corpus)
@@ -331,7 +322,7 @@ def test_a_task_that_knows_no_devices_is_refused_before_the_run(tiny_corpus):
 
     task.__class__ = Plain
     assert experiment.make_trainer(task) is not None
-    with pytest.raises(ValueError, match=r"trainer\(\) of the task Plain takes no device"):
+    with refuses(ValueError, "Plain"):
         experiment.make_trainer(task, device="cpu")
 
 

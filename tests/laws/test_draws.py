@@ -18,6 +18,7 @@ from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.mechanisms.privatizer import DrawUsedError, Participation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
+from tests.harness.refusals import refuses
 
 USERS, SIZE = 5, 40
 LIKE = {"w": np.zeros(SIZE, np.float32), "b": np.zeros((2, 3), np.float32)}
@@ -106,7 +107,7 @@ def test_a_sum_on_another_grid_is_refused(mode):
     made = mechanism()
     total = summed(made)
     coarse = replace(total, granularity=64 * total.granularity)
-    with pytest.raises(ValueError, match="grid"):
+    with refuses(ValueError, coarse.granularity):
         made.release(coarse, drawn(made, MODES[mode]()))
 
 
@@ -145,11 +146,9 @@ def test_noise_of_other_shapes_is_refused(shape, noise, mode, whole):
 @whole_or_not
 def test_a_sum_bounded_by_another_plan_is_refused(mode, whole):
     made, wide = mechanism(whole=whole), mechanism(norm=100.0, whole=whole)
-    with pytest.raises(ValueError, match="100"):
-        made.release(summed(wide), drawn(made, MODES[mode]()))
-    unknown = replace(summed(made), l2_bound=np.inf)
-    with pytest.raises(ValueError, match="inf"):
-        made.release(unknown, drawn(made, MODES[mode]()))
+    for total, bound in ((summed(wide), 100.0), (replace(summed(made), l2_bound=np.inf), np.inf)):
+        with refuses(ValueError, bound):
+            made.release(total, drawn(made, MODES[mode]()))
 
 
 def test_noise_of_another_mechanism_is_refused():

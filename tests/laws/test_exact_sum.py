@@ -10,36 +10,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import RoundContext
-from fedpriv.optimizers import sgd
-from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.sums import BITS, PartialSum, RunningSum, merged
-from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import as_work
-from fedpriv.transform import identity
+from fedpriv.sums import BITS, RunningSum, merged
 from fedpriv.tree import RowSparse
+from tests.laws.bounds.bounded import BOUNDS as EVERY_BOUND
+from tests.laws.bounds.bounded import COLUMNS, PARAMS, ROWS, make_plan, released
+from tests.laws.bounds.bounded import summed as sums_of
 
-ROWS, COLUMNS = 40, 3
-PARAMS = {"kernel": np.zeros((ROWS, COLUMNS), np.float32), "bias": np.zeros(COLUMNS, np.float32)}
-MULTIPLIER = {"kernel": np.geomspace(1e-3, 1e3, ROWS).astype(np.float32).reshape(-1, 1)}
-BOUNDS = {
-    "clip": lambda c: Rounded(bound=Clip(l2_clip_norm=c)),
-    "normalise": lambda c: Rounded(bound=Normalise(l2_clip_norm=c, regulariser=c / 7)),
-    "precondition": lambda c: Rounded(
-        bound=Preconditioned(multiplier=MULTIPLIER, bound=Clip(l2_clip_norm=c))
-    ),
-}
+BOUNDS = {name: make for name, make in EVERY_BOUND.items() if "rounded" in name}
 every_bound = pytest.mark.parametrize("make", BOUNDS.values(), ids=BOUNDS)
 norms = st.floats(-6, 6).map(lambda exponent: 10.0**exponent)
 
@@ -59,25 +48,8 @@ def update_of(number, scale=1.0):
     return {"kernel": kernel, "bias": (size * rng.normal(size=COLUMNS)).astype(np.float32)}
 
 
-class Written:
-    """Users whose updates are written down."""
-
-    def __init__(self, updates):
-        self.updates = updates
-
-    def examples(self, user_id):
-        return user_id
-
-    def train(self, params, examples, key):
-        return self.updates[examples]
-
-
-def summed(bound, updates, user_ids=None):
-    users = Written(updates)
-    return as_work(users).partial_sum(
-        params=PARAMS, bound=bound, data=users,
-        user_ids=list(updates) if user_ids is None else user_ids, key=Key.simulation(0),
-    )  # fmt: skip
+def summed(*given):
+    return sums_of(*given)[0]
 
 
 def integers(bound, updates):
@@ -114,30 +86,21 @@ class TestOrder:
         order = data.draw(st.permutations(list(updates)))
         assert as_ints(summed(bound, updates, order)) == expected
         worker_of = [data.draw(st.integers(0, 3)) for _ in order]
-        parts = [
-            summed(
-                bound, updates, [u for u, w in zip(order, worker_of, strict=True) if w == number]
-            )
-            for number in range(4)
+        shards = [
+            [u for u, w in zip(order, worker_of, strict=True) if w == number] for number in range(4)
         ]
+        parts = [summed(bound, updates, shard) for shard in shards]
         parts = [part.compact() if data.draw(st.booleans()) else part for part in parts]
         found = merged(PARAMS, data.draw(st.permutations(parts)))
         assert as_ints(found) == expected
-        assert (found.num_users, found.num_failed, found.granularity) == (
-            len(order),
-            0,
-            bound.granularity,
-        )
+        assert (found.num_users, found.num_failed) == (len(order), 0)
+        assert found.granularity == bound.granularity
 
     @pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
     def test_three_hundred_users(self, num_workers):
         """Beyond what an int32 holds, dealt to any number of workers."""
-        bound = BOUNDS["clip"](0.25)
-        push = {
-            "kernel": np.zeros((ROWS, COLUMNS), np.float32),
-            "bias": np.full(3, -1e9, np.float32),
-        }
-        push["bias"][1] = 0
+        bound = Rounded(bound=Clip(l2_clip_norm=0.25))
+        push = {**PARAMS, "bias": np.array([-1e9, 0, -1e9], np.float32)}
         updates = {f"u{i}": push if i % 3 else update_of(i) for i in range(300)}
         names = list(updates)
         parts = [summed(bound, updates, names[w::num_workers]) for w in range(num_workers)]
@@ -175,14 +138,12 @@ class TestBound:
             assert squared(moved) <= 2 ** (2 * BITS)
             assert moved == as_ints(summed(bound, updates, [left_out]))
 
-    def test_equal_coordinates_all_round_the_same_way(self, subtests):
+    @pytest.mark.parametrize("c", [1e-9, 0.3, 1.0, 1e6])
+    @pytest.mark.parametrize("num", [1, 2, 3, 16, 1000, 99_991, 1_000_000])
+    def test_equal_coordinates_all_round_the_same_way(self, c, num):
         """The worst case: every one of d coordinates is rounded away from zero by half a step."""
-        for c in [1e-9, 0.3, 1.0, 1e6]:
-            for num in [1, 2, 3, 16, 1000, 99_991, 1_000_000]:
-                with subtests.test(c=c, num=num):
-                    bound = Rounded(bound=Clip(l2_clip_norm=c))
-                    for value in (1.0, 1e-3, 1e30, 7e-41):
-                        self.assert_bounded(bound, np.full(num, value * c))
+        for value in (1.0, 1e-3, 1e30, 7e-41):
+            self.assert_bounded(Rounded(bound=Clip(l2_clip_norm=c)), np.full(num, value * c))
 
     @staticmethod
     def assert_bounded(bound, values):
@@ -194,20 +155,19 @@ class TestBound:
         assert int((whole * whole).sum()) <= 2 ** (2 * BITS)
         return whole
 
-    def test_coordinates_that_lie_half_way(self, subtests):
+    @pytest.mark.parametrize("seed", range(20))
+    def test_coordinates_that_lie_half_way(self, seed):
         """Whole numbers and a half, as long as they may be: as much rounding as there can be."""
-        for seed in range(20):
-            with subtests.test(seed=seed):
-                rng = np.random.default_rng(seed)
-                bound = Rounded(bound=Clip(l2_clip_norm=1.0))
-                num = int(rng.integers(100, 300_000))
-                largest = bound.bounded_norm(math.inf, num)
-                size = int(largest / bound.granularity / math.sqrt(num))
-                values = (rng.integers(max(0, size // 2), size + 1, num) * 2 - 1).clip(1) / 2.0
-                values = np.where(rng.random(num) < 0.5, values, values + 1.0) * bound.granularity
-                norm = float(np.sqrt((values**2).sum()))
-                for stretch in (0.5, 1.0, 1.0 + 1e-12, 1.0 + 1e-7, 10.0):
-                    self.assert_bounded(bound, values * stretch * min(1.0, largest / norm))
+        rng = np.random.default_rng(seed)
+        bound = Rounded(bound=Clip(l2_clip_norm=1.0))
+        num = int(rng.integers(100, 300_000))
+        largest = bound.bounded_norm(math.inf, num)
+        size = int(largest / bound.granularity / math.sqrt(num))
+        values = (rng.integers(max(0, size // 2), size + 1, num) * 2 - 1).clip(1) / 2.0
+        values = np.where(rng.random(num) < 0.5, values, values + 1.0) * bound.granularity
+        norm = float(np.sqrt((values**2).sum()))
+        for stretch in (0.5, 1.0, 1.0 + 1e-12, 1.0 + 1e-7, 10.0):
+            self.assert_bounded(bound, values * stretch * min(1.0, largest / norm))
 
     def test_the_longest_equal_coordinates_there_are(self):
         """d and k with d k² just above 2^48: where k fits only if rounding is forgotten."""
@@ -224,26 +184,6 @@ class TestBound:
                 break
         assert tried == 5
 
-    def test_little_is_lost(self):
-        """At five million coordinates the bound is tightened by less than a part in 14,000."""
-        bound = Rounded(bound=Clip(l2_clip_norm=2.0))
-        assert 2.0 * (1 - 1 / 14_000) < bound.bounded_norm(1e9, 5_000_500) < 2.0
-        assert bound.bounded_norm(1.0, 5_000_500) == 1.0
-        assert bound.granularity == 2.0**-23
-
-    def test_so_many_coordinates_that_rounding_fills_the_bound_are_refused(self):
-        bound = Rounded(bound=Clip(l2_clip_norm=2.0))
-        assert bound.bounded_norm(9.0, 2**47) > 0
-        with pytest.raises(ValueError, match="too many for a grid"):
-            bound.bounded_norm(9.0, 2**49)
-
-    @pytest.mark.parametrize(
-        "inner", [Unbounded(), Rounded(bound=Clip(l2_clip_norm=1.0))], ids=["none", "twice"]
-    )
-    def test_what_has_no_bound_or_a_grid_already_is_refused(self, inner):
-        with pytest.raises(ValueError, match="no finite bound to make a grid of"):
-            Rounded(bound=inner)
-
     @every_bound
     @given(number=st.integers(0, 10**6), c=norms)
     def test_apply_is_what_the_sum_adds(self, make, number, c):
@@ -254,22 +194,6 @@ class TestBound:
             np.testing.assert_array_equal(
                 tensor.reshape(-1), np.array(whole[name], np.float64) * bound.granularity
             )
-
-
-def make_plan(**changes):
-    arguments = {
-        "num_users": 100, "expected_cohort_size": 7, "num_rounds": 5, "bound": "clip",
-        "l2_bound": 0.37, "noise": "gaussian", "noise_multiplier": 1.3, "delta": 1e-3,
-    }  # fmt: skip
-    return cohort_plan(**{**arguments, **changes})
-
-
-def released(plan, total, key, inverse=None):
-    server = FederatedAveraging(optimizer=sgd(1.0), aggregate=identity())
-    state = server.init({n: t.copy() for n, t in PARAMS.items()})
-    mechanism = plan.live_mechanism
-    answer = mechanism.release(total, mechanism.draw(state.params, key))
-    return server.next(state, answer, RoundContext(inverse=inverse or {}))
 
 
 class TestRelease:
@@ -284,7 +208,7 @@ class TestRelease:
     @pytest.mark.parametrize("share", [7, 2.5, 64])
     @pytest.mark.parametrize("num_users", [0, 1, 20])
     def test_sum_and_noise_are_whole_numbers_of_the_granularity(self, num_users, share):
-        plan = make_plan(expected_cohort_size=share)
+        plan = make_plan(l2_bound=0.37, expected_cohort_size=share)
         total = self.total(num_users)
         found = released(plan, total, self.KEY).params
         noise = gaussian(self.KEY, PARAMS, plan.live_mechanism.stddev)
@@ -293,56 +217,19 @@ class TestRelease:
             expected = (whole * self.UNIT * (1.0 / share)).astype(np.float32)
             np.testing.assert_array_equal(found[name], expected)
 
-    def test_what_is_released_lies_on_the_grid(self):
-        """From the released numbers alone: each is the float32 of a multiple of a step / cohort."""
-        step = self.UNIT / 7
-
-        def off_grid(total):
-            # Small noise, so that float32 tells neighbouring points of the grid apart.
-            params = released(make_plan(noise_multiplier=0.01), total, self.KEY).params
-            values = params["kernel"].astype(np.float64).reshape(-1)
-            gap = np.abs(values / step - np.rint(values / step))
-            return (gap > 2.0**-23 * np.abs(values / step) + 1e-6)[np.abs(values / step) < 2**21]
-
-        exact = off_grid(self.total(0))
-        assert exact.size > 100 and not exact.any()
-        zeros = {name: np.zeros(t.shape) for name, t in PARAMS.items()}
-        floats = PartialSum(total=zeros, num_users=0, l2_bound=0.37)
-        assert off_grid(floats).mean() > 0.9
-
-    def test_int64_and_row_sparse_totals_are_released_alike(self):
-        total = self.total()
-        wide = {n: tree.to_dense_tensor(t).astype(np.int64) for n, t in total.total.items()}
-        one = released(make_plan(), total, self.KEY)
-        for other in (
-            replace(total, total=wide),
-            total.compact(),
-            replace(total, total=wide).compact(),
-        ):
-            found = released(make_plan(), other, self.KEY)
-            for name in PARAMS:
-                assert found.params[name].tobytes() == one.params[name].tobytes()
-
     def test_large_sums_keep_their_digits(self):
         """300 users at the bound beside small noise: sums beyond int32 are released right."""
         wide = {n: np.full(t.shape, 300 * 2**BITS, np.int64) for n, t in PARAMS.items()}
         total = replace(self.total(), total=wide, num_users=300)
-        found = released(make_plan(noise_multiplier=0.01), total, self.KEY)
+        found = released(make_plan(l2_bound=0.37, noise_multiplier=0.01), total, self.KEY)
         for tensor in found.params.values():
             np.testing.assert_allclose(tensor, 300 * 0.37 / 7, rtol=1e-3)
 
     def test_the_norm_is_that_of_the_mean(self):
-        for inverse in (None, {"kernel": np.full((ROWS, 1), 3.0, np.float32)}):
-            state = released(make_plan(), self.total(), self.KEY, inverse)
+        plan = make_plan(l2_bound=0.37)
+        for inverse in ({}, {"kernel": np.full((ROWS, 1), 3.0, np.float32)}):
+            state = released(plan, self.total(), self.KEY, RoundContext(inverse=inverse))
             assert state.update_norm == pytest.approx(tree.l2_norm(state.params), rel=1e-6)
-
-    def test_rounding_the_noise_changes_it_by_half_a_unit_at_most(self):
-        plan, zeros = make_plan(), {n: np.zeros(t.shape, np.int32) for n, t in PARAMS.items()}
-        found = released(plan, replace(self.total(0), total=zeros), self.KEY)
-        noise = gaussian(self.KEY, PARAMS, plan.live_mechanism.stddev)
-        for name in PARAMS:
-            gap = np.abs(found.params[name].astype(np.float64) * 7 - noise[name])
-            assert gap.max() <= self.UNIT / 2 + 2.0**-22 * np.abs(noise[name]).max()
 
 
 class TestWholeRuns:
@@ -354,9 +241,6 @@ class TestWholeRuns:
         made = load_experiment("adadps-tags").with_options({**self.OPTIONS, **changes})
         components = build(made, corpus)
         backend = SerialBackend(trainer=components.trainer, data=components.task.data)
-        assert (
-            components.plan.live_mechanism.bound.granularity is not None
-        ) == made.noise.exact_sum
         # The root of a simulation's noise follows the mechanism; here both are given one.
         root, noise = Key.simulation(1), Key.simulation(2)
         *_, (_, state) = rounds(components, backend, root, noise=noise)
@@ -378,14 +262,3 @@ class TestWholeRuns:
             options = {} if noise == "none" else self.OPTIONS
             plan = build(made.with_options(options), tiny_corpus).plan
             assert (plan.live_mechanism.bound.granularity is not None) == wanted
-
-
-@pytest.mark.slow
-@every_bound
-@settings(max_examples=1000)
-@given(number=st.integers(0, 2**40), c=st.floats(-9, 9), size=st.floats(-40, 35))
-def test_a_user_is_at_most_two_to_the_24_units_long_at_length(make, number, c, size):
-    bound = make(10.0**c)
-    with np.errstate(over="ignore"):
-        update = update_of(number, 10.0 ** (c + size))
-    assert squared(as_ints(summed(bound, {"u": update}))) <= 2 ** (2 * BITS)

@@ -6,8 +6,8 @@ One row for each method and data set: `table()` has them, and each row is a test
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -39,6 +39,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.work import as_works
+from tests.harness.refusals import refuses
 from tests.simulations.photographs.records import write_records
 
 NUM, INPUTS, CLASSES = 60, 30, 3
@@ -113,15 +114,8 @@ AVERAGING = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """An experiment of small synthetic data.
-
-    Attributes:
-        data: Of which.
-        method: By which.
-        experiment: The two together.
-    """
+class Row(NamedTuple):
+    """An experiment of small synthetic data: of which, by which method, and the two together."""
 
     data: str
     method: str
@@ -133,13 +127,17 @@ def averaging(task, **options):
     return made.with_options({**SMALL, "noise-multiplier": 1.0, "l2-clip-norm": 0.5, **options})
 
 
+def by_example():
+    """The installed experiments of single examples without a corpus, by name."""
+    made = {name: make() for name, make in find_experiments().items()}
+    return {n: m for n, m in made.items() if m.unit == "example" and not takes_corpus(m.task)}
+
+
 def table() -> Iterator[Row]:
     """Yield every installed experiment by example, and each method on each task that takes it."""
-    for name, make in sorted(find_experiments().items()):
-        made = make()
-        if made.unit == "example" and not takes_corpus(made.task):
-            row = made.with_options({**SMALL, **INSTALLED[name]})
-            yield Row(data=name, method="as installed", experiment=row)
+    for name, made in sorted(by_example().items()):
+        row = made.with_options({**SMALL, **INSTALLED[name]})
+        yield Row(data=name, method="as installed", experiment=row)
     for data, task in TASKS.items():
         for method, options in AVERAGING.items():
             yield Row(data=data, method=method, experiment=averaging(task, **options))
@@ -158,13 +156,6 @@ ROWS = {f"{row.data}, {row.method}": row for row in table()}
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     return str(write_records(tmp_path_factory.mktemp("cifar"), 24, 8))
-
-
-def placed(row, folder):
-    """The experiment, with a folder of pictures where it reads one."""
-    if row.data != "dp-sgd-cifar":
-        return row.experiment
-    return row.experiment.with_options({"folder": folder})
 
 
 class Both(Backend):
@@ -193,7 +184,8 @@ def device_of(work):
 
 def compared(row, folder, device):
     """Return the work, the sum on its own path and that on a device, of what a run's steps ask."""
-    experiment = placed(row, folder)
+    pictures = {"folder": folder} if row.data == "dp-sgd-cifar" else {}
+    experiment = row.experiment.with_options(pictures)
     components = build(experiment)
     there = as_works(experiment.make_trainer(components.task, device=device))
     assert {device_of(work) for work in there.values()} == {usable_device(device)}
@@ -261,7 +253,7 @@ def test_a_run_on_a_device_ends_where_a_run_ends(name, tmp_path):
 def test_a_device_that_is_not_here_is_refused_before_a_run_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name in WHOLE:
-        with pytest.raises(ValueError, match=r"'cuda:0': torch .* sees no GPU here"):
+        with refuses(ValueError, "cuda:0"):
             start_run(
                 ROWS[name].experiment, None, None, tmp_path / "r", make_backend=serial_on("cuda:0")
             )
@@ -269,11 +261,6 @@ def test_a_device_that_is_not_here_is_refused_before_a_run_folder_is_made(tmp_pa
 
 
 def test_the_table_has_every_installed_experiment_by_example():
-    installed = {name: make() for name, make in find_experiments().items()}
-    named = {
-        name
-        for name, made in installed.items()
-        if made.unit == "example" and not takes_corpus(made.task)
-    }
+    named = set(by_example())
     assert named == set(INSTALLED) and named <= {row.data for row in ROWS.values()}
     assert len(ROWS) == len(list(table()))

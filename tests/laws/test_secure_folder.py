@@ -9,13 +9,13 @@ import json
 import numpy as np
 import pytest
 
-from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
-from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.importers.writer import Sentence
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.report.page import write_report
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
+from tests.laws.test_roster_independence import without, write
 from tests.tasks.sixty import sixty
 
 OPTIONS = {"rounds": 1, "cohort": 4.0, "noise-multiplier": 1.0, "delta": 1e-3}
@@ -49,21 +49,6 @@ def sentences(seed=0):
     return found
 
 
-def write(directory, kept, dropped):
-    roster = RosterSpec(
-        name="inside", rule="declared", ids=[f"u{number}" for number in range(20) if number % 3]
-    )
-    about = CorpusDescription(
-        name="law", synthetic=True, source={}, licence="CC0-1.0", credit="them",
-        max_words=25, max_tags=6,
-    )  # fmt: skip
-    with CorpusWriter(directory, about) as writer:
-        for sentence in kept:
-            writer.add(sentence)
-        writer.drop("posts without a sentence", dropped)
-        return writer.finish([roster], roster.name)
-
-
 def flat(value, at=""):
     """Return the leaves of a JSON value by their paths."""
     if isinstance(value, dict) and value:
@@ -86,18 +71,9 @@ def same_entropy(monkeypatch):
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
     folder, found = tmp_path_factory.mktemp("corpora"), sentences()
-    left = [sentence for sentence in found if sentence.user_id != "u1"]
+    left, roster = without(found, "u1"), [f"u{number}" for number in range(20) if number % 3]
     assert len(left) < len(found)
-    return write(folder / "with", found, 0), write(folder / "without", left, 7)
-
-
-def run(corpora, folder, name, **more):
-    experiment = load_experiment(name).with_options({**OPTIONS, **more})
-    for corpus, out in zip(corpora, ("a", "b"), strict=True):
-        prepared = start_run(experiment, name, corpus, folder / out, secure=True)
-        prepared.run()
-        write_report(folder / out)
-    return folder / "a", folder / "b"
+    return write(folder / "with", found, roster), write(folder / "without", left, roster, 7)
 
 
 def differs(left, right, free):
@@ -110,7 +86,11 @@ def differs(left, right, free):
 def test_a_secure_folder_says_nothing_that_a_rostered_users_records_change(
     corpora, same_entropy, tmp_path, name
 ):
-    a, b = run(corpora, tmp_path, name, **{"l2-clip-norm": 0.5})
+    experiment = load_experiment(name).with_options({**OPTIONS, "l2-clip-norm": 0.5})
+    a, b = (tmp_path / out for out in "ab")
+    for corpus, out in zip(corpora, (a, b), strict=True):
+        start_run(experiment, name, corpus, out, secure=True).run()
+        write_report(out)
     assert sorted(file.name for file in a.iterdir()) == sorted(file.name for file in b.iterdir())
     for file, free in FREE.items():
         left, right = (json.loads((folder / file).read_text("utf-8")) for folder in (a, b))
@@ -140,36 +120,33 @@ DIGESTS = {
 }
 
 
+def described(folder, secure, **provenance):
+    """What a run's document says of where its training set is from."""
+    made = CentralExperiment(
+        name="central",
+        description="A test.",
+        batch_size=6,
+        steps=2,
+        task=lambda experiment: sixty(provenance=provenance),
+        delta=1e-3,
+    ).with_options({"noise_multiplier": 1.0})
+    prepared = start_run(made, None, None, folder, secure=secure)
+    prepared.folder.close()
+    return prepared.folder.document["corpus"]["provenance"]
+
+
 @pytest.mark.parametrize("source", DIGESTS.values(), ids=list(DIGESTS))
 @pytest.mark.parametrize("secure", [True, False])
 def test_checksums_of_the_training_set_are_a_simulations(tmp_path, source, secure):
     """They tell a training set from its neighbour, and no key stands before them."""
-    experiment = CentralExperiment(
-        name="central",
-        description="A test.",
-        batch_size=6,
-        steps=2,
-        task=lambda experiment: sixty(provenance={"source": source, "credit": "somebody"}),
-        delta=1e-3,
-    ).with_options({"noise_multiplier": 1.0})
-    prepared = start_run(experiment, None, None, tmp_path / "run", secure=secure)
-    prepared.folder.close()
+    found = described(tmp_path / "run", secure, source=source, credit="somebody")
     text = (tmp_path / "run" / "experiment.json").read_text("utf-8")
     assert "somebody" in text
     for digest in ("9" * 64, "a" * 64, "c" * 32):
         assert not (secure and digest in text)
-    assert ("source" in prepared.folder.document["corpus"]["provenance"]) != secure
+    assert ("source" in found) != secure
 
 
 def test_where_the_text_is_from_in_words_stays(tmp_path):
-    experiment = CentralExperiment(
-        name="central",
-        description="A test.",
-        batch_size=6,
-        steps=2,
-        task=lambda experiment: sixty(provenance={"source": "made up, seed 0"}),
-        delta=1e-3,
-    ).with_options({"noise_multiplier": 1.0})
-    prepared = start_run(experiment, None, None, tmp_path / "run", secure=True)
-    prepared.folder.close()
-    assert prepared.folder.document["corpus"]["provenance"] == {"source": "made up, seed 0"}
+    found = described(tmp_path / "run", True, source="made up, seed 0")
+    assert found == {"source": "made up, seed 0"}

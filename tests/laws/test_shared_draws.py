@@ -19,13 +19,14 @@ from torch import nn
 import fedpriv as fp
 from fedpriv.experiments.own_code import describe_code
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.plan import cohort_plan
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.runs.prepared import start_run
 from fedpriv.studies.runner import composed
 from tests.harness import combinations
+from tests.harness.refusals import refuses
 from tests.harness.tag_runs import stopping
+from tests.privacy.plans.clipped import clipped
 from tests.tasks.people import USERS, experiment, person, task
 
 NOISY = {"noise_multiplier": 50.0, "local_learning_rate": 1e-6}
@@ -46,22 +47,6 @@ def cohorts(monkeypatch):
 
 def weights(made, **options):
     return fp.run(experiment(made, **options)).params["weight"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"noise_multiplier": 2.0},
-        {"l2_clip_norm": 0.5},
-        {"cohort": 5.0},
-        {"local_learning_rate": 0.2},
-    ],
-    ids=str,
-)
-def test_at_one_seed_two_mechanisms_draw_cohorts_of_their_own(changes, cohorts):
-    fp.run(experiment(task()))
-    fp.run(experiment(task(), **changes))
-    assert len(set(cohorts)) == len(cohorts) == 4
 
 
 def test_the_same_run_draws_the_same(cohorts):
@@ -107,25 +92,33 @@ def negative(outputs, targets):
     return -nn.functional.cross_entropy(outputs, targets)
 
 
-CODE = {
-    "loss": {"loss": negative},
-    "module": {"module": lambda: nn.Linear(4, 2, bias=False)},
-    "optimiser": {"client_optimizer": torch.optim.Adam},
-    "option of an optimiser": {"client_optimizer": partial(torch.optim.SGD, momentum=0.5)},
+def in_a_notebook(source):
+    return {"module": eval(source, {"nn": nn})}
+
+
+#: Changes of the task and options that two runs of one seed differ by.
+OTHERS = {
+    **{
+        name: ({}, {name: value})
+        for name, value in (
+            *(("noise_multiplier", 2.0), ("l2_clip_norm", 0.5), ("cohort", 5.0)),
+            ("local_learning_rate", 0.2),
+        )
+    },
+    "loss": ({"loss": negative}, {}),
+    "module": ({"module": lambda: nn.Linear(4, 2, bias=False)}, {}),
+    "optimiser": ({"client_optimizer": torch.optim.Adam}, {}),
+    "option of an optimiser": ({"client_optimizer": partial(torch.optim.SGD, momentum=0.5)}, {}),
+    "code that no module holds": (in_a_notebook("lambda: nn.Linear(4, 2, bias=False)"), {}),
 }
 
 
-@pytest.mark.parametrize("changes", CODE.values(), ids=CODE)
-def test_at_one_seed_other_code_draws_of_its_own(changes, cohorts):
-    fp.run(experiment(task()))
-    fp.run(experiment(task(**changes)))
+@pytest.mark.parametrize(("changes", "options"), OTHERS.values(), ids=OTHERS)
+def test_at_one_seed_another_mechanism_or_code_draws_cohorts_of_its_own(changes, options, cohorts):
+    first = in_a_notebook("lambda: nn.Linear(4, 2)") if "module" in changes else {}
+    fp.run(experiment(task(**first)))
+    fp.run(experiment(task(**changes), **options))
     assert len(set(cohorts)) == len(cohorts) == 4
-
-
-def test_code_that_no_module_holds_draws_of_its_own(cohorts):
-    for source in ("lambda: nn.Linear(4, 2)", "lambda: nn.Linear(4, 2, bias=False)"):
-        fp.run(experiment(task(module=eval(source, {"nn": nn}))))  # as in a notebook's cell
-    assert len(set(cohorts)) == 4
 
 
 def weighing(weight):
@@ -147,23 +140,25 @@ def acting(act):
 class Slotted:
     __slots__ = ("weight",)
 
-    def __init__(self, weight):
-        self.weight = weight
-
     def __call__(self, outputs, targets):
         return nn.functional.cross_entropy(outputs, targets) * self.weight
 
 
 class Scale(float):
-    def __new__(cls, value, name):
-        made = super().__new__(cls, value)
-        made.name = name
-        return made
+    """A float with an attribute, of a class that has a static method."""
+
+    def __new__(cls, value):
+        return super().__new__(cls, value)
 
 
 class Named(list):
-    def __init__(self, name):
-        self.name = name
+    """A list with an attribute."""
+
+
+def having(made, **attributes):
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
 
 
 SCALE = 1.0
@@ -196,16 +191,16 @@ PAIRS = {
     "enclosed tensor": tuple({"loss": weighing(torch.tensor(w))} for w in (1.0, 2.0)),
     "enclosed NumPy scalar": ({"loss": weighing(np.float32(1))}, {"loss": weighing(np.float32(2))}),
     "enclosed built-in": ({"module": acting(torch.sigmoid)}, {"module": acting(torch.tanh)}),
-    "slots": ({"loss": Slotted(1.0)}, {"loss": Slotted(2.0)}),
+    "slots": tuple({"loss": having(Slotted(), weight=w)} for w in (1.0, 2.0)),
     **{
         kind: ({"loss": weighing(one)}, {"loss": weighing(other)})
         for kind, one, other in (
             ("fraction", Fraction(1, 2), Fraction(1, 3)),
-            ("float of a class", Scale(1.0, "a"), Scale(1.0, "b")),
+            ("float of a class", *(having(Scale(1.0), name=n) for n in "ab")),
             ("generator of numbers", Random(1), Random(2)),
             ("getter", itemgetter(1), itemgetter(2)),
             ("cached function", cache(weighing(1.0)), cache(weighing(2.0))),
-            ("list of a class", Named("a"), Named("b")),
+            ("list of a class", *(having(Named(), name=n) for n in "ab")),
         )
     },
     "one line": ({"loss": TWICE[0]}, {"loss": TWICE[1]}),
@@ -287,7 +282,7 @@ def test_a_run_goes_on_with_its_own_data_only(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         start_run(made, None, None, tmp_path / "run", make_backend=stopping(2)).run()
     changed = experiment(task(users=label_changed()), rounds=3)
-    with pytest.raises(ValueError, match="private"):
+    with refuses(ValueError, "private"):
         fp.resume(tmp_path / "run", experiment=changed)
     assert fp.resume(tmp_path / "run", experiment=made).summary["rounds"] == 2
 
@@ -304,9 +299,9 @@ def test_a_secure_folder_has_no_digest_that_others_can_make(tmp_path):
 
 # -- ε of several runs together ---------------------------------------------------------------
 
-PLAN = cohort_plan(
-    num_users=400, expected_cohort_size=20, num_rounds=30, bound="clip", l2_bound=1.0,
-    noise="gaussian", noise_multiplier=1.0, delta=1e-4, roster_sha256="0" * 64,
+PLAN = clipped(
+    num_users=400, expected_cohort_size=20, num_rounds=30, l2_bound=1.0, noise_multiplier=1.0,
+    delta=1e-4, roster_sha256="0" * 64,
 )  # fmt: skip
 
 
@@ -337,6 +332,7 @@ def test_composition_is_that_of_all_charges_at_the_smallest_delta(lost):
 
 def test_runs_that_draw_alike_are_not_composed():
     """Released under one cohort and other noise, they would cost more than their events say."""
-    with pytest.raises(ValueError, match="draw"):
-        composed([charged(1.0, 30, digest="same"), charged(1.0, 30, digest="same")])
-    assert composed([charged(1.0, 30, digest="same"), charged(1.0, 30, digest="same", seed=1)])
+    one = charged(1.0, 30, digest="same")
+    with pytest.raises(ValueError):
+        composed([one, one])
+    assert composed([one, charged(1.0, 30, digest="same", seed=1)])

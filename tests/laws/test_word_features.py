@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.tasks.tag_prediction import TagPrediction
-from tests.laws.test_roster_independence import small_corpus, write
+from tests.laws.test_roster_independence import small_corpus, without, write
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -13,11 +12,9 @@ def test_deleting_a_rostered_user_moves_no_weight(tmp_path, seed):
     sentences = small_corpus(seed)
     users = sorted({sentence.user_id for sentence in sentences})
     roster = [user for user in users if int(user[1:]) % 3]
-    spec = RosterSpec(name="inside", rule="declared", ids=roster)
 
     def files(folder, deleted):
-        left = [sentence for sentence in sentences if sentence.user_id != deleted]
-        view = write(tmp_path / folder, left, spec).view()
+        view = write(tmp_path / folder, without(sentences, deleted), roster).view()
         return TagPrediction(view, inputs="tf-idf", pairs=9).files()
 
     whole = files("whole", None)

@@ -13,6 +13,7 @@ from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.tree import RowSparse
+from tests.harness.refusals import refuses
 
 PARAMS = {"w": np.zeros((50, 4), np.float32)}
 
@@ -68,7 +69,7 @@ def test_one_that_is_too_long_is_refused_and_none_is_shortened():
     assert np.array_equal(bound.apply(longest)["w"], bound.scaled(longest)[0]["w"])
     np.testing.assert_allclose(bound.apply(longest)["w"], longest["w"], rtol=1e-6)
     for factor in (1.001, np.nan, np.inf):
-        with pytest.raises(ValueError, match="is longer than 1"):
+        with refuses(ValueError, 1):
             bound.scaled(tree.scale(longest, factor))
 
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, gamma
-from fedpriv.privacy.accounting import calibrate, epsilon
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
@@ -27,38 +27,18 @@ def noise(privatizer, size, sensitivity, key):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "sensitivity", "epsilon_", "mean", "spread", "each"),
-    [
-        (50, 0.02, 0.1, 10.0, 1.4142, 2.04),
-        (50, 0.02, 1.0, 1.0, 0.1414, 0.0204),
-        (10, 0.4, 1.0, 4.0, 1.2649, 1.76),
-    ],
+    ("size", "sensitivity", "epsilon_", "each"),
+    [(50, 0.02, 0.1, 2.04), (50, 0.02, 1.0, 0.0204), (10, 0.4, 1.0, 1.76)],
 )
-def test_lengths_and_coordinates(size, sensitivity, epsilon_, mean, spread, each):
-    """3,000 draws: mean, spread and variance within five standard errors, Gamma by KS at 1e-6."""
-    found = np.stack(
-        [noise(Sphere(epsilon=epsilon_), size, sensitivity, KEY.fold(n)) for n in range(3000)]
-    )
-    norms = np.linalg.norm(found, axis=1)
-    assert norms.mean() == pytest.approx(mean, abs=5 * spread / math.sqrt(3000))
-    assert norms.std() == pytest.approx(spread, rel=5 * 1.2 / math.sqrt(2 * 3000))
+def test_lengths_and_coordinates(size, sensitivity, epsilon_, each):
+    """3,000 draws: lengths are Gamma by KS at 1e-6; variance and directions."""
+    noisy = Sphere(epsilon=epsilon_)
+    found = np.stack([noise(noisy, size, sensitivity, KEY.fold(n)) for n in range(3000)])
     assert found.var() == pytest.approx(each, rel=0.05)
-    law = stats.gamma(size, scale=sensitivity / epsilon_)
-    assert stats.kstest(norms, law.cdf).pvalue > 1e-6
+    norms = np.linalg.norm(found, axis=1)
+    assert stats.kstest(norms, stats.gamma(size, scale=sensitivity / epsilon_).cdf).pvalue > 1e-6
     directions = found / norms[:, None]
     assert np.abs(directions.mean(axis=0)).max() < 5 / math.sqrt(3000 * size) * 1.2
-
-
-def test_no_shift_within_the_sensitivity_moves_a_density_by_more_than_epsilon():
-    """ln p(κ) - ln p(κ + v) = ε (‖κ + v‖ - ‖κ‖) / Δ, at most ε."""
-    epsilon_, sensitivity = 0.7, 0.3
-    rng = np.random.default_rng(0)
-    drawn = noise(Sphere(epsilon=epsilon_), 20, sensitivity, KEY)
-    for _ in range(200):
-        shift = rng.normal(size=20)
-        shift *= sensitivity / np.linalg.norm(shift)
-        change = np.linalg.norm(drawn + shift) - np.linalg.norm(drawn)
-        assert abs(change) * epsilon_ / sensitivity <= epsilon_ * (1 + 1e-12)
 
 
 def test_a_gamma_of_many_is_drawn_in_blocks():
@@ -87,9 +67,6 @@ def test_prices():
     bound, everybody = OutputSensitivity(l2_bound=0.1), Everybody(num_users=40)
     made = Mechanism(sampler=everybody, bound=bound, privatizer=Sphere(epsilon=0.5))
     assert made.event == Event(kind="pure", epsilon=0.5) and made.sensitivity == 0.1
-    one = {"count": 1, "delta": 0.0}
-    assert epsilon(made.event, relation="add-remove", **one).value == 0.5
-    assert epsilon(made.event, relation="replace-one", **one).value == 1.0
     gaussian = OutputGaussian(noise_multiplier=2.0)
     made = Mechanism(sampler=everybody, bound=bound, privatizer=gaussian)
     assert made.stddev == 0.2

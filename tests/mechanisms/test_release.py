@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev, gaussian
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, gaussian
 from fedpriv.mechanisms.privatizer import GridNoise
 from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, grid_noise
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import RowSparse
+from tests.harness.refusals import refuses
 
 KEY = Key.from_bytes(Key.simulation(9).to_bytes(), "secure")
 STEP, SHARE = 2.0**-20, 0.125
@@ -77,7 +78,7 @@ def test_sums_of_floats_get_the_noise_as_it_is():
 
 def test_noise_of_another_grid_is_refused():
     drawn = grid_noise(KEY, TEMPLATE, stddev=3.0, granularity=2 * STEP)
-    with pytest.raises(ValueError, match="on a grid of"):
+    with refuses(ValueError, STEP, 2 * STEP):
         NOISE.release(ON_GRID, drawn, SHARE)
 
 
@@ -89,11 +90,5 @@ def test_more_users_than_float64_adds_up_are_refused():
     most = 2**28
     assert most * 2**24 + 32 * LARGEST_SCALE < 2**53
     NOISE.release(replace(ON_GRID, num_users=most), drawn, SHARE)
-    with pytest.raises(ValueError, match=f"users are more than {most}"):
+    with refuses(ValueError, most, most + 1):
         NOISE.release(replace(ON_GRID, num_users=most + 1), drawn, SHARE)
-
-
-@pytest.mark.parametrize("stddev", [-1e-3, -0.0001, float("nan"), float("inf"), 1e-30, 1e30, 1e-31])
-def test_standard_deviations_that_float32_cannot_hold_are_refused(stddev):
-    with pytest.raises(ValueError, match="stddev"):
-        check_stddev(stddev)

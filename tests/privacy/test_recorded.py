@@ -9,21 +9,12 @@ import pytest
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.bounds import Normalise, Preconditioned, RoundedSum, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.plan import Plan, cohort_plan, plan_digest
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
-
-
-class Laplace(Privatizer):
-    """A privatizer of somebody's own."""
-
-    name = "laplace"
-    cost = None  # of each its own
-
-    def __init__(self, kind="pure", value=0.5, whole_run=False):
-        self.cost = Cost(kind=kind, value=value, whole_run=whole_run)
+from tests.harness.refusals import refuses
+from tests.privacy.costing import Costing
 
 
 class Median(Clip):
@@ -36,7 +27,7 @@ def mechanism(**changes):
     given = {
         "sampler": Everybody(num_users=400),
         "bound": Clip(l2_clip_norm=0.5),
-        "privatizer": Laplace(),
+        "privatizer": Costing("pure", 0.5),
     }
     return Mechanism(**{**given, **changes})
 
@@ -51,20 +42,20 @@ def through_json(value):
 
 OWN = {
     "pure": plan(),
-    "zcdp": plan(privatizer=Laplace("zcdp", 0.01)),
-    "whole run": plan(privatizer=Laplace("gaussian", 2.0, whole_run=True)),
+    "zcdp": plan(privatizer=Costing("zcdp", 0.01)),
+    "whole run": plan(privatizer=Costing("gaussian", 2.0, whole_run=True)),
     "own bound": plan(bound=Median(l2_clip_norm=0.5), privatizer=Gaussian(noise_multiplier=2.0)),
     "own privatizer": plan(
         sampler=PoissonSampler(num_users=400, expected_cohort_size=20),
-        privatizer=Laplace("gaussian", 2.0),
+        privatizer=Costing("gaussian", 2.0),
     ),
     "examples": plan(
         {"unit": "example"},
         sampler=PoissonSampler(num_users=400, expected_cohort_size=20),
-        privatizer=Laplace("gaussian", 2.0),
+        privatizer=Costing("gaussian", 2.0),
         micro_batch=4,
     ),
-    "nonprivate": plan(privatizer=Laplace("nonprivate", 0.0)),
+    "nonprivate": plan(privatizer=Costing("nonprivate")),
 }
 
 POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
@@ -116,7 +107,7 @@ class TestPlansOfOnesOwn:
     def test_nothing_is_run_from_a_file(self, made):
         found = Plan.from_json(through_json(made.to_json()))
         assert made.live_mechanism is made.mechanism
-        with pytest.raises(ValueError, match=r"only records its mechanism .* build it again"):
+        with refuses(ValueError, found.mechanism.description):
             _ = found.live_mechanism
 
     @every_kind
@@ -127,7 +118,7 @@ class TestPlansOfOnesOwn:
     def test_calibration_is_for_gaussian_noise_that_can_be_built(self):
         found = Plan.from_json(OWN["own bound"].to_json())
         for made in (found, OWN["pure"], OWN["own privatizer"]):
-            with pytest.raises(ValueError, match="calibrates Gaussian noise only"):
+            with refuses(ValueError, "target_epsilon"):
                 made.calibrated(2.0)
 
     def test_a_plan_of_the_ordinary_kind_stays_flat_and_comes_back_live(self):
@@ -145,12 +136,10 @@ class TestPlansOfOnesOwn:
             assert through_json(found.to_json()) == through_json(made.to_json())
 
     def test_a_digest_tells_mechanisms_apart(self):
-        """Red before: equal for other regularisers, for Clip and Rounded(Clip), for other noise."""
         digests = {plan_digest(made, ["a"]) for made in ORDINARY.values()}
         assert len(digests) == len(ORDINARY)
 
     def test_bounds_that_numbers_do_not_determine_are_recorded(self):
-        """Red before: they came back as a plain clip, which ran."""
         for bound in (
             Shorter(l2_clip_norm=0.5),
             Preconditioned(multiplier={"w": np.ones(2)}, bound=Clip(l2_clip_norm=0.5)),
@@ -188,55 +177,49 @@ GOOD = OWN["examples"].to_json()["mechanism"]
 
 
 class TestRecords:
-    def test_hostile_records_are_refused(self, subtests):
-        for change in [
-            *({name: ...} for name in GOOD),
-            {"module_name": "os"},
-            {"name": 3},
-            {"name": None},
-            {"whole_run": 1},
-            {"whole_run": "false"},
-            {"num_users": 0},
-            {"num_users": 400.0},
-            {"num_users": "400"},
-            {"micro_batch": 0},
-            {"micro_batch": True},
-            {"expected_cohort_size": 0},
-            {"expected_cohort_size": math.inf},
-            {"expected_cohort_size": "20"},
-            {"event": None},
-            {"event": {}},
-            {"event": {"kind": "laplace"}},
-            {"event": {"kind": "pure", "epsilon": -1.0}},
-            {"event": {"module_name": "subprocess", "class_name": "Popen", "args": ["true"]}},
-        ]:
-            with subtests.test(change=change):
-                value = {n: v for n, v in {**GOOD, **change}.items() if v is not ...}
-                whole = {**OWN["examples"].to_json(), "mechanism": value}
-                for reader, given in ((RecordedMechanism, value), (Plan, whole)):
-                    with pytest.raises(ValueError):
-                        reader.from_json(given)
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *((name, ...) for name in GOOD),
+            *(("name", value) for value in (3, None)),
+            *(("whole_run", value) for value in (1, "false")),
+            *(("num_users", value) for value in (0, 400.0, "400")),
+            *(("micro_batch", value) for value in (0, True)),
+            *(("expected_cohort_size", value) for value in (0, math.inf, "20")),
+            *(("event", value) for value in (None, {}, {"kind": "pure", "epsilon": -1.0})),
+            ("event", {"module_name": "subprocess", "class_name": "Popen", "args": ["true"]}),
+            ("module_name", "os"),
+        ],
+    )
+    def test_hostile_records_are_refused(self, name, value):
+        record = {**GOOD, name: value}
+        if value is ...:
+            del record[name]
+        self.refuse(record)
 
     @pytest.mark.parametrize("value", [None, [], "laplace", 3, {}], ids=str)
     def test_what_is_no_record_at_all_is_refused(self, value):
-        whole = {**OWN["pure"].to_json(), "mechanism": value}
-        for read in (lambda: RecordedMechanism.from_json(value), lambda: Plan.from_json(whole)):
+        self.refuse(value)
+
+    def refuse(self, record):
+        whole = {**OWN["examples"].to_json(), "mechanism": record}
+        for reader, given in ((RecordedMechanism, record), (Plan, whole)):
             with pytest.raises(ValueError):
-                read()
+                reader.from_json(given)
 
     def test_a_plan_has_a_record_or_flat_numbers_and_not_both(self):
         value = OWN["pure"].to_json()
         for odd in ({**value, "num_users": 400}, {**value, "l2_bound": 0.5}):
-            with pytest.raises(ValueError, match="do not match"):
+            with refuses(ValueError, *odd.keys() - value.keys()):
                 Plan.from_json(odd)
 
     def test_numbers_are_checked_as_in_a_plan_that_runs(self):
         value = OWN["examples"].to_json()
-        with pytest.raises(ValueError, match="is for examples"):
+        with refuses(ValueError, "micro_batch", 4):
             Plan.from_json({**value, "unit": "user"})
-        with pytest.raises(ValueError, match="delta"):
+        with refuses(ValueError, "delta"):
             Plan.from_json({**value, "delta": 0.0})
         fixed = Event(kind="fixed-size-gaussian", noise_multiplier=2.0, num_users=400, size=20)
         record = {**value["mechanism"], "event": fixed.to_json(), "micro_batch": 1}
-        with pytest.raises(ValueError, match="replace-one"):
+        with refuses(ValueError, "replace-one"):
             Plan.from_json({**value, "mechanism": record}).total()

@@ -7,20 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.repository.test_import_floors import all_sources
+
 ROOT = Path(__file__).parents[2]
 #: Types that a package's `__init__` gives editors and that nothing loads: everything in fedpriv may
 #: import the package (for its version, or to ask for a name that is then loaded when it is used),
 #: and what runs there is a table of strings.
 DOOR = "fedpriv"
-
-
-def sources() -> dict[str, str]:
-    return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
-            ".__init__"
-        ): path.read_text("utf-8")
-        for path in (ROOT / "fedpriv").rglob("*.py")
-    }
 
 
 def needs(module: str, source: str, known: Mapping[str, object]) -> Iterator[str]:
@@ -63,20 +56,16 @@ def circle(edges: Mapping[str, set[str]]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_no_modules_need_each_other():
-    modules = sources()
+def test_neither_modules_nor_folders_need_each_other():
+    modules = {n: source for n, source in all_sources().items() if n.split(".")[0] == DOOR}
+    edges = needed(modules)
     assert len(modules) > 100
-    assert circle(needed(modules)) == []
-
-
-@pytest.mark.slow
-def test_no_folders_need_each_other():
-    modules = sources()
+    assert circle(edges) == []
     packages = {
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in (ROOT / "fedpriv").rglob("__init__.py")
     }
-    between = folders(needed(modules), packages)
+    between = folders(edges, packages)
     assert len(between) > 20
     assert circle(between) == []
 
@@ -87,12 +76,9 @@ def test_the_door_loads_nothing_by_itself():
     (typing_only,) = (n for n in tree.body if isinstance(n, ast.If))
     assert isinstance(typing_only.test, ast.Name) and typing_only.test.id == "TYPE_CHECKING"
     typed = set(map(id, ast.walk(typing_only)))
-    loaded = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and id(node) not in typed
-    ]
-    assert {node.module for node in loaded} == {"__future__", "typing"}
+    loaded = (node for node in ast.walk(tree) if id(node) not in typed)
+    modules = {node.module for node in loaded if isinstance(node, ast.ImportFrom)}
+    assert modules == {"__future__", "typing"}
 
 
 LAZY = "def later():\n    from fedpriv.a import thing"
@@ -110,13 +96,9 @@ def test_a_circle_is_seen_however_it_is_closed(back):
 
 
 def test_a_circle_of_folders_is_seen_where_modules_have_none():
-    edges = {
-        "fedpriv.a": set[str](),
-        "fedpriv.a.top": {"fedpriv.a.inner.one"},
-        "fedpriv.a.inner": set[str](),
-        "fedpriv.a.inner.one": {"fedpriv.a.leaf"},
-        "fedpriv.a.leaf": set[str](),
-    }
+    edges = {name: set[str]() for name in ("fedpriv.a", "fedpriv.a.inner", "fedpriv.a.leaf")}
+    edges["fedpriv.a.top"] = {"fedpriv.a.inner.one"}
+    edges["fedpriv.a.inner.one"] = {"fedpriv.a.leaf"}
     packages = {"fedpriv.a", "fedpriv.a.inner"}
     assert circle(edges) == []
     assert set(circle(folders(edges, packages))) == packages

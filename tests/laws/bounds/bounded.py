@@ -8,11 +8,16 @@ from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
+from fedpriv.mechanisms.preconditioners import RoundContext
+from fedpriv.optimizers import sgd
 from fedpriv.rng import Key
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import as_work
+from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
+from tests.privacy.plans.clipped import clipped
 
-ROWS, COLUMNS = 12, 3
+ROWS, COLUMNS = 40, 3
 PARAMS = {"kernel": np.zeros((ROWS, COLUMNS), np.float32), "bias": np.zeros(COLUMNS, np.float32)}
 _rng = np.random.default_rng(5)
 MULTIPLIER = {
@@ -82,11 +87,28 @@ class Users:
         self.updates, self.sizes = updates, sizes or {}
 
     def examples(self, user_id):
-        return user_id, range(self.sizes.get(user_id, 1))
+        return self.updates[user_id], range(self.sizes.get(user_id, 1))
 
     def train(self, params, examples, key):
-        found = self.updates[examples[0]]
+        found = examples[0]
         return found(params, key) if callable(found) else found
+
+
+def make_plan(**changes):
+    given = {
+        "num_users": 100, "expected_cohort_size": 7, "num_rounds": 5, "l2_bound": 0.5,
+        "noise_multiplier": 1.5, "delta": 1e-3,
+    }  # fmt: skip
+    return clipped(**{**given, **changes})
+
+
+def released(plan, total, key, context=RoundContext(), params=PARAMS):  # noqa: B008 - frozen
+    """The server's state after one round of a sum, from given params."""
+    server = FederatedAveraging(optimizer=sgd(1.0), aggregate=identity())
+    state = server.init({n: t.copy() for n, t in params.items()})
+    mechanism = plan.live_mechanism
+    answer = mechanism.release(total, mechanism.draw(state.params, key))
+    return server.next(state, answer, context)
 
 
 def summed(bound, updates, user_ids=None, sizes=None):

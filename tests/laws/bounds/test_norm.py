@@ -4,7 +4,6 @@ Planted wrong bounds show that the laws can fail.
 """
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv import tree
-from fedpriv.mechanisms import (
-    Clip,
-    Normalise,
-    Rounded,
-    Unbounded,
-)
+from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import Bound, OutputSensitivity
 from fedpriv.tree import RowSparse
+from tests.harness.refusals import refuses
 from tests.laws.bounds.bounded import (
     BOUNDS,
     COLUMNS,
@@ -61,34 +56,25 @@ class TestNorm:
             }
             assert not exceeds(make(norm), update)
 
-    def test_the_ends_of_a_dtypes_range(self, subtests):
+    @pytest.mark.parametrize("c", [1e-9, 1e-3, 1.0, 1e6])
+    @pytest.mark.parametrize(
+        ("dtype", "size"),
+        [
+            *((np.float32, size) for size in (3e38, 1e35, 1e-38, 3e-45)),
+            *((np.float64, size) for size in (1e300, 1e-300, 1e-320)),
+            *((np.float16, size) for size in (6e4, 6e-8)),
+        ],
+    )
+    def test_the_ends_of_a_dtypes_range(self, c, dtype, size):
         """Factors that float32 cannot hold; a bias of another dtype may be in the same tree."""
-        for c in [1e-9, 1e-3, 1.0, 1e6]:
-            for dtype, size in [
-                (np.float32, 3e38),
-                (np.float32, 1e35),
-                (np.float32, 1e-38),
-                (np.float32, 3e-45),
-                (np.float64, 1e300),
-                (np.float64, 1e-300),
-                (np.float64, 1e-320),
-                (np.float16, 6e4),
-                (np.float16, 6e-8),
-            ]:
-                with subtests.test(c=c, dtype=dtype, size=size):
-                    rng = np.random.default_rng(3)
-                    for other in (dtype, np.float32, np.float64):
-                        kernel = (rng.uniform(0.3, 1.0, (ROWS, COLUMNS)) * size).astype(dtype)
-                        update = {"kernel": kernel, "bias": np.zeros(COLUMNS, other)}
-                        norm = exact_norm(update)
-                        for bound, length in (
-                            (Clip(l2_clip_norm=c), min(norm, c)),
-                            (Normalise(l2_clip_norm=c), c),
-                        ):
-                            assert not exceeds(bound, update)
-                            assert exact_norm(bound.apply(update)) == pytest.approx(
-                                length, rel=1e-6
-                            )
+        rng = np.random.default_rng(3)
+        for other in (dtype, np.float32, np.float64):
+            kernel = (rng.uniform(0.3, 1.0, (ROWS, COLUMNS)) * size).astype(dtype)
+            update = {"kernel": kernel, "bias": np.zeros(COLUMNS, other)}
+            clipped = min(exact_norm(update), c)
+            for bound, length in ((Clip(l2_clip_norm=c), clipped), (Normalise(l2_clip_norm=c), c)):
+                assert not exceeds(bound, update)
+                assert exact_norm(bound.apply(update)) == pytest.approx(length, rel=1e-6)
 
     @every_bound
     @given(update=updates(-30, 30))
@@ -176,7 +162,7 @@ class TestNorm:
             update = {n: t.astype(dtype) for n, t in PARAMS.items()}
             update[name].reshape(-1)[-1] = bad
             for bound in (make(1.0), Unbounded()):
-                with pytest.raises(ValueError, match="norm is"):
+                with pytest.raises(ValueError):
                     bound.apply(update)
 
     def test_matrices_are_measured_by_frobenius_not_spectral_norm(self):
@@ -187,12 +173,12 @@ class TestNorm:
     @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, None, "1", True, 1j, [1.0]])
     def test_a_bound_is_a_positive_number(self, value):
         for make in (lambda c: Clip(l2_clip_norm=c), lambda c: Normalise(l2_clip_norm=c)):
-            with pytest.raises(ValueError, match="l2_clip_norm"):
+            with refuses(ValueError, "l2_clip_norm"):
                 make(value)
 
     @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, -math.inf])
     def test_a_regulariser_is_not_negative(self, value):
-        with pytest.raises(ValueError, match="regulariser"):
+        with refuses(ValueError, "regulariser", value):
             Normalise(l2_clip_norm=1.0, regulariser=value)
 
     def test_every_bound_states_its_own(self):
@@ -206,7 +192,7 @@ class TestNorm:
             l2_bound = 1.0
 
         made: Any = Mine
-        with pytest.raises(TypeError, match="abstract"):
+        with pytest.raises(TypeError):
             made()
 
     def test_clip_changes_nothing_up_to_a_part_in_2_22_below_it_and_normalise_everything(self):
@@ -221,7 +207,7 @@ class TestNorm:
         result = {name: np.full_like(array, 9.0) for name, array in PARAMS.items()}
         bound = OutputSensitivity(l2_bound=0.1)
         assert tree.l2_norm(bound.apply(result)) > bound.l2_bound
-        with pytest.raises(ValueError, match="how far"):
+        with pytest.raises(ValueError):
             bound.sum_limit(3)
 
 
@@ -231,90 +217,43 @@ def _as64(tensor):
     return tensor.astype(np.float64)
 
 
-# Wrong on purpose: what the laws above must catch.
+def by_tensor(update):
+    clip = Clip(l2_clip_norm=1.0)
+    return {name: clip.apply({name: tensor})[name] for name, tensor in update.items()}
 
 
-@dataclass
-class PerTensorClip:
-    l2_bound: float = 1.0
-
-    def apply(self, update):
-        clip = Clip(l2_clip_norm=self.l2_bound)
-        return {name: clip.apply({name: tensor})[name] for name, tensor in update.items()}
+def by_spectral_norm(update):
+    norm = max(float(np.linalg.norm(np.atleast_2d(t), 2)) for t in update.values())
+    return tree.scale(update, min(1.0, 1.0 / norm))
 
 
-@dataclass
-class SpectralClip:
-    l2_bound: float = 1.0
-
-    def apply(self, update):
-        norm = max(float(np.linalg.norm(np.atleast_2d(t), 2)) for t in update.values())
-        return tree.scale(update, min(1.0, self.l2_bound / norm))
+def rounded_afterwards(update):
+    """With nothing set aside for the rounding."""
+    bounded = Clip(l2_clip_norm=1.0).apply(update)
+    return {name: np.rint(tensor / 0.05) * 0.05 for name, tensor in bounded.items()}
 
 
-@dataclass
-class BoundThenPrecondition:
-    multiplier: dict = field(default_factory=lambda: MULTIPLIER)
-    l2_bound: float = 1.0
-
-    def apply(self, update):
-        return tree.multiply(Clip(l2_clip_norm=self.l2_bound).apply(update), self.multiplier)
-
-
-@dataclass
-class ClipWithoutMargin:
-    """Exact arithmetic would keep it; float32 does not."""
-
-    l2_bound: float = 1.0
-
-    def apply(self, update):
-        return tree.scale(update, self.l2_bound / tree.l2_norm(update))
+#: Wrong on purpose, with a bound of 1: what the laws above must catch.
+WRONG = {
+    "each tensor alone": by_tensor,
+    "spectral norm": by_spectral_norm,
+    "preconditioned afterwards": lambda update: tree.multiply(
+        Clip(l2_clip_norm=1.0).apply(update), MULTIPLIER
+    ),
+    "without a margin for float32": lambda update: tree.scale(update, 1.0 / tree.l2_norm(update)),
+    "rounded afterwards": rounded_afterwards,
+    "twice the bound": lambda update: Clip(l2_clip_norm=2.0).apply(update),
+}
 
 
-@dataclass
-class RoundedAfterwards:
-    """Bounded first and rounded to a grid then, with nothing set aside for the rounding."""
-
-    l2_bound: float = 1.0
-    granularity: float = 0.05
-
-    def apply(self, update):
-        bounded = Clip(l2_clip_norm=self.l2_bound).apply(update)
-        return {
-            name: np.rint(tensor / self.granularity) * self.granularity
-            for name, tensor in bounded.items()
-        }
-
-
-@dataclass
-class TwiceTheBound:
-    l2_bound: float = 1.0
-
-    def apply(self, update):
-        return Clip(l2_clip_norm=2 * self.l2_bound).apply(update)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        PerTensorClip,
-        SpectralClip,
-        BoundThenPrecondition,
-        ClipWithoutMargin,
-        RoundedAfterwards,
-        TwiceTheBound,
-    ],
-)
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_wrong_bound_is_caught(wrong):
     rng = np.random.default_rng(0)
-    found = [
-        exceeds(
-            wrong(),
-            {n: (9 * rng.normal(size=t.shape)).astype(np.float32) for n, t in PARAMS.items()},
-        )
+    draws = (
+        {n: (9 * rng.normal(size=t.shape)).astype(np.float32) for n, t in PARAMS.items()}
         for _ in range(50)
-    ]
-    assert any(found)
+    )
+    assert any(exact_norm(wrong(update)) > 1.0 for update in draws)
 
 
 @pytest.mark.slow

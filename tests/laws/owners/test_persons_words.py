@@ -77,28 +77,17 @@ def without(rows, tmp_path_factory):
 def contributions(corpus, owners):
     """Every user's bounded update, whole numbers on a grid, and the grid; the params before."""
     experiment = load_experiment("adadps-tags").with_options(
-        {
-            "roster": "frozen",
-            "owners": owners,
-            "cohort": 7,
-            "rounds": 3,
-            "l2-clip-norm": CLIP,
-            "max-examples-per-user": 20,
-        }
+        {"roster": "frozen", "owners": owners, "cohort": 7, "rounds": 3, "l2-clip-norm": CLIP}
     )
-    made = build(experiment, corpus)
+    made = build(experiment.with_options({"max-examples-per-user": 20}), corpus)
     params = made.init_params(Key.simulation(0).fold("init"))
     bound = made.plan.live_mechanism.bound
     work = as_work(made.trainer)
 
     def bounded(user):
-        total = work.partial_sum(
-            params=params,
-            bound=bound,
-            data=made.task.data,
-            user_ids=[user],
-            key=Key.simulation(1).fold("users"),
-        )
+        given = {"params": params, "bound": bound, "data": made.task.data}
+        key = Key.simulation(1).fold("users")
+        total = work.partial_sum(**given, user_ids=[user], key=key)
         assert total.granularity == bound.granularity
         return dict(merged(params, [total]).total)
 
@@ -135,10 +124,11 @@ def test_there_is_something_to_learn_from_and_something_to_drop(whole, mixed):
     _, updates, bound = mixed
     lengths = [tree.l2_norm(update) * bound.granularity for update in updates.values()]
     assert sum(length > 0.9 * CLIP for length in lengths) > len(ROSTERED) // 2
-    # What is held out is the same.
-    assert [plain.num_examples(user, "test") for user in ROSTERED] == [
-        owned.num_examples(user, "test") for user in ROSTERED
-    ]
+    # What is held out is the same, and what public users wrote.
+    for users, subset in ((ROSTERED, "test"), (PUBLIC, "all")):
+        assert [plain.num_examples(user, subset) for user in users] == [
+            owned.num_examples(user, subset) for user in users
+        ]
 
 
 @pytest.mark.parametrize("person", PERSONS)
@@ -179,22 +169,11 @@ def test_a_roster_made_by_rule_knows_that_a_deleted_account_is_nobody(
                 assert np.array_equal(getattr(mine, column), getattr(theirs, column))
 
 
-def test_public_users_keep_what_they_wrote(whole):
-    plain, owned = (whole.view(roster="frozen", split=split) for split in (BY_THREAD, ALL_OWNERS))
-    assert [plain.num_examples(user, "all") for user in PUBLIC] == [
-        owned.num_examples(user, "all") for user in PUBLIC
-    ]
-
-
-def test_by_sentence_is_refused():
-    with pytest.raises(ValueError, match="hold threads out"):
-        Split(kind="by-sentence", owners="all")
-    with pytest.raises(ValueError, match="with owners all"):
-        Split(examples_per_owner=3)
-
-
-def test_a_corpus_that_does_not_know_who_asked_is_refused(tiny_corpus):
-    with pytest.raises(ValueError, match="does not know who asked"):
+def test_what_does_not_know_whose_words_are_where_is_refused(tiny_corpus):
+    for split in ({"kind": "by-sentence", "owners": "all"}, {"examples_per_owner": 3}):
+        with pytest.raises(ValueError):
+            Split(**split)
+    with pytest.raises(ValueError):
         tiny_corpus.view(split=ALL_OWNERS)
 
 

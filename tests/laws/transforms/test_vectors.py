@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from fedpriv.experiments.optimizers import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 from fedpriv.optimizers import (
     adagrad,
     adam,
     cyclic,
+    ftrl,
     inverse_root,
     momentum,
     rmsprop,
@@ -44,11 +46,14 @@ class TestGolden:
         [
             (lambda: adam(0.3, 1e-4, 0.8, 0.95), "adam"),
             (lambda: adagrad(0.3, 1e-2), "adagrad"),
+            (lambda: adagrad(0.3, 1e-2, beta1=0.8), "adagrad with momentum"),
+            (lambda: ServerMomentum(momentum=0.8).make(), "momentum"),
             (lambda: rmsprop(0.3, 1e-2, 0.8), "rmsprop"),
             (lambda: yogi(0.3, 1e-2, 0.8, 0.95), "yogi"),
         ],
     )
     def test_equals_a_plain_float64_loop(self, make, reference):
+        """Reddi et al. 2021, Algorithm 2, but v starts at 0 and not at τ² or more."""
         params, *updates = trees(11, 12)
         outputs, _ = run(make(), params, updates)
         for name in SHAPES:
@@ -58,9 +63,12 @@ class TestGolden:
                 if reference == "adam":
                     m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g**2
                     step = 0.3 * m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-4)
-                elif reference == "adagrad":
-                    v = v + g**2
-                    step = 0.3 * g / (np.sqrt(v) + 1e-2)
+                elif reference.startswith("adagrad"):
+                    m, v = 0.8 * m + 0.2 * g, v + g**2
+                    step = 0.3 * (m if "momentum" in reference else g) / (np.sqrt(v) + 1e-2)
+                elif reference == "momentum":  # FedAvgM of Hsu et al. 2019
+                    m = 0.8 * m + g
+                    step = m
                 elif reference == "rmsprop":
                     v = 0.8 * v + 0.2 * g**2
                     step = 0.3 * g / (np.sqrt(v) + 1e-2)
@@ -115,9 +123,36 @@ class TestSchedules:
             self.factors(inverse_root(), 4), [1, 1 / np.sqrt(2), 1 / np.sqrt(3), 0.5], rtol=1e-6
         )
 
-    def test_its_number_counts_exactly_up_to_many_steps(self):
-        """The count is kept as float32, which is exact up to 2^24 steps."""
-        state = {"count": {"steps": np.array(1_000_000, np.float32)}}
-        asked = []
-        scheduled(lambda step: asked.append(step) or 1.0).next({}, state)
-        assert asked == [1_000_001]
+
+@pytest.mark.parametrize("part", [ServerAdam, ServerYogi, ServerAdagrad])
+def test_the_options_have_the_papers_settings(part):
+    """τ = 1e-3 and β₁ = 0.9; FedAdagrad without momentum."""
+    made = part()
+    assert made.adaptivity == 1e-3 and getattr(made, "momentum", 0.9) == 0.9
+    assert hasattr(made, "momentum") == (part is not ServerAdagrad)
+
+
+STEPS = np.random.default_rng(2).normal(size=(11, 5)).astype(np.float32)
+
+
+def followed(transform):
+    """Return θ_t - θ_0 after each step, `(11, 5)`."""
+    steps, _ = run(transform, {"w": np.zeros(5, np.float32)}, [{"w": step} for step in STEPS])
+    return np.cumsum([step["w"] for step in steps], axis=0)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_ftrl_without_restarts_is_classic_momentum(beta):
+    classic = followed(momentum(0.3, beta, ema=False))
+    np.testing.assert_allclose(followed(ftrl(0.3, beta)), classic, atol=5e-6)
+
+
+def test_a_restart_of_ftrl_begins_where_it_is_with_sums_of_zero():
+    found = followed(ftrl(0.3, 0.9, restart=4))
+    velocity, summed, start = np.zeros(5), np.zeros(5), np.zeros(5)
+    for number, step in enumerate(STEPS):
+        if number and number % 4 == 0:
+            start, velocity, summed = start + 0.3 * velocity, np.zeros(5), np.zeros(5)
+        summed = summed + step
+        velocity = 0.9 * velocity + summed
+        np.testing.assert_allclose(found[number], start + 0.3 * velocity, atol=2e-6)

@@ -16,20 +16,20 @@ from fedpriv.mechanisms.gaussian import Gaussian, gaussian
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.mechanisms.rounded_gaussian import rounded_gaussian
 from fedpriv.rng import Key
-from tests.harness.combinations import each_once
+from tests.harness.refusals import refuses
 from tests.mechanisms.correlated.strategies import ROWS, STRATEGIES, TOEPLITZ, TREES, matrix
 
 EVERY = pytest.mark.parametrize("name", STRATEGIES)
 TEMPLATE = {"a": np.zeros((3, 5), np.float32), "b": np.zeros(4, np.float32)}
+KEY = Key.simulation(7)
 ONCE = Participation(most=1, num_rows=ROWS)
 
 
-def rows_of(strategy, fresh, bits=None, key=None):
+def rows_of(strategy, fresh, bits=None, template=TEMPLATE):
     """Return all rows `(T, n)` of tensors side by side."""
-    key = Key.simulation(7) if key is None else key
-    memory, found = strategy.init(TEMPLATE), []
+    memory, found = strategy.init(template), []
     for _ in range(ROWS):
-        row, memory = strategy.next(memory, key, fresh, bits=bits)
+        row, memory = strategy.next(memory, KEY, fresh, bits=bits)
         found.append(np.concatenate([row[name].reshape(-1) for name in sorted(row)]))
     return np.array(found)
 
@@ -64,56 +64,64 @@ def test_rows_are_those_of_the_explicit_product(name):
     np.testing.assert_allclose(found, np.linalg.solve(matrix(strategy), z), atol=2e-5)
 
 
+def by_nodes(strategy, node, combined):
+    """Yield estimates and variances of a tree's prefixes, worked anew of its nodes; no kernels.
+
+    Args:
+        strategy: The tree.
+        node: From tree, height, index and the tree's steps to the node's own answer.
+        combined: From a share of 2^16, a node's own answer and its children's to its estimate.
+    """
+
+    def estimate(tree, height, index, steps):
+        """By inverse variance, or a node's own answer; what lies beyond the steps is 0."""
+        if (index - 1) << height >= steps:
+            return 0, 0.0
+        own = node(tree, height, index, steps)
+        if height == 0 or strategy.estimate == "vanilla":
+            return own, 1.0
+        left, one = estimate(tree, height - 1, 2 * index - 1, steps)
+        right, other = estimate(tree, height - 1, 2 * index, steps)
+        share = round((one + other) / (1 + one + other) * 2**16)
+        weight = share / 2**16
+        variance = weight**2 + (1 - weight) ** 2 * (one + other)
+        return combined(share, own, left + right), variance
+
+    done, spread = 0, 0.0
+    for t in range(ROWS):
+        tree, within = divmod(t, strategy.steps)
+        number, here, known, start = within + 1, 0, 0.0, 0
+        for height in reversed(range(number.bit_length())):
+            if number >> height & 1:
+                part, own = estimate(tree, height, (start >> height) + 1, strategy.steps)
+                here, known, start = here + part, known + own, start + (1 << height)
+        yield done + here, spread + known
+        if number == strategy.steps:
+            if strategy.completion:
+                here, known = estimate(tree, (number - 1).bit_length(), 1, number)
+            done, spread = done + here, spread + known
+
+
 @pytest.mark.parametrize("name", TREES)
 def test_prefixes_of_a_tree_are_sums_of_its_nodes_noise(name):
-    """Worked anew: estimates of nodes by inverse variance, or a node's own noise; no kernels."""
-    strategy = STRATEGIES[name]
-    by_key = {}
+    strategy, by_key = STRATEGIES[name], {}
 
     def fresh(key):
         row = single(key)
         by_key[key] = flat([row])[0]
         return row
 
-    key = Key.simulation(7)
-    prefixes = np.cumsum(rows_of(strategy, fresh, key=key), axis=0)
-
-    def node(tree, height, index):
-        own = key.fold(tree).fold(height).fold(index)
+    def node(tree, height, index, steps):
+        own = KEY.fold(tree).fold(height).fold(index)
         return by_key.get(own, flat([single(own)])[0])
 
-    def estimate(tree, height, index, steps):
-        """Return noise and variance of an estimate of a node; what lies beyond the steps is 0."""
-        first = (index - 1) << height
-        if first >= steps:
-            return np.zeros(19), 0.0
-        own = node(tree, height, index)
-        if height == 0 or strategy.estimate == "vanilla":
-            return own, 1.0
-        left, one = estimate(tree, height - 1, 2 * index - 1, steps)
-        right, other = estimate(tree, height - 1, 2 * index, steps)
-        share = round((one + other) / (1 + one + other) * 2**16) / 2**16
-        return (
-            share * own + (1 - share) * (left + right),
-            share**2 + (1 - share) ** 2 * (one + other),
-        )
+    def combined(share, own, below):
+        return (share * own + (2**16 - share) * below) / 2**16
 
-    left, variance = np.zeros(19), 0.0
-    for t in range(1, ROWS + 1):
-        tree, within = divmod(t - 1, strategy.steps)
-        number, here, known = within + 1, np.zeros(19), 0.0
-        start = 0
-        for height in reversed(range(number.bit_length())):
-            if number >> height & 1:
-                noise, own = estimate(tree, height, (start >> height) + 1, strategy.steps)
-                here, known, start = here + noise, known + own, start + (1 << height)
-        np.testing.assert_allclose(prefixes[t - 1], left + here, atol=1e-5)
-        assert strategy.prefix_variance()[t - 1] == pytest.approx(variance + known, rel=1e-6)
-        if number == strategy.steps:
-            if strategy.completion:
-                height = (number - 1).bit_length()
-                here, known = estimate(tree, height, 1, number)
-            left, variance = left + here, variance + known
+    prefixes = np.cumsum(rows_of(strategy, fresh), axis=0)
+    for t, (found, variance) in enumerate(by_nodes(strategy, node, combined)):
+        np.testing.assert_allclose(prefixes[t], found, atol=1e-5)
+        assert strategy.prefix_variance()[t] == pytest.approx(variance, rel=1e-6)
 
 
 @EVERY
@@ -126,7 +134,7 @@ def test_variances_are_those_of_rows_made_of_unit_vectors(name):
         keys.append(key)
         return {"a": np.zeros(1, np.float32)}
 
-    template_rows(strategy, listing)
+    rows_of(strategy, listing, template={})
     size = len(set(keys))
     place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
@@ -135,18 +143,10 @@ def test_variances_are_those_of_rows_made_of_unit_vectors(name):
         row[place[key]] = 1.0
         return {"a": row}
 
-    weights = template_rows(strategy, unit)
+    weights = rows_of(strategy, unit, template={}).astype(np.float64)
     np.testing.assert_allclose(np.sum(weights**2, 1), strategy.row_variance(), rtol=2e-4)
     prefix = np.sum(np.cumsum(weights, 0) ** 2, 1)
     np.testing.assert_allclose(prefix, strategy.prefix_variance(), rtol=2e-4)
-
-
-def template_rows(strategy, fresh):
-    memory, found = strategy.init({}), []
-    for _ in range(ROWS):
-        row, memory = strategy.next(memory, Key.simulation(7), fresh)
-        found.append(row["a"].astype(np.float64))
-    return np.array(found)
 
 
 @EVERY
@@ -170,17 +170,13 @@ def test_whole_rows_follow_from_whole_numbers_alone(name):
     if name in TREES:
         assert bits == 0 and strategy.slack(scale, bits) == 0.0
         return
-    z, c = flat(drawn), [Fraction(float(v)) for v in column_of(strategy)]
+    z, c = flat(drawn), [Fraction(float(v)) for v in matrix(strategy)[:, 0]]
     slack = strategy.slack(scale, bits)
     for i in range(19):
         e = [Fraction(int(found[t, i])) for t in range(ROWS)]
         for t in range(ROWS):
             real = Fraction(int(z[t, i]), 2**bits) - sum(c[k] * e[t - k] for k in range(1, t + 1))
             assert abs(e[t] - real) <= Fraction(1, 2) + Fraction(slack), (t, i)
-
-
-def column_of(strategy):
-    return matrix(strategy)[:, 0]
 
 
 @pytest.mark.parametrize("name", ["tree", "trees", "completed trees"])
@@ -192,45 +188,21 @@ def test_whole_estimates_of_nodes_do_not_need_the_sums(name):
     """
     strategy = STRATEGIES[name]
     x = np.random.default_rng(3).integers(-(2**30), 2**30, (ROWS, 19))
-    key = Key.simulation(7)
 
     def noise(own):
         return {"a": rounded_gaussian(own, (19,), 2.0**20)}
 
-    released = np.cumsum(x + rows_of(strategy, noise, bits=0, key=key), axis=0)
+    def node(tree, height, index, steps):
+        first, start = (index - 1) << height, tree * strategy.steps
+        below = x[start + first : start + min(first + (1 << height), steps)].sum(0)
+        return below + noise(KEY.fold(tree).fold(height).fold(index))["a"]
 
-    def estimate(tree, height, index, start, steps):
-        first = (index - 1) << height
-        if first >= steps:
-            return np.zeros(19, np.int64), 0.0
-        last = min(first + (1 << height), steps)
-        below = x[start + first : start + last].sum(0)
-        own = below + noise(key.fold(tree).fold(height).fold(index))["a"]
-        if height == 0:
-            return own, 1.0
-        left, one = estimate(tree, height - 1, 2 * index - 1, start, steps)
-        right, other = estimate(tree, height - 1, 2 * index, start, steps)
-        share = round((one + other) / (1 + one + other) * 2**16)
-        exact = share * own + (2**16 - share) * (left + right)
-        weight = share / 2**16
-        return (exact + 2**15) >> 16, weight**2 + (1 - weight) ** 2 * (one + other)
+    def combined(share, own, below):
+        return (share * own + (2**16 - share) * below + 2**15) >> 16
 
-    left = np.zeros(19, np.int64)
-    for t in range(1, ROWS + 1):
-        tree, within = divmod(t - 1, strategy.steps)
-        number, here, begin = within + 1, np.zeros(19, np.int64), 0
-        start = tree * strategy.steps
-        for height in reversed(range(number.bit_length())):
-            if number >> height & 1:
-                here = (
-                    here + estimate(tree, height, (begin >> height) + 1, start, strategy.steps)[0]
-                )
-                begin += 1 << height
-        np.testing.assert_array_equal(released[t - 1], left + here)
-        if number == strategy.steps:
-            if strategy.completion:
-                here = estimate(tree, (number - 1).bit_length(), 1, start, number)[0]
-            left = left + here
+    released = np.cumsum(x + rows_of(strategy, noise, bits=0), axis=0)
+    for t, (found, _) in enumerate(by_nodes(strategy, node, combined)):
+        np.testing.assert_array_equal(released[t], found)
 
 
 @pytest.mark.parametrize("name", ["one band", "no buffer"])
@@ -250,40 +222,6 @@ def test_one_band_and_no_buffer_are_independent_noise_to_the_bit(name):
         assert drawn.granularity == 2.0**-23
         assert all(array.dtype == np.int64 for array in drawn.numbers.values())
     assert noise.cost.value == noise.cost.one_row == 1.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "whole"), each_once(list(STRATEGIES), [False, True]))
-def test_the_variance_of_a_row_is_right_within_one_percent(name, whole):
-    """A million samples: of their variance the standard deviation is 0.14 %; 4.9 of them are 0.7 %.
-
-    False alarms: below 1e-6 a row. Off by 1 % of the variance a row is 7 of them away, so that one
-    is let pass below 1.5e-2 of the time, and all three below 1e-5.
-    """
-    strategy, size = STRATEGIES[name], 1_000_000
-    noise = Correlated(noise_multiplier=2.0, strategy=strategy, participation=ONCE)
-    template = {"w": np.zeros(size, np.float32)}
-    key = Key.from_bytes(bytes(range(32)), "secure") if whole else Key.simulation(11)
-    memory, step = noise.init(template, key), 2.0**-20
-    variances = strategy.row_variance() * 4.0
-    few = 9 if not whole else 7
-    for row in range(few):
-        if whole:
-            drawn, memory = noise.draw_on_grid(
-                memory, template=template, sensitivity=1.0, granularity=step, key=key
-            )
-            found = drawn.numbers["w"] * step
-        else:
-            drawn, memory = noise.draw(memory, template=template, sensitivity=1.0, key=key)
-            found = drawn["w"].astype(np.float64)
-        if row in (0, few - 2, few - 1):
-            share = float(np.mean(found**2)) / variances[row]
-            assert within(share, size), (row, share)
-            assert not within(share * 1.01, size) or not within(share * 0.99, size)
-
-
-def within(share, size):
-    return abs(share - 1.0) < 4.9 * math.sqrt(2.0 / size)
 
 
 @EVERY
@@ -315,7 +253,7 @@ def test_whole_rows_that_grow_beyond_whole_numbers_are_refused():
         )
 
     drawn((1.0, 0.5, 0.25))
-    with pytest.raises(ValueError, match=r"rows grow to .* times fresh noise"):
+    with pytest.raises(ValueError):
         drawn((1.0, -1.0, -1.0))
 
 
@@ -348,23 +286,23 @@ def test_slack_is_paid_for_where_one_row_of_a_user_is_amplified():
 def test_there_are_no_more_rows_than_it_was_made_for(name):
     strategy = STRATEGIES[name]
     memory = {**strategy.init(TEMPLATE), "row": np.array(ROWS)}
-    with pytest.raises(ValueError, match=rf"made for {ROWS} rows; make a plan of more"):
-        strategy.next(memory, Key.simulation(0), single)
+    with refuses(ValueError, ROWS):
+        strategy.next(memory, KEY, single)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "named"),
     [
-        (lambda: Banded(coefficients=(0.5,), num_rows=4), "must begin with 1"),
-        (lambda: Banded(coefficients=(1.0, 1 / 3), num_rows=4), "no multiple of 2"),
-        (lambda: Banded(coefficients=(1.0, 1.5), num_rows=4), "between -1 and 1"),
-        (lambda: Banded(coefficients=(1.0, 0.5), num_rows=1), "2 bands are more than the 1 rows"),
-        (lambda: Buffered(outputs=(0.5,), decays=(), num_rows=4), "1 outputs for 0 decays"),
-        (lambda: Buffered(outputs=(0.5,), decays=(1.0,), num_rows=4), "decay 1.0"),
-        (lambda: Buffered(outputs=(-0.5,), decays=(0.5,), num_rows=4), "output -0.5"),
-        (lambda: Buffered(outputs=(0.75, 0.5), decays=(0.5, 0.25), num_rows=4), "more than 1"),
+        (lambda: Banded(coefficients=(0.5,), num_rows=4), ["(0.5,)"]),
+        (lambda: Banded(coefficients=(1.0, 1 / 3), num_rows=4), [1 / 3]),
+        (lambda: Banded(coefficients=(1.0, 1.5), num_rows=4), [1.5]),
+        (lambda: Banded(coefficients=(1.0, 0.5), num_rows=1), [2, 1]),
+        (lambda: Buffered(outputs=(0.5,), decays=(), num_rows=4), [1, 0]),
+        (lambda: Buffered(outputs=(0.5,), decays=(1.0,), num_rows=4), ["decay", 1.0]),
+        (lambda: Buffered(outputs=(-0.5,), decays=(0.5,), num_rows=4), ["output", -0.5]),
+        (lambda: Buffered(outputs=(0.75, 0.5), decays=(0.5, 0.25), num_rows=4), [(0.75, 0.5)]),
     ],
 )
-def test_what_is_no_strategy_is_refused_by_name(make, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_is_no_strategy_is_refused_by_name(make, named):
+    with refuses(ValueError, *named):
         make()

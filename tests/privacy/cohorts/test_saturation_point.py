@@ -6,16 +6,12 @@ import pytest
 
 from fedpriv.privacy.noise_grid import (
     SATURATION_FACTOR,
-    describe_saturation_point,
     find_saturation_point,
 )
 
 
 def test_half_way_between_all_and_nothing():
     assert math.log(SATURATION_FACTOR) == pytest.approx(0.5 * math.log(2.0))
-    assert "√2" in describe_saturation_point("cohort") and "1/batch" in describe_saturation_point(
-        "batch"
-    )
 
 
 @pytest.mark.parametrize(("part", "floor"), [(1.0, 0.01), (1.0, 0.002), (7.0, 0.01)])

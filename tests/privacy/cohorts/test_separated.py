@@ -29,6 +29,7 @@ from fedpriv.privacy.sampling import (
 )
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
+from tests.harness.refusals import refuses
 
 USERS = tuple(f"u{n:03d}" for n in range(60))
 SAMPLERS = {
@@ -151,11 +152,9 @@ class TestPrices:
     )
     def test_noise_that_was_made_for_less_is_refused(self, sampler):
         """A limit that is not enforced is no limit: each of these would be under-priced."""
-        with pytest.raises(ValueError, match=r"made for users who take part .* give both the same"):
-            mechanism(sampler, bands())
-        single = Participation(most=1, min_separation=1, num_rows=ROWS)
-        with pytest.raises(ValueError, match=r"at most once in 24 rows, and cohorts keep to"):
-            mechanism(sampler, bands(limit=single))
+        for limit in (LIMIT, Participation(most=1, min_separation=1, num_rows=ROWS)):
+            with refuses(ValueError, limit):
+                mechanism(sampler, bands(limit=limit))
 
     @pytest.mark.parametrize(
         "sampler",
@@ -167,7 +166,7 @@ class TestPrices:
         ids=["poisson", "fixed", "everybody"],
     )
     def test_cohorts_that_limit_no_one_are_refused(self, sampler):
-        with pytest.raises(ValueError, match=r"whole run|every row"):
+        with pytest.raises(ValueError):
             mechanism(sampler, bands())
 
     def test_everybody_may_be_in_every_row_if_noise_is_made_for_that(self):
@@ -211,7 +210,7 @@ class TestPrices:
 
     @EVERY
     def test_noise_that_is_drawn_anew_earns_nothing(self, name):
-        with pytest.raises(ValueError, match="use correlated noise"):
+        with pytest.raises(ValueError):
             SAMPLERS[name].event(Gaussian(noise_multiplier=1.0).cost)
         assert not SAMPLERS[name].event(Cost(kind="nonprivate")).is_private
 
@@ -223,13 +222,13 @@ class TestPlans:
         return Plan(mechanism=made, **given | rest)
 
     def test_add_remove_is_refused_and_replacing_costs_more(self):
-        with pytest.raises(ValueError, match="use relation 'zero-out'"):
+        with refuses(ValueError, "zero-out"):
             self.plan(relation="add-remove")
         twice = self.plan(relation="replace-one").total().value
         assert twice > 1.9 * self.plan().total().value
 
     def test_more_rounds_than_rows_are_refused(self):
-        with pytest.raises(ValueError, match="25 rounds are more than the 24 rows"):
+        with refuses(ValueError, 25, 24):
             self.plan(num_rounds=25)
         assert self.plan(num_rounds=20).total() == self.plan().total()
 
@@ -237,8 +236,7 @@ class TestPlans:
         plan = self.plan()
         again = Plan.from_json(plan.to_json())
         assert again.total() == plan.total() and again.charged_once
-        assert "7 square-root bands" in again.mechanism.description
-        assert "at most 4 times in 24 rows, at least 7 rows apart" in again.mechanism.description
+        assert str(LIMIT) in again.mechanism.description
         assert again.relation is Relation.ZERO_OUT
 
     @pytest.mark.slow
@@ -247,45 +245,31 @@ class TestPlans:
         given = {"num_rounds": ROWS, "delta": 1e-3, "trials": Trials(mean=5.0)}
         made = mechanism(sampler, bands())
         assert Plan(mechanism=made, relation="zero-out", **given).total().accountant == "RDP"
-        with pytest.raises(ValueError, match="cannot account cyclic-poisson-gaussian under replac"):
+        with refuses(ValueError, "cyclic-poisson-gaussian", "replace-one"):
             Plan(mechanism=made, relation="replace-one", **given)
 
 
+SEPARATED = {"num_users": 60, "size": 6, "min_separation": 1, "max_participations": 1}
+CYCLIC = {"num_users": 60, "groups": 7, "max_participations": 1}
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "given", "named"),
     [
-        (
-            lambda: SeparatedSampler(num_users=60, size=6, min_separation=11, max_participations=1),
-            "need 66",
-        ),
-        (
-            lambda: SeparatedSampler(num_users=60, size=0, min_separation=1, max_participations=1),
-            "size",
-        ),
-        (
-            lambda: SeparatedSampler(num_users=60, size=6, min_separation=1, max_participations=0),
-            "max_participations",
-        ),
-        (
-            lambda: CyclicSampler(num_users=60, groups=61, max_participations=1),
-            "61 groups of 60 users",
-        ),
-        (
-            lambda: CyclicSampler(num_users=60, groups=7, max_participations=1, mean=8.5),
-            "above the 8",
-        ),
-        (
-            lambda: CyclicSampler(num_users=60, groups=7, max_participations=1, mean=math.nan),
-            "expected_cohort",
-        ),
+        (SeparatedSampler, SEPARATED | {"min_separation": 11}, [6, 11, 66, 60]),
+        (SeparatedSampler, SEPARATED | {"size": 0}, ["size", 0]),
+        (SeparatedSampler, SEPARATED | {"max_participations": 0}, ["max_participations", 0]),
+        (CyclicSampler, CYCLIC | {"groups": 61}, [61, 60]),
+        (CyclicSampler, CYCLIC | {"mean": 8.5}, [8.5, 8]),
+        (CyclicSampler, CYCLIC | {"mean": math.nan}, ["expected_cohort_size", math.nan]),
     ],
 )
-def test_numbers_that_do_not_fit_are_named(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_numbers_that_do_not_fit_are_named(make, given, named):
+    with refuses(ValueError, *named):
+        make(**given)
 
 
 @EVERY
 def test_another_roster_is_refused(name):
-    with pytest.raises(ValueError, match="make a new plan"):
+    with refuses(ValueError, 59, 60):
         SAMPLERS[name].next(SAMPLERS[name].init(), KEYS["simulation"], USERS[:-1])

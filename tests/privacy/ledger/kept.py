@@ -4,12 +4,12 @@ import hashlib
 import os
 
 from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.sampling import Everybody
+from tests.privacy.costing import Costing
 from tests.privacy.plans.clipped import clipped
 
 PLAN = clipped(
@@ -20,6 +20,11 @@ PLAN = clipped(
     noise_multiplier=2.0,
 )
 DIGEST = "ab" * 32
+
+
+def changed(**changes):
+    """The plan with other numbers."""
+    return cohort_plan(**{**PLAN.to_json(), **changes})
 
 
 def create(path, plan=PLAN, **extra):
@@ -34,30 +39,29 @@ def filled(path, rounds=5):
     return path.read_bytes()
 
 
-def failing(real, after, error):
-    calls = {"left": after}
+def failing(error):
+    """A function of `os` that always fails."""
 
-    def write(*args):
-        if calls["left"] == 0:
-            raise OSError(error, os.strerror(error))
-        calls["left"] -= 1
-        return real(*args)
+    def fail(*args):
+        raise OSError(error, os.strerror(error))
 
-    return write
+    return fail
+
+
+def noted(monkeypatch):
+    """The names of what is called to get a line onto the disk, in order."""
+    order = []
+
+    def noting(name, real):
+        return lambda *args: (order.append(name), real(*args))[1]
+
+    for name in ("write", "fsync"):
+        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+    return order
 
 
 # What one ledger may hold besides a charge and a release a round: other costs, several queries,
 # one charge for a whole run.
-
-
-class Answer(Privatizer):
-    """A privatizer of any cost."""
-
-    name = "made up"
-    cost = None  # of each its own
-
-    def __init__(self, kind, value, whole_run=False):
-        self.cost = Cost(kind=kind, value=value, whole_run=whole_run)
 
 
 def plan_of(kind, value, *, rounds=10, whole_run=False, **rest):
@@ -65,7 +69,7 @@ def plan_of(kind, value, *, rounds=10, whole_run=False, **rest):
     mechanism = Mechanism(
         sampler=Everybody(num_users=400),
         bound=Clip(l2_clip_norm=0.5),
-        privatizer=Answer(kind, value, whole_run),
+        privatizer=Costing(kind, value, whole_run=whole_run),
     )
     return Plan(mechanism=mechanism, num_rounds=rounds, **rest)
 

@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from fedpriv.privacy.ledger.chain import LedgerError, decode, encode
+from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
-from tests.privacy.ledger.kept import create, filled
+from tests.harness.refusals import refuses
+from tests.privacy.ledger.kept import create, filled, rewritten
 
 
 def damage(data, rng):
@@ -52,35 +53,23 @@ def test_damage_is_detected_100_times_of_100(path):
             read_ledger(path)
 
 
-def test_a_forged_but_well_chained_ledger_still_has_to_make_sense(path):
+LESS = {"round_num": 6, "event": {"kind": "gaussian", "noise_multiplier": 50.0}}
+FORGED = {
+    "a release without its charge": lambda lines: lines[:1] + lines[2:],
+    "a charge again": lambda lines: [*lines, ("charge", lines[1][1])],
+    "an unknown line": lambda lines: [*lines, ("gift", {})],
+    "no plan": lambda lines: lines[1:],
+    "another event": lambda lines: [*lines, ("charge", lines[1][1] | LESS)],
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+def test_a_forged_but_well_chained_ledger_still_has_to_make_sense(path, forge):
     """Rules are replayed: hashes made right do not make a release without a charge right."""
     filled(path)
-    chain = decode(path.read_bytes())
-    kinds = [(record.kind, dict(record.fields)) for record in chain.records]
-    for forged in (
-        kinds[:1] + kinds[2:],
-        [*kinds, ("charge", kinds[1][1])],
-        [*kinds, ("gift", {})],
-        kinds[1:],
-        [
-            *kinds,
-            (
-                "charge",
-                {
-                    **kinds[1][1],
-                    "round_num": 6,
-                    "event": {"kind": "gaussian", "noise_multiplier": 50.0},
-                },
-            ),
-        ],
-    ):
-        previous, data = "0" * 64, b""
-        for number, (kind, fields) in enumerate(forged):
-            record, line = encode(number, previous, kind, fields)
-            previous, data = record.hash, data + line
-        path.write_bytes(data)
-        with pytest.raises(LedgerError):
-            Ledger.open(path)
+    rewritten(path, forge)
+    with pytest.raises(LedgerError):
+        Ledger.open(path)
 
 
 @pytest.mark.parametrize("kept", ["half", "all but the newline", "one byte", "zeros"])
@@ -108,14 +97,14 @@ def test_a_torn_last_line_is_cut_off(path, kept):
 
 def test_a_ledger_without_a_whole_line_was_never_charged(path):
     path.write_bytes(b'{"event":nul')
-    with pytest.raises(LedgerError, match="nothing was ever charged"):
+    with pytest.raises(LedgerError):
         Ledger.open(path)
     create(path).close()
     create(path).close()  # started, never charged: starting anew loses nothing
     with create(path) as ledger:
         ledger.charge(1, 1)
-    with pytest.raises(LedgerError, match="already holds"):
+    with refuses(LedgerError, path):
         create(path)
     path.write_text("something else\n")
-    with pytest.raises(LedgerError, match="already holds"):
+    with refuses(LedgerError, path):
         create(path)

@@ -1,20 +1,15 @@
-"""Disks that fail, two writers, and a writer that is killed: never fewer charges than made."""
+"""Disks that fail, and two writers: never fewer charges than made."""
 
 import errno
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
-from fedpriv.privacy.plan import cohort_plan
-from tests.privacy.ledger.kept import DIGEST, PLAN, create, failing
+from tests.harness.refusals import refuses
+from tests.privacy.ledger.kept import DIGEST, create, failing
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO])
@@ -24,11 +19,11 @@ def test_a_failed_write_refuses_and_breaks_the_ledger_for_good(path, monkeypatch
     ledger.charge(1, 1)
     before = path.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(os, name, failing(getattr(os, name), 0, error))
-        with pytest.raises(LedgerError, match="Nothing was drawn"):
+        patch.setattr(os, name, failing(error))
+        with refuses(LedgerError, path):
             ledger.charge(2, 1)
     for call in (lambda: ledger.charge(2, 1), lambda: ledger.release(1, 1, DIGEST), ledger.resume):
-        with pytest.raises(LedgerError, match="takes no further line"):
+        with refuses(LedgerError, path):
             call()
     ledger.close()
     with Ledger.open(path) as ledger:
@@ -50,8 +45,8 @@ def test_a_disk_that_fills_up_within_a_line_leaves_a_readable_ledger(path, monke
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)
             if broken_cut:
-                patch.setattr(os, "ftruncate", failing(os.ftruncate, 0, errno.EIO))
-            with pytest.raises(LedgerError, match="No space left"):
+                patch.setattr(os, "ftruncate", failing(errno.EIO))
+            with refuses(LedgerError, os.strerror(errno.ENOSPC)):
                 ledger.charge(1, 1)
         if broken_cut:
             assert len(path.read_bytes()) > len(before)
@@ -73,18 +68,19 @@ def test_short_writes_are_continued(path, monkeypatch):
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path):
-    with pytest.raises(LedgerError, match="cannot open"):
-        create(tmp_path / "missing" / "ledger.jsonl")
-    with pytest.raises(LedgerError, match="cannot open"):
-        Ledger.open(tmp_path / "ledger.jsonl")
-    with pytest.raises(LedgerError):
-        create(tmp_path)
+    for take, place in (
+        (create, tmp_path / "missing" / "ledger.jsonl"),
+        (Ledger.open, tmp_path / "ledger.jsonl"),
+        (create, tmp_path),
+    ):
+        with refuses(LedgerError, place):
+            take(place)
 
 
 def test_creation_on_a_full_disk_leaves_nothing_to_stumble_over(path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", failing(os.write, 0, errno.ENOSPC))
-        with pytest.raises(LedgerError, match="No space left"):
+        patch.setattr(os, "write", failing(errno.ENOSPC))
+        with refuses(LedgerError, os.strerror(errno.ENOSPC)):
             create(path)
     create(path).close()
 
@@ -93,45 +89,10 @@ def test_two_writers_are_one_too_many(path):
     first = create(path)
     first.charge(1, 1)
     for take in (lambda: Ledger.open(path), lambda: create(path)):
-        with pytest.raises(LedgerError, match="in use by another process"):
+        with refuses(LedgerError, path):
             take()
     read_ledger(path)  # readers need no lock
     first.close()
-    with pytest.raises(LedgerError, match="closed"):
+    with pytest.raises(LedgerError):
         first.charge(1, 2)
     Ledger.open(path).close()
-
-
-CHILD = """
-import sys
-from fedpriv.privacy.ledger.ledger import Ledger
-ledger = Ledger.open(sys.argv[1])
-attempt = ledger.attempts(1)
-while True:
-    attempt += 1
-    ledger.charge(1, attempt)
-    print(attempt, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_writer_frees_the_lock_and_never_under_counts(tmp_path):
-    """Three kills at arbitrary moments: every acknowledged charge is there, at most one more."""
-    path = tmp_path / "ledger.jsonl"
-    create(path, cohort_plan(**{**PLAN.to_json(), "num_rounds": 100_000})).close()
-    rng, counted = random.Random(5), 0
-    for _ in range(3):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE)
-        assert child.stdout is not None
-        assert child.stdout.readline().strip() == str(counted + 1).encode()
-        with pytest.raises(LedgerError, match="in use"):
-            Ledger.open(path)
-        time.sleep(rng.uniform(0.0, 0.05))
-        child.send_signal(signal.SIGKILL)
-        said = child.stdout.read().split(b"\n")[:-1]
-        child.wait()
-        child.stdout.close()
-        acknowledged = int(said[-1]) if said else counted + 1
-        with Ledger.open(path) as ledger:
-            assert acknowledged <= ledger.charges <= acknowledged + 1
-            counted = ledger.charges

@@ -1,7 +1,5 @@
 """One charge for a whole run, whose noise has memory."""
 
-import errno
-import os
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,8 @@ from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.plan import AdaptivePlan
-from tests.privacy.ledger.kept import DIGEST, PLAN, create, failing, plan_of, rewritten
+from tests.harness.refusals import refuses
+from tests.privacy.ledger.kept import DIGEST, PLAN, create, noted, plan_of, rewritten
 
 
 class TestWholeRun:
@@ -23,24 +22,21 @@ class TestWholeRun:
     def test_it_is_charged_once_for_all_its_rows(self, path):
         with create(path, self.ROWS) as ledger:
             assert ledger.pays_for_more and ledger.plan.charged_once
-            with pytest.raises(LedgerError, match="before the run was charged"):
+            with pytest.raises(LedgerError):
                 ledger.row(1)
             ledger.charge(1, 1)
             spent = ledger.epsilon()
-            assert (
-                spent
-                == self.ROWS.total()
-                == epsilon(self.ROWS.event, 1, delta=1e-5, relation="add-remove")
-            )
+            assert spent == epsilon(self.ROWS.event, 1, delta=1e-5, relation="add-remove")
+            assert spent == self.ROWS.total()
             for number in range(1, 5):
                 assert ledger.row(number).row == number == ledger.rows == ledger.last_attempt
                 ledger.release(number, number, DIGEST)
                 assert ledger.epsilon() == spent
             assert ledger.charges == 1 and not ledger.pays_for_more
-            with pytest.raises(BudgetSpentError, match="all 4 rows of noise are used up"):
+            with refuses(BudgetSpentError, 4):
                 ledger.row(5)
             for again in ((1, 2), (2, 1)):
-                with pytest.raises(BudgetSpentError, match="charged for all of its rows"):
+                with pytest.raises(BudgetSpentError):
                     ledger.charge(*again)
         _, state, _ = read_ledger(path)
         assert [(row.row, row.round_num) for row in state.rows] == [(n, n) for n in range(1, 5)]
@@ -55,7 +51,7 @@ class TestWholeRun:
             ledger.charge(1, 1)
             assert ledger.row(1).row == 1
         path.unlink()
-        with pytest.raises(ValueError, match="target"):
+        with refuses(ValueError, f"{spent * 0.99:g}"):
             replace(self.ROWS, target_epsilon=spent * 0.99)
 
     def test_a_row_that_a_crash_left_open_is_discarded(self, path):
@@ -83,44 +79,33 @@ class TestWholeRun:
         assert [r.row for r in read_ledger(path)[1].discarded] == [2, 3]
 
     def test_a_row_is_on_the_disk_before_it_may_be_drawn(self, path, monkeypatch):
-        order, write, sync = [], os.write, os.fsync
-        ledger = create(path, self.ROWS)
-        ledger.charge(1, 1)
-        monkeypatch.setattr(os, "write", lambda *args: (order.append("write"), write(*args))[1])
-        monkeypatch.setattr(os, "fsync", lambda *args: (order.append("sync"), sync(*args))[1])
-        ledger.row(1)
-        order.append("returned")
-        assert order == ["write", "sync", "returned"]
-        monkeypatch.setattr(os, "write", failing(write, 0, errno.ENOSPC))
-        with pytest.raises(LedgerError, match="No space left"):
-            ledger.row(2)
-        with pytest.raises(LedgerError, match="takes no further line"):
-            ledger.row(2)
-        assert ledger.rows == 1
-        ledger.close()
+        with create(path, self.ROWS) as ledger:
+            ledger.charge(1, 1)
+            order = noted(monkeypatch)
+            ledger.row(1)
+            assert order == ["write", "fsync"]
 
     @pytest.mark.parametrize(
-        ("row", "said"),
+        ("row", "named"),
         [
-            ({"row": 2, "round_num": 3}, "row 2 cannot be used; the next row is 3"),
-            ({"row": 1, "round_num": 3}, "row 1 cannot be used"),
-            ({"row": 4, "round_num": 3}, "row 4 cannot be used"),
-            ({"row": 3.0, "round_num": 3}, "row 3.0"),
-            ({"row": True, "round_num": 3}, "row True"),
-            ({"row": 3, "round_num": 3, "gift": 1}, "gift"),
-            ({"row": 3}, "round_num"),
+            ({"row": 5, "round_num": 4}, [5, 4]),
+            ({"row": 1, "round_num": 3}, [1, 4]),
+            ({"row": 3, "round_num": 3}, [3, 4]),
+            ({"row": 4.0, "round_num": 4}, [4.0]),
+            ({"row": True, "round_num": 4}, [True]),
+            ({"row": 4, "round_num": 4, "gift": 1}, ["gift"]),
+            ({"row": 4}, ["round_num"]),
         ],
         ids=str,
     )
-    def test_a_forged_row_is_refused(self, path, row, said):
+    def test_a_forged_row_is_refused(self, path, row, named):
         with create(path, self.ROWS) as ledger:
             ledger.charge(1, 1)
-            ledger.row(1)
-            ledger.row(2)
+            for number in (1, 2, 3):
+                ledger.row(number)
         rewritten(path, lambda lines: [*lines, ("row", row)])
-        with pytest.raises(LedgerError, match=said) as refusal:
+        with refuses(LedgerError, 6, *named):
             read_ledger(path)
-        assert "line 5" in str(refusal.value)
 
     def test_more_rows_than_were_made_are_refused_when_they_are_read(self, path):
         with create(path, self.ROWS) as ledger:
@@ -128,7 +113,7 @@ class TestWholeRun:
             for number in range(1, 5):
                 ledger.row(number)
         rewritten(path, lambda lines: [*lines, ("row", {"row": 5, "round_num": 5})])
-        with pytest.raises(LedgerError, match="row 5 is beyond the 4 rows of the plan"):
+        with refuses(LedgerError, 5, 4):
             read_ledger(path)
 
     @pytest.mark.parametrize("made", [PLAN, AdaptivePlan(num_users=4, rho=1.0)], ids=["fixed", "ρ"])
@@ -136,15 +121,15 @@ class TestWholeRun:
         event = Event(kind="gaussian", noise_multiplier=1.0) if made is not PLAN else None
         with create(path, made) as ledger:
             ledger.charge(1, 1, event)
-            with pytest.raises(LedgerError, match="charged round by round"):
+            with refuses(LedgerError, 1):
                 ledger.row(1)
 
     def test_a_result_needs_a_row_of_its_own(self, path):
         with create(path, self.ROWS) as ledger:
             ledger.charge(1, 1)
             ledger.row(1)
-            with pytest.raises(LedgerError, match="without a row of its own"):
+            with refuses(LedgerError, 2):
                 ledger.release(2, 1, DIGEST)
             ledger.release(1, 1, DIGEST)
-            with pytest.raises(LedgerError, match="released twice"):
+            with refuses(LedgerError, 1):
                 ledger.release(1, 1, DIGEST)

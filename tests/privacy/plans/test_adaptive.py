@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.plan import AdaptivePlan, cohort_plan, read_plan
+from tests.harness.refusals import refuses
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
 GOOD = {"num_users": 400, "rho": 1.0, "delta": 1e-5}
 TENTH = Event(kind="zcdp", rho=0.1)
 SAMPLED = [
@@ -42,9 +43,7 @@ class TestFilter:
         for number in range(10):
             assert made.refusal(spent, TENTH) == "", number
             spent[TENTH] += 1
-        assert made.refusal(spent, TENTH) == (
-            "ρ = 0.1 more would take the total to 1.1, above the 1 of the plan"
-        )
+        assert "ρ = 0.1" in (said := made.refusal(spent, TENTH)) and "1.1" in said
         assert made.refusal(spent, Event(kind="zcdp", rho=1e-9)) != ""
         assert made.left(spent) == 0.0
         assert made.epsilon_of(spent) == made.total()
@@ -76,16 +75,14 @@ class TestFilter:
         "event", [*SAMPLED, NONPRIVATE, OBJECTIVE], ids=lambda event: event.kind
     )
     def test_what_has_no_rho_is_refused_whatever_is_left(self, event):
-        """Red before: an objective's price raised where a reason was asked for."""
         for spent in (Counter(), Counter({TENTH: 10})):
-            assert f"takes no {event.kind} charge" in plan(rho=1e6).refusal(spent, event)
-        with pytest.raises(ValueError, match=f"a {event.kind} charge has no ρ"):
+            assert event.kind in plan(rho=1e6).refusal(spent, event)
+        with refuses(ValueError, event.kind):
             plan(rho=1e6).epsilon_of({event: 1})
 
     def test_no_more_than_the_rounding_of_prices_is_admitted_above_the_total(self):
-        """Red before: a charge of ρ(1 + 5e-13) was admitted, and ε is stated at ρ."""
-        assert plan().refusal(Counter(), Event(kind="zcdp", rho=1.0 + 5e-13)) != ""
-        assert plan().refusal(Counter(), Event(kind="zcdp", rho=1.0 + 4e-15)) != ""
+        for more in (5e-13, 4e-15):
+            assert plan().refusal(Counter(), Event(kind="zcdp", rho=1.0 + more)) != ""
 
     @given(
         st.floats(1e-6, 1e3), st.integers(1, 3000), st.sampled_from(["add-remove", "replace-one"])
@@ -105,7 +102,7 @@ class TestFilter:
         assert made.epsilon_of(spent) == made.total()
 
     def test_a_ledger_of_more_than_the_total_is_refused(self):
-        with pytest.raises(ValueError, match=r"ρ = 1.1 are above the 1 of the plan"):
+        with refuses(ValueError, 1.1, 1):
             plan().epsilon_of({TENTH: 11})
 
 
@@ -119,14 +116,6 @@ class TestTotal:
         finely = RdpAccountant(orders).compose(dp.ZCDpEvent(rho)).get_epsilon(delta)
         assert told.value <= expected * (1.0 + 1e-12)
         assert told.value == pytest.approx(finely, rel=1e-5)
-        # Never above the plain conversion of Bun and Steinke 2016, Proposition 1.3, nor below
-        # that of a Gaussian of this ρ, which is ρ-zCDP itself; orders stop at a finite one.
-        if 0.1 <= rho <= 20.0:
-            assert told.value <= rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
-        gaussian_cost = dp.pld.privacy_loss_distribution.from_gaussian_mechanism(
-            (0.5 / rho) ** 0.5, use_connect_dots=True
-        ).get_epsilon_for_delta(delta)
-        assert told.value >= gaussian_cost - 1e-3
         assert (told.delta, told.accountant, told.unit) == (delta, "RDP", "user")
 
     def test_it_is_the_same_whatever_was_spent(self):
@@ -137,19 +126,13 @@ class TestTotal:
 
 
 class TestValues:
-    def test_bad_values_are_refused_by_name(self, subtests):
-        for changes, named in [
-            ({"rho": 0.0}, "rho 0"),
-            ({"rho": NAN}, "rho nan"),
-            ({"num_users": 0}, "num_users 0"),
-            ({"num_users": 400.0}, "num_users 400.0"),
-            ({"num_users": 1, "delta": None}, "delta"),
-            ({"delta": 0.0}, "delta 0"),
-        ]:
-            with subtests.test(changes=changes, named=named):
-                with pytest.raises(ValueError) as refusal:
-                    plan(**changes)
-                assert named in str(refusal.value) and "\n" not in str(refusal.value)
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("rho", 0.0), ("rho", NAN), ("num_users", 0), ("num_users", 400.0), ("delta", 0.0)],
+    )
+    def test_bad_values_are_refused_by_name(self, name, value):
+        with refuses(ValueError, name, value):
+            plan(**{name: value})
 
     def test_json_comes_back_as_the_plan_it_was(self):
         made = plan(
@@ -162,30 +145,24 @@ class TestValues:
         fixed = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=3)
         assert read_plan(json.loads(json.dumps(fixed.to_json()))) == fixed
 
-    def test_hostile_json_is_refused(self, subtests):
-        for change in [
-            *({field.name: ...} for field in fields(AdaptivePlan)),
-            {"extra": 1},
-            {"num_rounds": 3},
-            {"rho": "1.0"},
-            {"rho": None},
-            {"rho": True},
-            {"rho": -1.0},
-            {"num_users": "400"},
-            {"delta": 2.0},
-            {"relation": None},
-            {"relation": ["add-remove"]},
-            {"unit": {}},
-            {"unit": None},
-            {"roster_sha256": 3},
-            {"kind": "fixed"},
-            {"kind": ["adaptive"]},
-            {"kind": ...},
-        ]:
-            with subtests.test(change=change):
-                value = {**plan().to_json(), **change}
-                with pytest.raises(ValueError):
-                    read_plan({name: item for name, item in value.items() if item is not ...})
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *((field.name, ...) for field in fields(AdaptivePlan)),
+            *(("rho", value) for value in ("1.0", None, True, -1.0)),
+            *(("unit", value) for value in ({}, None)),
+            *(("relation", value) for value in (None, ["add-remove"])),
+            *(("kind", value) for value in ("fixed", ["adaptive"], ...)),
+            *(("extra", 1), ("num_rounds", 3), ("num_users", "400"), ("delta", 2.0)),
+            ("roster_sha256", 3),
+        ],
+    )
+    def test_hostile_json_is_refused(self, name, value):
+        given = {**plan().to_json(), name: value}
+        if value is ...:
+            del given[name]
+        with pytest.raises(ValueError):
+            read_plan(given)
 
     @pytest.mark.parametrize("value", [None, [], 3, "adaptive", {}, {"kind": "adaptive"}], ids=str)
     def test_what_is_no_plan_at_all_is_refused(self, value):
@@ -193,19 +170,16 @@ class TestValues:
             read_plan(value)
 
 
-class TestOneInterface:
-    """What announcements, progress, ledger and reports ask of a plan, of either kind."""
-
-    def test_what_the_door_asks_of_either(self):
-        fixed = cohort_plan(
-            num_users=400, expected_cohort_size=20, num_rounds=10, bound="clip", l2_bound=1.0,
-            noise="gaussian", noise_multiplier=1.0, delta=1e-5,
-        )  # fmt: skip
-        own = replace(fixed.live_mechanism)
-        assert fixed.mechanism_for("update", None) is fixed.mechanism
-        assert fixed.mechanism_for("update", own) is plan().mechanism_for("update", own) is own
-        with pytest.raises(ValueError, match="'update' of an adaptive plan needs its mechanism"):
-            plan().mechanism_for("update", None)
-        assert fixed.left(Counter({fixed.event: 3})) == INF
-        assert plan().left(Counter({TENTH: 3})) == pytest.approx(0.7)
-        assert not fixed.replays and not plan().replays
+def test_announcements_and_ledgers_ask_the_same_of_either_plan():
+    fixed = cohort_plan(
+        num_users=400, expected_cohort_size=20, num_rounds=10, bound="clip", l2_bound=1.0,
+        noise="gaussian", noise_multiplier=1.0, delta=1e-5,
+    )  # fmt: skip
+    own = replace(fixed.live_mechanism)
+    assert fixed.mechanism_for("update", None) is fixed.mechanism
+    assert fixed.mechanism_for("update", own) is plan().mechanism_for("update", own) is own
+    with refuses(ValueError, "update"):
+        plan().mechanism_for("update", None)
+    assert fixed.left(Counter({fixed.event: 3})) == math.inf
+    assert plan().left(Counter({TENTH: 3})) == pytest.approx(0.7)
+    assert not fixed.replays and not plan().replays

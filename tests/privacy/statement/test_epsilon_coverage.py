@@ -10,28 +10,18 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from torch import nn
 
 from fedpriv import cli
-from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
-from fedpriv.experiments.build import build
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.mechanisms import SideInformation
-from fedpriv.privacy.statement.coverage import FLOATS, coverage_of
-from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.local.module import ArrayExamples
+from fedpriv.privacy.statement.coverage import FLOATS
 from tests.datasets.corpus.sentences import write_counted
 from tests.harness.command_line import CliRunner
+from tests.tasks import people
 from tests.tasks.sixty import sixty
 
 MARK = "does NOT cover"
 SIDE = "side information taken from"
-
-
-def central_task(source, provenance):
-    scales = SideInformation(
-        multiplier={"weight": np.ones(5, np.float32)}, source=source, description="counted words"
-    )
-    return sixty(side={"frequency": lambda: scales}, provenance=provenance)
 
 
 def central(source="public", listed=(), **options):
@@ -40,10 +30,14 @@ def central(source="public", listed=(), **options):
         "words": 2000,
         "private_side_information": list(listed),
     }
+    scales = SideInformation(
+        multiplier={"weight": np.ones(5, np.float32)}, source=source, description="counted words"
+    )
+    task = sixty(side={"frequency": lambda: scales}, provenance=provenance)
     return CentralExperiment(
         name="central",
         description="A test.",
-        task=lambda experiment, corpus: central_task(source, provenance),
+        task=lambda experiment, corpus: task,
         batch_size=6,
         steps=4,
         eval_every=2,
@@ -51,67 +45,31 @@ def central(source="public", listed=(), **options):
     ).with_options({"noise_multiplier": 1.0, "learning_rate": 0.5, **options})
 
 
-class Guided(ModuleTask):
-    """A task of one's own that has side information."""
-
-    source = "private"
-
-    def side_information(self):
-        return SideInformation(
-            multiplier={"weight": np.ones((2, 1), np.float32)},
-            source=self.source,
-            description="counted words",
-        )
-
-
 def module(source):
-    users = {name: ArrayExamples(x=np.ones((2, 3), "f4"), y=np.array([0, 1])) for name in "abcd"}
-
-    def task(experiment, corpus):
-        made = Guided(
-            name="dense",
-            module=lambda: nn.Linear(3, 2),
-            loss=nn.functional.cross_entropy,
-            users=users,
-            synthetic=True,
-        )
-        made.source = source
-        return made
-
-    return FederatedExperiment(
-        name="dense", description="A test.", task=task, delta=0.01, rounds=4
-    ).with_options(
-        {"noise_multiplier": 1.0, "cohort": 2.0, "precondition": "local", "side_information": "own"}
+    made = people.task()
+    made.side_information = lambda: SideInformation(
+        multiplier={"weight": np.ones((2, 1), np.float32)}, source=source, description="counted"
+    )
+    return people.experiment(
+        made, delta=0.01, rounds=4, cohort=2.0, precondition="local", side_information="own"
     )
 
 
-TAGS = ("--rounds", 4, "--cohort", 1, "--delta", 0.01, "--noise-multiplier", 1)
+TAGS = (
+    *("--rounds", 4, "--cohort", 1, "--delta", 0.01, "--noise-multiplier", 1),
+    *("--start", "fresh"),
+)
 # Experiment, its options, and what its ε does not cover.
 KINDS = {
-    "central side information": (
-        "coverage_test:central_side",
-        (),
-        [f"{SIDE} private examples"],
-    ),
-    "central vocabulary": (
-        "coverage_test:central_words",
-        (),
-        ["vocabulary taken from private examples", "idf taken from private examples"],
-    ),
-    "central both": (
-        "coverage_test:central_both",
+    "central": (
+        "coverage_test:central",
         (),
         ["vocabulary taken from private examples", f"{SIDE} private examples"],
     ),
     "federated module": ("coverage_test:dense", (), [f"{SIDE} rostered users"]),
-    "federated vocabulary": (
-        "dp-fedavg-tags",
-        TAGS,
-        ["vocabulary, tag list and word counts taken from rostered users"],
-    ),
-    "federated side information": (
+    "tags": (
         "adadps-tags",
-        (*TAGS, "--start", "fresh"),
+        TAGS,
         [
             "vocabulary, tag list and word counts taken from rostered users",
             f"{SIDE} rostered users",
@@ -121,22 +79,15 @@ KINDS = {
 PUBLIC = {
     "central": ("coverage_test:central_public", ()),
     "federated module": ("coverage_test:dense_public", ()),
-    "federated side information": ("adadps-tags", (*TAGS, "--start", "fresh")),
+    "tags": ("adadps-tags", TAGS),
 }
-
-
-def slow(kinds, one):
-    """The kinds, one of them only in the full suite."""
-    return [pytest.param(kind, marks=pytest.mark.slow if kind == one else ()) for kind in kinds]
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
     side = {"preconditioner": "side-information"}
     found = ModuleType("coverage_test")
-    found.central_side = lambda: central("private", **side)
-    found.central_words = lambda: central(listed=("vocabulary", "idf"))
-    found.central_both = lambda: central("private", ("vocabulary",), **side)
+    found.central = lambda: central("private", ("vocabulary",), **side)
     found.central_public = lambda: central(**side)
     found.ideal = lambda: central(preconditioner="ideal", micro_batch=2)
     found.dense = lambda: module("private")
@@ -199,7 +150,7 @@ def outputs(tmp_path, reference, options, published, other=("--seed", 1)):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow(KINDS, "central side information"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_epsilon_goes_with_what_it_does_not_cover(tmp_path, kind):
     reference, options, phrases = KINDS[kind]
     texts, documents = outputs(tmp_path, reference, options, published=True)
@@ -213,35 +164,31 @@ def test_every_epsilon_goes_with_what_it_does_not_cover(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow(PUBLIC, "federated module"))
-def test_what_covers_everything_bears_no_mark(tmp_path, kind):
-    texts, documents = outputs(tmp_path, *PUBLIC[kind], published=False)
+@pytest.mark.parametrize("kind", PUBLIC)
+@pytest.mark.parametrize("secure", [False, True])
+def test_what_covers_everything_bears_no_mark(tmp_path, kind, secure):
+    """Also a secure run of whole sums."""
+    reference, options = PUBLIC[kind]
+    if secure:
+        options, other = (*options, "--secure", "-s", "exact-sum=true"), ()
+    else:
+        other = ("--seed", 1)
+    texts, documents = outputs(tmp_path, reference, options, False, other)
+    if secure:
+        assert "secure" in texts["run"] and "Floating point: hardened" in texts["statement"]
     assert not [name for name, text in texts.items() if "NOT cover" in text or "‡" in text]
     assert all(document["epsilon_does_not_cover"] == [] for document in documents.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "ideal"])
 def test_a_secure_run_refuses_private_knowledge(tmp_path, kind):
-    reference, options, phrases = KINDS[kind]
+    reference, options, phrases = KINDS.get(kind, ("coverage_test:ideal", (), [SIDE]))
     more = ()
     if "tags" in reference:
         more = ("--corpus", write_counted(tmp_path / "corpus", True).directory)
     out = tmp_path / "run"
     failed = call("run", reference, *options, *more, "--secure", "--out", out, status=1)
-    said = str(failed.exception)
-    assert "a secure run may not use" in said and "run a simulation" in said
-    assert all(phrase in said for phrase in phrases) and not out.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", slow(PUBLIC, "federated side information"))
-def test_a_secure_run_of_whole_sums_bears_no_mark(tmp_path, kind):
-    reference, options = PUBLIC[kind]
-    whole = ("--secure", "-s", "exact-sum=true")
-    texts, documents = outputs(tmp_path, reference, (*options, *whole), False, ())
-    assert "secure" in texts["run"] and "Floating point: hardened" in texts["statement"]
-    assert not [name for name, text in texts.items() if "NOT cover" in text or "‡" in text]
-    assert all(document["epsilon_does_not_cover"] == [] for document in documents.values())
+    assert all(phrase in str(failed.exception) for phrase in phrases) and not out.exists()
 
 
 @pytest.mark.slow
@@ -259,77 +206,21 @@ def test_a_secure_run_of_float_sums_says_so_with_every_epsilon(tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_a_secure_run_that_does_not_say_that_it_is_hardened_is_not(tmp_path):
-    """So it is with the folders of versions that drew noise in floating point."""
-    call(
-        "run", *PUBLIC["central"][:1], "--secure", "-s", "exact-sum=true", "--out", tmp_path / "run"
-    )
-    document = json.loads((tmp_path / "run" / "experiment.json").read_bytes())
-    assert document["hardened"] is True and coverage_of(document).not_covered == ()
-    for said in ({}, {"hardened": False}, {"hardened": "yes"}):
-        older = {key: value for key, value in document.items() if key != "hardened"} | said
-        assert coverage_of(older).not_covered == (FLOATS,)
-
-
-@pytest.mark.slow
-def test_the_vocabulary_is_said_to_be_private_and_not_a_count(tmp_path):
-    texts, _ = outputs(tmp_path, *KINDS["central vocabulary"][:2], published=True)
-    said = texts["statement"]
-    assert "Vocabulary: 2,000 words chosen by private examples." in said
-    assert "Vocabulary: 2000." not in said and "NOT covered by ε" in said
-    assert "public beforehand" not in said
-
-
-class TestIdeal:
-    """Noise without a guarantee: it looks at clean private gradients."""
-
-    REFERENCE = "coverage_test:ideal"
-
-    @pytest.mark.slow
-    def test_it_is_said_in_every_output(self, tmp_path):
-        components = build(sys.modules["coverage_test"].ideal())
-        stddev = (
-            f"standard deviation {components.plan.live_mechanism.privatizer.stddev:.4g} is added"
-        )
-        assert stddev == "standard deviation 2 is added"
-        texts, documents = outputs(tmp_path, self.REFERENCE, (), published=False)
-        for name, text in texts.items():
-            if not name.startswith("compar"):
-                whole = " ".join(text.split())
-                assert stddev in whole, (name, whole)
-                assert "clean gradients of private examples" in whole, name
-            assert "no noise" not in text and "without noise" not in text.lower(), name
-            assert "Nothing has been released yet" not in text, name
-        for name, document in documents.items():
-            assert document["epsilon"] is None and document["epsilon_does_not_cover"] == [], name
-        assert stddev in documents["verify --json"]["reason"]
-        assert documents["compare --json"]["private"] is False
-        assert "Not private" in texts["headline"] and "not private" in texts["compare"]
-
-    @pytest.mark.slow
-    def test_without_noise_it_says_so(self, tmp_path):
-        options = ("-s", "noise=none", "-s", "noise-multiplier=none")
-        texts, _ = outputs(tmp_path, self.REFERENCE, options, published=False)
-        for name in ("verify", "run"):
-            assert "no noise is added" in texts[name]
-        assert "This run adds no noise." in texts["statement"]
-
-    def test_a_secure_run_refuses_it(self, tmp_path):
-        failed = call("run", self.REFERENCE, "--secure", "--out", tmp_path / "run", status=1)
-        assert "may not use side information" in str(failed.exception)
-
-
-@pytest.mark.slow
-def test_a_tampered_summary_is_found(tmp_path):
-    folder = tmp_path / "run"
-    call("run", "coverage_test:central_side", "--out", folder)
-    file = folder / "summary.json"
-    summary = json.loads(file.read_text())
-    assert json.loads(call("verify", folder, "--json").stdout)["ok"]
-    file.write_text(json.dumps({**summary, "epsilon_does_not_cover": []}))
-    found = json.loads(call("verify", folder, "--json", status=1).stdout)
-    wrong = {check["name"]: check["text"] for check in found["checks"] if not check["ok"]}
-    assert wrong.keys() == {"summary", "files"} and "epsilon_does_not_cover" in wrong["summary"]
+def test_noise_without_a_guarantee_is_said_in_every_output(tmp_path):
+    """The ideal preconditioner looks at clean private gradients."""
+    texts, documents = outputs(tmp_path, "coverage_test:ideal", (), published=False)
+    stddev = "standard deviation 2 is added"
+    for name, text in texts.items():
+        if not name.startswith("compar"):
+            whole = " ".join(text.split())
+            assert stddev in whole, (name, whole)
+            assert "clean gradients of private examples" in whole, name
+        assert "no noise" not in text and "without noise" not in text.lower(), name
+    for name, document in documents.items():
+        assert document["epsilon"] is None and document["epsilon_does_not_cover"] == [], name
+    assert stddev in documents["verify --json"]["reason"]
+    assert documents["compare --json"]["private"] is False
+    assert "Not private" in texts["headline"] and "not private" in texts["compare"]
 
 
 @pytest.mark.parametrize("damage", ["gone", "edited"])

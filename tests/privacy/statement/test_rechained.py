@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from fedpriv.cli import main
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
+from tests.harness.command_line import fedpriv
 from tests.harness.resealed import reseal
 from tests.harness.tag_runs import OPTIONS
 
@@ -58,25 +58,14 @@ def test_its_anchor_finds_it(rechained):
     assert "anchor" in {check.name for check in found.checks if not check.ok}
 
 
-def test_verify_says_so_first(rechained, monkeypatch, capsys):
+def test_verify_says_first_what_it_cannot_find(rechained):
     folder, _, honest = rechained
-    monkeypatch.setattr("sys.argv", ["fedpriv", "verify", str(folder)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    shown = " ".join(capsys.readouterr().out.split())
-    assert ended.value.code == 0
-    first = shown.partition(" ok ")[0]
-    assert "four things cannot be found" in first and "written anew" in first
+    ended = fedpriv("verify", folder)
+    assert ended.exit_code == 0
+    assert "four things cannot be found" in " ".join(ended.stdout.split()).partition(" ok ")[0]
     for found in (verify_run(folder), honest):
         assert next(iter(found.to_json())) == "not_found"
     assert len(verify_run(folder).to_json()["not_found"]) == 4
     assert honest.to_json()["not_found"] == []
-
-
-def test_with_its_anchor_only_who_writes_both_is_trusted(rechained, monkeypatch, capsys):
-    folder, _, _ = rechained
-    words = ["fedpriv", "verify", str(folder), "--anchor", str(folder.parent / "elsewhere.anchor")]
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1 and "WRONG" in capsys.readouterr().out
+    anchored = fedpriv("verify", folder, "--anchor", folder.parent / "elsewhere.anchor")
+    assert anchored.exit_code == 1 and "WRONG" in anchored.stdout

@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import random
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from fedpriv import json_lines
 from fedpriv.checkpoints.store import save_state
@@ -19,6 +17,7 @@ from fedpriv.privacy.plan import cohort_plan
 from fedpriv.privacy.statement import verify
 from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values, summary_values
 from fedpriv.privacy.statement.verify import verify_run
+from tests.harness.refusals import refuses
 
 PLAN = cohort_plan(
     num_users=400,
@@ -33,6 +32,19 @@ PLAN = cohort_plan(
 
 
 VOCABULARY = b'{"words": ["a", "b"]}'
+
+
+def kept(folder, round_num):
+    return folder / "checkpoints" / f"round-{round_num:06d}.safetensors"
+
+
+def checkpoint(folder, round_num, ledger, value=None):
+    """Write the checkpoint of a round; return its path and what it says of itself."""
+    path = kept(folder, round_num)
+    metadata = {"ledger_head": ledger.head, "round_num": str(round_num)}
+    tensors = {"w": np.full(3, value or round_num, np.float32)}
+    write_tensors(path, tensors, metadata, durable=False)
+    return path, metadata
 
 
 def write_run(folder, plan=PLAN, lose=(3,), rounds=6, mode="simulation", sealed=True):
@@ -59,32 +71,22 @@ def write_run(folder, plan=PLAN, lose=(3,), rounds=6, mode="simulation", sealed=
                 ledger.resume()
             attempt = ledger.attempts(round_num) + 1
             ledger.charge(round_num, attempt)
-            path = folder / "checkpoints" / f"round-{round_num:06d}.safetensors"
-            save_file(
-                {"w": np.full(3, round_num, np.float32)},
-                path,
-                {"ledger_head": ledger.head, "round_num": str(round_num)},
-            )
-            metadata = {"ledger_head": ledger.head, "round_num": str(round_num)}
+            path, metadata = checkpoint(folder, round_num, ledger)
             save_state(folder / "state.safetensors", {"w": np.zeros(3, np.float32)}, metadata)
             ledger.release(round_num, attempt, digest(path))
             values = round_values(plan, ledger.charges)
             stated.append({"round_num": round_num, "attempt": attempt, **values, "loss": 0.5})
         gaps = gaps_of_rounds(document, ledger.extra, mode)
-        rows = [
-            {**row, **({"epsilon_does_not_cover": list(gaps)} if gaps else {})} for row in stated
-        ]
-        write_rows(folder / "rounds.jsonl", rows)
+        more = {"epsilon_does_not_cover": list(gaps)} if gaps else {}
+        write_rows(folder / "rounds.jsonl", [row | more for row in stated])
         if mode == "simulation":
-            seen = [{n: row[n] for n in ("round_num", "attempt")} for row in rows]
+            seen = [{n: row[n] for n in ("round_num", "attempt")} for row in stated]
             rows = [{**row, "cohort_size": 20, "covered_by_epsilon": False} for row in seen]
             write_rows(folder / "diagnostics.jsonl", rows)
         summary = {**summary_values(ledger.state, document), "loss": 0.5}
         (folder / "summary.json").write_text(json.dumps(summary))
         if sealed:
-            ledger.seal(
-                {name: digest(folder / name) for name in SEALED if (folder / name).exists()}
-            )
+            ledger.seal({n: digest(folder / n) for n in SEALED if (folder / n).exists()})
     return folder
 
 
@@ -122,19 +124,8 @@ def failed(run):
 def test_a_sound_run_passes_every_check(run):
     found = verify_run(run)
     assert found.ok, found.checks
-    assert {check.name for check in found.checks} == {
-        "ledger",
-        "charges",
-        "budget",
-        "experiment",
-        "rounds",
-        "diagnostics",
-        "summary",
-        "checkpoints",
-        "digests",
-        "files",
-        "audit",
-    }
+    names = "ledger charges budget experiment rounds diagnostics summary checkpoints digests files"
+    assert {check.name for check in found.checks} == {*names.split(), "audit"}
     assert (found.num_charges, found.num_releases, found.num_lost) == (7, 6, 1)
     assert found.epsilon == PLAN.epsilon(7)
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["ok"] is True
@@ -152,21 +143,16 @@ def edit_json(path, **changes):
 
 
 def edit_row(run, number, name="rounds.jsonl", **changes):
+    """Change what a row says; without changes it is dropped."""
     rows = [json.loads(line) for line in (run / name).read_text().splitlines()]
-    rows[number].update(changes)
-    write_rows(run / name, rows)
-
-
-def drop_row(run, number, name="rounds.jsonl"):
-    rows = [json.loads(line) for line in (run / name).read_text().splitlines()]
-    del rows[number]
-    write_rows(run / name, rows)
+    row = rows.pop(number)
+    write_rows(run / name, rows[:number] + ([row | changes] if changes else []) + rows[number:])
 
 
 def say_twice(path, name, value):
     """Write a name of a JSON object a second time: readers differ in which one they take."""
-    text = path.read_text()
-    path.write_text(f"{{{json.dumps(name)}: {json.dumps(value)}, {text.removeprefix('{')}")
+    said = f"{{{json.dumps(name)}: {json.dumps(value)}, "
+    rewrite(path, lambda text: said + text.removeprefix("{"))
 
 
 def add_one(path):
@@ -174,16 +160,12 @@ def add_one(path):
     write_tensors(path, {name: array + 1 for name, array in tensors.items()}, metadata)
 
 
-def swap(run, first, second):
-    """Give each of two files the other's content."""
-    (run / first).rename(run / "kept")
-    (run / second).rename(run / first)
-    (run / "kept").rename(run / second)
+def cut(run, lines, name="ledger.jsonl"):
+    rewrite(run / name, lambda text: "".join(text.splitlines(True)[:lines]))
 
 
-def cut(run, lines):
-    data = (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
-    (run / "ledger.jsonl").write_bytes(b"".join(data[:lines]))
+def rewrite(path, change):
+    path.write_text(change(path.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +177,7 @@ def cut(run, lines):
         (lambda run: edit_row(run, 2, epsilon_charges=1), "rounds"),
         (lambda run: edit_row(run, 2, epsilon_does_not_cover=["nothing"]), "rounds"),
         (lambda run: edit_row(run, 2, round_num=3.0), "rounds"),
-        (lambda run: drop_row(run, 2), "rounds"),
+        (lambda run: edit_row(run, 2), "rounds"),
         (lambda run: edit_row(run, 2, "diagnostics.jsonl", round_num=9), "diagnostics"),
         (lambda run: edit_row(run, 2, "diagnostics.jsonl", covered_by_epsilon=True), "diagnostics"),
         (lambda run: edit_row(run, 2, "diagnostics.jsonl", round_num=2), "diagnostics"),
@@ -206,22 +188,9 @@ def cut(run, lines):
         (lambda run: (run / "summary.json").write_text("[" * 100_000), "summary"),
         (lambda run: (run / "vocabulary.json").write_bytes(b'{"words": ["b", "a"]}'), "files"),
         (lambda run: add_one(run / "state.safetensors"), "checkpoints"),
-        (lambda run: add_one(run / "checkpoints" / "round-000002.safetensors"), "digests"),
-        (
-            lambda run: swap(
-                run,
-                "checkpoints/round-000002.safetensors",
-                "checkpoints/round-000003.safetensors",
-            ),
-            "digests",
-        ),
-        (
-            lambda run: shutil.copy(
-                run / "checkpoints" / "round-000006.safetensors",
-                run / "checkpoints" / "round-000007.safetensors",
-            ),
-            "digests",
-        ),
+        (lambda run: add_one(kept(run, 2)), "digests"),
+        (lambda run: shutil.copy(kept(run, 3), kept(run, 2)), "digests"),
+        (lambda run: shutil.copy(kept(run, 6), kept(run, 7)), "digests"),
         (lambda run: edit_row(run, 2, attempt=1), "rounds"),
         (lambda run: edit_row(run, 5, round_num=7, attempt=1), "rounds"),
         (lambda run: edit_row(run, 5, round_num=1), "rounds"),
@@ -238,9 +207,7 @@ def cut(run, lines):
         (lambda run: (run / "experiment.json").write_text("{"), "experiment"),
         (lambda run: (run / "state.safetensors").write_bytes(b"\x00" * 40), "checkpoints"),
         (
-            lambda run: save_file(
-                {"w": np.zeros(1, np.float32)}, run / "state.safetensors", {"ledger_head": "f" * 64}
-            ),
+            lambda run: save_state(run / "state.safetensors", {}, {"ledger_head": "f" * 64}),
             "checkpoints",
         ),
     ],
@@ -288,24 +255,17 @@ EDITS = {
     "a measured value": lambda run: edit_json(run / "summary.json", loss=0.1),
     "a value of a round": lambda run: edit_row(run, 2, loss=0.1),
     "a diagnostic": lambda run: edit_row(run, 2, "diagnostics.jsonl", cohort_size=3),
-    "the last round": lambda run: drop_row(run, -1),
-    "the order of rounds": lambda run: swap_rows(run / "rounds.jsonl"),
-    "a blank": lambda run: append(run / "rounds.jsonl", "\n"),
-    "the state": lambda run: shutil.copy(
-        run / "checkpoints" / "round-000006.safetensors", run / "state.safetensors"
+    "the last round": lambda run: cut(run, -1, "rounds.jsonl"),
+    "the order of rounds": lambda run: rewrite(
+        run / "rounds.jsonl", lambda text: "".join(sorted(text.splitlines(True), reverse=True))
     ),
+    "a blank": lambda run: rewrite(run / "rounds.jsonl", lambda text: text + "\n"),
+    "the state": lambda run: shutil.copy(kept(run, 6), run / "state.safetensors"),
     "another run's": lambda run: shutil.copy(run / "diagnostics.jsonl", run / "rounds.jsonl"),
-    "half a line": lambda run: append(run / "diagnostics.jsonl", '{"round_num": 7'),
+    "half a line": lambda run: rewrite(
+        run / "diagnostics.jsonl", lambda text: text + '{"round_num": 7'
+    ),
 }
-
-
-def append(path, text):
-    path.write_text(path.read_text() + text)
-
-
-def swap_rows(path):
-    first, second, *rest = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([second, first, *rest]))
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
@@ -334,7 +294,7 @@ def test_what_no_digest_names_is_called_unchecked(finished, tmp_path):
         more()
         found = verify_run(run)
         assert found.ok
-        for name in ("rounds.jsonl", "diagnostics.jsonl", "summary.json", "state.safetensors"):
+        for name in SEALED:
             assert any(name in said for said in found.not_checked), name
 
 
@@ -378,10 +338,8 @@ def test_a_run_that_goes_on_is_never_called_forged(tmp_path, monkeypatch):
         for round_num in range(2, 300):
             ledger.charge(round_num, 1)
             yield
-            path = run / "checkpoints" / f"round-{round_num:06d}.safetensors"
-            metadata = {"ledger_head": ledger.head, "round_num": str(round_num)}
-            write_tensors(path, {"w": np.full(3, round_num, np.float32)}, metadata, durable=False)
-            (run / "checkpoints" / f"round-{round_num - 3:06d}.safetensors").unlink(missing_ok=True)
+            path, metadata = checkpoint(run, round_num, ledger)
+            kept(run, round_num - 3).unlink(missing_ok=True)
             yield
             save_state(run / "state.safetensors", {"w": np.zeros(3, np.float32)}, metadata)
             yield
@@ -421,11 +379,9 @@ def test_a_rolled_back_ledger_is_older_than_its_checkpoints(run, original):
         assert "ledger" not in names and ("rounds" if released else "checkpoints") in names, lines
         # Even with every statement that could contradict it removed.
         for name in ("rounds.jsonl", "diagnostics.jsonl", "summary.json"):
-            (run / name).rename(run / f"{name}.away")
+            (run / name).unlink()
         assert released or "checkpoints" in failed(run), lines
-        for name in ("rounds.jsonl", "diagnostics.jsonl", "summary.json"):
-            (run / f"{name}.away").rename(run / name)
-        shutil.copy(original / "ledger.jsonl", run)
+        shutil.copytree(original, run, dirs_exist_ok=True)
 
 
 def test_another_run_of_the_same_plan_is_not_this_run(run, tmp_path):
@@ -433,32 +389,6 @@ def test_another_run_of_the_same_plan_is_not_this_run(run, tmp_path):
     shutil.copy(other / "ledger.jsonl", run / "ledger.jsonl")
     # Everything it states is right, ε included; only what its files hold is another's.
     assert failed(run) == {"checkpoints", "digests", "files"}
-
-
-@pytest.mark.slow
-def test_100_of_100_random_manipulations_are_found(run):
-    rng = random.Random(17)
-    data = (run / "ledger.jsonl").read_bytes()
-    lines = data.splitlines(keepends=True)
-    for trial in range(100):
-        way = rng.choice(["cut", "edit", "swap", "drop"])
-        changed = list(lines)
-        if way == "cut":
-            changed = changed[: rng.randrange(1, len(lines))]
-        elif way == "drop":
-            del changed[rng.randrange(len(lines))]
-        elif way == "swap":
-            first, second = rng.sample(range(len(lines)), 2)
-            changed[first], changed[second] = changed[second], changed[first]
-        else:
-            place = rng.randrange(len(data) - 1)
-            while data[place] == 10:
-                place = rng.randrange(len(data) - 1)
-            changed = [data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]]
-        (run / "ledger.jsonl").write_bytes(b"".join(changed))
-        assert not verify_run(run).ok, (trial, way)
-    (run / "ledger.jsonl").write_bytes(data)
-    assert verify_run(run).ok
 
 
 def test_a_torn_line_is_told_and_left_alone(run):
@@ -484,11 +414,7 @@ def test_a_run_in_progress_can_be_verified(run):
 def test_a_round_done_again_counts_twice(run):
     with Ledger.open(run / "ledger.jsonl") as ledger:
         ledger.charge(6, 2)
-        path = run / "checkpoints" / "round-000006.safetensors"
-        save_file(
-            {"w": np.full(3, 66, np.float32)}, path, {"ledger_head": ledger.head, "round_num": "6"}
-        )
-        ledger.release(6, 2, digest(path))
+        ledger.release(6, 2, digest(checkpoint(run, 6, ledger, 66)[0]))
     (run / "summary.json").unlink()
     found = verify_run(run)
     assert found.ok and found.num_charges == 8 and found.epsilon == PLAN.epsilon(8)
@@ -496,5 +422,5 @@ def test_a_round_done_again_counts_twice(run):
 
 def test_no_run_is_refused(tmp_path):
     for folder in (tmp_path / "missing", tmp_path):
-        with pytest.raises(ValueError, match="fedpriv run"):
+        with refuses(ValueError, folder, "fedpriv run"):
             verify_run(folder)

@@ -1,4 +1,4 @@
-"""The preconditioners: laws, and the vectors of the design notes."""
+"""The preconditioners: laws, the vectors of the design notes, and the bounds of their rounds."""
 
 import math
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
     Fixed,
@@ -14,21 +15,114 @@ from fedpriv.mechanisms.preconditioners import (
     NoPreconditioner,
     PastReleases,
     PublicMoments,
+    RoundContext,
     Statistics,
     adagrad,
     adam,
     moving_average,
+    moving_square,
     private_share,
     rmsprop,
 )
-from tests.mechanisms.preconditioners.rounds_begun import (
-    KEY,
-    PARAMS,
-    PUBLIC,
-    close,
-    gradients,
-    rounds,
-)
+from fedpriv.rng import Key
+from tests.harness.refusals import refuses
+
+KEY = Key.simulation(0)
+PUBLIC = [np.array(g, np.float32) for g in ([1, 0.1], [2, 0], [0, 0.2])]
+PARAMS = {"w": np.zeros(2, np.float32)}
+
+
+def close(found, expected, rtol=3e-6):
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-7)
+
+
+def gradients(vectors):
+    """Public gradients as written, whatever the params and key."""
+    left = iter(vectors)
+    return lambda params, key: {"w": next(left)}
+
+
+def rounds(preconditioner, number, params=PARAMS, means=None):
+    """The contexts of the first rounds, with released means of zero or as given."""
+    state, out = preconditioner.init(params), []
+    for round_num in range(1, number + 1):
+        context, state = preconditioner.begin(params, state, round_num, KEY.fold(round_num))
+        mean = means[round_num - 1] if means else {n: np.zeros_like(a) for n, a in params.items()}
+        state = preconditioner.end(mean, state)
+        out.append(context)
+    return out
+
+
+MULTIPLIER = {"w": np.array([0.5, 4.0], np.float32)}
+
+
+class TestRoundContext:
+    def test_nothing_leaves_the_bound_alone(self):
+        for bound in (Clip(l2_clip_norm=1.0), Rounded(bound=Clip(l2_clip_norm=1.0)), Unbounded()):
+            assert RoundContext().bound(bound) is bound
+        context, state = NoPreconditioner().begin(PARAMS, NoPreconditioner().init(PARAMS), 1, KEY)
+        assert context.bound(Unbounded()) == Unbounded() and state == {}
+
+    def test_the_preconditioner_goes_inside_the_grid(self):
+        context = RoundContext(multiplier=MULTIPLIER)
+        bound = context.bound(Rounded(bound=Normalise(l2_clip_norm=2.0)))
+        assert isinstance(bound, Rounded) and isinstance(bound.bound, Preconditioned)
+        assert bound.bound.bound == Normalise(l2_clip_norm=2.0)
+        assert bound.l2_bound == 2.0 and bound.granularity == 2.0 * 2.0**-24
+        out = bound.apply({"w": np.array([1.0, 1.0], np.float32)})["w"]
+        assert np.array_equal(out, np.rint(out / bound.granularity) * bound.granularity)
+        close(out / np.linalg.norm(out), np.array([0.5, 4.0]) / math.hypot(0.5, 4.0), 1e-5)
+
+    def test_multiplier_comes_before_the_bound(self):
+        """algorithms.md 1.9; the other order has norm up to C · max(1/A)."""
+        bound = RoundContext(multiplier={"w": np.array([100, 0.01], np.float32)}).bound(
+            Clip(l2_clip_norm=1.0)
+        )
+        out = bound.apply({"w": np.array([3.0, 3.0], np.float32)})
+        assert tree.l2_norm(out) <= 1.0
+
+    def test_twice_is_refused(self):
+        context = RoundContext(multiplier=MULTIPLIER)
+        bound = context.bound(Clip(l2_clip_norm=1.0))
+        for twice in (bound, Rounded(bound=bound)):
+            with refuses(ValueError, "Rounded"):
+                context.bound(twice)
+
+    def test_refusals(self):
+        for blend in (-0.1, 1.1, math.nan):
+            with refuses(ValueError, blend):
+                RoundContext(blend=blend, public=MULTIPLIER)
+        with refuses(ValueError, 0.5):
+            RoundContext(blend=0.5)
+        for own in (0.0, 1.5, math.nan):
+            with refuses(ValueError, own):
+                Mixture(own=own, offset={})
+
+
+class TestMoments:
+    """algorithms.md 1.9."""
+
+    def test_rmsprop(self):
+        rule, v = rmsprop(0.9), np.zeros(2, np.float32)
+        inside = rmsprop(0.9, regulariser=1e-6, inside=True)
+        expected = (
+            ([0.1, 0.001], [0.316229, 0.031639], [0.317228, 0.032623]),
+            ([0.49, 0.0009], [0.700001, 0.030017], [0.701, 0.031]),
+            ([0.441, 0.00481], [0.664079, 0.069361], [0.665078, 0.070354]),
+        )
+        for gradient, (second, root_inside, root_outside) in zip(PUBLIC, expected, strict=True):
+            v = rule.second(v, gradient)
+            assert v.dtype == np.float32
+            close(v, second)
+            close(inside.denominator(v), root_inside, 2e-5)
+            close(rule.denominator(v), root_outside, 2e-5)
+
+    @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, math.nan])
+    def test_a_decay_outside_is_refused(self, decay):
+        for make in (moving_average, moving_square, rmsprop, adam):
+            with refuses(ValueError, "decay", decay):
+                make(decay)
+
 
 SHAPED = {"kernel": np.zeros((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
 
@@ -48,13 +142,13 @@ class TestFixed:
     def test_what_is_not_positive_is_refused(self, value):
         bad = {"w": np.array([1.0, value], np.float32)}
         for preconditioner in (Fixed(multiplier=bad), Fixed(inverse=bad)):
-            with pytest.raises(ValueError, match="positive"):
+            with refuses(ValueError, "w"):
                 preconditioner.init(PARAMS)
 
     @pytest.mark.parametrize("shape", [(3, 3), (2,), (4, 3, 1), (5, 1)])
     def test_a_shape_that_does_not_fit_is_refused(self, shape):
         """It would fail in every user alone: rounds of zeros, and no error."""
-        with pytest.raises(ValueError, match="kernel"):
+        with refuses(ValueError, "kernel", shape):
             Fixed(multiplier={"kernel": np.ones(shape, np.float32)}).init(SHAPED)
 
 
@@ -133,20 +227,6 @@ class TestPublicMoments:
             rounds(PublicMoments(gradient=gradient, statistics=statistics, batches=3), 2)
             assert len({key.to_bytes() for key in keys}) == 6
 
-    def test_it_looks_at_the_released_params(self):
-        seen = []
-
-        def gradient(params, key):
-            seen.append(params["w"].copy())
-            return {"w": PUBLIC[0]}
-
-        preconditioner = PublicMoments(gradient=gradient, statistics=rmsprop())
-        state = preconditioner.init(PARAMS)
-        for number in (1, 2):
-            params = {"w": np.full(2, number, np.float32)}
-            _, state = preconditioner.begin(params, state, number, KEY)
-        assert np.array_equal(seen, [[1, 1], [2, 2]])
-
     def test_dividing_the_step_leaves_the_bound_alone(self):
         preconditioner = PublicMoments(gradient=gradients(PUBLIC), statistics=adam(), divide="step")
         before = PublicMoments(gradient=gradients(PUBLIC), statistics=adam())
@@ -202,7 +282,6 @@ class TestDelayed:
     """Two plain rounds, then three preconditioned ones, twice."""
 
     means = tuple({"w": np.array([t, 0.1 * t * t], np.float32)} for t in range(1, 11))
-    preconditioner = Delayed(plain=2, preconditioned=3, decay=0.9, regulariser=1e-3)
 
     def test_ratios_are_a_wider_clip_and_another_rate(self):
         """clip_{κC}(g/A) = κ clip_C(g/(κA)), and the step is ρ times that."""
@@ -226,7 +305,7 @@ class TestDelayed:
             {"regulariser": -1.0},
             {"decay": 1.0},
         ):
-            with pytest.raises(ValueError, match=next(iter(wrong))):
+            with refuses(ValueError, *wrong.values()):
                 Delayed(**{"plain": 1, "preconditioned": 1, **wrong})
 
 
