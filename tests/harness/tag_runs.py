@@ -3,9 +3,11 @@
 import contextlib
 import importlib
 
+import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
+from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.datasets.importers.synthetic import Shape
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
@@ -64,6 +66,24 @@ def stopping(number, error=KeyboardInterrupt):
     return lambda experiment, components: Stopping(
         trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
+
+
+def checkpoint(folder, round_num=None):
+    """Return the tensors that a run released in a round, the last one if none is named."""
+    store = CheckpointStore(folder / "checkpoints")
+    return store.load(store.latest() if round_num is None else round_num)[0]
+
+
+def iterate(tensors):
+    return {name: array for name, array in tensors.items() if "/" not in name}
+
+
+def average(tensors):
+    return {name.removeprefix("ema/"): array for name, array in tensors.items() if "/" in name}
+
+
+def same(left, right):
+    return set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
 
 
 def ledger_state(folder):

@@ -16,7 +16,6 @@ from fedpriv.backends.flower.registry import Registry
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.experiments.user_code import user_code
-from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.rng import Key
 from fedpriv.runs.backends import on_ray
 from fedpriv.runs.participation import FAILED_IN_A_ROW, AllUsersFailedError, Participation
@@ -27,7 +26,7 @@ from tests.backends.flower import stub_grid as stub
 from tests.harness.command_line import fedpriv
 from tests.harness.kills import Killed, after_round
 from tests.harness.refusals import refuses
-from tests.harness.tag_runs import start
+from tests.harness.tag_runs import charged, start
 from tests.harness.toy_users import toy_experiment
 from tests.running.methods.test_runs import started
 
@@ -79,10 +78,6 @@ def backend_of(name, odd=lambda roster: roster, settings=SETTINGS, silent=()):
 named_backends = pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
 
 
-def charges(out):
-    return len(read_ledger(out / "ledger.jsonl")[1].charges)
-
-
 @named_backends
 def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, tmp_path, backend):
     out = tmp_path / "run"
@@ -91,7 +86,7 @@ def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, t
         prepared.run()
     said = str(caught.value)
     assert "ValueError" in said and "test_all_failed.py" in said
-    assert charges(out) == 1 and not json_lines.read(out / "rounds.jsonl")
+    assert len(charged(out)) == 1 and not json_lines.read(out / "rounds.jsonl")
     # On a node of Flower's there may be people's own data: no value leaves it.
     assert (str(SECRET) in said) is (backend != "flower"), said
 
@@ -103,7 +98,7 @@ def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tm
         start(tiny_corpus, out, make_backend=backend_of("serial")).run()
     with pytest.raises(AllUsersFailedError):
         resume_run(out, make_backend=backend_of("serial")).run()
-    assert charges(out) == 2
+    assert len(charged(out)) == 2
     assert resume_run(out).run()["rounds"] >= 1
 
 
@@ -177,7 +172,7 @@ def test_the_command_ends_with_an_error_and_that_traceback(tmp_path):
     assert done.exit_code != 0
     assert "IndexError: Target 2 is out of bounds" in done.stderr
     assert "Traceback" in done.stderr and "functional.py" in done.stderr
-    assert charges(tmp_path / "run") == 1
+    assert len(charged(tmp_path / "run")) == 1
 
 
 @pytest.mark.slow

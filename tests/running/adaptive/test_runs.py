@@ -10,7 +10,6 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import read_run, rho_spent
@@ -21,6 +20,7 @@ from fedpriv.runs.loop import rounds
 from tests.harness.command_line import fedpriv
 from tests.harness.kills import killed
 from tests.harness.resumed import resume_run
+from tests.harness.tag_runs import charged
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
 
 
@@ -36,10 +36,6 @@ def killed_after(number, kind):
         Ledger, "_write", number, after=True,
         when=lambda ledger, record, line: ledger.path is not None and record.kind == kind,
     )  # fmt: skip
-
-
-def charges(folder):
-    return len(read_ledger(Path(folder) / "ledger.jsonl")[1].charges)
 
 
 def kinds(folder):
@@ -119,7 +115,7 @@ def test_an_ended_run_that_is_resumed_is_charged_no_further():
     before = Path("run/rounds.jsonl").read_bytes()
     for _ in range(2):
         summary = resume_run(Path("run")).run()
-        assert (summary["charges"], charges("run")) == (CHARGES, CHARGES)
+        assert (summary["charges"], len(charged(Path("run")))) == (CHARGES, CHARGES)
         assert summary["distance_public"] is not None
     assert Path("run/rounds.jsonl").read_bytes() == before
     assert kinds("run").count("end") == 1

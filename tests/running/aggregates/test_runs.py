@@ -11,7 +11,6 @@ from safetensors.numpy import load_file
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.aggregates import answers, of_last, packed, uniform
-from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
@@ -25,7 +24,7 @@ from tests.harness.command_line import fedpriv
 from tests.harness.kills import Killed, after_round
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
-from tests.harness.tag_runs import start
+from tests.harness.tag_runs import average, checkpoint, iterate, same, start
 from tests.running.methods.test_runs import central, of_examples
 
 ROUNDS = 6
@@ -46,20 +45,7 @@ KINDS = {
 
 
 def checkpoints(folder):
-    store = CheckpointStore(folder / "checkpoints")
-    return [store.load(number)[0] for number in range(1, ROUNDS + 1)]
-
-
-def iterate(tensors):
-    return {name: array for name, array in tensors.items() if "/" not in name}
-
-
-def average(tensors):
-    return {n.removeprefix("ema/"): array for n, array in tensors.items() if "/" in n}
-
-
-def same(left, right):
-    return set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
+    return [checkpoint(folder, number) for number in range(1, ROUNDS + 1)]
 
 
 @pytest.mark.slow

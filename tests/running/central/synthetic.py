@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 from scipy import sparse
 
-from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.mechanisms import SideInformation
@@ -77,10 +76,6 @@ def synthetic_experiment():
             "delay-preconditioned": 4,
         },
     ).with_options({"noise_multiplier": 1.0, "learning_rate": 0.5, "optimizer": "sgd"})
-
-
-def params(folder, round_num):
-    return CheckpointStore(folder / "checkpoints").load(round_num)[0]
 
 
 KINDS = {

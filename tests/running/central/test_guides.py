@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
@@ -12,6 +11,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
 from tests.harness.kills import Killed, after_round, killed
 from tests.harness.resumed import resume_run
+from tests.harness.tag_runs import checkpoint, same
 from tests.running.central.synthetic import (
     KEPT_EVERY,
     KILLS,
@@ -20,7 +20,6 @@ from tests.running.central.synthetic import (
     STEPS,
     Seen,
     experiment,
-    params,
 )
 
 
@@ -45,10 +44,8 @@ def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
         assert prepared.state.round_num == round_num
     prepared.run()
     for round_num in range(KEPT_EVERY, STEPS + 1, KEPT_EVERY):
-        expected, found = params(whole, round_num), params(killed, round_num)
-        for name in expected:
-            np.testing.assert_array_equal(found[name], expected[name], err_msg=str(round_num))
-    assert not np.array_equal(params(whole, STEPS)["weight"], params(whole, 3)["weight"])
+        assert same(checkpoint(killed, round_num), checkpoint(whole, round_num)), round_num
+    assert not same(checkpoint(whole, STEPS), checkpoint(whole, KEPT_EVERY))
     verified = verify_run(killed)
     assert verified.ok and (verified.num_charges, verified.num_lost) == (STEPS, 0)
 

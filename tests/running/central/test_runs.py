@@ -23,7 +23,8 @@ from tests.harness.command_line import fedpriv
 from tests.harness.kills import killed, sigkilled
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
-from tests.running.central.synthetic import NAME, experiment, params
+from tests.harness.tag_runs import checkpoint
+from tests.running.central.synthetic import NAME, experiment
 
 OPTIONS = {"steps": 20, "eval_every": 6, "optimizer": "adam"}
 """Twenty steps, of which every sixth and the last are kept."""
@@ -57,7 +58,7 @@ def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path, l
     *_, (record, state) = rounds(components, backend, root, noise=noise, eval_every=6)
     assert state.round_num == last
     assert kept(folder) == kept(folder, "diagnostics") == [*range(6, last, 6), last]
-    for name, array in params(folder, last).items():
+    for name, array in checkpoint(folder, last).items():
         np.testing.assert_array_equal(array, state.params[name])
     found = verify_run(folder)
     assert found.ok and found.epsilon == components.plan.epsilon(last)

@@ -7,7 +7,6 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.experiments.build import build
 from fedpriv.privacy import accounting
 from fedpriv.privacy.statement.verify import verify_run
@@ -15,16 +14,8 @@ from fedpriv.rng import Key
 from fedpriv.runs import loop
 from fedpriv.runs.loop import accounted_rounds, rounds
 from fedpriv.runs.noise_root import noise_root
-from tests.harness.tag_runs import ledger_state, start
+from tests.harness.tag_runs import checkpoint, ledger_state, same, start
 from tests.privacy.plans.clipped import clipped
-
-
-def tensors(folder, round_num):
-    return CheckpointStore(folder / "checkpoints").load(round_num)[0]
-
-
-def same_tensors(left, right):
-    return set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
 
 
 class TestReproducible:
@@ -34,7 +25,7 @@ class TestReproducible:
             np.random.seed(len(name))
             summaries.append(start(tiny_corpus, tmp_path / name).run())
         for number in range(1, 7):
-            assert same_tensors(tensors(tmp_path / "a", number), tensors(tmp_path / "b", number))
+            assert same(checkpoint(tmp_path / "a", number), checkpoint(tmp_path / "b", number))
         for name in ("rounds", "diagnostics"):
             a, b = (json_lines.read(tmp_path / f / f"{name}.jsonl") for f in ("a", "b"))
             for line in a + b:
@@ -45,7 +36,7 @@ class TestReproducible:
         assert summaries[0] == summaries[1]
         other = start(tiny_corpus, tmp_path / "c", seed=12)
         other.run()
-        assert not same_tensors(tensors(tmp_path / "a", 6), tensors(tmp_path / "c", 6))
+        assert not same(checkpoint(tmp_path / "a", 6), checkpoint(tmp_path / "c", 6))
 
     @pytest.mark.parametrize(
         ("most", "priced"), [(20, [1, 2, 3, 4, 5, 6]), (5, [2, 2, 4, 4, 6, 6])]
@@ -116,7 +107,7 @@ class TestReproducible:
             trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
         )
         *_, (record, state) = rounds(components, backend, root, noise=noise)
-        found = tensors(tmp_path / "a", 6)
+        found = checkpoint(tmp_path / "a", 6)
         for name, array in state.params.items():
             np.testing.assert_array_equal(found[name], array)
             np.testing.assert_array_equal(found[f"ema/{name}"], state.aggregate["average"][name])
@@ -131,7 +122,7 @@ class TestReproducible:
             np.random.seed(0)
             summary = start(tiny_corpus, tmp_path / name, secure=True).run()
             assert summary["mode"] == "secure" == ledger_state(tmp_path / name).mode
-        a, b = tensors(tmp_path / "a", 1), tensors(tmp_path / "b", 1)
+        a, b = checkpoint(tmp_path / "a", 1), checkpoint(tmp_path / "b", 1)
         for name in a:
             assert len(np.intersect1d(a[name], b[name])) < 3
         assert len(made) == 2

@@ -10,14 +10,14 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
 from fedpriv.training.permutation_sgd import Passes, StepSchedule, logistic_constants
 from tests.harness.resumed import resume_run
-from tests.running.methods.test_runs import BOLT_ON, model, started
+from tests.harness.tag_runs import checkpoint, ledger_state
+from tests.running.methods.test_runs import BOLT_ON, started
 from tests.running.test_all_failed import backend_of
 from tests.training.permutation.test_starts import Raw as Fifty
 
@@ -97,12 +97,12 @@ def test_a_secure_run_with_such_a_user_is_released(odd, tiny_corpus, tmp_path):
     made = backend_of("serial", lambda roster: [roster[place] for place in odd])
     prepared = started("bolt-on-tags", tiny_corpus, tmp_path / "run", made)
     prepared.run()
-    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    state = ledger_state(tmp_path / "run")
     assert len(state.charges) == len(state.releases) == 1
     assert verify_run(tmp_path / "run").ok
     whole = started("bolt-on-tags", tiny_corpus, tmp_path / "whole")
     whole.run()
-    one, other = (model(tmp_path / name) for name in ("run", "whole"))
+    one, other = (checkpoint(tmp_path / name) for name in ("run", "whole"))
     moved = sum(float(np.sum((one[name] - other[name]) ** 2)) for name in one)
     plan = build(experiment, tiny_corpus).plan
     assert 0 < moved**0.5 <= len(odd) * plan.live_mechanism.sensitivity * (1 + 1e-4)
@@ -124,11 +124,11 @@ def test_whoever_is_missing_later_ends_it_and_a_resumed_run_releases_for_the_sam
     monkeypatch.setattr(SerialBackend, "partial_sum", losing)
     with pytest.raises(ValueError):
         prepared.run()
-    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    state = ledger_state(tmp_path / "run")
     assert len(state.charges) == 1 and not state.releases
     monkeypatch.undo()
     resume_run(tmp_path / "run").run()
-    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    state = ledger_state(tmp_path / "run")
     assert len(state.charges) == len(state.releases) == 1
 
 

@@ -14,7 +14,6 @@ from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import CappedTogether
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import GridNoise
-from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
@@ -23,6 +22,7 @@ from fedpriv.training.dp_agd import AdaptiveDescent
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
+from tests.harness.tag_runs import ledger_state
 from tests.running.methods.test_runs import AGD, CENTRAL, of_examples, started
 
 BARE = {
@@ -59,7 +59,7 @@ def test_by_user_it_is_hardened_and_draws_nothing_but_whole_numbers(
     prepared = secure(tiny_corpus, tmp_path / "run")  # a rehearsal on synthetic users is in floats
     monkeypatch.setattr(Gaussian, "release", seen)
     prepared.run()
-    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    state = ledger_state(tmp_path / "run")
     gaussians = [charge for charge in state.charges if charge.event.kind == "gaussian"]
     assert len(drawn) == len(gaussians) > 1
     hardened, said = said_of(tmp_path / "run")
@@ -86,7 +86,7 @@ def test_a_hardened_run_does_not_go_on_in_floating_point(part, tiny_corpus, tmp_
         patch.setattr(FederatedDescent, *BARE[part])
         with refuses(ValueError, tmp_path / "run"):
             resume_run(tmp_path / "run").run()
-    assert not read_ledger(tmp_path / "run" / "ledger.jsonl")[1].charges
+    assert not ledger_state(tmp_path / "run").charges
     resume_run(tmp_path / "run").run()
 
 
@@ -105,7 +105,7 @@ def test_an_answer_in_floating_point_is_refused_before_its_charge(
     prepared = secure(tiny_corpus, tmp_path / "run")
     with refuses(ValueError, "losses 1"):
         prepared.run()
-    [charge] = read_ledger(tmp_path / "run" / "ledger.jsonl")[1].charges
+    [charge] = ledger_state(tmp_path / "run").charges
     assert charge.query == "gradient"
 
 

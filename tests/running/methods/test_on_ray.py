@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.backends import on_ray
 from fedpriv.runs.folder import RunFolder
 from tests.harness.kills import killed
 from tests.harness.resumed import resume_run
-from tests.running.methods.test_runs import OPTIONS, model, started
+from tests.harness.tag_runs import checkpoint, ledger_state
+from tests.running.methods.test_runs import OPTIONS, started
 
 pytestmark = pytest.mark.ray
 
@@ -25,11 +25,11 @@ def backends(ray, name, corpus):
 
 
 def charged(out):
-    return [(charge.query, charge.event) for charge in read_ledger(out / "ledger.jsonl")[1].charges]
+    return [(charge.query, charge.event) for charge in ledger_state(out).charges]
 
 
 def assert_same(out, oracle):
-    found, expected = model(out), model(oracle)
+    found, expected = checkpoint(out), checkpoint(oracle)
     assert set(found) == set(expected)
     for name, array in expected.items():
         assert np.any(array) and found[name].tobytes() == array.tobytes()

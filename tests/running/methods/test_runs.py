@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 from scipy import sparse
 
 from fedpriv.api.result import load
@@ -12,7 +11,6 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.runs.backends import on_threads, serial
@@ -29,6 +27,7 @@ from fedpriv.training.per_example.linear import (
 from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
+from tests.harness.tag_runs import checkpoint, ledger_state, same
 
 AGD = {
     "target-epsilon": 8.0, "delta": 1e-3, "iterations": 3, "num-steps": 4, "loss-cap": 8.0,
@@ -45,17 +44,13 @@ def started(name, corpus, out, make_backend=serial, *, secure=False, **options):
     return start_run(experiment, name, corpus, out, make_backend=make_backend, secure=secure)
 
 
-def model(out):
-    return load_file(max((out / "checkpoints").glob("*.safetensors")))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_run_is_paid_for_and_verifies(name, tiny_corpus, tmp_path):
     prepared = started(name, tiny_corpus, tmp_path / "run")
     prepared.run()
     assert verify_run(tmp_path / "run").ok
-    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    state = ledger_state(tmp_path / "run")
     run = load(tmp_path / "run")
     if name == "agd-tags":
         assert {charge.event.kind for charge in state.charges} == {"gaussian", "zcdp"}
@@ -77,9 +72,7 @@ def test_threads_give_the_same_model(name, tiny_corpus, tmp_path):
     """To the bit: sums are of whole numbers, or of floats that no order rounds."""
     started(name, tiny_corpus, tmp_path / "one").run()
     started(name, tiny_corpus, tmp_path / "two", on_threads(2)).run()
-    one, two = model(tmp_path / "one"), model(tmp_path / "two")
-    for tensor, array in one.items():
-        assert np.array_equal(array, two[tensor])
+    assert same(checkpoint(tmp_path / "one"), checkpoint(tmp_path / "two"))
 
 
 @pytest.mark.slow
@@ -88,7 +81,7 @@ def test_a_release_that_was_cut_off_is_made_for_the_charge_there_is(tiny_corpus,
     with killed(Ledger, "charge", after=True):
         prepared.run()
     resume_run(tmp_path / "cut").run()
-    state = read_ledger(tmp_path / "cut" / "ledger.jsonl")[1]
+    state = ledger_state(tmp_path / "cut")
     assert len(state.charges) == len(state.releases) == 1  # charged once, released once
     assert verify_run(tmp_path / "cut").ok
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedpriv.api.result import load
-from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import params_sha256, read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.start import public_only
@@ -22,6 +21,7 @@ from fedpriv.runs.prepared import resume_run
 from fedpriv.runs.selection import select
 from tests.harness.kills import Killed, after_round
 from tests.harness.refusals import refuses
+from tests.harness.tag_runs import average, checkpoint, iterate, same
 from tests.running.selected import topical
 
 NOISY = {"target_epsilon": 0.09}
@@ -41,25 +41,6 @@ def folders(corpus, tmp_path_factory):
     return {"gains": room / "gains", "noisy": room / "noisy"}
 
 
-def same(left, right):
-    assert left.keys() == right.keys()
-    return all(np.array_equal(left[name], right[name]) for name in left)
-
-
-def checkpoint(folder, round_num=None):
-    store = CheckpointStore(folder / "checkpoints")
-    return store.load(store.latest() if round_num is None else round_num)[0]
-
-
-def last_params(folder, round_num=None):
-    return {n: a for n, a in checkpoint(folder, round_num).items() if "/" not in n}
-
-
-def average(folder, round_num=None):
-    found = checkpoint(folder, round_num).items()
-    return {n.removeprefix("ema/"): a for n, a in found if n.startswith("ema/")}
-
-
 def said_to_be(folder, **facts):
     """Let the summary say otherwise what was selected."""
     summary = json.loads((folder / "summary.json").read_text())
@@ -76,7 +57,7 @@ def test_a_run_that_beats_public_examples_returns_a_released_model(folders):
     found = run.selection
     assert (found["selected"], found["public"]) == ("average", False)
     assert run.gain > 0.0 and found["judged"]["average"]["lower"] > 0.0
-    assert same(released_params(run)[1], average(folders["gains"]))
+    assert same(released_params(run)[1], average(checkpoint(folders["gains"])))
 
 
 def test_a_run_that_does_not_returns_the_public_model_and_gains_nothing(corpus, folders):
@@ -104,10 +85,12 @@ def test_what_is_returned_exported_and_predicted_is_one_model(folders, tmp_path,
         assert params_sha256({"kernel": model.kernel, "bias": model.bias}) == digest
     # What was asked for by name is what it was.
     read = read_run(folder)
-    assert same(released_params(read, 2)[1], average(folder, 2))
-    assert same(released_params(read, last_iterate=True)[1], last_params(folder))
+    assert same(released_params(read, 2)[1], average(checkpoint(folder, 2)))
+    assert same(released_params(read, last_iterate=True)[1], iterate(checkpoint(folder)))
     export_run(folder, tmp_path / "2", round_num=2)
-    assert same(read_tensors(tmp_path / "2" / "model.safetensors")[0], average(folder, 2))
+    assert same(
+        read_tensors(tmp_path / "2" / "model.safetensors")[0], average(checkpoint(folder, 2))
+    )
 
 
 def test_another_file_than_the_summary_names_is_refused(corpus, tmp_path):
@@ -156,7 +139,7 @@ def test_where_nothing_can_be_judged_the_last_is_returned(corpus, tmp_path, chan
     found = summary["selection"]
     assert (found["selected"], found["public"]) == ("average", False) and found["reason"]
     assert summary["epsilon_does_not_cover"] == []
-    assert same(load(tmp_path / "r").params, average(tmp_path / "r"))
+    assert same(load(tmp_path / "r").params, average(checkpoint(tmp_path / "r")))
     assert not build(topical.experiment(**changes), corpus).task._view.split.selecting
 
 
@@ -229,7 +212,7 @@ def test_a_returned_model_says_what_it_was_trained_on(corpus, tmp_path, moved):
 def test_a_model_that_is_not_finite_is_no_candidate(corpus, folders, tmp_path):
     topical.start(corpus, tmp_path / "r", server_learning_rate=3e38, select="last").run()
     prepared = topical.start(corpus, tmp_path / "s")
-    broken = {n: np.full_like(a, np.nan) for n, a in last_params(folders["gains"]).items()}
+    broken = {n: np.full_like(a, np.nan) for n, a in iterate(checkpoint(folders["gains"])).items()}
     trial = prepared.trial
     found = select(prepared.components, trial.begun, trial.public, {"last": broken})
     prepared.folder.close()
