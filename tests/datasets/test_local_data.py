@@ -230,7 +230,7 @@ def test_what_allows_nothing_is_refused(given):
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda path: path / "nowhere.csv", "nowhere.csv"),
+        (lambda path: path / "nowhere.csv", "CSV"),
         (lambda path: folder(path / "people") / "Ann.csv", "'who'"),
         (lambda path: sqlite(path / "a.txt"), "a.txt"),
         (lambda path: folder(path / "people") / "..", "people/.."),

@@ -2,12 +2,12 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedpriv.datasets.importers.writer import Sentence
 from fedpriv.datasets.stackexchange import manifest
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
@@ -31,20 +31,17 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "name"),
+    ("change", "names"),
     [
-        ({"sentences": []}, "is"),
-        ({"sentences": [said("u", "", "law")]}, "'u'"),
-        (
-            {"sentences": [Sentence(user_id="u", tokens=["a\nb"], title_tokens=(), tags=())]},
-            "'a\\nb'",
-        ),
-        ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50)]}, 50),
-        ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50, optional=True)]}, "'r'"),
+        ({"sentences": []}, []),
+        ({"sentences": [said("u", "", "law")]}, ["'u'"]),
+        ({"sentences": [replace(SENTENCES[0], tokens=["a\nb"])]}, [repr("a\nb")]),
+        ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50)]}, [50]),
+        ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50, optional=True)]}, ["'r'"]),
     ],
 )
-def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, change, name):
-    with refuses(ValueError, name):
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, change, names):
+    with refuses(ValueError, *names):
         write(tmp_path / "c", **change)
     assert nothing_left(tmp_path)
 

@@ -54,7 +54,7 @@ def test_forms_come_in_order_and_whole(places):
         (None, "b.bin"),
         (data / "a.bin", "b.bin"),
         (data / "odd.bin", "best.gz"),
-        (data / "nowhere", data / "nowhere"),
+        (data / "nowhere", "fetch them"),
     ):
         with refuses(ValueError, "thing", name):
             find(given)

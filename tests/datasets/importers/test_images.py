@@ -65,7 +65,7 @@ def test_mnist_is_read_as_written(tmp_path, pack):
     ],
 )
 def test_hostile_idx_files_are_refused(tmp_path, file, content, name):
-    with refuses(ValueError, name):
+    with refuses(ValueError, tmp_path, name):
         load_mnist(write_mnist(tmp_path, **{file: content}))
 
 
@@ -196,5 +196,5 @@ def test_pickled_cifar_is_refused_unread(tmp_path, name):
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\x80\x04")
     given = path if "python" in name else path.parent
-    with refuses(ValueError, "cifar-10-binary.tar.gz"):
+    with refuses(ValueError, "CIFAR-10", "cifar-10-binary.tar.gz"):
         load_cifar10(given)

@@ -135,7 +135,7 @@ def test_a_folder_with_a_raw_file_will_do(beside, dump, monkeypatch):
     monkeypatch.setenv("FEDPRIV_DATA", str(beside))
     assert resolve_corpus(None, allow_synthetic=False).directory == directory
     assert resolve_corpus("onstartups", allow_synthetic=False).directory == directory
-    with refuses(ValueError, beside.parent):
+    with refuses(ValueError, beside.parent, "manifest.json"):
         resolve_corpus(str(beside.parent), allow_synthetic=False)
 
 

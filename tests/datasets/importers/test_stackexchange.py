@@ -221,25 +221,25 @@ OUTSIDE = '<!DOCTYPE posts SYSTEM "file:///etc/hostname"><posts/>'
 
 
 @pytest.mark.parametrize(
-    ("content", "name"),
+    ("content", "names"),
     [
-        ("", "Posts.xml"),
-        ("id,text\n1,hello\n", 1),
-        ("<users><row Id='1'/></users>", "<users>"),
-        ("<posts></posts>", "Posts.xml"),
-        (document(row(Id=1, PostTypeId=5, OwnerUserId=3, Body="wiki")), "Posts.xml"),
-        (document(question(1, None)), "is"),
-        (document(question(1, PUBLIC), question(1, INSIDE)), "Id"),
-        (document(row(PostTypeId=1, OwnerUserId=1, Title="t", Body="b")), "Id"),
-        (ENTITY, "Posts.xml"),
-        (OUTSIDE, "Posts.xml"),
-        (document(question(1, INSIDE)), 0),
+        ("", ["Posts.xml"]),
+        ("id,text\n1,hello\n", [1]),
+        ("<users><row Id='1'/></users>", ["<users>"]),
+        ("<posts></posts>", ["Posts.xml"]),
+        (document(row(Id=1, PostTypeId=5, OwnerUserId=3, Body="wiki")), ["Posts.xml"]),
+        (document(question(1, None)), []),
+        (document(question(1, PUBLIC), question(1, INSIDE)), ["Id"]),
+        (document(row(PostTypeId=1, OwnerUserId=1, Title="t", Body="b")), ["Id"]),
+        (ENTITY, ["Posts.xml"]),
+        (OUTSIDE, ["Posts.xml"]),
+        (document(question(1, INSIDE)), [0]),
     ],
 )
-def test_wrong_files_are_refused_and_leave_nothing(tmp_path, content, name):
+def test_wrong_files_are_refused_and_leave_nothing(tmp_path, content, names):
     path = tmp_path / "Posts.xml"
     path.write_text(content)
-    refused(tmp_path, path, name)
+    refused(tmp_path, path, *names)
 
 
 def test_absent_files_and_archives_without_posts_are_refused(tmp_path):
