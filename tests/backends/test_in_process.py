@@ -82,13 +82,13 @@ def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
 def test_it_is_refused_before_a_run_folder_is_made_or_opened(tmp_path):
     out = tmp_path / "run"
     arguments = (toy_users.experiment(), toy_users.NAME, None, out)
-    with refuses(ValueError, "Trainer", "ray"):
+    with refuses(ValueError, "ModuleTrainer", "ray"):
         start_run(*arguments, make_backend=on_threads(2))
     assert not out.exists()
     start_run(*arguments).folder.close()
     with (out / "rounds.jsonl").open("a") as file:
         file.write('{"torn')  # opening the folder would cut it
-    with refuses(ValueError, "Trainer", "ray"):
+    with refuses(ValueError, "ModuleTrainer", "ray"):
         resume_run(out, experiment=arguments[1], make_backend=on_threads(2))
     assert (out / "rounds.jsonl").read_text() == '{"torn'
 
