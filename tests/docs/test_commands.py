@@ -23,12 +23,13 @@ import pytest
 from fedpriv.datasets.stackexchange.rosters import is_public_tenth
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
+from simulations.reproduction.command import app
 from tests.backends.flower.real.processes import BIN, copy_app
 from tests.datasets.importers.test_stackexchange import answer, document, question
 from tests.docs import shell_blocks
 from tests.docs.command_checks import ROOT, Refused, check
 from tests.docs.shell_blocks import Command, commands
-from tests.harness.command_line import fedpriv
+from tests.harness.command_line import CliRunner, fedpriv
 from tests.harness.tiny_bert import write_tiny_bert
 
 FILES = (ROOT / "README.md", *shell_blocks.PAGES, *sorted(ROOT.glob("examples/*/README.md")))
@@ -61,9 +62,10 @@ RULES = (
     ("three-nodes|flower-app", "", FLOWER),
     ("launcher", "", "tests/deployment/launcher/test_launched_runs.py"),
     ("", r"^(\w+=1 |export \w+=1|)(flwr|flower-\w+|$)", FLOWER),
-    ("", r"^fedpriv (reproduce .|study (?!.*--dry-run)|tune)|model=full|noise.svg", SLOW),
+    ("", r"^python -m simulations (?!theory).", SLOW),
+    ("", r"^fedpriv (study (?!.*--dry-run)|tune)|model=full|noise.svg", SLOW),
     ("before-running|pretrained", r"^fedpriv (plan|run simulations)", SLOW),
-    ("", r"^fedpriv ", HERE),
+    ("", r"^(fedpriv |python -m simulations)", HERE),
 )  # fmt: skip
 
 
@@ -195,7 +197,7 @@ class Place:
             write_tiny_bert(folder / "bge-base-en-v1.5", seed=1)
 
     def type(self, command: Command) -> None:
-        """Type a command of fedpriv, after those that its page's reader has typed.
+        """Type a command of fedpriv or the studies, after those that its page's reader has typed.
 
         Raises:
             AssertionError: If it fails.
@@ -206,6 +208,10 @@ class Place:
                 self.typed.add(word)
                 if not (self.folder / word).exists():
                     self.type(Command(("fedpriv", *BEFORE[word].split())))
+        if command.words[:3] == ("python", "-m", "simulations"):
+            done = CliRunner().invoke(app, self.named(words[2:]))
+            assert done.exit_code == 0 and done.output, f"{command}\n{done.exception}"
+            return
         done = fedpriv(*self.small(self.named(words)))
         assert program == "fedpriv" and done.exit_code == 0 and done.output, f"{command}\n{done}"
 
@@ -315,7 +321,8 @@ WRONG = {
     "fedpriv run adadps-tags --rounds 0": "at least 1",
     "fedpriv list adadps-tag": "adadps-tags",
     "fedpriv export run": "--to",
-    "fedpriv reproduce nothing": "not known",
+    "python -m simulations nothing": "'nothing'",
+    "python -m simulations theory-bias -s uper=1": "upper",
     "fedpriv data fetch nothing": "cannot be fetched",
     "fedpriv data info nothing": "no name of a corpus",
     "python -m fedpriv walk": "'walk' is no command",

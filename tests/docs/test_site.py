@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.harness import browser
 from tests.docs.command_checks import ROOT
+from tests.harness import browser
 
 pytestmark = pytest.mark.slow
 

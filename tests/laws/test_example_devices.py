@@ -25,7 +25,6 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.bolt_on import CentralBoltOn
 from fedpriv.experiments.build import build, takes_corpus
 from fedpriv.experiments.load import find_experiments
-from fedpriv.models import TextLSTM
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial_on
 from fedpriv.runs.loop import rounds
@@ -43,6 +42,7 @@ from fedpriv.training.per_example.linear import (
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.permutation_sgd import PermutationSgd
 from fedpriv.training.work import as_works
+from simulations.adadps.models import TextLSTM
 from tests.simulations.photographs.records import write_records
 
 NUM, INPUTS, CLASSES = 60, 30, 3

@@ -71,7 +71,6 @@ def test_lines_hold_no_control_characters_and_are_one_line_each():
 
 
 def test_counted_work_says_how_long_the_rest_takes():
-    """Red before: `reproduce` said how many runs were done, and not how long."""
     now = [0.0]
     pace = Pace(20, clock=lambda: now[0])
     assert str(pace) == "0 of 20 runs"

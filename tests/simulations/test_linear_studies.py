@@ -20,7 +20,7 @@ from simulations.agd import study as agd_study
 from simulations.agd.methods import last_order, sigma_of_last_order
 from simulations.bolt_on import methods as bolt_on
 from simulations.bolt_on import study as bolt_on_study
-from simulations.bolt_on.study import over_batches, timings
+from simulations.bolt_on.study import over_batches
 from simulations.linear_models import study as linear
 from simulations.linear_models.problems import problem
 from simulations.linear_models.study import (
@@ -32,7 +32,7 @@ from simulations.linear_models.study import (
     search,
     verdict,
 )
-from simulations.reproduction.study import Store, drawing
+from simulations.reproduction.study import drawing
 
 
 class TestOldMomentsBound:
@@ -71,20 +71,6 @@ class TestProblems:
         made = problem("mnist-3-8", tiny=True)
         few, more = made.smaller(20), made.smaller(50)
         assert np.array_equal(few.x_train, np.asarray(more.x_train)[:20])
-
-
-def test_a_run_is_found_again(tmp_path):
-    path, calls = tmp_path / "rows.jsonl", []
-
-    def perform(spec):
-        calls.append(spec)
-        return {"accuracy": 0.5}
-
-    for _ in range(2):
-        store = Store.at(path)
-        assert store.row({"ε": 1.0, "settings": {"rate": 2}}, perform)["accuracy"] == 0.5
-    store.row({"ε": 2.0, "settings": {"rate": 2}}, perform)
-    assert len(calls) == 2 and len(path.read_text("utf-8").splitlines()) == 2
 
 
 def toy_grid(least="", most=""):
@@ -199,7 +185,7 @@ def made_up():
         }  # fmt: skip
 
     study = linear.Study(
-        key="mnist-3-8", store=Store(), perform=perform, grids=agd.GRIDS, seeds=3,
+        key="mnist-3-8", perform=perform, grids=agd.GRIDS, seeds=3,
         epsilons=(0.4, 1.6), tiny=True,
     )  # fmt: skip
     agd_study.complete(study, ablated=(0.4, 1.6))
@@ -288,7 +274,7 @@ def adaptive():
         patch.setattr(agd_study, "GRIDS", {**agd.GRIDS, "agd-paper": Grid(few)})
         changed = {"as chosen": {}, "γ = 0.5": {"growth": 0.5}}
         patch.setattr(agd_study, "ABLATIONS", changed)
-        study = agd_study.study_of("mnist-3-8", Store(), seeds=2, epsilons=(0.4, 1.6), tiny=True)
+        study = agd_study.study_of("mnist-3-8", seeds=2, epsilons=(0.4, 1.6), tiny=True)
         agd_study.complete(study, ablated=(0.4, 1.6))
         yield study
 
@@ -302,7 +288,7 @@ class TestAdaptiveDescent:
             assert said in text, said
 
     def test_no_method_spends_more_than_it_says(self, adaptive):
-        rows = adaptive.store.rows.values()
+        rows = adaptive.rows.values()
         runs = [r for r in rows if "method" in r["spec"] and r["accuracy"]]
         assert len(runs) > 30
         for row in runs:
@@ -331,7 +317,7 @@ def on_data(synthetic):
 
 
 def small(key, loss, **given):
-    return bolt_on_study.study_of(key, loss, Store(), seeds=2, tiny=True, **given)
+    return bolt_on_study.study_of(key, loss, seeds=2, tiny=True, **given)
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +331,7 @@ class TestBoltOn:
         text = bolt_on_study.page(
             [bolted], seeds=2, command="c",
             batches=over_batches(bolted.study, sizes=(10,), passes=1),
-            times=timings(bolted.study, pairs=1),
+            times=bolt_on.timed("mnist", "softmax", pairs=1, tiny=True),
         )  # fmt: skip
         for said in ("SYNTHETIC", "pure ε, δ = 0", "δ = 1/m²", "SCS13", "BST14", "add-remove",
                      "Over the grid", "b = 10", "ratio of pairs", "as published", "truly",

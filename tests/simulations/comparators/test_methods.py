@@ -11,7 +11,7 @@ from scipy import sparse
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.mechanisms.perturbation import Sphere, SphereRows
+from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -31,6 +31,7 @@ from simulations.linear_models.comparators import (
     scs13,
     strong_composition_sigma,
 )
+from simulations.linear_models.perturbation import SphereRows
 from tests.running.by_hand import charges_noted, components
 
 NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)

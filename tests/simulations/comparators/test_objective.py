@@ -12,7 +12,6 @@ from scipy import optimize, stats
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms.bounds import OutputSensitivity
-from fedpriv.mechanisms.perturbation import ObjectiveNoise
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
@@ -38,6 +37,7 @@ from simulations.linear_models.comparators import (
     full_descent,
     objective_perturbation,
 )
+from simulations.linear_models.perturbation import ObjectiveNoise
 from tests.running.by_hand import components
 
 KEY = Key.simulation(4)

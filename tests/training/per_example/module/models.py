@@ -7,10 +7,12 @@ from torch.nn import functional
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip, Mixture, Normalise, Preconditioned, Unbounded
-from fedpriv.models import Autoencoder, DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
+from fedpriv.models import DigitClassifier, SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from simulations.adadps.models import Autoencoder, TextLSTM
+from simulations.dpnsgd.resnet import ResNet20
 
 KEY = Key.simulation(5)
 CLASSES, NUM = 4, 11

@@ -1,4 +1,4 @@
-"""Bounds of `fedpriv.theory` against cases whose answer is known or computed by brute force.
+"""Bounds of the papers' theorems against cases whose answer is known or computed by brute force.
 
 An upper bound that only holds may be far too large, and a wrong constant would go unseen. So each
 formula meets cases in which its terms are attained, exactly or to a factor that is stated: any of
@@ -7,24 +7,20 @@ its constants changed by a factor of two makes a test fail.
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from fedpriv import theory
-from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule
+from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, softmax_constants
+from simulations.reproduction.command import app
+from simulations.theory import bounds as theory
+from tests.docs.shell_blocks import commands
+from tests.harness.command_line import CliRunner
+from tests.harness.refusals import refuses
 
-
-@pytest.mark.slow
-def test_every_value_says_where_it_is_from():
-    for name, found in examples().items():
-        assert found.assumes, name
-        for value in found.values:
-            assert value.source.startswith(("from the paper (", "derived (")), (name, value)
-            assert value.source.startswith("from") or value.source.endswith("by simulation")
-            assert math.isfinite(value.number) and value.meaning
-
+ROOT = Path(__file__).parents[2]
 
 CONVEX = {"rounds": 100, "learning_rate": 0.1, "distance": 1.0, "preconditioner_sum": 10.0}
 SMOOTH = {"rounds": 100, "learning_rate": 0.1, "gap": 1.0, "smoothness": 1.0, "dimension": 5}
@@ -43,11 +39,6 @@ SETTINGS = {
 }
 
 
-def examples() -> dict[str, theory.Result]:
-    """One result of each formula."""
-    return {name: formula(**SETTINGS[name]) for name, formula in theory.FORMULAS.items()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -55,10 +46,10 @@ def examples() -> dict[str, theory.Result]:
 )
 def test_parts_add_up_and_no_rate_beats_the_best(name):
     def at(rate):
-        return theory.FORMULAS[name](**SETTINGS[name] | {"learning_rate": rate})
+        return theory.FORMULAS[name][1](**SETTINGS[name] | {"learning_rate": rate})
 
     found = at(0.1)
-    parts = [value.number for value in found.values if value.name.startswith(("from_", "limit"))]
+    parts = [value for part, value in found.items() if part.startswith(("from_", "limit"))]
     assert sum(parts) == pytest.approx(found["bound"])
     best = found["best_learning_rate"]
     assert at(best)["bound"] == pytest.approx(found["bound_at_best"])
@@ -223,7 +214,7 @@ def test_a_relative_deviation_and_a_relative_smoothness_cost():
     usual = plain(deviation=0.1, regulariser=1.0)["bound"]
     assert plain(deviation=0.1, regulariser=1.0, relative_deviation=0.5)["bound"] > usual
     assert plain(deviation=0.1, regulariser=1.0, relative_smoothness=0.5)["bound"] > usual
-    with pytest.raises(ValueError, match="give a smaller one"):
+    with refuses(ValueError, "learning_rate", 10):
         plain(regulariser=1.0, relative_smoothness=1.0, learning_rate=10.0)
 
 
@@ -236,7 +227,7 @@ def test_the_bias_of_two_gradients():
     assert theory.bias(clip_norm=1.3)["step"] == pytest.approx(0.1)
     assert theory.bias(clip_norm=0.5)["step"] == pytest.approx(-1 / 6)
     for wrong in ({}, {"regulariser": 1.0, "clip_norm": 1.0}):
-        with pytest.raises(ValueError, match="either a regulariser or a clip_norm"):
+        with refuses(ValueError, "regulariser", "clip_norm"):
             theory.bias(**wrong)
 
 
@@ -523,40 +514,57 @@ def test_harmonic_numbers_of_any_size():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("name", "given", "value"),
     [
-        (lambda e: theory.adadps_convex_public(**e | {"decay": 2.0}), "decay 2"),
-        (lambda e: theory.adadps_convex_public(**e | {"similarity": 0.0}), "similarity"),
-        (lambda e: theory.adadps_convex_public(**e | {"rounds": 0}), "rounds 0"),
-        (lambda e: theory.adadps_convex_public(**e | {"batch": 0}), "batch 0"),
-        (
-            lambda e: theory.adadps_convex_fixed(**e, preconditioner_max=11.0),
-            "preconditioner_max 11 is above",
-        ),
+        ("adadps-convex-public", {"decay": 2.0}, "decay 2"),
+        ("adadps-convex-public", {"similarity": 0.0}, "similarity"),
+        ("adadps-convex-public", {"rounds": 0}, "rounds 0"),
+        ("adadps-convex-public", {"batch": 0}, "batch 0"),
+        ("adadps-convex-fixed", {"preconditioner_max": 11.0}, "preconditioner_max 11"),
+        ("adadps-smooth", {"learning_rate": 1.0}, "learning_rate 1"),
+        ("adadps-smooth", {"preconditioner_min": 1.0, "preconditioner_max": 0.7}, 0.7),
+        ("bolt-on-convex", {"batch": 3}, "batch 3"),
+        ("bolt-on-convex", {"learning_rate": 3.0}, "learning_rate 3"),
+        ("bolt-on-strongly-convex", {"convexity": 2.0}, "convexity 2"),
+        ("last-iterate", {"last": 102}, "last 102"),
     ],
 )
-def test_refused_numbers(call, said):
-    usual = {"rounds": 9, "learning_rate": 0.1, "distance": 1.0, "preconditioner_sum": 10.0}
-    with pytest.raises(ValueError, match=said):
-        call(usual)
+def test_refused_settings(name, given, value):
+    theory.FORMULAS[name][1](**SETTINGS[name])
+    with refuses(ValueError, value):
+        theory.FORMULAS[name][1](**SETTINGS[name] | given)
 
 
-def test_refused_settings():
-    smooth = {"rounds": 9, "gap": 1.0, "smoothness": 2.0, "dimension": 1}
-    with pytest.raises(ValueError, match=r"learning_rate 1 must be below 1"):
-        theory.adadps_smooth(
-            **smooth, learning_rate=1.0, preconditioner_min=1.0, preconditioner_max=1.0
-        )
-    with pytest.raises(ValueError, match="swap them"):
-        theory.adadps_smooth(
-            **smooth, learning_rate=0.1, preconditioner_min=1.0, preconditioner_max=0.5
-        )
-    passes = {"examples": 10, "passes": 1, "distance": 1.0, "lipschitz": 1.0, "smoothness": 1.0}
-    with pytest.raises(ValueError, match="batch 3 does not divide examples 10"):
-        theory.bolt_on_convex(**passes, learning_rate=0.1, batch=3, **NO_NOISE)
-    with pytest.raises(ValueError, match="above 2/β = 2"):
-        theory.bolt_on_convex(**passes, learning_rate=3.0, **NO_NOISE)
-    with pytest.raises(ValueError, match="convexity 2 is above smoothness 1"):
-        theory.bolt_on_strongly_convex(**passes, convexity=2.0, **NO_NOISE)
-    with pytest.raises(ValueError, match="last 11 is more than the 10 models of 9 rounds"):
-        theory.last_iterate(rounds=9, learning_rate=0.1, distance=1.0, dimension=1, last=11)
+# Commands.
+
+
+def printed(*arguments):
+    """Values that a command prints, by name."""
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.exception
+    rows = (line.split("|")[1:3] for line in done.stdout.splitlines() if line.startswith("| "))
+    return {name.strip(): value.strip() for name, value in [*rows][1:]}
+
+
+@pytest.mark.parametrize("name", ["adadps-smooth", "bias", "last-iterate"])
+def test_a_command_prints_what_its_function_returns(name):
+    given = [f"{option.replace('_', '-')}={value}" for option, value in SETTINGS[name].items()]
+    found = theory.FORMULAS[name][1](**SETTINGS[name])
+    shown = printed(f"theory-{name}", *(part for one in given for part in ("-s", one)))
+    assert shown == {value: f"{number:.6g}" for value, number in found.items()}
+
+
+def test_the_page_has_the_numbers_of_its_example():
+    page = (ROOT / "docs" / "theory.md").read_text("utf-8")
+    example = [found.words for found in commands(page) if "reshuffled=true" in found.words]
+    assert len(example) == 2
+    for words in example:
+        given = dict(word.split("=") for word in words if "=" in word)
+        rate = given["learning-rate"]
+        names = ("bound", "from_steps", "from_order", "from_noise", "sensitivity")
+        found = printed(*words[3:])
+        shown = [f"{float(found[name]):.3g}" for name in (*names, "best_learning_rate")]
+        assert f"| {' | '.join([rate, *shown])} |" in page
+    loss = softmax_constants()
+    assert float(given["lipschitz"]) == pytest.approx(loss.lipschitz)
+    assert float(given["smoothness"]) == loss.smoothness
