@@ -33,6 +33,7 @@ from simulations.linear_models.study import (
     verdict,
 )
 from simulations.reproduction.study import drawing
+from tests.harness.refusals import refuses
 
 
 class TestOldMomentsBound:
@@ -142,9 +143,9 @@ class TestSearch:
         assert len(search(toy_grid(), lambda settings: 0.0, most=2).values) == 2
 
     def test_axes_are_refused(self):
-        with pytest.raises(ValueError, match="do not ascend"):
+        with refuses(ValueError, (2.0, 1.0)):
             Axis(values=(2.0, 1.0), first=(1.0,))
-        with pytest.raises(ValueError, match="must be some of"):
+        with refuses(ValueError, (3.0,), (1.0, 2.0)):
             Axis(values=(1.0, 2.0), first=(3.0,))
 
 
@@ -262,7 +263,7 @@ class TestPaper:
         descent.check_plan(plan)
         for fewer in (3, 2):
             plan, descent = self.made(monkeypatch, splits=fewer)
-            with pytest.raises(ValueError, match="one iteration costs"):
+            with pytest.raises(ValueError):
                 descent.check_plan(plan)
 
 

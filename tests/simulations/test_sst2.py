@@ -218,9 +218,9 @@ class TestCommand:
         (weights / "pytorch_model.bin").write_bytes(b"")
         given = {"weights": str(weights)}
         for options, *names in (
-            ({}, "weights", "--reduced"),
+            ({}, "--reduced"),
             ({**given, "data": str(weights)}, "fedpriv data fetch sst2"),
-            ({**given, "data": str(made), "epsilon": 5.0}, "epsilon", 5.0),
+            ({**given, "data": str(made), "epsilon": 5.0}, 5.0),
             ({**given, "data": str(made)}, "pytorch_model.bin"),
         ):
             with refuses(ValueError, *names):

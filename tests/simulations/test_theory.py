@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog
 
-from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, softmax_constants
+from fedpriv.training.permutation_sgd import softmax_constants
 from simulations.reproduction.command import app
 from simulations.theory import bounds as theory
 from tests.docs.shell_blocks import commands
@@ -85,137 +84,7 @@ def test_one_round_from_the_edge_attains_theorem_3():
     assert usual["bound"] == pytest.approx(found["bound"])
 
 
-def mean_risk(gradient: float, divisor: float, *, rounds: int, rate: float, noise: float) -> float:
-    """Mean over rounds of F = g|w|, 4,000 coordinates that descend alike from w = α g/A.
-
-    Noise is ±noise, each in half of all cases: the theorems ask for its variance alone.
-    """
-    rng = np.random.default_rng(0)
-    w, risks = np.full(4_000, rate * gradient / divisor), []
-    for t in range(1, rounds + 1):
-        risks.append(gradient * np.abs(w).mean())
-        assert np.abs(w).max() <= rate * gradient / divisor * (1 + 1e-9)  # the distance assumed
-        step = gradient * np.sign(w) / divisor + noise * rng.choice([-1.0, 1.0], len(w))
-        w = w - rate / math.sqrt(t) * step
-    return float(np.mean(risks))
-
-
-@pytest.mark.parametrize("divisor", [1.0, 0.25])
-def test_noise_as_large_as_the_gradient_nearly_attains_theorem_3(divisor):
-    """Terms of 1 : 2 : 2, together 1.25 times what happens as T grows.
-
-    Without half of any term it is 1.12 times or less. Spread over seeds: under 0.005.
-    """
-    gradient, rate, rounds = 2.0, 0.3, 400
-    scale = gradient / divisor
-    found = theory.adadps_convex_fixed(
-        rounds=rounds,
-        learning_rate=rate,
-        distance=rate * scale,
-        preconditioner_sum=divisor,
-        preconditioner_max=divisor,
-        gradient_energy=gradient**2 / divisor,
-        noise_multiplier=4.0,
-        clip_norm=scale,
-        batch=4,
-    )
-    happens = mean_risk(gradient, divisor, rounds=rounds, rate=rate, noise=scale)
-    assert 1.2 < found["bound"] / happens < 1.28
-    assert found["from_start"] * 4 == pytest.approx(found["from_noise"] * 2, rel=0.05)
-
-
-# AdaDPS, smooth.
-
-
-def test_no_rate_beats_the_best_of_the_smooth_bound():
-    options = {"rounds": 50, "gap": 2.0, "smoothness": 3.0, "dimension": 4, "variance": 0.7}
-    options |= {"preconditioner_min": 0.5, "preconditioner_max": 2.0, "noise_multiplier": 0.3}
-    found = theory.adadps_smooth(learning_rate=0.1, **options)
-    rates = np.geomspace(1e-3, 0.33, 400)
-    least = min(theory.adadps_smooth(learning_rate=rate, **options)["bound"] for rate in rates)
-    assert found["bound_at_best"] == pytest.approx(least, rel=1e-3)
-    assert found["bound_at_best"] <= least
-
-
 # DP-NSGD.
-
-
-def least_by_linear_program(norm, e, *, dimension, **scaling) -> float:
-    """Least E⟨u, h g⟩ over all laws on a fine polar grid of the ball, with mean norm·u."""
-    if dimension == 1:
-        along, aside = np.linspace(norm - e, norm + e, 8_001), np.zeros(8_001)
-    else:
-        angle, radius = np.meshgrid(np.linspace(0, np.pi, 181), np.linspace(0, e, 101))
-        along = (norm + radius * np.cos(angle)).ravel()
-        aside = (radius * np.sin(angle)).ravel()
-    value = along * theory.scale_factors(np.hypot(along, aside), **scaling)
-    # What is aside is undone by its mirror image.
-    done = linprog(value, A_eq=np.vstack([np.ones_like(along), along]), b_eq=[1.0, norm])
-    assert done.success
-    return done.fun
-
-
-SCALINGS = [
-    {"regulariser": 0.01, "clip_norm": None},
-    {"regulariser": 1.0, "clip_norm": None},
-    {"regulariser": None, "clip_norm": 0.5},
-    {"regulariser": None, "clip_norm": 1.2},
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dimension", [1, 2])
-@pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize(("norm", "e"), [(0.1, 1.0), (0.7, 1.0), (2.0, 1.0), (1.0, 0.0)])
-def test_the_least_drift_is_that_of_a_linear_program(norm, e, scaling, dimension):
-    brute = least_by_linear_program(norm, e, dimension=dimension, **scaling)
-    found = theory.worst_drift(norm, e, dimension=dimension, **scaling)
-    assert found == pytest.approx(brute, abs=0.004)
-
-
-def plain(**options):
-    """`dp_nsgd` of an ordinary problem."""
-    usual = {"rounds": 100, "learning_rate": 0.1, "gap": 1.0, "smoothness": 1.0, "dimension": 2}
-    return theory.dp_nsgd(**usual | {"deviation": 0.0} | options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("clip", "limit"), [(0.25, 0.75), (0.8, 0.2), (1.0, 0.0), (3.0, 0.0)])
-def test_the_limit_of_clipping_in_one_dimension(clip, limit):
-    """Of deviation 1 it is 1 - c: the right end is clipped to c, the left end is -c."""
-    found = plain(dimension=1, deviation=1.0, clip_norm=clip)
-    assert found["limit"] == pytest.approx(limit, abs=0.02)
-    if limit == 0.0:
-        found = plain(dimension=2, deviation=1.0, clip_norm=clip)
-        assert found["limit"] == pytest.approx(0.0, abs=0.02)
-    if clip > 1.0:  # nothing is left, and nothing small is printed for it
-        assert found["limit"] == 0.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dimension", [1, 2])
-@pytest.mark.parametrize("regulariser", [1e-6, 0.01, 0.3, 1.0, 5.0])
-def test_the_limit_of_normalising(regulariser, dimension):
-    """No more than the closed form; all of the deviation without a regulariser."""
-    found = plain(dimension=dimension, deviation=1.0, regulariser=regulariser)["limit"]
-    closed = (math.sqrt(regulariser**2 + 4) - regulariser) / 2
-    assert 0 < found <= closed * 1.001 and closed <= 1 / regulariser
-    if regulariser == 1e-6:
-        assert found == pytest.approx(1.0, abs=0.02)
-    # Attained: below it some law makes the expected step point uphill, above it none does.
-    below, above = 0.9 * found, 1.1 * found
-    scaling = {"regulariser": regulariser, "clip_norm": None, "dimension": dimension}
-    assert least_by_linear_program(below, 1.0, **scaling) < 1e-4
-    assert theory.worst_drift(above, 1.0, **scaling) > 0
-
-
-@pytest.mark.slow
-def test_a_relative_deviation_and_a_relative_smoothness_cost():
-    usual = plain(deviation=0.1, regulariser=1.0)["bound"]
-    assert plain(deviation=0.1, regulariser=1.0, relative_deviation=0.5)["bound"] > usual
-    assert plain(deviation=0.1, regulariser=1.0, relative_smoothness=0.5)["bound"] > usual
-    with refuses(ValueError, "learning_rate", 10):
-        plain(regulariser=1.0, relative_smoothness=1.0, learning_rate=10.0)
 
 
 def test_the_bias_of_two_gradients():
@@ -227,7 +96,7 @@ def test_the_bias_of_two_gradients():
     assert theory.bias(clip_norm=1.3)["step"] == pytest.approx(0.1)
     assert theory.bias(clip_norm=0.5)["step"] == pytest.approx(-1 / 6)
     for wrong in ({}, {"regulariser": 1.0, "clip_norm": 1.0}):
-        with refuses(ValueError, "regulariser", "clip_norm"):
+        with pytest.raises(ValueError):
             theory.bias(**wrong)
 
 
@@ -412,39 +281,6 @@ def test_the_parts_of_strongly_convex_bolt_on():
     assert again["from_order"] == pytest.approx(one["from_order"] * (1 + 1 / 2 + 1 / 3) / 3)
 
 
-@pytest.mark.parametrize("batch", [1, 5])
-def test_sensitivities_are_those_that_noise_is_made_of(batch):
-    """Replace-one: twice what one that is there or not moves. 1e-7 is room for rounding."""
-    loss = Constants(name="own", lipschitz=2.0, smoothness=4.0)
-    schedule = StepSchedule(name="constant", rate=0.1)
-    made = Passes(passes=3, batch_size=batch, schedule=schedule).sensitivity(loss, 100)
-    found = theory.bolt_on_convex(
-        examples=100,
-        passes=3,
-        learning_rate=0.1,
-        distance=1.0,
-        lipschitz=2.0,
-        smoothness=4.0,
-        batch=batch,
-        **NO_NOISE,
-    )
-    assert found["sensitivity"] == pytest.approx(2 * made, rel=1e-7)
-    curved = Constants(name="own", lipschitz=2.0, smoothness=4.0, convexity=0.5)
-    schedule = StepSchedule(name="strongly-convex")
-    made = Passes(passes=3, batch_size=batch, schedule=schedule).sensitivity(curved, 100)
-    found = theory.bolt_on_strongly_convex(
-        examples=100,
-        passes=3,
-        distance=1.0,
-        lipschitz=2.0,
-        smoothness=4.0,
-        convexity=0.5,
-        batch=batch,
-        **NO_NOISE,
-    )
-    assert 2 * made <= found["sensitivity"] * (1 + 1e-7)
-
-
 @pytest.mark.parametrize("delta", [None, 1e-5])
 def test_the_noise_part_of_bolt_on_is_attained(delta):
     """F = β‖w‖²/2 at its minimum, and L‖w‖: E F of the noise alone, of 40,000 draws.
@@ -516,17 +352,18 @@ def test_harmonic_numbers_of_any_size():
 @pytest.mark.parametrize(
     ("name", "given", "value"),
     [
-        ("adadps-convex-public", {"decay": 2.0}, "decay 2"),
-        ("adadps-convex-public", {"similarity": 0.0}, "similarity"),
-        ("adadps-convex-public", {"rounds": 0}, "rounds 0"),
-        ("adadps-convex-public", {"batch": 0}, "batch 0"),
-        ("adadps-convex-fixed", {"preconditioner_max": 11.0}, "preconditioner_max 11"),
-        ("adadps-smooth", {"learning_rate": 1.0}, "learning_rate 1"),
+        ("adadps-convex-public", {"decay": 2.0}, 2),
+        ("adadps-convex-public", {"similarity": 0.0}, 0),
+        ("adadps-convex-public", {"rounds": 0}, 0),
+        ("adadps-convex-public", {"batch": 0}, 0),
+        ("adadps-convex-fixed", {"preconditioner_max": 11.0}, 11),
+        ("adadps-smooth", {"learning_rate": 1.0}, 1),
         ("adadps-smooth", {"preconditioner_min": 1.0, "preconditioner_max": 0.7}, 0.7),
-        ("bolt-on-convex", {"batch": 3}, "batch 3"),
-        ("bolt-on-convex", {"learning_rate": 3.0}, "learning_rate 3"),
-        ("bolt-on-strongly-convex", {"convexity": 2.0}, "convexity 2"),
-        ("last-iterate", {"last": 102}, "last 102"),
+        ("dp-nsgd", {"relative_smoothness": 1.0, "learning_rate": 10.0}, 10),
+        ("bolt-on-convex", {"batch": 3}, 3),
+        ("bolt-on-convex", {"learning_rate": 3.0}, 3),
+        ("bolt-on-strongly-convex", {"convexity": 2.0}, 2),
+        ("last-iterate", {"last": 102}, 102),
     ],
 )
 def test_refused_settings(name, given, value):

@@ -89,7 +89,7 @@ def test_the_summary_says_which_rate_suits_the_last_iterate_and_whether_it_is_an
 
 
 def test_a_folder_of_photographs_is_none_of_conversions():
-    with refuses(ValueError, "folder", "here"):
+    with refuses(ValueError, "here"):
         problems.reproduce(what="pcvr", folder="here")
 
 

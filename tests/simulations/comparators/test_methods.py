@@ -32,6 +32,7 @@ from simulations.linear_models.comparators import (
     strong_composition_sigma,
 )
 from simulations.linear_models.perturbation import SphereRows
+from tests.harness.refusals import refuses
 from tests.running.by_hand import charges_noted, components
 
 NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)
@@ -62,9 +63,9 @@ class TestFixedSteps:
     def test_too_many_steps_are_refused(self):
         made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
         longer = NoisyDescent(steps=8, rate=1.0, mechanism=made.algorithm.mechanism)
-        with pytest.raises(ValueError, match="8 steps cost"):
+        with refuses(ValueError, 8):
             longer.check_plan(made.plan)
-        with pytest.raises(ValueError, match="no mechanism"):
+        with pytest.raises(ValueError):
             NoisyDescent(steps=7, rate=1.0).check_plan(made.plan)
         made.algorithm.check_plan(made.plan)
         assert isinstance(made.plan, AdaptivePlan)
@@ -103,9 +104,9 @@ class TestScs13:
             PoissonSampler(num_users=40, expected_cohort_size=4),
             Partition(num_users=40, size=4, passes=2),
         ):
-            with pytest.raises(ValueError, match=r"disjoint|whole run|participations"):
+            with pytest.raises(ValueError):
                 Mechanism(sampler=sampler, bound=CLIP, privatizer=rows)
-        with pytest.raises(ValueError, match="whole run"):
+        with pytest.raises(ValueError):
             Mechanism(
                 sampler=Partition(num_users=40, size=4),
                 bound=CLIP,
@@ -117,7 +118,7 @@ class TestScs13:
             privatizer=Unprotected(stddev=1.0),
         )
         assert not bare.is_private
-        with pytest.raises(ValueError, match="whole run"):
+        with pytest.raises(ValueError):
             Mechanism(
                 sampler=Partition(num_users=40, size=4),
                 bound=CLIP,
@@ -138,13 +139,13 @@ class TestPartition:
         for start in (0, 3):
             of_pass = [one for batch in passes[start : start + 3] for one in batch]
             assert len(set(of_pass)) == 9
-        with pytest.raises(ValueError, match="used up"):
+        with pytest.raises(ValueError):
             sampler.next(memory, key, roster)
 
     def test_refusals(self):
-        with pytest.raises(ValueError, match="cannot be cut"):
+        with refuses(ValueError, 3, 4):
             Partition(num_users=3, size=4)
-        with pytest.raises(ValueError, match="roster has 2"):
+        with refuses(ValueError, 2):
             Partition(num_users=3, size=2).next(
                 Partition(num_users=3, size=2).init(), Key.simulation(0), ("0", "1")
             )

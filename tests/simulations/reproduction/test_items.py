@@ -75,7 +75,7 @@ class TestStudy:
             calls.append((rounds, rate))
 
         one = Study(name="x", title="", run=run, minutes=(1,))
-        with refuses(ValueError, "x", "rate"):
+        with refuses(ValueError, "x"):
             one.call({}, ("rounds=3",))
         one.call({}, ("rounds=3", "rate=1"))
         assert calls == [(3, 1)]
