@@ -153,32 +153,6 @@ class TestTables:
         task = imdb.task("coded", "test")
         assert sum(array.size for array in task.init_params(None).values()) == 20_002
 
-    def test_tables_are_numbered_as_in_the_paper(self):
-        found = {}
-        for item in TABLES:
-            number, _, key = item.name.removeprefix("adadps-table").partition("-")
-            found.setdefault(int(number), set()).add(key)
-        of_three = {"imdb", "tags", "autoencoder"}
-        assert found == {
-            1: {"autoencoder", "autoencoder-0.75"},
-            2: of_three,
-            3: {"imdb", "tags"},
-            4: {"imdb"},
-            6: {*of_three, "lstm", "mnist"},
-            7: of_three,
-            8: of_three,
-            9: {*of_three, "lstm"},
-            10: {"imdb", "tags"},
-        }
-
-    def test_what_the_paper_printed_of_imdb_stands_beside_the_column_of_its_code(self):
-        for item in TABLES:
-            if not item.name.endswith("-imdb") or item.name in NOT_RUN:
-                continue
-            assert next(iter(item.columns)) == "coded", item.name
-            for row in item.rows:
-                assert row.paper is None or "coded" in row.cells, (item.name, row.label)
-
     def test_delayed_statistics_are_reached_in_the_reduced_size(self):
         for column in ("paper", "right"):
             made = imdb.CODED.make("DP²", column, "test", True)

@@ -13,7 +13,6 @@ from simulations.adadps.setups import mnist
 from simulations.dpnsgd import figure2, figure3, images
 from simulations.dpnsgd import grid as grids
 from simulations.dpnsgd.figure3 import heat_maps, scheduled
-from simulations.reproduction.runs import Run, perform
 from tests.harness.refusals import refuses
 
 _CACHED = (images._task, images._curves_task)
@@ -112,16 +111,6 @@ class TestHeatMaps:
         with refuses(ValueError, "1", maps[0].title):
             maps[0].best(done)
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("key", ["mnist", pytest.param("cifar10", marks=pytest.mark.slow)])
-    def test_one_square_trains(self, key):
-        for grid in heat_maps(key, True):
-            made = grid.make(0.1, 0.5, "validation")
-            made = made.with_options({"epochs": "none", "steps": 2, "batch-size": 8})
-            found = perform(Run(experiment=made, split="validation", seed=1, reduced=True))
-            assert 0.0 <= found["accuracy"] <= 1.0 and found["synthetic"]
-            assert found["epsilon"] <= (4.0 if key == "mnist" else 8.0)
-
     def test_the_rule_is_the_only_difference(self):
         one, other, _ = (grid.make(0.1, 0.5, "test").options() for grid in heat_maps("mnist"))
         different = {name for name in {*one, *other} if one.get(name) != other.get(name)}
@@ -164,18 +153,6 @@ class TestFigure2:
         assert found.get("training_loss") == pytest.approx(whole.get(LOSS.name), rel=1e-6)
         assert found.get("loss") != found.get("training_loss")
         assert found.num_examples == len(data.y_test)
-
-    @pytest.mark.slow
-    def test_page_and_plot(self, tmp_path, monkeypatch):
-        given = {"seeds": 2, "out": tmp_path / "p.md", "plot": tmp_path / "p.svg", "small": True}
-        few = replace(images.MNIST, batch_size=8, epochs=(2.0, 1.0))
-        monkeypatch.setitem(images.SETUPS, "mnist", few)
-        figure2.reproduce(**given)
-        text = (tmp_path / "p.md").read_text("utf-8")
-        for words in ("SYNTHETIC", "no guarantee", "add-remove, per example, PLD", "private"):
-            assert words in text
-        assert "not judged" in text and "What the paper's text says" not in text
-        assert "nan" not in text and "SYNTHETIC" in (tmp_path / "p.svg").read_text("utf-8")
 
     def test_claims_are_computed(self):
         """Of values made so that each claim holds but the last."""

@@ -113,6 +113,7 @@ def test_progress_page_and_picture(name, tiny_corpus, tmp_path, capsys, monkeypa
     if study.takes("out"):
         page = (tmp_path / "page.md").read_text("utf-8")
         assert "SYNTHETIC" in page.upper() and "nan" not in page and "± inf" not in page
+        assert "ε = " not in page or "δ" in page
         assert page.splitlines()[-1] in shown
     if study.takes("plot") and name not in _UNDRAWN:
         (picture, *_) = tmp_path.glob("plot*.svg")

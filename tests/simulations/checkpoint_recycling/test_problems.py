@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,25 +66,6 @@ def test_what_is_no_better_than_chance_is_no_signal(conversions):
     assert problems.verdict(conversions, alone) == "One seed says nothing of differences."
     higher = replace(conversions, measure=problems.ACCURACY, chance=0.1)
     assert "better: UPA 3; clearly worse: EMA 0.8" in problems.verdict(higher, good)
-
-
-def test_the_summary_says_which_rate_suits_the_last_iterate_and_whether_it_is_an_edge(conversions):
-    """AUC loss, less is better: .30, .20, .25 at three rates; EMA 0.8 a point better in one."""
-
-    def values(last, gain):
-        seeds = np.array([-0.001, 0.0, 0.001])
-        return {problems.LAST: last + seeds, "EMA 0.8": last - gain + 2 * seeds}
-
-    problem = replace(conversions, rates=(1.0, 2.0, 4.0))
-    at = {1.0: values(0.3, 0.0), 2.0: values(0.2, 0.01), 4.0: values(0.25, 0.0)}
-    cases = {problems.Case(problems.FRESH, 6.0, rate): found for rate, found in at.items()}
-    (line,) = problems._summary(problem, SimpleNamespace(values=cases))
-    assert line.startswith("ε = 6, from nothing: the last iterate is best at rate 2; at 1: no diff")
-    assert "at 2: over seeds clearly better: EMA 0.8 (variance over seeds +300 to +300 %)" in line
-    cases[problems.Case(problems.FRESH, 6.0, 4.0)] = values(0.1, 0.0)
-    (line,) = problems._summary(problem, SimpleNamespace(values=cases))
-    assert "best at rate 4, an edge of what was tried;" in line
-    assert problems._summary(replace(problem, rates=(1.0,)), SimpleNamespace(values=cases)) == []
 
 
 def test_a_folder_of_photographs_is_none_of_conversions():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -326,24 +325,6 @@ def test_a_page_says_what_its_values_are(run, tiny_corpus, tmp_path):
                   "simulated", "not covered", "SYNTHETIC"):  # fmt: skip
         assert words in text, words
     assert "nan" not in text and "± inf" not in text
-
-
-@pytest.mark.slow
-def test_the_summary_names_every_clear_gain(tiny_corpus):
-    """Of a case whose last method in the list is far ahead of the last iterate, and not chosen."""
-    site = Site(tiny_corpus, None)
-    found = study.case(site, FAMILIES["tree"], TINY, 8.0)
-    names = [name for name in found.chosen if name not in (LAST, *page.preferred(found))]
-    same, none = (Interval(low=a, high=b) for a, b in ((0.01, 0.03), (-0.01, 0.01)))
-
-    def line(value, by_thread):
-        gain = Gain(value=value, by_seed=0.5, by_thread=by_thread)
-        return Line(accuracy=30.0, stddev=0.1, gain=gain, over_majority=gain)
-
-    lines = {name: line(0.0, none) for name in found.right} | {names[-1]: line(2.0, same)}
-    recycled = SimpleNamespace(cases={("tree", 8.0): found}, lines={("tree", 8.0): lines})
-    said = page._summary(recycled, ("tree", 8.0))
-    assert said.endswith(f"; better: {found.chosen[names[-1]].name} (+2.00 points)")
 
 
 @pytest.mark.parametrize(

@@ -79,24 +79,6 @@ class TestScs13:
         total = made.plan.total()
         assert (total.value, total.delta, total.accountant) == (2.0, 0.0, "composition")
 
-    def test_length_of_the_noise(self):
-        """Gamma(d, k Δ/ε): d = 20, Δ = 2, ε = .5, k = 3 make 240 (sd 53.7); 400 rows.
-
-        Within 4 standard errors of the mean: a false alarm in 16,000.
-        """
-        rows, template = SphereRows(epsilon=0.5, passes=3), {"w": np.zeros(20, np.float32)}
-        key, lengths, first = Key.simulation(3), [], None
-        memory = rows.init(template, key)
-        for _ in range(400):
-            noise, memory = rows.draw(memory, template=template, sensitivity=2.0, key=key)
-            first = noise if first is None else first
-            lengths.append(float(np.linalg.norm(noise["w"].astype(np.float64))))
-        scale = 2.0 * 3 / 0.5
-        assert abs(np.mean(lengths) - 20 * scale) < 4 * math.sqrt(20) * scale / 20
-        assert len(set(lengths)) == 400
-        again, _ = rows.draw(rows.init(template, key), template=template, sensitivity=2.0, key=key)
-        assert np.array_equal(again["w"], first["w"])
-
     def test_only_disjoint_batches_are_so_cheap(self):
         rows = SphereRows(epsilon=1.0)
         for sampler in (

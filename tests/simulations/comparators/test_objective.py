@@ -121,24 +121,6 @@ class TestNoise:
         small = made(epsilon=0.1, regulariser=1e-5, most_shift=0.2)
         assert small.algorithm.strength > 2 * method.algorithm.strength
 
-    def test_the_term_has_the_length_it_is_charged_for(self):
-        """Gamma(d, L/ε₁), d = 20: 400 terms, mean within 4 standard errors (a false alarm in
-        16,000); a Gaussian's 8,000 coordinates likewise."""
-        template = {"w": np.zeros(20)}
-        sphere = ObjectiveNoise(form="sphere", inside=0.5, shift=0.1, outside=0.01)
-        gaussian = replace(sphere, form="gaussian", inside=3.0)
-
-        def terms(noise):
-            return [
-                noise.linear_term(template=template, lipschitz=2.0, key=KEY.fold(n))["w"]
-                for n in range(400)
-            ]
-
-        mean = np.mean([np.linalg.norm(term) for term in terms(sphere)])
-        assert abs(mean - 20 * 4.0) < 4 * math.sqrt(20) * 4.0 / 20
-        spread = np.concatenate(terms(gaussian)).std()
-        assert abs(spread / 6.0 - 1.0) < 4 / math.sqrt(2 * 8000)
-
 
 class TestMinimum:
     @pytest.mark.parametrize("kind", LOSSES)

@@ -173,14 +173,3 @@ class TestCommand:
         assert (tmp_path / "results" / "curves.png").read_bytes().startswith(b"\x89PNG")
         text = (tmp_path / "c.md").read_text("utf-8")
         assert "SYNTHETIC data" in text and "](results/curves.png)" in text
-
-    @pytest.mark.slow
-    def test_plots_of_one_and_of_several(self, tmp_path):
-        given = ("--seeds", 1, "--plot", tmp_path / "p.png")
-        assert self.run("tiny", *given).exit_code == 0
-        assert self.run("other-table1", *given).exit_code == 0
-        assert {path.name for path in tmp_path.glob("*.png")} == {
-            "p.png",
-            "p-other-table1-real.png",
-            "p-other-table1-toy.png",
-        }

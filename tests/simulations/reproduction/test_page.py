@@ -13,7 +13,7 @@ from tiny_tables import RATES, SEEDS, cell, done_for, figure, made, row, shown, 
 
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.privacy.epsilon import rounded_up
-from simulations.reproduction.items import Block, Layout, Row
+from simulations.reproduction.items import Layout, Row
 from simulations.reproduction.page import edges_of, jumps, markdown, spread, welch_half
 from simulations.reproduction.runs import Run, perform, reported_runs
 
@@ -78,20 +78,6 @@ class TestLayout:
                 shown = next(line for line in text.splitlines() if line.startswith(f"| {label} |"))
                 assert shown.split("|")[place].strip().startswith("**") == (label == top)
         assert "**" not in self.page(Layout())[0]
-
-    @pytest.mark.slow
-    def test_sections_have_a_table_and_its_epsilons_each(self):
-        layout = Layout(
-            sections=(
-                Block(title="First", columns={"right": "there"}),
-                Block(title="Second", columns={"ours": "here"}),
-            )
-        )
-        text, _, _ = self.page(layout)
-        first, second = text.split("## First")[1].split("## Second")
-        for part, here, not_here in ((first, "there", "here |"), (second, "here", "there")):
-            assert f"| {here} |\n|---|---:|\n| a |" in part and f"| {not_here}" not in part
-            assert part.count("at δ = 0.001") == 1 and f"- {here} (" in part
 
     def test_what_the_paper_printed_keeps_its_digits(self):
         text = shown(table(row("a", 0.8), row("b", 0.62), row("c", None)))

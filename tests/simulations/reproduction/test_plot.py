@@ -77,15 +77,6 @@ class TestWords:
 
 class TestTable:
     @pytest.mark.slow
-    def test_the_papers_value_is_hollow_and_where_it_was_printed(self, drawn):
-        one = table(row("a", 0.25), row("b", None, name="b"), row("c", 0.75, name="c"))
-        drawing, _ = drawn(one, done_for(one))
-        [marks] = [c for c in drawing.axes[0].collections if c.get_label() == "the paper"]
-        assert marks.get_offsets().tolist() == [[0.25, 0], [0.75, 2]]
-        assert len(marks.get_facecolors()) == 0
-        assert names(drawing) == ["the paper", "as here"]
-
-    @pytest.mark.slow
     def test_means_and_spreads_of_the_seeds(self, drawn):
         one = table(row("a"), scale=100.0)
         done = done_for(one)
@@ -125,17 +116,6 @@ class TestFigure:
         corners = band.get_paths()[0].vertices
         assert corners[:, 1].max() == pytest.approx((middle + spread).max())
         assert corners[:, 1].min() == pytest.approx((middle - spread).min())
-
-    @pytest.mark.slow
-    def test_a_panel_a_column_and_one_legend(self, drawn):
-        one = row("a")
-        both = type(one)(label="a", cells={**one.cells, "right": row("x", name="x").cells["ours"]})
-        many = figure(both, row("b", noise="none", bound="none"), columns=BOTH)
-        drawing, _ = drawn(many, done_for(many))
-        left, right = drawing.axes
-        assert [left.get_title(), right.get_title()] == ["as here", "done right"]
-        assert len(left.lines) == 2 and len(right.lines) == 1
-        assert names(drawing) == ["a", "b †"] and "† not private" in words(drawing)
 
     @pytest.mark.slow
     def test_a_seed_that_diverged_leaves_a_gap(self, drawn):
