@@ -290,7 +290,7 @@ def reproduce(
     for spec in todo:
         said = f"{study} {spec['kind']}, {spec['users']:,} users"
         found.append({"spec": spec, **pace.work(said, partial(perform, folder, spec))})
-    publish(page(*(found if study == name else () for name in STUDIES)), out)
+    publish(page(*(found if study == name else [] for name in STUDIES)), out)
 
 
 #: By study, what makes one of its runs.

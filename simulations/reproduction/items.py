@@ -200,9 +200,9 @@ class Study:
         small = self.reduced or {} if reduced else {}
         chosen = {**self.options, **read, **small, **own}
         required = (name for name, one in parameters.items() if one.default is one.empty)
-        missing = [name for name in required if name not in chosen]
+        missing = [f"-s {name}=…" for name in required if name not in chosen]
         if missing:
-            raise ValueError(f"{self.name} needs {', '.join(f'-s {name}=…' for name in missing)}")
+            raise ValueError(f"{self.name} needs {', '.join(missing)}")
         return chosen
 
 

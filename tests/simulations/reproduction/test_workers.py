@@ -197,7 +197,7 @@ these = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(these)
 here = pathlib.Path({str(tmp_path)!r})
 todo = [these.run(seed, these.stuck(here / str(seed))) for seed in range(2)]
-these.complete(todo, {{}}, processes=2)
+these.runs.complete(todo, {{}}, processes=2)
 """
         command = subprocess.Popen(
             [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE
