@@ -13,7 +13,7 @@ import sys
 
 _INTERRUPTED = {128 + int(signal.SIGINT), 128 + int(signal.SIGTERM)}
 #: Commands that load PyTorch before they have anything to say.
-_TRAINS = {"audit", "attack", "reproduce", "run", "study", "tune", "uncertainty"}
+_TRAINS = {"audit", "attack", "run", "study", "tune", "uncertainty"}
 
 
 def main() -> None:

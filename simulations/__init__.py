@@ -1,4 +1,7 @@
-"""Studies: methods that only papers compare, and their tables and figures, one folder a paper."""
+"""Studies: methods that only papers compare, and their tables and figures, one folder a paper.
+
+`python -m simulations` lists and runs them.
+"""
 
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (
@@ -18,4 +21,5 @@ REPRODUCTIONS = (
     "simulations.checkpoint_recycling.tags.command",
     "simulations.checkpoint_recycling.problems",
     *(f"simulations.dpnsgd.figure{number}" for number in (2, 3, 4)),
+    "simulations.theory.command",
 )

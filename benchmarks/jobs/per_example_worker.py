@@ -21,7 +21,8 @@ from torch.nn import functional
 # Opacus' environment does not hold fedpriv; its models are plain modules and need only torch.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from fedpriv.models import Autoencoder, ResNet20
+from simulations.adadps.models import Autoencoder
+from simulations.dpnsgd.resnet import ResNet20
 
 NUM_EXAMPLES, CLIP = 512, 0.5
 

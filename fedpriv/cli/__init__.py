@@ -69,10 +69,6 @@ COMMANDS = {
         "cli.study",
         "Run methods × ε × seeds × data in parallel, and write one page of them.",
     ),
-    "reproduce": (
-        "cli.reproduce",
-        "Print a table of a paper and what its methods do here, with ε as counted and as true.",
-    ),
     "supernode": (
         "deploy.commands",
         "Run Flower's SuperNode, with all of its options, so that rounds need not wait for it.",
@@ -94,10 +90,6 @@ COMMANDS = {
     "encoder": (
         "cli.encoder",
         "Pretrained encoders of text: add one from its files, and embed a corpus by it.",
-    ),
-    "theory": (
-        "cli.theory",
-        "What the papers' theorems guarantee in a setting: bounds, their parts and assumptions.",
     ),
     "deploy": ("cli.deploy", "Containers: their checks, and the SuperLink."),
 }
@@ -182,7 +174,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             raise ValueError(f"{option} is given an empty value; name one, or leave {option} out")
 
 
-def main() -> None:
+def main(command: typer.Typer = app) -> None:
     """Run the command line.
 
     What was asked wrongly is answered in one clear line, not a traceback; an error in the user's
@@ -191,7 +183,7 @@ def main() -> None:
     try:
         with interruptible():
             _refuse_empty(sys.argv[1:])
-            app()
+            command()
     except (KeyboardInterrupt, SystemExit) as ended:
         if isinstance(ended, SystemExit) and (ended.code != 130 or isinstance(ended, Interrupted)):
             raise

@@ -1,6 +1,5 @@
 """Plain `nn.Module`s."""
 
-from fedpriv.models.images import Autoencoder, DigitClassifier, ResNet20, SoftmaxRegression
-from fedpriv.models.text import TextLSTM
+from fedpriv.models.images import DigitClassifier, SoftmaxRegression
 
-__all__ = ["Autoencoder", "DigitClassifier", "ResNet20", "SoftmaxRegression", "TextLSTM"]
+__all__ = ["DigitClassifier", "SoftmaxRegression"]

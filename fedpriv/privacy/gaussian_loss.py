@@ -147,7 +147,7 @@ def objective_loss(
     A user who is there or not changes the term that has this minimum by c ∈ [0, L] along a line
     that is the user's own (a linear model whose loss falls with its margin): the loss is at most
     that of Gaussian noise, or 0 where c = 0 costs more than L, and the change of volume, which is
-    at most the shift. See `fedpriv.mechanisms.perturbation`.
+    at most the shift.
 
     Args:
         sigma: Standard deviation of the term's coordinates over L.

@@ -443,7 +443,7 @@ class Partition(Sampler):
         if not cost.whole_run or cost.kind != "pure" or counted is None:
             raise ValueError(
                 "disjoint batches are accounted for pure answers that are charged once for the "
-                "whole run; use SphereRows"
+                "whole run"
             )
         if counted.most < self.passes:
             raise ValueError(

@@ -1,6 +1,6 @@
 """AdaDPS, Figure 2: what noise does to the statistics that adaptive methods divide by.
 
-    fedpriv reproduce adadps-figure2 --plot figure2.png   # half a minute
+    python -m simulations adadps-figure2 --plot figure2.png   # half a minute
 
 Along a private run on IMDB, second moments of gradients are gathered in three ways: of clean
 private batches (never released: a diagnostic that no ε covers), of what DP-SGD releases, and

@@ -1,11 +1,11 @@
 """AdaDPS, Figure 6: accuracy by round, and all methods after the last one.
 
-    fedpriv reproduce adadps-figure6 --results docs/results/tags.jsonl
-    fedpriv reproduce adadps-figure6-table --results docs/results/tags.jsonl
+    python -m simulations adadps-figure6
+    python -m simulations adadps-figure6-table
 
 The figure is of few users and little noise, as the paper's; so is its reduced size. The table has
 settings where user-level privacy is real, too: few users learn nothing there, so that it has no
-reduced size. Both print what is recorded again in seconds.
+reduced size.
 """
 
 from __future__ import annotations
@@ -21,16 +21,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.tasks.tag_prediction import TagPrediction
-from simulations.reproduction.items import (
-    Block,
-    Cell,
-    Given,
-    Layout,
-    Row,
-    Settings,
-    Split,
-    Table,
-)
+from simulations.reproduction.items import Block, Cell, Layout, Row, Settings, Split, Table
 from simulations.reproduction.study import paragraphs
 
 
@@ -329,19 +320,6 @@ def _columns(settings: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _given(label: str, real: tuple[float, float], paper: tuple[float, float]) -> Given:
-    """Return a row that no ε changes, by roster and inputs: TFF, unit norm."""
-    columns = (f"{setting} {inputs}" for setting in SETTINGS for inputs in INPUTS)
-    values = dict(zip(columns, (*real, *real, *paper), strict=True))
-    return Given(label=label, values=values, data="onstartups")
-
-
-#: Made by `fedpriv reproduce public-only-tags`.
-_GIVEN = (
-    _given("majority class", (0.1124, 0.1124), (0.1217, 0.1217)),
-    _given("public users' sentences alone, ε = 0", (0.3891, 0.3934), (0.6116, 0.6312)),
-    _given("all sentences, central, not private", (0.7589, 0.8095), (0.7800, 0.8309)),
-)
 _REAL, _PAPER = _columns(("private-8", "private-2")), _columns(("paper",))
 _PANELS = {
     "private-8": "ε = 8",
@@ -385,7 +363,6 @@ REPRODUCTIONS = (
         columns=_PAPER,
         rows=_curves(),
         points=20,
-        given=_GIVEN[:1],
         orderings=_AHEAD,
         minutes=(25, 8),
         layout=Layout(digits=1, spread="interval", bold_best=True),
@@ -398,7 +375,6 @@ REPRODUCTIONS = (
         measured_on=f"{_MEASURED_ON} after the last round",
         columns={**_REAL, **_PAPER},
         rows=rows(),
-        given=_GIVEN,
         paper_epsilon="a large value, which its text has lost (Section 6.2)",
         orderings=(*_AHEAD, ("AdaDPS, local, server momentum", "AdaDPS, update, server momentum")),
         minutes=(90,),

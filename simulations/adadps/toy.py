@@ -4,7 +4,7 @@
 0.01), 450 once in a hundred and decide (weight 1). Knowing which are rare is the side information:
 A is 1 for the frequent and 0.01 for the rare ones. Some minutes for 5 seeds.
 
-    fedpriv reproduce adadps-figure3            # the figure's four methods, 5 seeds, a plot
+    python -m simulations adadps-figure3            # the figure's four methods, 5 seeds, a plot
 
 Numbers and data are those of the authors' code; the text at hand has lost most of them. There a
 batch is a window of 8 neighbours from a random start. No accountant prices windows, so such runs

@@ -1,6 +1,6 @@
 """DP-AGD against its comparators at ε 0.1 to 1.6 on one problem; one page of it.
 
-fedpriv reproduce agd-covertype --seeds 5 --out PAGE.md --plot PAGE.png
+python -m simulations agd-covertype --seeds 5 --out PAGE.md --plot PAGE.png
 """
 
 from __future__ import annotations
@@ -39,11 +39,9 @@ from simulations.linear_models.study import (
 from simulations.reproduction import items
 from simulations.reproduction.study import (
     Row,
-    Store,
     mean_and_spread,
     publish,
     render,
-    results_of,
     table,
 )
 
@@ -60,25 +58,9 @@ _EPSILON = (
 )
 
 
-def study_of(
-    key: str,
-    store: Store,
-    *,
-    seeds: int = 5,
-    epsilons: Sequence[float] = EPSILONS,
-    tiny: bool = False,
-) -> Study:
-    """Return the study of a problem."""
-    return Study(
-        key=key,
-        store=store,
-        perform=perform,
-        grids=GRIDS,
-        shared={"delta": DELTA},
-        seeds=seeds,
-        epsilons=epsilons,
-        tiny=tiny,
-    )
+def study_of(key: str, **options: Any) -> Study:
+    """Return the study of a problem; `options` are further attributes of it."""
+    return Study(key=key, perform=perform, grids=GRIDS, shared={"delta": DELTA}, **options)
 
 
 def _tuned_as(method: str) -> str:
@@ -128,7 +110,7 @@ def complete(study: Study, *, ablated: Sequence[float] = ()) -> None:
         for e in _epsilons(study)
         if e in ablated
     ]
-    pace = Pace(len(parts), of="cells", rows=study.store.rows)
+    pace = Pace(len(parts), of="cells", rows=study.rows)
     for name, make in parts:
         pace.work(f"{study.key} {name}", make)
 
@@ -352,7 +334,6 @@ def _edges(study: Study) -> str:
 def reproduce(
     *,
     seeds: int = 5,
-    results: Path | None = None,
     out: Path | None = None,
     plot: Path | None = None,
     problem: str = "mnist-3-8",
@@ -361,12 +342,11 @@ def reproduce(
     tiny: bool = False,
 ) -> None:
     """Run the study of a problem, at some ε with one thing changed at a time; publish its page."""
-    store = Store.at(results_of(f"agd-{problem}", results))
-    study = study_of(problem, store, seeds=seeds, epsilons=epsilons, tiny=tiny)
+    study = study_of(problem, seeds=seeds, epsilons=epsilons, tiny=tiny)
     complete(study, ablated=ablated)
     if plot is not None:
         draw_accuracies(study, plot)
-    command = f"fedpriv reproduce agd-{problem} {'--reduced ' * tiny}--seeds {seeds}"
+    command = f"python -m simulations agd-{problem} {'--reduced ' * tiny}--seeds {seeds}"
     picture = None if plot is None else plot.name
     publish(page(study, command=command, picture=picture, ablated=ablated), out)
 

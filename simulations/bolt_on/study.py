@@ -1,6 +1,6 @@
 """Bolt-on against SCS13, BST14 and DP-SGD, problem by problem, and three sides of it; one page.
 
-fedpriv reproduce bolt-on-mnist --seeds 5 -s studies=mnist,pair-svm -s sides=batches,time,excess
+python -m simulations bolt-on-mnist --seeds 5 -s studies=mnist,pair-svm -s sides=batches,time,excess
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -24,9 +24,7 @@ from simulations.bolt_on.methods import (
     LABELS,
     METHODS,
     OF_ONE_LINE,
-    PAIRS,
     PASSES,
-    TIMED,
     Guarantee,
     Timed,
     grids_of,
@@ -53,11 +51,9 @@ from simulations.linear_models.training import softmax_fit
 from simulations.reproduction import items
 from simulations.reproduction.study import (
     Row,
-    Store,
     mean_and_spread,
     publish,
     render,
-    results_of,
     spread,
     synthetic_words,
     table,
@@ -97,26 +93,10 @@ Excess = Mapping[str, Mapping[int, tuple[Sequence[float], Settings]]]
 Batches = Mapping[tuple[Guarantee, int], tuple[Sequence[float], Settings]]
 
 
-def study_of(
-    key: str,
-    loss: str,
-    store: Store,
-    *,
-    seeds: int = 5,
-    epsilons: Sequence[float] = EPSILONS,
-    tiny: bool = False,
-) -> Study:
-    """Return the study of a loss on a problem."""
-    return Study(
-        key=key,
-        store=store,
-        perform=perform,
-        grids=grids_of(loss),
-        shared={"loss": loss, "batch": BATCH, "rows": None},
-        seeds=seeds,
-        epsilons=epsilons,
-        tiny=tiny,
-    )
+def study_of(key: str, loss: str, **options: Any) -> Study:
+    """Return the study of a loss on a problem; `options` are further attributes of it."""
+    shared = {"loss": loss, "batch": BATCH, "rows": None}
+    return Study(key=key, perform=perform, grids=grids_of(loss), shared=shared, **options)
 
 
 def _loss(study: Study) -> str:
@@ -212,7 +192,7 @@ class Found:
             for epsilon in study.epsilons
         ]
         # Passes, as a cell of ten takes about ten times as long as one of one.
-        pace = Pace(sum(k for *_, k in places), of="passes", rows=study.store.rows)
+        pace = Pace(sum(k for *_, k in places), of="passes", rows=study.rows)
         self.cells = {
             place: pace.work(
                 f"{study.key} {_loss(study)} {place}",
@@ -578,7 +558,7 @@ def over_batches(study: Study, sizes: Sequence[int] = (1, 10, 50, 500), passes: 
         for size in (*sizes, study.problem.data.num_train)
         for guarantee in METHODS
     ]
-    pace = Pace(len(places), of="cells", rows=study.store.rows)
+    pace = Pace(len(places), of="cells", rows=study.rows)
 
     def batch(guarantee: Guarantee, size: int) -> tuple[list[float], Settings]:
         rows = cell(few, guarantee, "bolt-on", 1.0, passes, batch=size)
@@ -592,7 +572,7 @@ def over_batches(study: Study, sizes: Sequence[int] = (1, 10, 50, 500), passes: 
 def over_rows(study: Study, sizes: Sequence[int] = _ROWS, passes: int = 10) -> Excess:
     """Return excess risks of a study of two classes, for each number of rows."""
     names = ("bolt-on", "bst14-published", "bst14")
-    pace = Pace(len(names) * len(sizes), of="cells", rows=study.store.rows)
+    pace = Pace(len(names) * len(sizes), of="cells", rows=study.rows)
 
     def risk(method: str, m: int) -> tuple[list[float], Settings]:
         made = partial(excess, study, "approximate", method, 1.0, passes, m)
@@ -601,26 +581,9 @@ def over_rows(study: Study, sizes: Sequence[int] = _ROWS, passes: int = 10) -> E
     return {method: {m: risk(method, m) for m in sizes} for method in names}
 
 
-def timings(study: Study, *, pairs: int = PAIRS) -> list[Timed]:
-    """Return what noise costs in time, measured once and kept in the store."""
-    shared = {"problem": study.key, "loss": _loss(study), "pairs": pairs, "tiny": study.tiny}
-    specs = [{**shared, "timing": name} for name in TIMED]
-
-    def measured() -> Iterator[Row]:
-        for one in timed(study.key, _loss(study), pairs=pairs, tiny=study.tiny):
-            yield {"with_noise": one.with_noise, "without": one.without}
-
-    rows = study.store.rows_of(specs, measured)
-    return [
-        Timed(name=name, with_noise=row["with_noise"], without=row["without"])
-        for name, row in zip(TIMED.values(), rows, strict=True)
-    ]
-
-
 def reproduce(
     *,
     seeds: int = 5,
-    results: Path | None = None,
     out: Path | None = None,
     plot: Path | None = None,
     studies: tuple[str, ...] = ("mnist",),
@@ -632,9 +595,9 @@ def reproduce(
     """Run studies, and any of the three sides, and publish one page of them."""
     found, pictures = list[Found](), list[str]()
 
+    @cache
     def study(name: str) -> Study:
-        store = Store.at(results_of(f"bolt-on-{name}", results))
-        return study_of(*STUDIES[name], store, seeds=seeds, epsilons=epsilons, tiny=tiny)
+        return study_of(*STUDIES[name], seeds=seeds, epsilons=epsilons, tiny=tiny)
 
     def picture(name: str) -> Path:
         assert plot is not None
@@ -649,7 +612,7 @@ def reproduce(
     if "batches" in sides:
         more["batches"] = over_batches(study("mnist"))
     if "time" in sides:
-        more["times"] = timings(study("mnist"))
+        more["times"] = timed(*STUDIES["mnist"], tiny=tiny)
     if "excess" in sides:
         pair = study("pair-logistic")
         more["excess_synthetic"] = synthetic_words(pair.problem.data.synthetic)
@@ -658,7 +621,7 @@ def reproduce(
             draw_excess(more["excess"], picture("excess"), pair.problem.data)
             more["excess_picture"] = picture("excess").name
     size = "--reduced " * tiny
-    command = f"fedpriv reproduce bolt-on-{[*studies, *sides][0]} {size}--seeds {seeds}"
+    command = f"python -m simulations bolt-on-{[*studies, *sides][0]} {size}--seeds {seeds}"
     command += f" -s studies={','.join(studies)}" if len(studies) > 1 else ""
     command += f" -s sides={','.join(sides)}" if studies and sides else ""
     text = page(found, seeds=seeds, command=command, pictures=pictures, reduced=tiny, **more)

@@ -1,13 +1,12 @@
-r"""Recycling checkpoints on synthetic convex problems: measures, prints a page and draws.
+"""Recycling checkpoints on synthetic convex problems: measures, prints a page and draws.
 
-fedpriv reproduce recycling-convex --out docs/results/checkpoints.md \
-        --plot docs/results/checkpoints.png
+python -m simulations recycling-convex --out checkpoints.md --plot checkpoints.png
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean, variance
@@ -38,12 +37,10 @@ from simulations.checkpoint_recycling.convex_studies import (
 from simulations.linear_models.study import verdict
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import (
-    Store,
     drawing,
     note_below,
     publish,
     render,
-    results_of,
     save,
     spread,
     table,
@@ -76,19 +73,18 @@ class Found:
     widths: Sequence[Widths]
 
 
-def page(found: Found, *, command: str, picture: str = "", file: str = "") -> str:
+def page(found: Found, *, command: str, picture: str = "") -> str:
     """Return the page.
 
     Args:
         found: Of the studies.
         command: That makes it.
         picture: Address of the plot; "" for none.
-        file: Name of that of the parts; "" where none is kept.
     """
     usual, control = ratios(found), next(iter(found.control.values()))
     return render(
         "checkpoint_recycling/convex.md.jinja",
-        command=command, picture=picture, file=file, epsilon_terms=_EPSILON, num=NUM, steps=STEPS,
+        command=command, picture=picture, epsilon_terms=_EPSILON, num=NUM, steps=STEPS,
         hard_table=table(
             ["T", *(f"{t:,}" for t in found.hard)],
             [["last / average", *(f"{value:.2f}" for value in found.hard.values())]],
@@ -258,91 +254,57 @@ def draw(found: Found, path: Path) -> None:
     save(figure, path)
 
 
-def measured(store: Store, epsilons: tuple[float, ...], *, tiny: bool = False) -> Found:
-    """Return what the studies give at these ε, and without noise; missing parts are done.
+def measured(epsilons: tuple[float, ...], *, tiny: bool = False) -> Found:
+    """Return what the studies give at these ε, and without noise.
 
     Args:
-        store: Of finished parts, a row each.
         epsilons: Of DP-SGD, at δ = 1e-5.
         tiny: Whether few runs, short ones.
     """
-    steps = LENGTHS[:3] if tiny else LENGTHS
+    steps, ks = (LENGTHS[:3], KS[:2]) if tiny else (LENGTHS, KS)
     kinds = (None, *epsilons)
     runs, seeds, of_runs, repeats = (5, 4, 20, 2) if tiny else (50, 50, 400, 20)
-    ks = KS[:2] if tiny else KS
     total = 2 * len(steps) + (1 + len(FASTER)) * len(kinds) + len(ks) + len(epsilons)
-    pace = Pace(total, of="parts", rows=store.rows)
+    pace = Pace(total, of="parts")
 
-    def part(name: str, make: Callable[[], Any], **facts: Any) -> Any:
-        spec = {"convex": name, **facts}
-        title = ", ".join([name, *(f"{key} {value}" for key, value in facts.items())])
-        return pace.work(title, lambda: store.row(spec, lambda _: {"found": make()}))["found"]
+    def part(name: str, make: Callable[..., Any], *of: Any, **given: Any) -> Any:
+        title = " ".join([name, *map(str, of)])
+        return pace.work(title, partial(make, *of, **given))
 
     return Found(  # the long ones first, so that what is left is not said to be short
-        widths=[
-            Widths(**part(
-                "widths", lambda e=e: asdict(widths(e, repeats=repeats)), epsilon=e,
-                repeats=repeats,
-            ))
-            for e in epsilons
-        ],
-        coverage=[
-            Coverage(**one)
-            for k in ks
-            for one in part(
-                "coverage", lambda k=k: [asdict(c) for c in coverage(runs=of_runs, ks=[k])],
-                k=k, runs=of_runs,
-            )
-        ],
-        rates={e: part("rate", partial(best_rate, e), epsilon=e) for e in kinds},
+        widths=[part("widths", widths, e, repeats=repeats) for e in epsilons],
+        coverage=[one for k in ks for one in part("coverage", coverage, runs=of_runs, ks=[k])],
+        rates={e: part("rate", best_rate, e) for e in kinds},
         control={
-            (e, by): {
-                name: Figures(**one)
-                for name, one in part(
-                    "control",
-                    lambda e=e, by=by: {
-                        name: asdict(one)
-                        for name, one in control(e, faster=by, seeds=seeds).items()
-                    },
-                    epsilon=e, faster=by, seeds=seeds,
-                ).items()
-            }
+            (e, by): part("control", control, e, faster=by, seeds=seeds)
             for by in FASTER
             for e in kinds
         },
-        ordinary={
-            t: part("ordinary", partial(ordinary_ratios, t, runs=runs), steps=t, runs=runs)
-            for t in steps
-        },
-        hard={t: part("hard", partial(hard_ratio, t), steps=t) for t in steps},
-    )  # fmt: skip
+        ordinary={t: part("ordinary", ordinary_ratios, t, runs=runs) for t in steps},
+        hard={t: part("hard", hard_ratio, t) for t in steps},
+    )
 
 
 def reproduce(
     *,
-    results: Path = Path("results/reproductions.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
     epsilons: tuple[float, ...] = (8.0, 1.0),
     tiny: bool = False,
 ) -> None:
-    """Run the parts that are missing and publish the page.
+    """Run all parts and publish the page.
 
     Args:
-        results: Next to it, in `recycling-` of its name, parts are kept.
         out: Where the page is written.
         plot: Where it is drawn.
         epsilons: Of DP-SGD.
         tiny: Whether with few runs, short ones.
     """
-    path = results_of("recycling", results)
-    assert path is not None
-    found = measured(Store.at(path), epsilons, tiny=tiny)
+    found = measured(epsilons, tiny=tiny)
     if plot is not None:
         draw(found, plot)
-    picture = plot.name if plot else ""
-    command = "fedpriv reproduce recycling-convex" + " --reduced" * tiny
-    publish(page(found, command=command, picture=picture, file=path.name), out)
+    command = "python -m simulations recycling-convex" + " --reduced" * tiny
+    publish(page(found, command=command, picture=plot.name if plot else ""), out)
 
 
 REPRODUCTIONS = (

@@ -1,8 +1,8 @@
 """Recycling checkpoints of photographs, conversions and next words: trains, prints and draws.
 
-    fedpriv reproduce recycling-cifar10 --reduced
-    fedpriv reproduce recycling-pcvr
-    fedpriv reproduce recycling-words
+    python -m simulations recycling-cifar10 --reduced
+    python -m simulations recycling-pcvr
+    python -m simulations recycling-words
 
 Photographs are by example and take days of CPU in their full size; conversions are by example, of a
 synthetic log; next words are by user.
@@ -11,7 +11,6 @@ synthetic log; next words are by user.
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,13 +51,11 @@ from simulations.checkpoint_recycling.checkpoints import (
 from simulations.checkpoint_recycling.corpora import synthetic_corpus
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import (
-    Store,
     drawing,
     note_below,
     on_device,
     publish,
     render,
-    results_of,
     save,
     synthetic_words,
     t_half,
@@ -330,16 +327,13 @@ class Found:
     devices: str = ""
 
 
-def trained(
-    problem: Problem, store: Store, corpus: Corpus | None = None, device: str | None = None
-) -> Found:
-    """Return what all runs of a problem gave; those that are missing are trained.
+def trained(problem: Problem, corpus: Corpus | None = None, device: str | None = None) -> Found:
+    """Train all runs of a problem and return what they gave.
 
     Args:
         problem: What is asked.
-        store: Of finished runs.
         corpus: Where it is by user.
-        device: Where those are trained, as `fedpriv run --device`; their rows name it.
+        device: Where they are trained, as `fedpriv run --device`; the page names it.
 
     Raises:
         ValueError: If its data cannot be had.
@@ -349,17 +343,12 @@ def trained(
     rows: list[dict[str, Any]] = []
     starts = 1 + len(_STARTS) * (problem.public is not None)
     pace = Pace(starts * len(problem.epsilons) * len(problem.rates) * problem.seeds)
-    of = {} if corpus is None else {"corpus": corpus.content_sha256[:16]}
     for case, options in _cases(problem):
         own: list[Mapping[str, float]] = []
         for seed in range(problem.seeds):
             experiment = problem.make().with_options({**options, "seed": seed})
-            spec = {**of, **_spec(problem, experiment, case)}
-            if store.find(spec) is not None:
-                pace.keep()
             train = partial(_row, problem, experiment, corpus, device)
-            label = f"{problem.name} {case.words()}, seed {seed}"
-            facts = store.row(spec, lambda _: pace.work(label, train))  # noqa: B023 - called at once
+            facts = pace.work(f"{problem.name} {case.words()}, seed {seed}", train)
             rows.append(facts)
             own.append(facts["values"])
         values[case] = {name: np.array([one[name] for one in own]) for name in own[0]}
@@ -392,20 +381,11 @@ def _cases(problem: Problem) -> Iterator[tuple[Case, dict[str, Option]]]:
                 yield case, {**problem.options, **more, **private, rate_of: rate}
 
 
-def _spec(problem: Problem, experiment: Experiment, case: Case) -> dict[str, Any]:
-    options = dict(experiment.identity())
-    if problem.public is not None:  # where a start lies says nothing of what it is
-        options["start.file"] = None
-    which = [list(problem.which.decays), list(problem.which.ks), dict(problem.public or {})]
-    return {"name": experiment.name, "start": case.start, "which": which, **options}
-
-
 def _row(
     problem: Problem, experiment: Experiment, corpus: Corpus | None, device: str | None
 ) -> dict[str, Any]:
     if problem.public is not None and not (file := _public_file(problem)).exists():
         _train_public(_public_experiment(problem), file, device)
-    started = time.perf_counter()
     made = build(experiment, corpus)
     task: Any = made.task
     past = averages(checkpoints(experiment, made, experiment.seed, device), problem.which)
@@ -415,14 +395,12 @@ def _row(
     kinds = "users" if problem.by_user else "training examples"
     drawn = "groups in turn" if problem.by_user else "Poisson batches"
     return {
-        "seed": experiment.seed,
         **on_device(device),
         "values": measured(problem, task, past),
         "synthetic": bool(data.synthetic),
         "data": f"{data.name}, {data.num_users:,} {kinds}",
         "guarantee": f"δ = {format_delta(plan.delta)}, {plan.unit}-level, {plan.relation.value}, "
         f"PLD, {drawn}",
-        "seconds": round(time.perf_counter() - started, 2),
     }
 
 
@@ -478,7 +456,7 @@ def _train_public(experiment: Experiment, file: Path, device: str | None) -> Non
 Values = Mapping[str, np.ndarray]
 
 
-def page(problem: Problem, found: Found, *, command: str, picture: str = "", file: str = "") -> str:
+def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> str:
     """Return the page.
 
     Args:
@@ -486,11 +464,10 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "", fil
         found: What the runs gave.
         command: That makes it.
         picture: Address of the plot; "" for none.
-        file: Name of that of the runs; "" where none is kept.
     """
     return render(
         "checkpoint_recycling/problems.md.jinja",
-        problem=problem, found=found, command=command, picture=picture, verdict=verdict, file=file,
+        problem=problem, found=found, command=command, picture=picture, verdict=verdict,
         synthetic=synthetic_words(found.synthetic), starts_table=_starts_table,
         gains_table=partial(_gains_table, problem), summary=_summary(problem, found),
     )  # fmt: skip
@@ -606,7 +583,6 @@ def draw(problem: Problem, found: Found, path: Path) -> None:
 def reproduce(
     *,
     seeds: int | None = None,
-    results: Path = Path("results/reproductions.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
     device: str | None = None,
@@ -614,11 +590,10 @@ def reproduce(
     folder: str | None = None,
     reduced: bool = False,
 ) -> None:
-    """Train what is missing of a problem by example, and publish its page.
+    """Train a problem by example, and publish its page.
 
     Args:
         seeds: Of every run; None for the problem's own.
-        results: Next to it, in `recycling-` of its name, runs are kept.
         out: Where the page is written.
         plot: Where gains are drawn.
         device: Where is trained, as `fedpriv run --device`.
@@ -634,26 +609,24 @@ def reproduce(
         raise ValueError(f"folder {folder} is of photographs; the log is synthetic")
     if folder is not None:
         problem = within(problem, folder)
-    _publish(problem, None, seeds, results, out, plot, device, reduced)
+    _publish(problem, None, seeds, out, plot, device, reduced)
 
 
 def reproduce_words(
     *,
     corpus: str | None = None,
     seeds: int | None = None,
-    results: Path = Path("results/reproductions.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
     device: str | None = None,
     reduced: bool = False,
 ) -> None:
-    """Train what is missing of next words, and publish the page; arguments as of `reproduce`.
+    """Train next words, and publish the page; arguments as of `reproduce`.
 
     Args:
         corpus: A prepared corpus, a dump or a name; None to look around, and for a synthetic one
             where it is reduced.
         seeds: Of every run.
-        results: Next to it runs are kept.
         out: Where the page is written.
         plot: Where gains are drawn.
         device: Where is trained.
@@ -666,14 +639,13 @@ def reproduce_words(
         of = synthetic_corpus()
     else:
         of = resolve_corpus(corpus, allow_synthetic=False)
-    _publish(next_words(reduced=reduced), of, seeds, results, out, plot, device, reduced)
+    _publish(next_words(reduced=reduced), of, seeds, out, plot, device, reduced)
 
 
 def _publish(
     problem: Problem,
     corpus: Corpus | None,
     seeds: int | None,
-    results: Path,
     out: Path | None,
     plot: Path | None,
     device: str | None,
@@ -681,15 +653,13 @@ def _publish(
 ) -> None:
     if seeds is not None:
         problem = replace(problem, seeds=seeds)
-    path = results_of("recycling", results)
-    assert path is not None
-    found = trained(problem, Store.at(path), corpus, device)
+    found = trained(problem, corpus, device)
     if plot is not None:
         draw(problem, found, plot)
     size = " --reduced" if reduced else ""
-    command = f"fedpriv reproduce {problem.name} --seeds {problem.seeds}{size}"
+    command = f"python -m simulations {problem.name} --seeds {problem.seeds}{size}"
     picture = plot.name if plot else ""
-    publish(page(problem, found, command=command, picture=picture, file=path.name), out)
+    publish(page(problem, found, command=command, picture=picture), out)
 
 
 REPRODUCTIONS = tuple(

@@ -1,6 +1,6 @@
 """Bias of judging a released model by threads that made its start, against runs without them.
 
-    fedpriv reproduce defaults-cross-fitted
+    python -m simulations defaults-cross-fitted
 
 `fedpriv.runs.selection` takes out of a released model what a fold of public threads made of its
 start. What that comes to can be known in a study alone: private training is done again from starts

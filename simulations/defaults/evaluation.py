@@ -1,18 +1,17 @@
 """The default command on synthetic corpora of many sizes and shapes: never worse than public data?
 
-    fedpriv reproduce defaults
-    fedpriv reproduce defaults -s kept=true --results docs/results/runs.jsonl --out defaults.md
+    python -m simulations defaults
 
-The first makes what is not there yet: `adadps-tags` as it is, at ε 8 and 2, on corpora whose shapes
-and seeds the settings were not fitted on (`shapes.EVALUATION`), a corpus a seed. The second writes
-the page of what is there, with the runs of `cross_fitted` and of `sweep`.
+It runs `adadps-tags` as it is, at ε 8 and 2, on corpora whose shapes and seeds the settings were
+not fitted on (`shapes.EVALUATION`), a corpus a seed. Studies of the same page are those of an
+encoder's rows, of `cross_fitted` and of `sweep`.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -31,7 +30,7 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import Pace
 from simulations.defaults import cross_fitted, resampled, shapes, sweep
 from simulations.reproduction.items import Study
-from simulations.reproduction.study import Store, publish, render, results_of, table
+from simulations.reproduction.study import publish, render, table
 
 Run = Mapping[str, Any]
 
@@ -59,7 +58,7 @@ def cells(
                     yield {"kind": kind.name, "users": size, "epsilon": epsilon, "seed": seed}
 
 
-def run(cell: Mapping[str, Any], corpora: Path) -> dict[str, Any]:
+def run(corpora: Path, cell: Mapping[str, Any]) -> dict[str, Any]:
     """Run the default command on a corpus, and return what it returned."""
     options = {"target-epsilon": cell["epsilon"], "seed": cell["seed"], "eval-every": 1000}
     kind, name = cell["kind"], "adadps-tags"
@@ -109,7 +108,7 @@ def run(cell: Mapping[str, Any], corpora: Path) -> dict[str, Any]:
 def page(
     runs: Sequence[Run],
     crossed: Sequence[Run] = (),
-    compared: Sequence[dict[str, Any]] = (),
+    compared: Sequence[Run] = (),
     encoded: Sequence[Run] = (),
     copies: Sequence[Run] = (),
 ) -> str:
@@ -223,7 +222,7 @@ _GAINS = (1, 5), (5, 10), (10, 20), (20, 60)
 _THREADS = (10, 50), (50, 100), (100, 300), (300, 1_000), (1_000, 10_000)
 
 
-def _grid_table(compared: Sequence[dict[str, Any]]) -> str:
+def _grid_table(compared: Sequence[Run]) -> str:
     """Return the rule's settings against the best of others on the same SYNTHETIC corpora."""
     rows = []
     for (kind, users, _), found in sweep.cells(compared).items():
@@ -267,43 +266,41 @@ def _by_forecast(
 def reproduce(
     *,
     seeds: int = SEEDS,
-    results: Path | None = None,
     out: Path | None = None,
     study: str = "default",
     corpora: str = "runs/synthetic",
     sizes: tuple[int, ...] = (),
     kinds: tuple[str, ...] = (),
     epsilons: tuple[float, ...] = EPSILONS,
-    part: str = "0/1",
-    kept: bool = False,
 ) -> None:
-    """Make the runs of a study that are not there yet, and publish the page of all that are.
+    """Make the runs of a study, and publish its page.
 
     Args:
         seeds: Corpora of each size and kind.
-        results: Next to it runs are kept.
         out: Where the page is written.
-        study: "default", "cross-fitted", "grid", "encoder" or "resampled".
+        study: Of `STUDIES`.
         corpora: Folder of synthetic and resampled corpora.
         sizes: Users; none for the study's own.
         kinds: Shapes of the default study; none for those of evaluation.
         epsilons: Targets.
-        part: Which of how many processes this one is, as "0/2".
-        kept: Whether nothing is run.
     """
-    store, folder = Store.at(results_of("defaults", results)), Path(corpora)
-    number, parts = map(int, part.split("/"))
-    targets = tuple(map(float, epsilons))  # a run of ε 2 is one of 2.0
-    todo = list(_specs(study, seeds, sizes, kinds, targets))[number::parts]
-    pace = Pace(0 if kept else len(todo), rows=store.rows)
-    for spec in () if kept else todo:
+    folder, perform, found = Path(corpora), STUDIES[study], list[Run]()
+    todo = list(_specs(study, seeds, sizes, kinds, epsilons))
+    pace = Pace(len(todo))
+    for spec in todo:
         said = f"{study} {spec['kind']}, {spec['users']:,} users"
-        pace.work(said, partial(_performed, store, study, spec, folder))
-    named = {name: [one for one in store.rows.values() if one["spec"]["study"] == name]
-             for name in ("default", "cross-fitted", "grid", "encoder", "resampled")}  # fmt: skip
-    publish(page(*named.values()), out)
+        found.append({"spec": spec, **pace.work(said, partial(perform, folder, spec))})
+    publish(page(*(found if study == name else [] for name in STUDIES)), out)
 
 
+#: By study, what makes one of its runs.
+STUDIES: Mapping[str, Callable[[Path, Mapping[str, Any]], dict[str, Any]]] = {
+    "default": run,
+    "cross-fitted": cross_fitted.perform,
+    "grid": sweep.perform,
+    "encoder": run,
+    "resampled": run,
+}
 #: Kind and sizes of studies of an encoder's rows.
 _ENCODED = {"encoder": (REAL, REAL_SIZES), "resampled": (resampled.KIND, resampled.SIZES)}
 
@@ -336,15 +333,7 @@ def _specs(
     else:
         chosen = [shapes.KINDS[name] for name in kinds] or shapes.EVALUATION
         found = cells(sizes or shapes.SIZES, seeds, chosen, epsilons)
-    yield from ({"study": study, **spec} for spec in found)
-
-
-def _performed(store: Store, study: str, spec: Mapping[str, Any], folder: Path) -> Run:
-    if study == "grid":
-        return store.row(spec, partial(sweep.perform, folder))
-    if study == "default" or study in _ENCODED:
-        return store.row(spec, lambda cell: run(cell, folder))
-    return store.row(spec, lambda asked: cross_fitted.perform(folder, asked))
+    yield from found
 
 
 REPRODUCTIONS = tuple(

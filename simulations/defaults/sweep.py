@@ -145,7 +145,9 @@ _VARIED = (
 )
 
 
-def cells(lines: Iterable[dict[str, Any]]) -> dict[tuple[str, int, float], list[dict[str, Any]]]:
+def cells(
+    lines: Iterable[Mapping[str, Any]],
+) -> dict[tuple[str, int, float], list[Mapping[str, Any]]]:
     """Return runs by kind, users and ε; those of smaller vocabularies are of other corpora."""
     found = defaultdict(list)
     for line in lines:
@@ -155,7 +157,7 @@ def cells(lines: Iterable[dict[str, Any]]) -> dict[tuple[str, int, float], list[
     return dict(sorted(found.items()))
 
 
-def is_rule(asked: dict[str, Any]) -> bool:
+def is_rule(asked: Mapping[str, Any]) -> bool:
     """Return whether a run is what the rule says, with nothing changed."""
     return (
         bool(asked.get("by_rule"))
@@ -165,7 +167,7 @@ def is_rule(asked: dict[str, Any]) -> bool:
     )
 
 
-def gain(line: dict[str, Any]) -> float:
+def gain(line: Mapping[str, Any]) -> float:
     """Return the last model's gain over public-only."""
     return line["accuracy"]["last 1"] - line["public_only"]
 

@@ -1,6 +1,6 @@
 """DP-NSGD, Figure 2: curves of normalised and clipped SGD, without noise and private.
 
-    fedpriv reproduce dpnsgd-figure2-mnist --results docs/results/dpnsgd.jsonl
+    python -m simulations dpnsgd-figure2-mnist
 
 The paper's text describes its figure: training loss and accuracy without noise for several r and c,
 and accuracy in the private setting. It says of it (Sections 3.3 and 3.4) that
@@ -29,10 +29,10 @@ import numpy as np
 from fedpriv.measures import ACCURACY, Measure
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.runs.progress import Pace
-from simulations.dpnsgd.grid import Done
+from simulations.dpnsgd.grid import counted
 from simulations.dpnsgd.images import SETUPS, TRAINING_LOSS, Rule, studies
 from simulations.reproduction.page import fluctuation
-from simulations.reproduction.runs import Run, complete, curve_of, pending, read
+from simulations.reproduction.runs import Run, complete, curve_of
 from simulations.reproduction.study import (
     drawing,
     note_below,
@@ -133,7 +133,7 @@ def _judged(ahead: np.ndarray) -> str:
     return yes
 
 
-def page(key: str, found: Found, *, command: str, picture: str, file: str) -> str:
+def page(key: str, found: Found, *, command: str, picture: str) -> str:
     """Return the page.
 
     Args:
@@ -141,7 +141,6 @@ def page(key: str, found: Found, *, command: str, picture: str, file: str) -> st
         found: Rows of all curves.
         command: That makes it.
         picture: Address of the plot.
-        file: Name of that of the runs.
     """
     private = next(rows[0] for (_, private), rows in found.items() if private)
     rows = []
@@ -155,7 +154,7 @@ def page(key: str, found: Found, *, command: str, picture: str, file: str) -> st
         "dpnsgd/figure2.md.jinja",
         title=_TITLES[key], synthetic=synthetic_words(private["synthetic"]), command=command,
         model=setup.model, key=key, rate=setup.rate, batch=setup.batch_size, first=private,
-        seeds=len(next(iter(found.values()))), picture=picture, file=file, claims=claims(found),
+        seeds=len(next(iter(found.values()))), picture=picture, claims=claims(found),
         epsilon=f"{rounded_up_to(private['epsilon'], 3):.3g}",
         devices=trained_on(row for own in found.values() for row in own),
         delta=format_delta(private["delta"]), rows=table(head, rows, words=2),
@@ -209,33 +208,24 @@ def draw(key: str, found: Found, path: Path) -> None:
 def reproduce(
     *,
     seeds: int = 3,
-    results: Path = Path("results/dpnsgd.jsonl"),
     out: Path | None = None,
-    plot: Path | None = None,
+    plot: Path = Path("results/dpnsgd-figure2.png"),
     processes: int = 1,
     device: str | None = None,
     data: str = "mnist",
     small: bool = False,
 ) -> None:
-    """Run the curves that are not in the results yet, and publish page and picture."""
+    """Run the curves, and publish page and picture."""
     every = runs(data, seeds, small)
-    todo = [run for own in every.values() for run in own]
+    todo, done = [run for own in every.values() for run in own], dict[str, dict[str, Any]]()
     pace = Pace(len(todo))
-    pace.keep(len(todo) - len(pending(todo, read(results))))
     pace.say("curves")
-
-    def tell(number: int, row: Mapping[str, Any]) -> None:
-        pace.done += 1
-        pace.say(f"accuracy {row['accuracy']:.4f} in {row['seconds']:.0f} s")
-
-    done: Done = complete(todo, results, processes=processes, device=device, tell=tell)
+    complete(todo, done, processes=processes, device=device, tell=counted(pace))
     found = {place: [done[run.identity] for run in own] for place, own in every.items()}
-    plot = results.with_name(f"dpnsgd-figure2-{data}.png") if plot is None else plot
     draw(data, found, plot)
     size = f" --seeds {seeds}{' --reduced' if small else ''}"
-    command = f"fedpriv reproduce dpnsgd-figure2-{data}{size}"
-    text = page(data, found, command=command, picture=plot.name, file=results.name)
-    publish(text, out)
+    command = f"python -m simulations dpnsgd-figure2-{data}{size}"
+    publish(page(data, found, command=command, picture=plot.name), out)
 
 
 REPRODUCTIONS = studies(2, "curves of normalised and clipped SGD", reproduce, (18, 2), (2_000, 10))

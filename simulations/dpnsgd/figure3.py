@@ -1,6 +1,6 @@
 """DP-NSGD, Figure 3: normalisation needs less tuning than clipping; on images.
 
-    fedpriv reproduce dpnsgd-figure3-mnist --results docs/results/dpnsgd.jsonl
+    python -m simulations dpnsgd-figure3-mnist
 
 Heat maps of accuracy over learning rate η and r of DP-NSGD, and over η and c of DP-SGD; r and c run
 over the same decades. c scales the step as well as the bound, so a third map has η c in place of η:
@@ -29,7 +29,7 @@ from simulations.dpnsgd.grid import HEAD, SEEDS, Done, Grid, trained
 from simulations.dpnsgd.images import RULES, SETUPS, Images, Rule, Schedule, studies
 from simulations.reproduction.items import Split
 from simulations.reproduction.page import welch_half
-from simulations.reproduction.study import Store, drawing, render, save, table, trained_on, write
+from simulations.reproduction.study import drawing, publish, render, save, table, trained_on
 
 RATES = (0.4, 1.6, 6.4)
 DECADES = (1e-2, 1e-1, 1.0, 10.0)
@@ -106,8 +106,6 @@ def page(
     done: Done,
     *,
     picture: str,
-    file: str,
-    levels: Store,
 ) -> str:
     """Return the page.
 
@@ -117,8 +115,6 @@ def page(
         more: Grids of schedules.
         done: Runs by identity.
         picture: Address of the plot.
-        file: Name of that of the runs.
-        levels: Runs of public data alone, and of all data without privacy, where there are any.
     """
     first = _first(maps, done)
     tested = (run for run in maps[0].finals(done) if run.identity in done)
@@ -128,7 +124,7 @@ def page(
         key=key, title=_TITLES[key], model=SETUPS[key].model, batch=SETUPS[key].batch_size,
         first=first, maps=maps, devices=trained_on(_rows([*maps, *more], done)),
         epsilon=f"{rounded_up_to(first['epsilon'], 3):.3g}", delta=format_delta(first["delta"]),
-        reduced=maps[0].reduced, picture=picture, file=file, seeds=len(SEEDS),
+        reduced=maps[0].reduced, picture=picture, seeds=len(SEEDS),
         tested_steps=next((done[run.identity]["steps"] for run in tested), None),
         stepped=any(_SCHEDULES["step"] in grid.title for grid in more),
         verdict=_verdict(
@@ -140,7 +136,6 @@ def page(
             [[*grid.cells(done), f"{grid.spread(done):.4f}"] for grid in maps],
         ),
         scheduled=table(names, [grid.cells(done) for grid in more]),
-        levels=_levels(key, levels),
     )  # fmt: skip
 
 
@@ -180,23 +175,6 @@ def _best(normalised: Sequence[float], clipped: Sequence[float]) -> str:
     )
 
 
-def _levels(key: str, levels: Store) -> str:
-    """Return a table of accuracies at ε = 0 and without privacy; "" without such runs."""
-    rows = []
-    for name, epsilon in (("public-only", "0"), ("all, not private", "∞")):
-        found = [
-            row
-            for row in levels.rows.values()
-            if row["spec"].get("data") == key and row["spec"].get("row") == name
-        ]
-        if found:
-            values = [row["accuracy"] for row in found]
-            ends = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
-            number = f"{found[0]['num_examples']:,} images"
-            rows.append([f"{name}, {number}", epsilon, f"{mean(values):.3f}{ends}"])
-    return table(["", "ε", "test, mean (and range) of draws"], rows) if rows else ""
-
-
 def _rows(grids: Sequence[Grid], done: Done) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of grids, those that settings were chosen from first."""
     for grid in grids:
@@ -233,33 +211,23 @@ def draw_maps(key: str, maps: Sequence[Grid], done: Done, path: Path) -> None:
 
 def reproduce(
     *,
-    results: Path = Path("results/dpnsgd.jsonl"),
     out: Path | None = None,
-    plot: Path | None = None,
+    plot: Path = Path("results/dpnsgd-figure3.png"),
     processes: int = 1,
     device: str | None = None,
     data: str = "mnist",
     schedules: tuple[Schedule, ...] = SCHEDULES,
     small: bool = False,
 ) -> None:
-    """Run the grids and the finals, and write the page and the picture, next to the results.
-
-    What public data alone reach is shown where `public-only-runs.jsonl` lies next to the results.
-    """
+    """Run the grids and the finals, and publish the page and the picture."""
     maps = heat_maps(data, small)
     further = len(RULES) * len(schedules) * (len(maps[0].rates) + len(SEEDS))
     done, more = trained(
-        maps, results, processes=processes, device=device, further=further,
+        maps, processes=processes, device=device, further=further,
         then=partial(scheduled, data, small, maps, schedules),
     )  # fmt: skip
-    out = results.with_name(f"dpnsgd-{data}.md") if out is None else out
-    plot = out.with_suffix(".png") if plot is None else plot
     draw_maps(data, maps, done, plot)
-    levels = Store.at(results.with_name("public-only-runs.jsonl"))
-    text = page(
-        data, maps, more, done, picture=plot.name, file=results.name, levels=levels
-    )  # fmt: skip
-    write(text, out)
+    publish(page(data, maps, more, done, picture=plot.name), out)
 
 
 REPRODUCTIONS = studies(3, "heat maps of DP-NSGD and DP-SGD", reproduce, (35, 3), (4_000, 10))

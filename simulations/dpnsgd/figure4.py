@@ -2,10 +2,10 @@ r"""DP-NSGD on language: RoBERTa-base on SST-2, its embeddings frozen; clipping 
 
     pip install 'fedpriv[pretrained]'
     fedpriv data fetch sst2
-    fedpriv reproduce dpnsgd-figure4-sst2 -s weights=DIR -s methods=dp-nsgd -s rates=0.4 \
+    python -m simulations dpnsgd-figure4-sst2 -s weights=DIR -s methods=dp-nsgd -s rates=0.4 \
         -s sizes=0.01
-    fedpriv reproduce dpnsgd-figure4-sst2 -s weights=DIR     # every setting of every method
-    fedpriv reproduce dpnsgd-figure4-sst2 --reduced          # minutes, SYNTHETIC sentences
+    python -m simulations dpnsgd-figure4-sst2 -s weights=DIR     # every setting of every method
+    python -m simulations dpnsgd-figure4-sst2 --reduced          # minutes, SYNTHETIC sentences
 
 `DIR` holds RoBERTa-base as transformers saves it: `config.json`, `model.safetensors` and a
 tokeniser. As in the paper: embeddings frozen, batches of 1000, 10 epochs (680 steps), full
@@ -14,9 +14,8 @@ counts it (σ = .6558, .8429, 1.1457) and these grids are ours. Its dropout and 
 known here; nothing is dropped, rates are constant.
 
 One core took 0.24 s an example (16 sentences of 4 to 40 tokens), so about 45 hours a run, and 4
-GiB; the command times some examples first and says how long it will take. Every run is one line of
-the results file, found again, so that a killed command goes on where it was. Settings are judged on
-a tenth of the training set, held out, which no ε covers.
+GiB; the command times some examples first and says how long it will take. Settings are judged on a
+tenth of the training set, held out, which no ε covers.
 
 What ε means here: GLUE's training examples are phrases, and many are cut from one sentence. The
 unit is one of these examples, not the sentence, nor who wrote it. That the weights have seen none
@@ -48,7 +47,6 @@ from simulations.dpnsgd.grid import HEAD, SEEDS, Done, Grid, trained
 from simulations.dpnsgd.images import RULES, bounded
 from simulations.dpnsgd.sst2 import SIGMA, ByLength, Setup, digest, reduced_setup, task
 from simulations.reproduction.items import Split, Study
-from simulations.reproduction.runs import read
 from simulations.reproduction.study import publish, render, table
 from simulations.reviews.sst2 import load_sst2
 
@@ -217,7 +215,6 @@ def _grid_table(done: Done, grid: Grid) -> str:
 
 def reproduce(
     *,
-    results: Path = Path("results/dpnsgd_sst2.jsonl"),
     out: Path | None = None,
     processes: int = 1,
     weights: str | None = None,
@@ -229,10 +226,9 @@ def reproduce(
     device: str = "cpu",
     small: bool = False,
 ) -> None:
-    """Run grids and finals that are not in the results yet, and publish the page.
+    """Run grids and finals, and publish the page.
 
     Args:
-        results: JSON lines of all runs.
         out: Where the page is written.
         processes: Runs at once.
         weights: Folder of RoBERTa-base.
@@ -256,24 +252,19 @@ def reproduce(
         else:
             setup = Setup(weights=Path(weights), data=load_sst2(data), **options)
         grids = [grid_of(setup, name, rates, sizes) for name in methods]
-        _forecast(setup, grids, read(results), processes)
-        done, _ = trained(grids, results, processes=processes)
+        _forecast(setup, grids, processes)
+        done, _ = trained(grids, processes=processes)
         publish(page(setup, grids, done), out)
 
 
-def _forecast(setup: Setup, grids: Sequence[Grid], done: Done, processes: int) -> None:
-    """Print how many runs are left, and how long they will take on this machine."""
-    tuning = [run for grid in grids for run in grid.tuning()]
-    left = sum(run.identity not in done for run in tuning)
-    finals = len(SEEDS) * len(grids)
-    if not left:
-        finals = sum(run.identity not in done for grid in grids for run in grid.finals(done))
+def _forecast(setup: Setup, grids: Sequence[Grid], processes: int) -> None:
+    """Print how many runs there are, and how long they will take on this machine."""
+    tuning, finals = sum(1 for grid in grids for _ in grid.tuning()), len(SEEDS) * len(grids)
     kind = "SYNTHETIC sentences, a tiny random model: " if setup.data.synthetic else ""
-    print(f"{kind}{left} of {len(tuning)} settings to try, then {finals} final runs", flush=True)
-    if left + finals:
-        each = seconds_a_step(setup) * setup.steps("test")
-        total = _duration(each * (left + finals) / processes)
-        print(f"about {_duration(each)} a run, {total} in all on this machine", flush=True)
+    print(f"{kind}{tuning} settings to try, then {finals} final runs", flush=True)
+    each = seconds_a_step(setup) * setup.steps("test")
+    total = _duration(each * (tuning + finals) / processes)
+    print(f"about {_duration(each)} a run, {total} in all on this machine", flush=True)
 
 
 REPRODUCTIONS = (

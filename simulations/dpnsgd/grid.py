@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.runs.progress import Pace
 from simulations.reproduction.items import TUNING_SEED, Split
 from simulations.reproduction.page import edges_of
-from simulations.reproduction.runs import Run, complete, pending, read
+from simulations.reproduction.runs import Run, complete
 
 SEEDS = (0, 1, 2)
 
@@ -113,42 +112,46 @@ class Grid:
 HEAD = ("", "best rate", "best size", "on an edge of the grid", "held out", "test, mean of seeds")
 
 
+def counted(pace: Pace) -> Callable[[int], None]:
+    """Return what counts a run that has ended, and says how far they are."""
+
+    def tell(number: int) -> None:
+        pace.done += 1
+        pace.say("trained")
+
+    return tell
+
+
 def trained(
     grids: Sequence[Grid],
-    results: Path,
     *,
     processes: int,
     device: str | None = None,
     then: Callable[[Done], Sequence[Grid]] = lambda done: (),
     further: int = 0,
 ) -> tuple[Done, Sequence[Grid]]:
-    """Do what is not in the results yet, and report progress on stderr.
+    """Do all runs of grids, and report progress on stderr.
 
     Args:
         grids: Of all methods; the finals of all come after all squares.
-        results: JSON lines.
         processes: Runs at once.
         device: Where, as `fedpriv run --device`; None where an experiment says so itself.
         then: Makes further grids of what the first chose.
         further: How many runs those will have, finals too, to forecast the time.
 
     Returns:
-        All runs of the results, and the further grids.
+        All runs by identity, and the further grids.
     """
     squares = [run for grid in grids for run in grid.tuning()]
     pace = Pace(len(squares) + further + len(SEEDS) * len(grids))
+    done: dict[str, dict[str, Any]] = {}
 
-    def tell(number: int, row: Mapping[str, Any]) -> None:
-        pace.done += 1
-        pace.say(f"accuracy {row['accuracy']:.4f} in {row['seconds']:.0f} s")
-
-    def stage(name: str, runs: list[Run]) -> Done:
-        pace.keep(len(runs) - len(pending(runs, read(results))))
+    def stage(name: str, runs: Sequence[Run]) -> None:
         pace.say(name)
-        return complete(runs, results, processes=processes, device=device, tell=tell)
+        complete(runs, done, processes=processes, device=device, tell=counted(pace))
 
-    done = stage("grid", squares)
+    stage("grid", squares)
     more = then(done)
-    done = stage("further grids", [run for grid in more for run in grid.tuning()])
-    finals = [run for grid in (*grids, *more) for run in grid.finals(done)]
-    return stage("seeds", finals), more
+    stage("further grids", [run for grid in more for run in grid.tuning()])
+    stage("seeds", [run for grid in (*grids, *more) for run in grid.finals(done)])
+    return done, more

@@ -15,12 +15,12 @@ from fedpriv.datasets.images import load_cifar10
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS, Measure
-from fedpriv.models.images import ResNet20
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.training.evaluate import Metrics
 from fedpriv.tree import Params
 from simulations.adadps.setups import mnist
+from simulations.dpnsgd.resnet import ResNet20
 from simulations.reproduction.items import Split, Study
 
 Rule = Literal["normalise", "clip"]

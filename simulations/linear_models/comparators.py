@@ -13,7 +13,6 @@ from scipy import linalg, optimize
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, OutputSensitivity
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.perturbation import ObjectiveNoise, SphereRows
 from fedpriv.privacy.accounting import calibrate, rho_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -25,6 +24,7 @@ from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSu
 from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
 from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
+from simulations.linear_models.perturbation import ObjectiveNoise, SphereRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

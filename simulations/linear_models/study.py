@@ -1,7 +1,8 @@
-"""Methods on one problem: tuned on its validation part, kept in a store, and drawn against ε."""
+"""Methods on one problem: tuned on its validation part, and drawn against ε."""
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,13 +12,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
+from fedpriv.hashes import document_sha256
 from simulations.linear_models.problems import Problem, problem
 from simulations.linear_models.training import majority, not_private, public_only
 from simulations.reproduction.items import TUNING_SEED, Split
 from simulations.reproduction.study import (
     Row,
     Spec,
-    Store,
     bars,
     drawing,
     note_below,
@@ -186,23 +187,23 @@ class Study:
 
     Attributes:
         key: Of the problem.
-        store: Of finished runs.
         perform: From everything that decides a run to its row, with its "accuracy".
         grids: Settings that each method chooses from.
         shared: What decides every run too.
         seeds: How many are reported.
         epsilons: At which.
         tiny: Synthetic data and two settings of each method, to see whether everything runs.
+        rows: Of runs that have ended, by digest of all that decides them; each is done once.
     """
 
     key: str
-    store: Store
     perform: Callable[[Spec], Row] = field(repr=False)
     grids: Mapping[str, Grid] = field(repr=False)
     shared: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = 5
     epsilons: Sequence[float] = ()
     tiny: bool = False
+    rows: dict[str, Row] = field(default_factory=dict, repr=False)
 
     @property
     def problem(self) -> Problem:
@@ -218,7 +219,7 @@ class Study:
         self, settings: Settings, *, split: Split = "test", seed: int = TUNING_SEED, **place: Any
     ) -> Row:
         """Return one run: of a place, such as a method and an ε, in these settings."""
-        return self.store.row(
+        return self._once(
             {
                 "problem": self.key,
                 **self.shared,
@@ -230,6 +231,12 @@ class Study:
             },
             self.perform,
         )
+
+    def _once(self, spec: Spec, perform: Callable[[Spec], Row]) -> Row:
+        name = document_sha256(json.loads(json.dumps(spec)))
+        if name not in self.rows:
+            self.rows[name] = {"spec": spec, **perform(spec)}
+        return self.rows[name]
 
     def tuned(self, grid: Grid | None = None, **place: Any) -> Tuned:
         """Return the settings that are best on the validation part, on one seed of its own."""
@@ -257,7 +264,7 @@ class Study:
             sizes = {"num_train": data.num_train, "num_public": data.num_public}
             return {**dict(zip(LEVELS, values, strict=True)), **sizes}
 
-        row = self.store.row({"problem": self.key, "references": True, "tiny": self.tiny}, found)
+        row = self._once({"problem": self.key, "references": True, "tiny": self.tiny}, found)
         return {name: value for name, value in row.items() if name != "spec"}
 
     def sizes(self) -> str:

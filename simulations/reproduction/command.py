@@ -1,16 +1,16 @@
-"""`fedpriv reproduce`: lists studies, does the runs that they lack, and prints and draws them."""
+"""`python -m simulations`: lists studies, does their runs, and prints and draws them."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,8 +21,9 @@ from rich.progress import (
 )
 from rich.table import Table as Listing
 
+import simulations
 from fedpriv.cli.output import console, errors, print_table
-from fedpriv.output_paths import check_file, writing_to
+from fedpriv.output_paths import check_file
 from fedpriv.runs.progress import Pace, moves, plain_lines
 from fedpriv.training.devices import usable_device
 from simulations.reproduction.items import Item, Table
@@ -33,51 +34,81 @@ from simulations.reproduction.runs import (
     complete,
     final_runs,
     pending,
-    read,
     synthetic_data,
     tuning_runs,
 )
 
 #: How many seeds are reported if no one says so.
 SEEDS = 3
-#: Entry-point group of further packages with tables and figures.
-REPRODUCTIONS = "fedpriv.reproductions"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def find_reproductions() -> dict[str, Item]:
-    """Return every table, figure and study, by name.
-
-    Looks in `simulations` and the packages of the entry-point group `fedpriv.reproductions`, in
-    `REPRODUCTIONS`: names of modules with a tuple of that name.
-    """
-    found: dict[str, Item] = {}
-    further = {entry.value for entry in importlib.metadata.entry_points(group=REPRODUCTIONS)}
-    for package in sorted(further | {"simulations"}):
-        for module in importlib.import_module(package).REPRODUCTIONS:
-            for item in importlib.import_module(module).REPRODUCTIONS:
-                found[item.name] = item
-    return found
+    """Return every table, figure and study, by name."""
+    modules = map(importlib.import_module, simulations.REPRODUCTIONS)
+    return {item.name: item for module in modules for item in module.REPRODUCTIONS}
 
 
-def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any) -> None:
-    """Reproduce a table, figure or study, or list them all.
-
-    Args:
-        name: Of one, or its beginning up to a hyphen for several; None to list them.
-        settings: "name=value" of further options of studies.
-        given: The other options of `fedpriv reproduce`, by name.
-
-    Raises:
-        ValueError: If an option is refused, or data of an item are not to be had.
-    """
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Of a table, figure or theorem, or its beginning up to a hyphen for several; "
+            "without one they are listed."
+        ),
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="Of `tags`: a prepared corpus, any site's Posts.xml, or a known name."),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="How many seeds are reported: 3 by default; of agd and bolt-on, --reduced, 2."
+        ),
+    ] = None,
+    reduced: Annotated[
+        bool, typer.Option("--reduced", help="A size that takes minutes; its values are marked.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the pages to this Markdown file.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw into this PNG or SVG file; several get their names added. Without it "
+            "a figure is drawn into results/."
+        ),
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Runs at once, each on one thread.")] = 1,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Train on it: cuda:0, or cpu to try it. Its runs equal the others' to rounding, "
+            "and the page names it."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="NAME=VALUE",
+            help="Further options of a study, e.g. -s folds=1 or -s epsilons=2,8.",
+        ),
+    ] = None,
+) -> None:
+    """Print a table of a paper and what its methods do here, with ε as counted and as true."""
     found = find_reproductions()
     if name is None:
         _list(found)
         return
-    out, plot = given["out"], given["plot"]
-    seeds = SEEDS if given["seeds"] is None else given["seeds"]
-    if seeds < 1 or given["processes"] < 1:
-        raise ValueError(f"--seeds {seeds} and --processes {given['processes']} must be at least 1")
+    given = {
+        "corpus": corpus, "seeds": seeds, "out": out, "plot": plot, "processes": processes,
+        "device": device,
+    }  # fmt: skip
+    if processes < 1 or (seeds is not None and seeds < 1):
+        raise ValueError(f"--seeds {seeds} and --processes {processes} must be at least 1")
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--plot {plot} must end in .png or .svg")
     items, pages = _named(found, name), list[str]()
@@ -94,16 +125,17 @@ def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any)
             )
     if settings and any(item.kind != "study" for item in items):
         raise ValueError(f"-s {settings[0]} is of studies, and {name} is a table of runs")
-    for option in ("results", "out", "plot"):
-        if given[option] is not None:
-            check_file(given[option], f"--{option}")
-    if given["device"] is not None:
-        if given["processes"] > 1 and given["device"] != "cpu":
+    for option, path in (("out", out), ("plot", plot)):
+        if path is not None:
+            check_file(path, f"--{option}")
+    if device is not None:
+        if processes > 1 and device != "cpu":
             raise ValueError(
-                f"--processes {given['processes']} with --device {given['device']}: one process "
-                "trains on a GPU; leave --processes out"
+                f"--processes {processes} with --device {device}: one process trains on a GPU; "
+                "leave --processes out"
             )
-        usable_device(given["device"])
+        usable_device(device)
+    done: dict[str, dict[str, Any]] = {}
     missing: dict[str, ValueError] = {}
     announced: set[str] = set()
     for item in items:
@@ -111,7 +143,10 @@ def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any)
         if plot is not None and len(items) > 1:
             picture = plot.with_stem(f"{plot.stem}-{item.name}")
         try:
-            text = _reproduced(item, {**given, "plot": picture}, settings, announced)
+            text = _reproduced(
+                item, {**given, "plot": picture}, tuple(settings or ()), done, announced,
+                reduced=reduced,
+            )  # fmt: skip
         except ValueError as error:
             if len(items) == 1:
                 raise
@@ -131,29 +166,35 @@ def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any)
 
 
 def _reproduced(
-    item: Item, given: Mapping[str, Any], settings: tuple[str, ...], announced: set[str]
+    item: Item,
+    given: Mapping[str, Any],
+    settings: tuple[str, ...],
+    done: dict[str, dict[str, Any]],
+    announced: set[str],
+    *,
+    reduced: bool,
 ) -> str:
     """Do what an item still needs, draw it, and return its page; of a study "".
+
+    Runs that another item has done are taken from `done`, and new ones are added to it.
 
     Raises:
         ValueError: If it has no reduced size and is asked for it, or as of its runs.
     """
-    reduced = given["reduced"]
     if reduced and not item.has_reduced:
         raise ValueError(f"{item.name} has no reduced size: leave --reduced out")
     if item.kind == "study":
         _tell(f"{item.name}: about {item.minutes[reduced]:,g} minutes on 2 cores")
-        names = ("corpus", "seeds", "results", "out", "plot", "processes", "device")
-        shared = {name: given[name] for name in names}
-        if shared["seeds"] is None and not (reduced and "seeds" in (item.reduced or {})):
-            shared["seeds"] = SEEDS
-        item.call(shared, settings, reduced=reduced)
+        seeds = given["seeds"]
+        if seeds is None and not (reduced and "seeds" in (item.reduced or {})):
+            seeds = SEEDS
+        item.call({**given, "seeds": seeds}, settings, reduced=reduced)
         return ""
     assert isinstance(item, Table)
-    results, picture, seeds = given["results"], given["plot"], range(given["seeds"] or SEEDS)
-    done = _done(item, given, announced)
+    picture, seeds = given["plot"], range(given["seeds"] or SEEDS)
+    _train(item, seeds, given, done, announced, reduced=reduced)
     if picture is None and item.kind == "figure":
-        picture = results.parent / f"{item.name}.png"
+        picture = Path("results") / f"{item.name}.png"
     address = None
     if picture is not None:
         draw(item, done, picture, seeds=seeds, reduced=reduced)
@@ -179,36 +220,36 @@ def _named(found: Mapping[str, Item], name: str) -> list[Item]:
     beginnings = ["-".join(part[:end]) for part in parts for end in range(len(part), 0, -1)]
     near = difflib.get_close_matches(name, beginnings, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(f"reproduction {name!r} is not known; {hint}`fedpriv reproduce` lists them")
+    raise ValueError(f"{name!r} is not known; {hint}`python -m simulations` lists all")
 
 
-def _done(table: Table, given: Mapping[str, Any], announced: set[str]) -> dict[str, dict[str, Any]]:
-    """Do what a table still needs and return all runs; synthetic data are announced before."""
-    results, reduced = given["results"], given["reduced"]
+def _train(
+    table: Table,
+    seeds: range,
+    given: Mapping[str, Any],
+    done: dict[str, dict[str, Any]],
+    announced: set[str],
+    *,
+    reduced: bool,
+) -> None:
+    """Do the runs of a table that are not done; synthetic data are announced before."""
     with _progress(table.name) as shows:
 
-        def stage(title: str, runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
-            done = read(results)
+        def stage(title: str, runs: Iterable[Run]) -> None:
             todo = pending(runs, done)
             if not todo:
-                return done
+                return
             for data in synthetic_data(todo):
                 if data not in announced:
                     announced.add(data)
                     _tell(f"data: SYNTHETIC {data}; no value of it is of real examples", "yellow")
-            tell = shows(title, len(todo))
-            with writing_to(results, "; runs that had ended are kept"):
-                return complete(
-                    todo,
-                    results,
-                    processes=given["processes"],
-                    device=given["device"],
-                    tell=lambda done, row: tell(done),
-                )
+            complete(
+                todo, done, processes=given["processes"], device=given["device"],
+                tell=shows(title, len(todo)),
+            )  # fmt: skip
 
-        done = stage("tuning", tuning_runs(table, reduced=reduced))
-        finals = final_runs(table, done, seeds=range(given["seeds"] or SEEDS), reduced=reduced)
-        return stage("seeds", finals)
+        stage("tuning", tuning_runs(table, reduced=reduced))
+        stage("seeds", final_runs(table, done, seeds=seeds, reduced=reduced))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Items of `fedpriv reproduce`: tables and figures of runs, and studies that a function makes."""
+"""What `python -m simulations` runs: tables and figures of runs, and studies of a function."""
 
 from __future__ import annotations
 
@@ -55,21 +55,6 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """A row of values that no run of the table made, as of public data alone.
-
-    Attributes:
-        label: What it is.
-        values: By column, before they are scaled; a column may be left out.
-        data: Name of the data that they are of: beside runs on others they are left out.
-    """
-
-    label: str
-    values: Mapping[str, float]
-    data: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """Columns that stand together, in a page or in a plot.
 
@@ -109,7 +94,7 @@ class Table:
     """A table of methods, or a figure of the same: a measure over the steps.
 
     Attributes:
-        name: What `fedpriv reproduce` calls it.
+        name: What the command calls it.
         title: Of the table.
         measure: What is measured; it says whether the higher is the better.
         scale: What the measure is multiplied by, as the paper prints it.
@@ -117,7 +102,6 @@ class Table:
         columns: Headings by key; of a figure one panel each.
         rows: Methods; of a figure one curve each in every panel that they have a cell of.
         points: How many points a curve has, at most, the last at the last step; 0 for a table.
-        given: Rows above them that were measured elsewhere; a note says where.
         paper_epsilon: The ε as the paper counted it, with where that is known from.
         orderings: Pairs of labels of which the paper has the first ahead of the second.
         minutes: How long it takes on 2 cores, about, and reduced; one number where there is no
@@ -134,7 +118,6 @@ class Table:
     columns: Mapping[str, str]
     rows: tuple[Row, ...]
     points: int = 0
-    given: tuple[Given, ...] = ()
     paper_epsilon: str = ""
     orderings: tuple[tuple[str, str], ...] = ()
     minutes: tuple[float, ...]
@@ -154,13 +137,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A page that a function makes of keyword options: it trains what is missing and publishes it.
+    """A page that a function makes of keyword options: it trains, and publishes the page.
 
-    Options named `corpus`, `seeds`, `results`, `out` and `plot` are those of `fedpriv reproduce`;
-    the others are set by `-s name=value`, and have the type of their default.
+    Options named `corpus`, `seeds`, `out`, `plot`, `processes` and `device` are those of the
+    command; the others are set by `-s name=value`, and have the type of their default.
 
     Attributes:
-        name: What `fedpriv reproduce` calls it.
+        name: What the command calls it.
         title: Of the page.
         run: The function.
         options: Which of its options this study sets.
@@ -188,13 +171,16 @@ class Study:
         return option in inspect.signature(self.run).parameters
 
     def call(
-        self,
-        given: Mapping[str, Any] | None = None,
-        settings: tuple[str, ...] = (),
-        *,
-        reduced: bool = False,
+        self, given: Mapping[str, Any], settings: tuple[str, ...] = (), *, reduced: bool = False
     ) -> None:
-        """Run it.
+        """Run it; arguments and errors as of `chosen`."""
+        with reduced_size() if reduced else nullcontext():
+            self.run(**self.chosen(given, settings, reduced=reduced))
+
+    def chosen(
+        self, given: Mapping[str, Any], settings: tuple[str, ...] = (), *, reduced: bool = False
+    ) -> dict[str, Any]:
+        """Return the options that its function is called with.
 
         Args:
             given: Options of the command by name; those that it takes and are not None count.
@@ -202,19 +188,22 @@ class Study:
             reduced: Whether in the size that takes minutes.
 
         Raises:
-            ValueError: If a setting is unknown or of another type.
+            ValueError: If a setting is unknown or of another type, or one without a default is
+                missing.
         """
-        given = given or {}
+        parameters = inspect.signature(self.run).parameters
         own = {n: value for n, value in given.items() if value is not None and self.takes(n)}
         further = {
-            name: parameter.default
-            for name, parameter in inspect.signature(self.run).parameters.items()
-            if name not in given
+            name: parameter.default for name, parameter in parameters.items() if name not in given
         } | dict(self.options)
         read = dict(_setting(self.name, text, further) for text in settings)
         small = self.reduced or {} if reduced else {}
-        with reduced_size() if reduced else nullcontext():
-            self.run(**{**self.options, **read, **small, **own})
+        chosen = {**self.options, **read, **small, **own}
+        required = (name for name, one in parameters.items() if one.default is one.empty)
+        missing = [f"-s {name}=…" for name in required if name not in chosen]
+        if missing:
+            raise ValueError(f"{self.name} needs {', '.join(missing)}")
+        return chosen
 
 
 def _setting(study: str, text: str, known: Mapping[str, Any]) -> tuple[str, Any]:
@@ -229,7 +218,7 @@ def _setting(study: str, text: str, known: Mapping[str, Any]) -> tuple[str, Any]
         value = (value,) if written else ()
     if isinstance(usual, float) and isinstance(value, int):
         value = float(value)
-    if usual is not None and type(value) is not type(usual):
+    if usual not in (None, inspect.Parameter.empty) and type(value) is not type(usual):
         raise ValueError(f"-s {text}: {name} is {type(usual).__name__}, such as {usual}")
     return name, value
 

@@ -14,7 +14,7 @@ from fedpriv.experiments.options import Option
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
 from simulations.reproduction import study
-from simulations.reproduction.items import TUNING_SEED, Block, Given, Row, Settings, Table
+from simulations.reproduction.items import TUNING_SEED, Block, Row, Settings, Table
 from simulations.reproduction.runs import Done, best, curve_of, reported_runs, runs_of_grid, worth
 from simulations.reproduction.study import synthetic_words, t_half
 
@@ -52,7 +52,7 @@ def markdown(
         "reproduction/page.md.jinja",
         item=table, picture=picture, reduced=reduced, seeds=len(seeds),
         heading=heading(table, found), synthetic=_synthetic(found), measured=measured(table),
-        data=", ".join(data_names(found)),
+        data=", ".join(sorted({row["data"] for cell in found.values() for row in cell})),
         spread=_SPREADS[table.layout.spread],
         devices=study.trained_on(row for cell in found.values() for row in cell),
         is_figure=table.kind == "figure", tuning_seed=TUNING_SEED,
@@ -71,16 +71,6 @@ def markdown(
 def heading(table: Table, found: Found) -> str:
     """Return the title, and whether the data are synthetic."""
     return table.title + synthetic_words(_synthetic(found))
-
-
-def data_names(found: Found) -> list[str]:
-    """Return the names of the data that runs are of."""
-    return sorted({row["data"] for cell in found.values() for row in cell})
-
-
-def given_rows(table: Table, found: Found) -> list[Given]:
-    """Return the rows that were measured elsewhere, on the very data of these runs."""
-    return [row for row in table.given if data_names(found) == [row.data]]
 
 
 def _synthetic(found: Found) -> bool:
@@ -110,10 +100,6 @@ def _values_table(table: Table, found: Found, columns: Mapping[str, str]) -> str
     printed = not table.points and any(row.paper is not None for row in table.rows)
     head = ["", "paper"] if printed else ["" if table.points else measured(table).lower()]
     rows = []
-    for given in given_rows(table, found):
-        cells = [given.values.get(column) for column in columns]
-        shown = ["–" if v is None else _number(v * table.scale, table) for v in cells]
-        rows.append([given.label, *["–"] * printed, *shown])
     # As many digits as the paper printed: 0.80, not 0.8.
     texts = [f"{row.paper:g}" for row in table.rows if row.paper is not None]
     digits = max((len(text.partition(".")[2]) for text in texts), default=0)

@@ -15,7 +15,6 @@ from simulations.reproduction.items import Block, Table
 from simulations.reproduction.page import (
     Found,
     epsilons,
-    given_rows,
     heading,
     measured,
     spread,
@@ -82,8 +81,7 @@ def _abreast(labels: Sequence[str], width: float) -> int:
 
 
 def _dots(table: Table, found: Found) -> tuple[Any, list[Any]]:
-    givens = given_rows(table, found)
-    labels = [*(row.label for row in table.rows), *(given.label for given in givens)]
+    labels = [row.label for row in table.rows]
     panels = table.layout.panels or (Block(title="", columns=table.columns),)
     picture = drawing(
         8.0 if len(panels) == 1 else 2.5 + 3.2 * len(panels),
@@ -164,11 +162,6 @@ def _column_dots(
         x.append(mean(numbers))
         y.append(place + shift)
         error.append(spread(numbers, table) if len(numbers) > 1 else 0.0)
-    for place, given in enumerate(given_rows(table, found), start=len(table.rows)):
-        if column in given.values:
-            x.append(given.values[column] * table.scale)
-            y.append(place + shift)
-            error.append(0.0)
     return axes.errorbar(
         x, y, xerr=bars(x, error, _most(table)), fmt=mark, color=colour, markersize=5.5,
         capsize=2.5, label=name, zorder=3,
@@ -179,7 +172,6 @@ def _curves(table: Table, found: Found) -> tuple[Any, list[Any]]:
     panels = len(table.columns)
     width = max(7.0, 4.6 * panels)
     labels = [f"{row.label} †" for row in table.rows]
-    labels += [given.label for given in given_rows(table, found)]
     abreast = _abreast(labels, width)
     rows_of_legend = math.ceil(len(labels) / abreast)
     picture = drawing(width, 4.3 + 0.22 * (rows_of_legend + panels))
@@ -191,12 +183,6 @@ def _curves(table: Table, found: Found) -> tuple[Any, list[Any]]:
                 line = _curve(panel, table, found[row.label, column], index)
                 line.set_label(row.label + (" †" if _without_guarantee(found, row.label) else ""))
                 entries.setdefault(row.label, line)
-        for number, given in enumerate(given_rows(table, found)):
-            if column in given.values:
-                level, dashes = table.scale * given.values[column], _DASHES[1 + number]
-                line = panel.axhline(level, color="#666666", linestyle=dashes, linewidth=1.2)
-                line.set_label(given.label)
-                entries.setdefault(given.label, line)
         panel.set_title(name, fontsize=10)
         panel.set_xlabel("round" if _of_users(found) else "step")
         panel.grid(color="#dddddd", linewidth=0.8)

@@ -1,4 +1,4 @@
-"""Runs: what is trained for a table or figure, what finds it again, and which settings win."""
+"""Runs: what is trained for a table or figure, and which settings win."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
@@ -23,12 +22,9 @@ from fedpriv.runs.records import measured
 from fedpriv.studies.pool import Answer, Pool, failure
 from fedpriv.training.stopping import end_if_interrupted
 from simulations.reproduction.items import TUNING_SEED, Cell, Settings, Split, Table
-from simulations.reproduction.study import Store, on_device
+from simulations.reproduction.study import on_device
 
 Done = Mapping[str, dict[str, Any]]
-
-# What points of a curve are of where the row does not say so.
-_CURVE = ("accuracy", "loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +47,10 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """Key of the run in the store: digest of all options, the split, the size and the seed."""
+        """Key of the run: digest of all options, the split, the size and the seed."""
         described = {"name": self.experiment.name, **self.experiment.identity()}
         described |= {"seed": self.seed, "split": self.split, "reduced": self.reduced}
-        if self.curve:  # a run without one keeps the digest it had before there were curves
-            described["curve"] = self.curve
+        described |= {"curve": self.curve}
         return document_sha256(described)[:16]
 
     def __str__(self) -> str:
@@ -75,9 +70,8 @@ def perform(run: Run, device: str | None = None) -> dict[str, Any]:
     """Train to the end and return the figures of the last model, with its ε and what it is of.
 
     What is measured is the test set, of users their own held-out examples; then there is also the
-    headline figure of public users. A run with a curve also gives
-    `"curve": [[step, accuracy, loss], ...]`, the last step included; where the task's measures are
-    others, `"curve_of"` names them.
+    headline figure of public users. A run with a curve also gives `"curve": [[step, ...], ...]`,
+    the last step included, with a figure for each of the measures that `"curve_of"` names.
 
     Args:
         run: What is trained.
@@ -113,7 +107,6 @@ def perform(run: Run, device: str | None = None) -> dict[str, Any]:
         "failed_in_last_round": last.diagnostics.num_failed,
     }
     names = [measure.name for measure in measures]
-    curves = {"curve": curve} if names == list(_CURVE) else {"curve": curve, "curve_of": names}
     spent = components.plan.epsilon(steps)
     side = components.side_information
     covered = coverage(
@@ -133,7 +126,7 @@ def perform(run: Run, device: str | None = None) -> dict[str, Any]:
         "options": experiment.options(),
         **measured(measures, seen),
         **(baselines if of_users else {}),
-        **(curves if run.curve else {}),
+        **({"curve": curve, "curve_of": names} if run.curve else {}),
         **on_device(device),
         **spent.to_json(),
         "noise_multiplier": components.plan.live_mechanism.noise_multiplier,
@@ -206,7 +199,7 @@ def worth(table: Table, row: Mapping[str, Any]) -> float:
 
 def curve_of(row: Mapping[str, Any], measure: Measure) -> list[tuple[int, float | None]]:
     """Return the points of a run's curve of a measure: step and figure."""
-    where = 1 + row.get("curve_of", _CURVE).index(measure.name)
+    where = 1 + row["curve_of"].index(measure.name)
     return [(point[0], point[where]) for point in row["curve"]]
 
 
@@ -306,18 +299,13 @@ def _named(answer: Answer, run: Run) -> Exception:
     error = answer.value
     if answer.kind == "died":
         return ChildProcessError(
-            f"the process of {run} died ({error}); runs that had ended are kept. "
-            "Start again with fewer processes if memory was short"
+            f"the process of {run} died ({error}); "
+            "start again with fewer processes if memory was short"
         )
     named = type(error)(f"{error}; in {run}")
     for note in getattr(error, "__notes__", ()):
         named.add_note(note)
     return named
-
-
-def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the runs of a results file by identity; a torn last line is left out."""
-    return Store.at(path).rows
 
 
 def pending(runs: Iterable[Run], done: Done) -> list[Run]:
@@ -327,30 +315,28 @@ def pending(runs: Iterable[Run], done: Done) -> list[Run]:
 
 def complete(
     runs: Iterable[Run],
-    path: Path,
+    done: dict[str, dict[str, Any]],
     *,
     processes: int = 1,
     device: str | None = None,
-    tell: Callable[[int, dict[str, Any]], None] = lambda done, row: None,
-) -> dict[str, dict[str, Any]]:
-    """Do what is not done yet, append it to the file as it ends, and return all of the file.
+    tell: Callable[[int], None] = lambda number: None,
+) -> None:
+    """Do what is not done yet, and add each row as it ends.
 
     Args:
         runs: What is wanted.
-        path: JSON lines; made if missing.
+        done: Rows by identity, which the new ones are added to.
         processes: How many runs at once, each on one thread of its own.
         device: As of `perform`.
-        tell: Called with how many are done, and the row, after each.
+        tell: Called with how many are done, after each.
 
     Raises:
-        ChildProcessError: If a process died; names its run. What had ended is in the file.
-        ValueError: If a run is refused; names it. What had ended is in the file.
+        ChildProcessError: If a process died; names its run.
+        ValueError: If a run is refused; names it.
         RuntimeError: If a run fails otherwise, likewise.
     """
-    store = Store.at(path)
     # Closed at once, so that nothing works on while an error is on its way up.
-    with closing(performed(pending(runs, store.rows), processes, device)) as rows:
+    with closing(performed(pending(runs, done), processes, device)) as rows:
         for number, row in enumerate(rows, start=1):
-            store.add(row["identity"], row)
-            tell(number, row)
-    return store.rows
+            done[row["identity"]] = row
+            tell(number)

@@ -1,4 +1,4 @@
-"""Shared by all studies: cache of finished runs, Markdown tables, pages, pictures, t-intervals."""
+"""Shared by all studies: Markdown tables, pages, pictures, t-intervals."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -17,8 +16,6 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from fedpriv import json_lines
-from fedpriv.hashes import document_sha256
 from fedpriv.training.devices import device_description, usable_device
 
 Spec = Mapping[str, Any]
@@ -44,71 +41,6 @@ def _marked(page: str) -> str:
         return page
     heading, _, rest = page.partition("\n")
     return f"{heading}\n\n{_REDUCED}\n{rest}"
-
-
-@dataclass(slots=True)
-class Store:
-    """Finished runs, one JSON line each, found again by everything that decides them.
-
-    Attributes:
-        path: JSON lines; None keeps nothing.
-        rows: By identity.
-    """
-
-    path: Path | None = None
-    rows: dict[str, Row] = field(default_factory=dict)
-    _writes: bool = False
-
-    @classmethod
-    def at(cls, path: Path | None) -> Store:
-        """Return the store of a file; a torn last line is left out.
-
-        A row has either its "identity", or the "spec" that it is the digest of.
-        """
-        lines = [] if path is None else json_lines.read(path)
-        return cls(
-            path=path,
-            rows={row["identity"] if "identity" in row else _digest(row["spec"]): row
-                  for row in lines},
-        )  # fmt: skip
-
-    def add(self, identity: str, row: Row) -> None:
-        """Keep the row of a run that has ended."""
-        self.rows[identity] = row
-        if self.path is None:
-            return
-        if not self._writes:  # what a killed command left half written is cut off
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            json_lines.cut_torn_line(self.path)
-            self._writes = True
-        json_lines.append(self.path, row)
-
-    def find(self, spec: Spec) -> Row | None:
-        """Return the row of a spec, or None."""
-        return self.rows.get(_digest(spec))
-
-    def row(self, spec: Spec, perform: Callable[[Spec], Row]) -> Row:
-        """Return the row of a spec, performed if it is not known."""
-        name = _digest(spec)
-        if name not in self.rows:
-            self.add(name, {"spec": dict(spec), **perform(spec)})
-        return self.rows[name]
-
-    def rows_of(self, specs: Sequence[Spec], perform: Callable[[], Iterable[Row]]) -> list[Row]:
-        """Return the rows of specs that are performed together, if one of them is not known."""
-        if any(self.find(spec) is None for spec in specs):
-            for spec, row in zip(specs, perform(), strict=True):
-                self.row(spec, lambda _, row=row: row)
-        return [self.rows[_digest(spec)] for spec in specs]
-
-
-def _digest(spec: Spec) -> str:
-    return document_sha256(json.loads(json.dumps(dict(spec))))
-
-
-def results_of(study: str, results: Path | None) -> Path | None:
-    """Return a study's file next to that of tables and figures, whose rows have other keys."""
-    return None if results is None else results.with_name(f"{study}-{results.name}")
 
 
 def table(

@@ -39,7 +39,6 @@ from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.options import Option, option
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic
-from fedpriv.hashes import document_sha256
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
@@ -64,9 +63,7 @@ from simulations.threads.study import (
     PUBLIC,
     Study,
     check_options,
-    keep,
     model_name,
-    read,
     train,
 )
 
@@ -324,18 +321,16 @@ def reproduce(
     *,
     corpus: str | None = None,
     seeds: int = 1,
-    results: Path = Path("results/adapters"),
     out: Path | None = None,
     roster: str | None = "onstartups-all",
     folds: int = 1,
     epsilons: tuple[float, ...] = (2.0, 8.0),
 ) -> None:
-    """Train what is missing of the study of adapters and publish its page.
+    """Train the study of adapters and publish its page.
 
     Args:
         corpus: A prepared corpus, a dump or a name.
         seeds: Of every model.
-        results: Next to it, in a folder, what is done is kept.
         out: Where the page is written, with what it is of as JSON.
         roster: Of the corpus; None for its own.
         folds: How many are pooled.
@@ -353,7 +348,6 @@ def reproduce(
         seeds=seeds,
         epsilons=epsilons,
         methods={PRIVATE: ENCODED, **_head(epsilons)},
-        kept=results.with_suffix("") / "outcomes",
         features={"encoder": MINILM, "encoder-texts": "title"},
     )
     models = _adapter_models(epsilons)
@@ -402,22 +396,16 @@ def reproduce(
 def _trained(
     study: Study, view: TagView, name: str, given: Mapping[str, Option], seed: int, pace: Pace
 ) -> Outcomes:
-    """Return the outcomes of a model with adapters, trained now or kept from before."""
+    """Train a model with adapters, and return its outcomes."""
     experiment = adapter_tags().with_options(
         {"roster": study.roster, "fold": view.split.fold, "seed": seed, **given}
     )
-    digest = document_sha256({"options": experiment.options(), "roster": view.roster_sha256})
-    file = study.kept / study.corpus.content_sha256[:16] / f"adapters-{digest[:16]}.safetensors"
-    if file.exists():
-        pace.keep()
-        return read(file)
 
-    def work() -> None:
+    def work() -> Outcomes:
         trained = train(experiment, study.corpus, seed)
-        keep(file, trained.task.outcomes(trained.params))
+        return trained.task.outcomes(trained.params)
 
-    pace.work(f"{view.split.name}, seed {seed}: {name}", work)
-    return read(file)
+    return pace.work(f"{view.split.name}, seed {seed}: {name}", work)
 
 
 REPRODUCTIONS = (

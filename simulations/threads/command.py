@@ -135,7 +135,6 @@ def reproduce(
     *,
     corpus: str | None = None,
     seeds: int = 3,
-    results: Path = Path("results/tags"),
     out: Path | None = None,
     plot: Path | None = None,
     kind: str = "tags",
@@ -148,12 +147,11 @@ def reproduce(
     only: tuple[str, ...] = (),
     inputs: str = UNIT_NORM,
 ) -> None:
-    """Train what is missing of a study and publish its page.
+    """Train a study and publish its page.
 
     Args:
         corpus: A prepared corpus, a dump or a name.
         seeds: Of every method.
-        results: Next to it, in a folder, what is done is kept.
         out: Where the page is written, with what it is of as JSON.
         plot: Accuracy against ε, an SVG.
         kind: Of `KINDS_OF_STUDY`.
@@ -192,7 +190,6 @@ def reproduce(
             if (name in only or not only)
             and (set(epsilons) <= set(method.options) or not chosen.settled)
         },
-        kept=results.with_suffix("") / "outcomes",
         features={"inputs": inputs},
     )
     measured, words = study.folds(), epsilon_words(study, chosen.otherwise)

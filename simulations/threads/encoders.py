@@ -206,7 +206,6 @@ def reproduce(
     *,
     corpus: str | None = None,
     seeds: int = 3,
-    results: Path = Path("results/encoders"),
     out: Path | None = None,
     plot: Path | None = None,
     roster: str | None = "onstartups-all",
@@ -215,12 +214,11 @@ def reproduce(
     returned: tuple[float, ...] = (1.0, 2.0),
     only: tuple[str, ...] = (),
 ) -> None:
-    """Train what is missing of the study and publish its page.
+    """Train the study and publish its page.
 
     Args:
         corpus: A prepared corpus, a dump or a name.
         seeds: How many; of controls, and of what a run returns, there is one.
-        results: Next to it, in a folder, what is done is kept.
         out: Where the page is written, with what it is of as JSON.
         plot: Accuracy against ε, an SVG.
         roster: Of the corpus; None for its own.
@@ -241,7 +239,7 @@ def reproduce(
         raise ValueError(f"only {sorted(unknown)[0]!r} is not one of {', '.join(kinds)}")
     kinds = {name: one for name, one in kinds.items() if not only or name in only}
 
-    def study(name: str, kind: Inputs, method: str, targets: Sequence[float], times: int) -> Study:
+    def study(kind: Inputs, method: str, targets: Sequence[float], times: int) -> Study:
         return Study(
             corpus=found,
             roster=roster,
@@ -249,7 +247,6 @@ def reproduce(
             seeds=times,
             epsilons=targets,
             methods={method: replace(kind.method, returned=method == RETURNED)},
-            kept=results.with_suffix("") / "outcomes" / name.replace(" ", "-"),
             features=kind.features,
         )
 
@@ -262,14 +259,14 @@ def reproduce(
         )
 
     studies = {
-        name: study(name, kind, PRIVATE, epsilons, 1 if kind.control else seeds)
+        name: study(kind, PRIVATE, epsilons, 1 if kind.control else seeds)
         for name, kind in kinds.items()
     }
     measured = {name: one.folds() for name, one in studies.items()}
     first = next(iter(studies.values()))
     evaluated = {name: pooled(own) for name, own in measured.items()}
     selected = {
-        name: pooled(study(name, kind, RETURNED, returned, 1).folds())
+        name: pooled(study(kind, RETURNED, returned, 1).folds())
         for name, kind in kinds.items()
         if returned and not kind.control
     }

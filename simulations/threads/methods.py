@@ -1,8 +1,7 @@
 """Rows that are trained by rounds, with settings chosen on validation threads.
 
 They were chosen on Answers on Startups, with rostered users' validation threads of one fold and
-never with test threads; every run that was looked at is in `docs/results/threads-tuning.jsonl` of
-commit fb0ca339.
+never with test threads.
 """
 
 from __future__ import annotations

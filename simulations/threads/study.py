@@ -1,8 +1,8 @@
-"""Training and measuring the rows of the evaluation; what is done is kept, and not done again."""
+"""Training and measuring the rows of the evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.tensor_files import read_tensors, released_models, write_tensors
+from fedpriv.checkpoints.tensor_files import released_models
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
@@ -50,7 +50,6 @@ class Study:
         seeds: Of every method.
         epsilons: Of private ones.
         methods: By name.
-        kept: Folder of what is done; a killed command goes on from there.
         features: Options of every method: what a model sees of an example.
     """
 
@@ -60,7 +59,6 @@ class Study:
     seeds: int
     epsilons: Sequence[float]
     methods: Mapping[str, Method]
-    kept: Path
     features: Mapping[str, Option] = field(default_factory=lambda: PLAIN_WORDS)
 
     def evaluated(self, folds: Sequence[Fold] | None = None) -> Evaluation:
@@ -85,7 +83,6 @@ class Study:
         return tuple(
             (model_name(name, epsilon), method, epsilon)
             for name, method in self.methods.items()
-            # A run at an ε of 2 is kept as one of 2.0.
             for epsilon in (map(float, self.epsilons) if method.is_private else (None,))
         )
 
@@ -101,29 +98,16 @@ class Study:
             name: [] for name in (*self.untrained, *(name for name, _, _ in self.trained))
         }
         for seed in range(self.seeds):
-            for name, one in self._beside(view, seed, pace):
+            said = f"{view.split.name}, seed {seed}: public-only and central"
+            for name, one in pace.work(said, partial(self._beside, view, seed)).items():
                 found[name].append(one)
             for name, method, epsilon in self.trained:
                 one = self._trained(view, name, method, epsilon, seed, pace, public)
                 found[name].append(one)
         return measure_fold(view, {}, inputs=UNIT_NORM, measured_before=found)
 
-    def _beside(self, view: TagView, seed: int, pace: Pace) -> Iterator[tuple[str, Outcomes]]:
-        """Yield what takes no rounds: public-only, central, local-only."""
-        facts: dict[str, object] = {"roster": view.roster_sha256, "split": view.split.name}
-        facts |= {"seed": seed, "version": 1}
-        if self.features != PLAIN_WORDS:
-            facts |= self.features
-        files = {name: self._file(name, facts) for name in self.untrained}
-        if all(file.exists() for file in files.values()):
-            pace.keep()
-        else:
-            said = f"{view.split.name}, seed {seed}: public-only and central"
-            pace.work(said, partial(self._learn_beside, view, seed, files))
-        for name, file in files.items():
-            yield name, read(file)
-
-    def _learn_beside(self, view: TagView, seed: int, files: Mapping[str, Path]) -> None:
+    def _beside(self, view: TagView, seed: int) -> dict[str, Outcomes]:
+        """Return what takes no rounds does: `untrained`."""
         key = Key.simulation(seed)
         method = next(one for one in self.methods.values() if one.is_private)
         task = build(self._experiment(method, self.epsilons[0], view, seed), self.corpus).task
@@ -138,10 +122,13 @@ class Study:
             view, choosing, UNIT_NORM, keys=[key.fold("central")], features=task.features_of
         )
         made = task.features_of(view)
-        keep(files[PUBLIC], outcomes(alone.model.params, view, UNIT_NORM, made))
-        if LOCAL in files:
-            keep(files[LOCAL], local_only(view, alone.start.params, UNIT_NORM, key=key))
-        keep(files[CENTRAL], outcomes(whole, view, UNIT_NORM, made))
+        found = {
+            PUBLIC: outcomes(alone.model.params, view, UNIT_NORM, made),
+            CENTRAL: outcomes(whole, view, UNIT_NORM, made),
+        }
+        if LOCAL in self.untrained:
+            found[LOCAL] = local_only(view, alone.start.params, UNIT_NORM, key=key)
+        return found
 
     def _trained(
         self,
@@ -153,35 +140,24 @@ class Study:
         pace: Pace,
         public: dict[str, PublicPart],
     ) -> Outcomes:
-        """Return what a method's model does, trained now or kept from before."""
+        """Train a method's model, and return what it does."""
         experiment = self._experiment(method, epsilon, view, seed)
-        facts = {"roster": view.roster_sha256, "options": experiment.identity(), "version": 1}
-        returned = "-returned" if method.returned else ""
-        file = self._file(f"{method.experiment}-{epsilon}{returned}", facts)
-        if file.exists():
-            pace.keep()
-        else:
-            chosen = "rounds" in experiment.automatic
-            length = None if chosen else experiment.options().get("rounds")
-            said = "" if length is None else f", {length} rounds"
+        chosen = "rounds" in experiment.automatic
+        length = None if chosen else experiment.options().get("rounds")
+        said = "" if length is None else f", {length} rounds"
 
-            def work() -> None:
-                made = train(experiment, self.corpus, seed, public)
-                params = made.returned() if method.returned else made.params
-                keep(file, outcomes(params, view, UNIT_NORM, made.task.features_of(view)))
+        def work() -> Outcomes:
+            made = train(experiment, self.corpus, seed, public)
+            params = made.returned() if method.returned else made.params
+            return outcomes(params, view, UNIT_NORM, made.task.features_of(view))
 
-            pace.work(f"{view.split.name}, seed {seed}: {name}{said}", work)
-        return read(file)
+        return pace.work(f"{view.split.name}, seed {seed}: {name}{said}", work)
 
     def _experiment(
         self, method: Method, epsilon: float | None, view: TagView, seed: int
     ) -> Experiment:
         shared: dict[str, Option] = {"roster": self.roster, "seed": seed, **self.features}
         return method.at(epsilon, view, shared)
-
-    def _file(self, name: str, facts: Mapping[str, object]) -> Path:
-        corpus = self.corpus.content_sha256[:16]  # another may have the same roster and options
-        return self.kept / corpus / f"{name}-{document_sha256(dict(facts))[:16]}.safetensors"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -299,15 +275,3 @@ def _best(folds: Sequence[Fold], names: Sequence[str]) -> str:
         return float(np.mean([one.right.mean() for fold in folds for one in fold.outcomes[name]]))
 
     return max(names, key=right)
-
-
-def keep(file: Path, found: Outcomes) -> None:
-    """Write outcomes, so that a killed command need not measure them again."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(file, {"right": found.right, "found": found.found, "ndcg": found.ndcg})
-
-
-def read(file: Path) -> Outcomes:
-    """Return what `keep` wrote."""
-    tensors, _ = read_tensors(file)
-    return Outcomes(right=tensors["right"], found=tensors["found"], ndcg=tensors["ndcg"])

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import typer.main
 
 from fedpriv import cli
 from fedpriv.datasets.importers import locate
 from fedpriv.datasets.importers.downloads import DATASETS
 from fedpriv.experiments.load import load_experiment
-from simulations.reproduction.command import _named, find_reproductions
+from simulations.reproduction.command import _named, app, find_reproductions
 from tests.docs.shell_blocks import Command
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,8 @@ def check(command: Command) -> None:
         _, module, *rest = words
         if module == "fedpriv":
             check(Command(("fedpriv", *rest)))
+        elif module == "simulations":
+            _check_simulations(rest)
         elif module != "venv":
             _check_pip(rest) if module == "pip" else _check_module(module, rest)
     elif program == "fedpriv":
@@ -95,8 +98,6 @@ def _check_fedpriv(words: list[str]) -> None:
             _check_experiment(given)
         elif names == ("list",) and given.get("name"):
             load_experiment(given["name"])
-        elif names == ("reproduce",) and given.get("name"):
-            _named(find_reproductions(), given["name"])
     except ValueError as error:
         raise Refused(str(error)) from error
     if names == ("data", "fetch") and given and given["dataset"] not in DATASETS:
@@ -105,6 +106,16 @@ def _check_fedpriv(words: list[str]) -> None:
         corpus = given["corpus"]
         if "/" not in corpus and "." not in corpus and corpus not in locate.NAMES:
             raise Refused(f"{corpus!r} is no name of a corpus")
+
+
+def _check_simulations(words: list[str]) -> None:
+    _, given = parsed(typer.main.get_command(app), words)
+    try:
+        for item in _named(find_reproductions(), given["name"]) if given.get("name") else ():
+            if item.kind == "study":
+                item.chosen({}, tuple(given["settings"] or ()))
+    except ValueError as error:
+        raise Refused(str(error)) from error
 
 
 def _check_experiment(given: dict[str, Any]) -> None:

@@ -21,12 +21,13 @@ import pytest
 from fedpriv.datasets.stackexchange.rosters import is_public_tenth
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
+from simulations.reproduction.command import app
 from tests.backends.flower.real.processes import BIN, copy_app
 from tests.datasets.importers.test_stackexchange import answer, document, question
 from tests.docs import shell_blocks
 from tests.docs.command_checks import ROOT, Refused, check
 from tests.docs.shell_blocks import Command, commands
-from tests.harness.command_line import fedpriv
+from tests.harness.command_line import CliRunner, fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
 
@@ -60,9 +61,10 @@ RULES = (
     ("three-nodes|flower-app", "", FLOWER),
     ("launcher", "", "tests/deployment/launcher/test_launched_runs.py"),
     ("", r"^(\w+=1 |export \w+=1|)(flwr|flower-\w+|$)", FLOWER),
-    ("", r"^fedpriv (reproduce .|study (?!.*--dry-run)|tune)|model=full|noise.svg", SLOW),
+    ("", r"^python -m simulations (?!theory).", SLOW),
+    ("", r"^fedpriv (study (?!.*--dry-run)|tune)|model=full|noise.svg", SLOW),
     ("before-running|pretrained", r"^fedpriv (plan|run simulations)", SLOW),
-    ("", r"^fedpriv ", HERE),
+    ("", r"^(fedpriv |python -m simulations)", HERE),
 )  # fmt: skip
 
 
@@ -188,7 +190,7 @@ class Place:
             write_tiny_bert(folder / "bge-base-en-v1.5", seed=1)
 
     def type(self, command: Command) -> None:
-        """Type a command of fedpriv, after those that its page's reader has typed.
+        """Type a command of fedpriv or the studies, after those that its page's reader has typed.
 
         Raises:
             AssertionError: If it fails.
@@ -199,6 +201,10 @@ class Place:
                 self.typed.add(word)
                 if not (self.folder / word).exists():
                     self.type(Command(("fedpriv", *BEFORE[word].split())))
+        if command.words[:3] == ("python", "-m", "simulations"):
+            done = CliRunner().invoke(app, self.named(words[2:]))
+            assert done.exit_code == 0 and done.output, f"{command}\n{done.exception}"
+            return
         done = fedpriv(*self.small(self.named(words)))
         assert program == "fedpriv" and done.exit_code == 0 and done.output, f"{command}\n{done}"
 
@@ -298,7 +304,8 @@ WRONG = {
     "fedpriv run simulations.threads.adapters:adapter_tags -s rnk=4": "'rank'",
     "fedpriv run adadps-tags --rounds 0": "rounds 0",
     "fedpriv list adadps-tag": "'adadps-tags'",
-    "fedpriv reproduce nothing": "'nothing'",
+    "python -m simulations nothing": "'nothing'",
+    "python -m simulations theory-bias -s uper=1": "upper",
     "fedpriv data fetch nothing": "'nothing'",
     "fedpriv data info nothing": "'nothing'",
     "python -m simulations.nothing": "'simulations.nothing'",

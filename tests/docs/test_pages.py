@@ -29,7 +29,7 @@ RUN_BY = {
     "studies.md": "tests/docs/test_studies.py",
     "flower-apps.md": "tests/backends/flower/test_flower_apps.py",
     "pretrained.md": "tests/docs/test_pretrained.py",
-    "theory.md": "tests/cli/test_theory.py",
+    "theory.md": "tests/simulations/test_theory.py",
     "methods/bolt-on.md": "tests/api/bolted/test_page.py",
 }
 NOTEBOOKS = [page for page in PAGES if "file_format: mystnb" in page.read_text("utf-8")]

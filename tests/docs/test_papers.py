@@ -70,11 +70,13 @@ def test_every_function_of_an_oracle_is_on_a_page(oracle):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_page_could_be_typed(page):
-    """Of the last section's table each row names what comes after `fedpriv reproduce`."""
+    """Of the last section's table each row names what comes after `python -m simulations`."""
     table = PAGES[page].partition("## Tables and figures\n")[2]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
     asked = [
-        ("fedpriv", "reproduce", name) for row in rows for name in re.findall("`(.+?)`", row[1])
+        ("python", "-m", "simulations", name)
+        for row in rows
+        for name in re.findall("`(.+?)`", row[1])
     ]
     said = re.findall(r"`fedpriv (.+?)`", PAGES[page])
     asked += [("fedpriv", *shlex.split(text)) for text in said]

@@ -24,7 +24,6 @@ from fedpriv.experiments.agd import CentralDescent
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build, takes_corpus
 from fedpriv.experiments.load import find_experiments
-from fedpriv.models import TextLSTM
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial_on
 from fedpriv.runs.loop import rounds
@@ -39,6 +38,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.work import as_works
+from simulations.adadps.models import TextLSTM
 from tests.harness.refusals import refuses
 from tests.simulations.photographs.records import write_records
 

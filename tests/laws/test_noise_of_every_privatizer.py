@@ -33,17 +33,13 @@ from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
 from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.mechanisms.perturbation import (
-    ObjectiveNoise,
-    OutputGaussian,
-    Sphere,
-    SphereRows,
-    Unperturbed,
-)
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, Unperturbed
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
 from fedpriv.mechanisms.selection import NoisyMin, PrivateChoice, candidates
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
+from simulations.linear_models import perturbation as comparators
+from simulations.linear_models.perturbation import ObjectiveNoise, SphereRows
 
 ALPHA = 1e-6
 N, DRAWS, D, SELECTIONS = 20_000, 200, 50, 4_000
@@ -226,7 +222,7 @@ def test_a_private_choice():
 def test_every_privatizer_is_here():
     every = {
         found
-        for module in (gaussian, noise, perturbation, selection)
+        for module in (gaussian, noise, perturbation, comparators, selection)
         for _, found in inspect.getmembers(module, inspect.isclass)
         if found.__module__ == module.__name__
         and {"cost", "draw", "release"} <= set(dir(found))

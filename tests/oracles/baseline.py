@@ -264,7 +264,6 @@ STUDIES: dict[str, tuple[str, float]] = {
 """Of each study its name today and about how many minutes its smallest size takes."""
 _ON_CORPUS = ("recycling-pds", "recycling-stackoverflow", "tags", "ablation-tags")
 _PRINTED = ("adadps-figure2",)
-_ROWLESS = ("adadps-figure2", "dpnsgd-figure3-mnist")
 _SEEDLESS = ("adadps-figure2", "adadps-figure3", "recycling-convex", "dpnsgd-figure3-mnist")
 
 
@@ -314,14 +313,13 @@ _PROGRESS = re.compile(r"minutes on \d+ cores|min left|\d+ of \d+ ")
 
 def of_study(name: str, folder: Path, corpus: Callable[[], Path]) -> dict[str, Any]:
     """Return the numbers of a study's page in order."""
-    argv = ["reproduce", name, "--reduced"]
+    argv = [name, "--reduced"]
     argv += [] if name in _SEEDLESS else ["--seeds", "1"]
     argv += ["--corpus", str(corpus())] if name in _ON_CORPUS else []
     folder.mkdir()
     out = folder / "page.md"
-    argv += [] if name in _ROWLESS else ["--results", str(folder / "rows.jsonl")]
     argv += [] if name in _PRINTED else ["--out", str(out)]
-    page = runs.fedpriv_command(*argv)
+    page = runs.study_command(*argv)
     if out.exists():
         page = out.read_text("utf-8").replace(str(folder), "")
     shown = "\n".join(line for line in page.splitlines() if not _PROGRESS.search(line))

@@ -6,7 +6,7 @@ Tests of this folder reach fedpriv through this module, `runs` and `sums` alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -19,8 +19,6 @@ from scipy import sparse
 from torch import nn
 
 import fedpriv
-from fedpriv import theory as theories
-from fedpriv.backends.backend import Order
 from fedpriv.checkpoints import aggregates
 from fedpriv.checkpoints.uncertainty import uncertainty, variance_ratio  # noqa: F401 - as it is
 from fedpriv.datasets.projection import GaussianProjection
@@ -31,7 +29,7 @@ from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip, Normalise, SideInformation, selection, side_information
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
-from fedpriv.mechanisms.perturbation import ObjectiveNoise, Sphere
+from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import rho_bs16
 from fedpriv.privacy.mechanism import Mechanism
@@ -41,7 +39,6 @@ from fedpriv.runs.door import RunDoor
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.theory import worst_drift  # noqa: F401 - as it is
 from fedpriv.training.adaptive_clipping import CLIP
 from fedpriv.training.bolt_on import Tuned
 from fedpriv.training.local.schedule import Schedule
@@ -63,6 +60,8 @@ from fedpriv.training.permutation_sgd import (
 from simulations.adadps import toy as adadps_toy
 from simulations.linear_models import comparators
 from simulations.linear_models.comparators import strong_composition_sigma  # noqa: F401 - as it is
+from simulations.linear_models.perturbation import ObjectiveNoise
+from simulations.theory.bounds import FORMULAS, worst_drift  # noqa: F401 - as it is
 from tests.oracles.problems import (  # noqa: F401 - tests have them from here
     CLASSES,
     FEATURES,
@@ -335,7 +334,7 @@ def recorded(round_: Round) -> Iterator[None]:
         for owner, name, new in (
             (RunDoor, "_cohort", noted_cohort), (RunDoor, "_present", noted_present),
             (Mechanism, "draw_row", noted_draw),
-            (Order, "trained_again", lambda *given: nullcontext()),  # local steps of no sum
+            (RunDoor, "_trained_again", lambda *given: None),  # local steps of no sum
             (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
             (selection, "_scores", noted_scores), (selection, "choose", noted_index),
@@ -536,5 +535,5 @@ def multiplier(rule: str, *counts: Any, **given: Any) -> np.ndarray:
 
 
 def theory(formula: str, **given: Any) -> dict[str, float]:
-    """Numbers of a bound that `fedpriv theory` states, by name."""
-    return {v.name: v.number for v in theories.FORMULAS[formula](**given).values}
+    """Numbers of a bound that `python -m simulations theory-...` prints, by name."""
+    return FORMULAS[formula][1](**given)

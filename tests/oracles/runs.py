@@ -33,6 +33,7 @@ from fedpriv.runs.door import RunDoor
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.module_task import PersonalLayers
+from simulations.reproduction.command import app as studies
 from tests.harness.command_line import CliRunner
 from tests.harness.tiny_bert import write_tiny_bert
 from tests.oracles.problems import CLASSES, FEATURES, USERS, examples
@@ -242,15 +243,25 @@ def embedded(corpus: Path, folder: Path) -> Path:
 
 
 def fedpriv_command(*argv: str) -> str:
+    """Run a command of fedpriv as `_output` does."""
+    return _output(app, *argv)
+
+
+def study_command(*argv: str) -> str:
+    """Run a command of the studies as `_output` does."""
+    return _output(studies, *argv)
+
+
+def _output(program: Any, *argv: str) -> str:
     """Run a command in this process, with draws of the seed alone, and return what it prints.
 
     Raises:
         RuntimeError: If it fails.
     """
     with _forced(None):
-        done = CliRunner().invoke(app, argv)
+        done = CliRunner().invoke(program, argv)
     if done.exit_code:
-        raise RuntimeError(f"fedpriv {argv[0]}: {done.output[-500:]} {done.exception!r}")
+        raise RuntimeError(f"{argv[0]}: {done.output[-500:]} {done.exception!r}")
     return done.stdout
 
 

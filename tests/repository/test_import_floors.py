@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FLOORS = (
     "libraries tree rng ranges hashes json_lines output_paths untrusted_text measures models "
-    "kernels theory",
+    "kernels",
     "transform sums datasets checkpoints",
     "mechanisms optimizers",
     "privacy",

@@ -117,6 +117,3 @@ class TestInstalled:
     def test_an_audit(self, installed):
         found = installed("audit", "dp-fedavg-tags", *_LITTLE, "--trials", "1000", "--json")
         assert json.loads(found)
-
-    def test_studies_are_run_from_a_checkout(self, installed):
-        assert installed("reproduce", code=2)

@@ -8,15 +8,7 @@ import pytest
 
 from simulations.adadps import figure6
 from simulations.adadps.figure6 import REPRODUCTIONS
-from simulations.reproduction.page import given_rows
-from simulations.reproduction.runs import (
-    Run,
-    final_runs,
-    pending,
-    perform,
-    reported_runs,
-    tuning_runs,
-)
+from simulations.reproduction.runs import Run, final_runs, pending, perform, tuning_runs
 
 SEEDS = (0, 1, 2)
 FIGURE, TABLE = REPRODUCTIONS
@@ -106,14 +98,6 @@ class TestFigure:
                 whole, small = (cell.make("test", size).options() for size in (False, True))
                 changed = {name for name in whole if whole[name] != small[name]}
                 assert changed == {"rounds"} and small["rounds"] >= 40
-
-    def test_rows_of_other_data_are_left_out(self, done):
-        found = reported_runs(TABLE, done, seeds=SEEDS, reduced=False)
-        assert given_rows(TABLE, found) == list(TABLE.given)
-        other = {
-            place: [{**row, "data": "another"} for row in rows] for place, rows in found.items()
-        }
-        assert given_rows(TABLE, other) == []
 
 
 class TestRuns:

@@ -11,6 +11,7 @@ from fedpriv.tasks.central import CentralTask, zeros
 from simulations.adadps import figure2
 from simulations.adadps.setups import imdb
 from simulations.reviews.features import synthetic_reviews
+from tests.harness.refusals import refuses
 
 COLUMNS = ("paper", "right")
 
@@ -80,7 +81,7 @@ class TestSplits:
         clear()
         monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
         monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path))
-        with pytest.raises(ValueError, match=r"figshare\.com"):
+        with refuses(ValueError, "figshare.com"):
             imdb.dataset("right", "amazon")
 
 

@@ -20,7 +20,6 @@ from simulations.agd import study as agd_study
 from simulations.agd.methods import last_order, sigma_of_last_order
 from simulations.bolt_on import methods as bolt_on
 from simulations.bolt_on import study as bolt_on_study
-from simulations.bolt_on.study import over_batches, timings
 from simulations.linear_models import study as linear
 from simulations.linear_models.problems import problem
 from simulations.linear_models.study import (
@@ -32,7 +31,8 @@ from simulations.linear_models.study import (
     search,
     verdict,
 )
-from simulations.reproduction.study import Store, drawing
+from simulations.reproduction.study import drawing
+from tests.harness.refusals import refuses
 
 
 class TestOldMomentsBound:
@@ -71,20 +71,6 @@ class TestProblems:
         made = problem("mnist-3-8", tiny=True)
         few, more = made.smaller(20), made.smaller(50)
         assert np.array_equal(few.x_train, np.asarray(more.x_train)[:20])
-
-
-def test_a_run_is_found_again(tmp_path):
-    path, calls = tmp_path / "rows.jsonl", []
-
-    def perform(spec):
-        calls.append(spec)
-        return {"accuracy": 0.5}
-
-    for _ in range(2):
-        store = Store.at(path)
-        assert store.row({"ε": 1.0, "settings": {"rate": 2}}, perform)["accuracy"] == 0.5
-    store.row({"ε": 2.0, "settings": {"rate": 2}}, perform)
-    assert len(calls) == 2 and len(path.read_text("utf-8").splitlines()) == 2
 
 
 def toy_grid(least="", most=""):
@@ -129,24 +115,6 @@ class TestSearch:
         notes = edge_notes([("toy", grid, best)])
         assert "steps of toy (no more is paid for)" in notes and "better beyond it: rate" in notes
 
-    def test_within_the_grid_nothing_is_marked(self):
-        inside = {"steps": 3.0, "rate": 4.0}
-        assert linear.settings_in_words(toy_grid(), inside) == "steps 3, rate 4"
-        notes = edge_notes([("toy", toy_grid(), inside)])
-        assert notes == "No chosen setting is on an edge of what was tried."
-        ends = toy_grid(least="there is no fewer", most="no more is paid for")
-        notes = edge_notes([("toy", ends, {"steps": 20.0, "rate": 4.0})])
-        assert notes.endswith("No chosen setting is on any other edge of what was tried.")
-
-    def test_where_every_choice_is_an_edge_nothing_is_said_of_others(self):
-        ends = toy_grid(least="there is no fewer", most="no more is paid for").holding(rate=4.0)
-        notes = edge_notes([("toy", ends, {"steps": 20.0, "rate": 4.0})])
-        assert "No chosen setting" not in notes
-        assert notes.endswith("Every chosen setting is at such an end.")
-        for settings in ({"steps": 20.0, "rate": 4.0}, {"steps": 3.0, "rate": 4.0}):
-            notes = edge_notes([("toy", toy_grid(most="no more"), settings)], tiny=True)
-            assert "No chosen setting" not in notes and "every chosen one is an edge" in notes
-
     def test_what_is_held_was_not_tuned(self):
         held = toy_grid().holding(steps=20.0)
         best = search(held, lambda settings: -abs(settings["rate"] - 5)).settings
@@ -156,9 +124,9 @@ class TestSearch:
         assert len(search(toy_grid(), lambda settings: 0.0, most=2).values) == 2
 
     def test_axes_are_refused(self):
-        with pytest.raises(ValueError, match="do not ascend"):
+        with refuses(ValueError, (2.0, 1.0)):
             Axis(values=(2.0, 1.0), first=(1.0,))
-        with pytest.raises(ValueError, match="must be some of"):
+        with refuses(ValueError, (3.0,), (1.0, 2.0)):
             Axis(values=(1.0, 2.0), first=(3.0,))
 
 
@@ -199,7 +167,7 @@ def made_up():
         }  # fmt: skip
 
     study = linear.Study(
-        key="mnist-3-8", store=Store(), perform=perform, grids=agd.GRIDS, seeds=3,
+        key="mnist-3-8", perform=perform, grids=agd.GRIDS, seeds=3,
         epsilons=(0.4, 1.6), tiny=True,
     )  # fmt: skip
     agd_study.complete(study, ablated=(0.4, 1.6))
@@ -276,7 +244,7 @@ class TestPaper:
         descent.check_plan(plan)
         for fewer in (3, 2):
             plan, descent = self.made(monkeypatch, splits=fewer)
-            with pytest.raises(ValueError, match="one iteration costs"):
+            with pytest.raises(ValueError):
                 descent.check_plan(plan)
 
 
@@ -288,21 +256,15 @@ def adaptive():
         patch.setattr(agd_study, "GRIDS", {**agd.GRIDS, "agd-paper": Grid(few)})
         changed = {"as chosen": {}, "γ = 0.5": {"growth": 0.5}}
         patch.setattr(agd_study, "ABLATIONS", changed)
-        study = agd_study.study_of("mnist-3-8", Store(), seeds=2, epsilons=(0.4, 1.6), tiny=True)
+        study = agd_study.study_of("mnist-3-8", seeds=2, epsilons=(0.4, 1.6), tiny=True)
         agd_study.complete(study, ablated=(0.4, 1.6))
         yield study
 
 
 @pytest.mark.slow
 class TestAdaptiveDescent:
-    def test_page(self, adaptive):
-        text = agd_study.page(adaptive, command="c", ablated=(0.4, 1.6))
-        for said in ("SYNTHETIC", "artefact", "add-remove, per example, simulated", "majority",
-                     "no step", "truly", "T = 4", "γ = 0.5", "objective fell"):  # fmt: skip
-            assert said in text, said
-
     def test_no_method_spends_more_than_it_says(self, adaptive):
-        rows = adaptive.store.rows.values()
+        rows = adaptive.rows.values()
         runs = [r for r in rows if "method" in r["spec"] and r["accuracy"]]
         assert len(runs) > 30
         for row in runs:
@@ -319,19 +281,12 @@ def test_the_seeds_that_are_asked_for_are_those_of_the_reduced_size(study, monke
     assert asked == [2, 4]
 
 
-def test_every_study_has_a_reduced_size():
-    studies = (*agd_study.REPRODUCTIONS, *bolt_on_study.REPRODUCTIONS)
-    assert len(studies) == 12
-    for study in studies:
-        assert study.reduced is not None and study.reduced["tiny"], study.name
-
-
 def on_data(synthetic):
     return SimpleNamespace(problem=SimpleNamespace(data=SimpleNamespace(synthetic=synthetic)))
 
 
 def small(key, loss, **given):
-    return bolt_on_study.study_of(key, loss, Store(), seeds=2, tiny=True, **given)
+    return bolt_on_study.study_of(key, loss, seeds=2, tiny=True, **given)
 
 
 @pytest.fixture(scope="module")
@@ -340,18 +295,6 @@ def bolted():
 
 
 class TestBoltOn:
-    @pytest.mark.slow
-    def test_page(self, bolted):
-        text = bolt_on_study.page(
-            [bolted], seeds=2, command="c",
-            batches=over_batches(bolted.study, sizes=(10,), passes=1),
-            times=timings(bolted.study, pairs=1),
-        )  # fmt: skip
-        for said in ("SYNTHETIC", "pure ε, δ = 0", "δ = 1/m²", "SCS13", "BST14", "add-remove",
-                     "Over the grid", "b = 10", "ratio of pairs", "as published", "truly",
-                     "Chosen settings"):  # fmt: skip
-            assert said in text, said
-
     @pytest.mark.slow
     def test_every_row_states_its_epsilon(self, bolted):
         for (guarantee, *_), rows in bolted.cells.items():
@@ -446,28 +389,6 @@ class TestBoltOn:
         assert "(80.0, ε = 0)" in said and said.endswith(": bolt-on, convex at ε 1.")
         item.epsilons = (2.0,)
         assert bolt_on_study._below_public(item, "approximate").endswith(": none.")
-
-    def test_the_page_of_excess_risk_says_nothing_of_accuracy(self):
-        risks = {100: ([0.2, 0.6], {"rate": 1.0}), 200: ([0.1, 0.1], {"rate": 1.0})}
-        other = {m: ([0.3, 0.3], {"radius": 10.0}) for m in risks}
-        excess = {"bolt-on": risks, "bst14-published": other, "bst14": other}
-        synthetic = {"excess_synthetic": " (SYNTHETIC data)"}
-        text = bolt_on_study.page(
-            [], seeds=2, command="c", excess=excess, reduced=True, **synthetic
-        )
-        for said in (
-            "talk says",
-            "committed runs",
-            "m = 11,862",
-            "five, and whatever",
-            "No chosen setting",
-        ):
-            assert said not in text, said
-        text = bolt_on_study.page([], seeds=2, command="c", excess=excess)
-        half = 12.706 * 0.2  # t of two values, and half of what they are apart
-        assert f"{100 * half / 0.4:.0f} % of its mean (bolt-on, convex, m = 100)" in text
-        assert "m = 200: 0.100, BST14 as published 0.300" in text
-        assert "Accuracy on test" not in text and "tenth of the training set" not in text
 
     @pytest.mark.slow
     def test_objective_perturbation_is_of_one_line_and_has_no_passes(self, bolted):

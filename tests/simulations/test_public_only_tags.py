@@ -32,7 +32,7 @@ def test_the_command_prints_a_line_for_each(tiny_corpus, capsys):
     given = {"corpus": str(tiny_corpus.directory), "rosters": (roster,), "inputs": ("tff",)}
     script.reproduce(**given, rates=(0.3,), most_passes=1)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["spec"]["row"] for row in rows] == list(script.ROWS)
-    assert all(row["spec"]["data"] == f"{roster}, by-sentence" and row["synthetic"] for row in rows)
-    assert {row["spec"]["inputs"] for row in rows} == {"tff"}
+    assert [row["row"] for row in rows] == list(script.ROWS)
+    assert all(row["data"] == f"{roster}, by-sentence" and row["synthetic"] for row in rows)
+    assert {row["inputs"] for row in rows} == {"tff"}
     assert all(0 < row["accuracy"] <= 1 for row in rows)

@@ -67,17 +67,6 @@ def test_the_figure(data):
 
 
 @pytest.mark.slow
-def test_the_reduced_size_has_the_orders_of_the_figure(capsys, tmp_path):
-    (study,) = toy.REPRODUCTIONS
-    study.call({"plot": tmp_path / "f.png"}, reduced=True)
-    printed = capsys.readouterr().out
-    assert "Reduced size" in printed
-    loss = {line.split()[0]: float(line.split("loss ")[1].split()[0])
-            for line in printed.splitlines() if " steps " in line}  # fmt: skip
-    assert loss["AdaDPS"] < 0.8 * loss["DP-SGD"] and loss["AdaS"] < loss["SGD"] / 10
-
-
-@pytest.mark.slow
 def test_the_command(monkeypatch, capsys, tmp_path):
     few = {
         name: toy.Method(

@@ -2,7 +2,7 @@
 
 The task of Li et al., "Private Adaptive Optimization with Side Information" (2022), Figure 6, with
 user-level accounting that holds for the run that is done. Whole threads are held out, and AdaDPS
-starts from a model of public threads; `fedpriv reproduce tags` says what that is worth. Inputs have
+starts from a model of public threads; what that is worth is in `docs/results/tags.md`. Inputs have
 unit l2 norm, which every private method prefers to TFF's; `adadps-figure6-table` compares both,
 split as in the paper. The settings were tuned on rostered users of Answers on Startups, and that
 tuning is not covered by any ε.

@@ -1,6 +1,6 @@
 """Accuracy on the centralised data sets of public examples alone, at ε = 0, and of all.
 
-    fedpriv reproduce public-only-examples -s names=imdb,mnist,autoencoder
+    python -m simulations public-only-examples -s names=imdb,mnist,autoencoder
 
 Public-only is a floor: no private training is worth its ε that does not beat it. Rate and passes
 are chosen by five-fold cross-validation on the public examples (a fifth of 250 would choose by the
@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -38,7 +37,7 @@ from fedpriv.training.public_learning import Choice, GradientLearner, learn
 from fedpriv.tree import Params
 from simulations.adadps.setups import imdb, mnist
 from simulations.reproduction import items
-from simulations.reproduction.study import Row, Spec, Store, results_of
+from simulations.reproduction.study import Row
 from simulations.reviews.features import review_features
 
 Grid = Mapping[str, Any]
@@ -230,14 +229,16 @@ def _edges(choice: Choice, rates: Sequence[float], most: int) -> list[str]:
     return [*edges, "passes"] if choice.passes == most else edges
 
 
-def perform(name: str, spec: Spec) -> Row:
+def perform(name: str, row: str, draw: int) -> Row:
     """Return what a row reaches: public examples alone, or the private training set."""
     study, started = STUDIES[name], time.perf_counter()
-    reach = public_only if spec["row"] == "public-only" else private_without_noise
-    found = reach(study, spec["draw"])
+    found = (public_only if row == "public-only" else private_without_noise)(study, draw)
     headline = next(iter(found))
     return {
-        "synthetic": study.data(spec["draw"]).synthetic,
+        "data": name,
+        "row": row,
+        "draw": draw,
+        "synthetic": study.data(draw).synthetic,
         **found,
         headline: round(study.scale * found[headline], 4),
         "seconds": round(time.perf_counter() - started, 1),
@@ -246,7 +247,6 @@ def perform(name: str, spec: Spec) -> Row:
 
 def reproduce(
     *,
-    results: Path | None = None,
     names: tuple[str, ...] = tuple(STUDIES),
     draws: int = 5,
     private: bool = True,
@@ -254,23 +254,19 @@ def reproduce(
     """Print a JSON line for each model, then one with mean and range of each data set.
 
     Args:
-        results: Next to it rows are kept.
         names: Of `STUDIES`.
         draws: Choices of the public examples.
         private: Whether the private training set of the first is trained on, too.
     """
-    store = Store.at(results_of("public-only", results))
-    pace = Pace(len(names) * (draws + private), rows=store.rows)
+    pace = Pace(len(names) * (draws + private))
     for name in names:
-        specs = [{"data": name, "row": "public-only", "draw": draw} for draw in range(draws)]
-        specs += [{"data": name, "row": "all, not private", "draw": 0}] * private
+        places = [("public-only", draw) for draw in range(draws)]
+        places += [("all, not private", 0)] * private
         reached = []
-        for spec in specs:
-            row = pace.work(
-                f"{name}, {spec['row']}", partial(store.row, spec, partial(perform, name))
-            )
+        for label, draw in places:
+            row = pace.work(f"{name}, {label}", partial(perform, name, label, draw))
             print(json.dumps(row), flush=True)
-            if spec["row"] == "public-only":
+            if label == "public-only":
                 reached.append(row["accuracy"] if "accuracy" in row else row["loss"])
         if reached:
             ends = [min(reached), max(reached)]

@@ -1,8 +1,8 @@
 """Accuracy by sentence of public users' sentences alone, and of all sentences.
 
-    fedpriv reproduce public-only-tags
+    python -m simulations public-only-tags
 
-For the rows that stand in Figure 6 next to private training. Split by sentence as the code of
+To be read next to private training in Figure 6. Split by sentence as the code of
 AdaDPS does: test sentences share threads, titles and labels with training sentences, so every
 figure here, this one too, is of memory. Rate and passes of public-only are chosen on a fifth of the
 public users' sentences, then all of them are trained on. Training without privacy is shown as it
@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.public_learning import TagLearner, choose, learn
 from simulations.evaluation.held_out import held_rows
 from simulations.reproduction.items import Study
-from simulations.reproduction.study import Row, Store, results_of
+from simulations.reproduction.study import Row
 
 ROSTERS = ("onstartups-all", "onstartups-400")
 INPUTS = ("tff", "unit-norm")
@@ -113,7 +112,6 @@ def lines(
 def reproduce(
     *,
     corpus: str | None = None,
-    results: Path | None = None,
     rosters: tuple[str, ...] = ROSTERS,
     inputs: tuple[str, ...] = INPUTS,
     rates: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0),
@@ -123,20 +121,19 @@ def reproduce(
 
     Args:
         corpus: A prepared corpus, a dump or a name.
-        results: Next to it rows are kept.
         rosters: Of the corpus.
         inputs: "tff" or "unit-norm".
         rates: Learning rates tried.
         most_passes: Passes over public sentences.
     """
-    store, pace = Store.at(results_of("public-only", results)), Pace(len(rosters) * len(inputs))
+    pace = Pace(len(rosters) * len(inputs))
     for roster in rosters:
         for kind in inputs:
-            about = {"data": f"{roster}, by-sentence", "inputs": kind}
-            made = partial(lines, roster, kind, rates=rates, most_passes=most_passes, corpus=corpus)
-            kept = partial(store.rows_of, [{**about, "row": row} for row in ROWS], made)
-            for row in pace.work(f"{roster}, {kind}", kept):
-                print(json.dumps(row), flush=True)
+            made = lines(roster, kind, rates=rates, most_passes=most_passes, corpus=corpus)
+            found = pace.work(f"{roster}, {kind}", partial(list, made))
+            for label, row in zip(ROWS, found, strict=True):
+                about = {"data": f"{roster}, by-sentence", "inputs": kind, "row": label}
+                print(json.dumps({**about, **row}), flush=True)
 
 
 REPRODUCTIONS = (

@@ -15,9 +15,9 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_validation
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.models.text import TextLSTM
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
+from simulations.adadps.models import TextLSTM
 from simulations.adadps.setups import imdb
 from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split

@@ -17,10 +17,11 @@ from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validati
 from fedpriv.datasets.images import load_mnist
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
-from fedpriv.models.images import Autoencoder, DigitClassifier
+from fedpriv.models.images import DigitClassifier
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
+from simulations.adadps.models import Autoencoder
 from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split
 from simulations.reproduction.study import paragraphs

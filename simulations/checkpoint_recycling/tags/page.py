@@ -60,28 +60,20 @@ class Setting:
         site: Description of the corpus.
         synthetic: Whether it is.
         delta: Of every ε.
-        file: Name of that of the runs.
         size: How much was run.
-        missing: Cases that are not complete in the store, in words, with runs each.
-        seconds: Of a run, about; NaN where none was done.
     """
 
     site: str
     synthetic: bool
     delta: float
-    file: str
     size: Size
-    missing: Mapping[str, int]
-    seconds: float
 
     def words(self) -> dict[str, object]:
         """Return what templates name."""
-        hours = sum(self.missing.values()) * self.seconds / 3600
         return {
             "setting": self,
             "synthetic": synthetic_words(self.synthetic),
             "epsilon_terms": epsilon_words(self.delta),
-            "hours": "" if math.isnan(hours) else f"about {hours:.1f} hours of one core",
         }
 
 

@@ -1,13 +1,11 @@
-"""Runs of the studies of tags by user: trained once, and kept as JSON lines of counts.
+"""Runs of the studies of tags by user, as counts.
 
-A row of the store has the options of a run and, for each aggregate of its checkpoints, how many
-held-out examples are right in each of `GROUPS` groups of threads. That is all that means, paired
-differences and a bootstrap over threads need, so a page is made of the committed rows alone.
+A row has for each aggregate of a run's checkpoints how many held-out examples are right in each of
+`GROUPS` groups of threads. Means, paired differences and a bootstrap over threads need no more.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -40,7 +38,7 @@ from simulations.checkpoint_recycling.checkpoints import (
     states,
 )
 from simulations.evaluation.held_out import held_out, majority
-from simulations.reproduction.study import Row, Store
+from simulations.reproduction.study import Row
 
 # Types within compiled code are the compiler's.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
@@ -219,30 +217,23 @@ _NAMED = (
 Options = Mapping[str, Option]
 
 
-class NotKeptError(ValueError):
-    """A run was asked for that is not in the store, where nothing is to be trained."""
-
-
 class DivergedError(ValueError):
     """An update of a user is not finite."""
 
 
 class Site:
-    """A corpus by a roster, with threads held out, and the store of its runs.
+    """A corpus by a roster, with threads held out.
 
     Args:
         corpus: The data.
         roster: Of it; None for its own.
-        store: Of finished runs.
 
     Attributes:
-        trains: Whether a run that is not in the store is trained, or refused.
         pace: How far its runs are; who plans them says how many there are.
     """
 
-    def __init__(self, corpus: Corpus, roster: str | None, store: Store) -> None:
-        self.trains, self.pace = True, Pace(0)
-        self.corpus, self.store = corpus, store
+    def __init__(self, corpus: Corpus, roster: str | None) -> None:
+        self.pace, self.corpus = Pace(0), corpus
         self.roster = corpus.default_roster if roster is None else roster
         self._columns: dict[str, Columns] = {}
 
@@ -282,32 +273,11 @@ class Site:
         trainer: Any = made.trainer
         return replace(made, trainer=Together(trainer=trainer, columns=self._columns[name]))
 
-    def row(self, facts: Mapping[str, Any], make: Callable[[], Row]) -> Row:
-        """Return the row of these facts, made now if the store has none.
-
-        Args:
-            facts: All that decides the row, besides corpus and roster; the first names its kind.
-            make: Returns its values; the seconds that it took are added.
-
-        Raises:
-            NotKeptError: If there is none, and nothing is to be trained.
-        """
-        view = self.view()
-        # Another corpus may have the same roster and options.
-        spec = {"corpus": self.corpus.content_sha256[:16], "roster": view.roster_sha256, **facts}
-        if (found := self.store.find(spec)) is not None:
-            self.pace.keep()
-            return found
-        more = [f"{name} {facts[name]}" for name in _NAMED if facts.get(name) is not None]
-        label = ", ".join([next(f"{name} {value}" for name, value in facts.items()), *more])
-        if not self.trains:
-            raise NotKeptError(f"not in the store: {label}")
-
-        def timed(_: object) -> Row:
-            started = time.perf_counter()
-            return {**make(), "seconds": round(time.perf_counter() - started, 2)}
-
-        return self.pace.work(label, lambda: self.store.row(spec, timed))
+    def row(self, kind: str, experiment: Experiment, make: Callable[[], Row]) -> Row:
+        """Make a row, whose progress is printed."""
+        of = experiment.identity()
+        named = [f"{name} {of[name]}" for name in _NAMED if of.get(name) is not None]
+        return self.pace.work(", ".join([kind, *named]), make)
 
     def aggregated(
         self,
@@ -342,8 +312,7 @@ class Site:
                 right = {}
             return self._counts(right, validation)
 
-        facts = {"aggregates": name, **experiment.identity()}
-        return self.row({**facts, "decays": list(which.decays), "ks": list(which.ks)}, make)
+        return self.row(f"aggregates {name}", experiment, make)
 
     def trained_over(
         self, name: str, options: Options, seed: int, *, validation: bool = False
@@ -361,7 +330,7 @@ class Site:
             right = right_of(made.task, algorithm.result(state))
             return self._counts({"released": right}, validation)
 
-        return self.row({"released": name, **experiment.identity()}, make)
+        return self.row(f"released {name}", experiment, make)
 
     def levels(self, name: str, options: Options) -> Row:
         """Return the counts of the majority tag and of the public start, on test threads."""
@@ -378,7 +347,7 @@ class Site:
             }
             return self._counts(right, validation=False)
 
-        return self.row({"levels": name, "inputs": "unit-norm"}, make)
+        return self.row(f"levels {name}", experiment, make)
 
     def _counts(self, right: Mapping[str, np.ndarray], validation: bool) -> Row:
         threads = held_out(self.view(validation=validation)).threads

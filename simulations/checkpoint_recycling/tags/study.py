@@ -248,13 +248,11 @@ class Case:
         right: By the same names, and by kind for its aggregate at the last iterate's rate with
             `AT_LASTS`: right answers by group and seed, int64 (groups, seeds).
         examples: Of each group, int64 (groups,).
-        seconds: Of a run, mean of those that were reported.
     """
 
     chosen: Mapping[str, Choice]
     right: Mapping[str, np.ndarray]
     examples: np.ndarray
-    seconds: float
 
 
 #: Behind the kind of an aggregate that is made at the last iterate's rate, not at its own.
@@ -262,7 +260,7 @@ AT_LASTS = ", at the last iterate's rate"
 
 
 def case(site: Site, family: Family, size: Size, epsilon: Epsilon) -> Case:
-    """Return what the chosen methods do on test threads; every run that is missing is trained."""
+    """Return what the chosen methods do on test threads; every run is trained."""
     chosen = choose(site, family, size, epsilon)
     by_rate: dict[float, list[Row]] = {}
     for kind in (LAST, *KINDS):
@@ -275,7 +273,7 @@ def case(site: Site, family: Family, size: Size, epsilon: Epsilon) -> Case:
             site.aggregated(family.experiment, given, seed, size.which)
             for seed in range(size.seeds)
         ]
-    right, every = {}, [row for rows in by_rate.values() for row in rows]
+    right = {}
     for kind in (LAST, *KINDS):
         own = chosen[kind]
         right[kind] = _right(by_rate[own.rate], own.name)
@@ -288,13 +286,8 @@ def case(site: Site, family: Family, size: Size, epsilon: Epsilon) -> Case:
             given |= over(size, own.name.split(AT)[0], reading)
             rows = [site.trained_over(family.experiment, given, seed) for seed in range(size.seeds)]
             right[kind + AT + reading] = _right(rows, "released")
-            every += rows
-    return Case(
-        chosen=chosen,
-        right=right,
-        examples=np.array(every[0]["examples"]),
-        seconds=float(np.mean([row["seconds"] for row in every])),
-    )
+    examples = np.array(by_rate[chosen[LAST].rate][0]["examples"])
+    return Case(chosen=chosen, right=right, examples=examples)
 
 
 def _right(rows: Sequence[Row], name: str) -> np.ndarray:
@@ -367,12 +360,10 @@ class Shifted:
         chosen: By the last iterate and aggregate, with the rate that validation threads chose.
         accuracy: By the same, on test threads of all kinds after every round of the last period,
             each at its own rate, float64 (seeds, rounds of a period).
-        seconds: Of a run, mean.
     """
 
     chosen: Mapping[str, Choice]
     accuracy: Mapping[str, np.ndarray]
-    seconds: float
 
 
 def shifted(site: Site, family: Family, size: Size, epsilon: Epsilon, period: Period) -> Shifted:
@@ -413,7 +404,6 @@ def shifted(site: Site, family: Family, size: Size, epsilon: Epsilon, period: Pe
             name: np.array([row["over"][name] for row in by_rate[chosen[name].rate]])
             for name in names
         },
-        seconds=float(np.mean([row["seconds"] for rows in by_rate.values() for row in rows])),
     )
 
 
@@ -459,8 +449,7 @@ def _shifted_run(
                     seen[name].append(round(float(right_of(made.task, model).mean()), 6))
         return {"synthetic": site.corpus.synthetic, "over": seen}
 
-    facts = {"shift": period.halves, "of": family.experiment, "period": period.rounds}
-    return site.row({**facts, **experiment.identity(), "decays": list(period.decays)}, make)
+    return site.row(f"shift {period.halves} of {family.experiment}", experiment, make)
 
 
 _SEEDS = 1000  # from here on, so that no other study has the same runs
@@ -533,10 +522,8 @@ class Widths:
     correlation: float
 
 
-def widths(
-    site: Site, family: Family, size: Size, epsilon: Epsilon, arms: Arms
-) -> tuple[list[Widths], float]:
-    """Return both arms at one ε, by k, and the mean seconds of a run; all have one σ, of T rounds.
+def widths(site: Site, family: Family, size: Size, epsilon: Epsilon, arms: Arms) -> list[Widths]:
+    """Return both arms at one ε, by k; all have one σ, of T rounds.
 
     The score is the probability of the class that the first run's last checkpoint predicts.
     """
@@ -547,12 +534,11 @@ def widths(
         rows.append(_scores(site, family, given, _SEEDS + run, arms, answers))
     chains = np.array([row["scores"] for row in rows])  # (runs, times, examples)
     at, half = arms.measured_at, max(1, arms.spacing // 2)
-    found = [
+    return [
         widths_of(chains, at, k, arms.spacing if k <= arms.k else half)
         for k in (3, 5, 10, 20)
         if k <= len(at)
     ]
-    return found, float(np.mean([row["seconds"] for row in rows]))
 
 
 def widths_of(chains: np.ndarray, at: Sequence[int], k: int, spacing: int) -> Widths:
@@ -621,8 +607,7 @@ def _scores(
             "scores": [[float(f"{value:.4g}") for value in row] for row in of],
         }
 
-    facts = {"scores": family.experiment, **experiment.identity()}
-    return site.row({**facts, "at": arms.measured_at, "examples": arms.examples}, make)
+    return site.row(f"scores {family.experiment}", experiment, make)
 
 
 def settings(epsilons: Sequence[Epsilon], families: Sequence[str]) -> Iterator[tuple[str, Epsilon]]:

@@ -14,8 +14,6 @@ from fedpriv.datasets import cache
 from fedpriv.datasets.importers import locate, writer
 from fedpriv.datasets.importers.downloads import fetch_file
 from fedpriv.report import export
-from simulations.reproduction import command as reproducing
-from simulations.reproduction.command import find_reproductions
 from tests.cli.typed import SMALL, main
 
 FULL = Path("/dev/full")
@@ -55,7 +53,6 @@ def never(monkeypatch):
     for module, name in (
         (locate, "synthesize"),
         (writer, "CorpusWriter"),
-        (reproducing, "_reproduced"),
         (export, "released_params"),
     ):
         monkeypatch.setattr(module, name, work)
@@ -73,10 +70,8 @@ COMMANDS = {
     "import": ("data", "import", "posts.xml", "--out"),
     "synthesize": ("data", "synthesize", "--out"),
     "fetch": ("data", "fetch", "mnist", "--out"),
-    "reproduce out": ("reproduce", next(iter(find_reproductions())), "--out"),
-    "reproduce results": ("reproduce", next(iter(find_reproductions())), "--results"),
 }
-FILES = ("compare", "reproduce out", "reproduce results")
+FILES = ("compare",)
 
 
 @pytest.mark.slow
@@ -96,11 +91,6 @@ def test_what_exists_is_named_before_the_work_and_stays(name, place, fails, neve
     if name in ("export", "import", "synthesize"):
         assert "folder exists already; give a folder" in fails(*COMMANDS[name], "folder")
     assert (place / "file").read_text() == (place / "folder" / "of").read_text() == "precious"
-
-
-def test_a_plot_that_cannot_be_drawn_is_named_before_the_work(fails, never):
-    one = next(iter(find_reproductions()))
-    assert "--plot file/x.png cannot be written" in fails("reproduce", one, "--plot", "file/x.png")
 
 
 def test_a_folder_with_a_run_is_named_before_the_corpus_is_read(place, fails, never):

@@ -16,7 +16,6 @@ from fedpriv.cli import data_output, output
 from fedpriv.cli.data_output import progress_bar
 from fedpriv.experiments.load import find_experiments, load_experiment
 from simulations.reproduction import command as reproducing
-from simulations.reproduction.command import find_reproductions
 from tests.cli.typed import SMALL, main, run
 
 SLOW = ("torch", "scipy", "matplotlib", "pandas", "ray", "flwr", "numba", "requests")
@@ -65,13 +64,6 @@ def test_every_option_is_whole(printed):
     for entry in load_experiment("adadps-tags").entries():
         assert entry.path in printed().split()
     assert "…" not in printed()
-
-
-@pytest.mark.slow
-def test_every_reproduction_is_whole(printed):
-    run("reproduce")
-    for name in find_reproductions():
-        assert name in printed().split()
 
 
 def test_rows_of_a_pipe_are_lines(monkeypatch):

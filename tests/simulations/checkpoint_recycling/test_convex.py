@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from simulations.checkpoint_recycling import convex, convex_studies
-from simulations.reproduction.study import Store
+from simulations.checkpoint_recycling import convex_studies
 
 
 class TestHardFunction:
@@ -71,33 +70,3 @@ class TestIntervals:
         assert close.spacing <= 2 and planned.spacing > 50
         assert 0.90 < planned.plain < 0.985
         assert close.plain < 0.7 < close.corrected
-
-
-@pytest.mark.slow
-def test_the_page_and_the_plot_say_what_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(convex_studies, "STEPS", 40)
-    monkeypatch.setattr(convex_studies, "_spacing", lambda sigma, burn_in: 3)
-    small = convex_studies.control
-
-    def few(epsilon, *, faster, seeds):
-        return small(epsilon, faster=faster, seeds=4, steps=30)
-
-    monkeypatch.setattr(convex, "control", few)
-    monkeypatch.setattr(convex, "best_rate", lambda epsilon: 2.0)
-    monkeypatch.setattr(
-        convex,
-        "widths",
-        lambda epsilon, repeats: convex_studies.widths(epsilon, repeats=2, burn_in=20),
-    )
-    store = Store()
-    found = convex.measured(store, (8.0,), tiny=True)
-    kept = dict(store.rows)
-    text_of = convex.page(convex.measured(store, (8.0,), tiny=True), command="c")
-    assert store.rows == kept and text_of == convex.page(found, command="c")
-    text = convex.page(found, command="fedpriv reproduce recycling-convex", picture="a.png")
-    for words in ("*synthetic*", "Theorem 3.2", "ε at δ = 1e-05 (add-remove, per example, by PLD",
-                  "**Inference aggregates**", "**Training over aggregates**", "not always",
-                  "says nothing of the parameters that the rows were made by"):  # fmt: skip
-        assert words in text, words
-    convex.draw(found, tmp_path / "a.png")
-    assert (tmp_path / "a.png").stat().st_size > 10_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from simulations.checkpoint_recycling.checkpoints import (
     averages,
     checkpoints,
 )
-from simulations.reproduction.study import Store
+from tests.harness.refusals import refuses
 from tests.simulations.photographs.records import write_records
 from tests.tasks.words import phrases
 
@@ -49,14 +48,11 @@ def test_outputs_are_those_that_a_run_would_measure(conversions):
     assert own.get("accuracy") == pytest.approx(found["OPA 3"], abs=1e-12)
 
 
-def test_runs_are_kept_and_seeds_are_runs_of_their_own(conversions, tmp_path, capsys):
-    first = problems.trained(conversions, Store.at(tmp_path / "r.jsonl"))
+def test_seeds_are_runs_of_their_own(conversions, capsys):
+    first = problems.trained(conversions)
     ((case, values),) = first.values.items()
     assert (case.epsilon, len(capsys.readouterr().err.splitlines())) == (6.0, 2)
     assert first.synthetic and values[LAST][0] != values[LAST][1]
-    again = problems.trained(conversions, Store.at(tmp_path / "r.jsonl"))
-    assert np.array_equal(again.values[case]["UPA 3"], values["UPA 3"])
-    assert not capsys.readouterr().err
 
 
 def test_what_is_no_better_than_chance_is_no_signal(conversions):
@@ -72,27 +68,8 @@ def test_what_is_no_better_than_chance_is_no_signal(conversions):
     assert "better: UPA 3; clearly worse: EMA 0.8" in problems.verdict(higher, good)
 
 
-def test_the_summary_says_which_rate_suits_the_last_iterate_and_whether_it_is_an_edge(conversions):
-    """AUC loss, less is better: .30, .20, .25 at three rates; EMA 0.8 a point better in one."""
-
-    def values(last, gain):
-        seeds = np.array([-0.001, 0.0, 0.001])
-        return {problems.LAST: last + seeds, "EMA 0.8": last - gain + 2 * seeds}
-
-    problem = replace(conversions, rates=(1.0, 2.0, 4.0))
-    at = {1.0: values(0.3, 0.0), 2.0: values(0.2, 0.01), 4.0: values(0.25, 0.0)}
-    cases = {problems.Case(problems.FRESH, 6.0, rate): found for rate, found in at.items()}
-    (line,) = problems._summary(problem, SimpleNamespace(values=cases))
-    assert line.startswith("ε = 6, from nothing: the last iterate is best at rate 2; at 1: no diff")
-    assert "at 2: over seeds clearly better: EMA 0.8 (variance over seeds +300 to +300 %)" in line
-    cases[problems.Case(problems.FRESH, 6.0, 4.0)] = values(0.1, 0.0)
-    (line,) = problems._summary(problem, SimpleNamespace(values=cases))
-    assert "best at rate 4, an edge of what was tried;" in line
-    assert problems._summary(replace(problem, rates=(1.0,)), SimpleNamespace(values=cases)) == []
-
-
 def test_a_folder_of_photographs_is_none_of_conversions():
-    with pytest.raises(ValueError, match="the log is synthetic"):
+    with refuses(ValueError, "here"):
         problems.reproduce(what="pcvr", folder="here")
 
 
@@ -106,7 +83,7 @@ def test_the_average_of_public_models_is_a_start(folder, tmp_path, monkeypatch):
         made, options={**made.options, **small}, public={**made.public, **small}, which=WHICH,
         seeds=1, epsilons=(8.0,),
     )  # fmt: skip
-    found = problems.trained(made, Store.at(tmp_path / "r.jsonl"))
+    found = problems.trained(made)
     assert [case.start for case in found.values] == [
         problems.FRESH,
         *problems._STARTS,
@@ -115,11 +92,6 @@ def test_the_average_of_public_models_is_a_start(folder, tmp_path, monkeypatch):
     assert "What starting from the average" in text and "classes 5 to 9" in text
     assert "**Not run**: training over aggregates" in text
     assert "± inf" not in text and "nan" not in text and "(one seed)" in text
-    # A page of kept runs needs no public model.
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "another"))
-    again = problems.trained(made, Store.at(tmp_path / "r.jsonl"))
-    assert problems.page(made, again, command="c") == text
-    assert not (tmp_path / "another").exists()
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +115,7 @@ class TestNextWords:
         assert plan.live_mechanism.privatizer.name == "tree" and plan.unit == "user"
         assert (case.epsilon, plan.target_epsilon) == (8.0, 8.0)
         assert build(made.make().with_options(free), corpus).plan.is_private is False
-        found = problems.trained(made, Store(), corpus)
+        found = problems.trained(made, corpus)
         text = problems.page(made, found, command="c")
         for words in (
             "user-level, zero-out",
@@ -167,21 +139,16 @@ class TestNextWords:
             assert own.get("accuracy") == pytest.approx(found[f"{rule.upper()} 3"], abs=1e-12)
 
 
-def test_runs_on_a_device_are_the_processors_to_rounding_and_name_it(
-    conversions, tmp_path, monkeypatch
-):
+def test_runs_on_a_device_are_the_processors_to_rounding_and_name_it(conversions, monkeypatch):
     one = replace(conversions, seeds=1)
-    usual = problems.trained(one, Store.at(tmp_path / "usual"))
-    store = Store.at(tmp_path / "device")
+    usual = problems.trained(one)
     monkeypatch.setattr("simulations.checkpoint_recycling.checkpoints.serial", None)
-    found = problems.trained(one, store, device="cpu")
+    found = problems.trained(one, device="cpu")
     assert usual.devices == "" and found.devices == " Trained on cpu."
-    assert {row["device"] for row in store.rows.values()} == {"cpu"}
     for case, values in usual.values.items():
         for name, value in values.items():
             np.testing.assert_allclose(found.values[case][name], value, rtol=1e-6)
-    page = problems.page(one, found, command="c", file="runs.jsonl")
-    assert "with its options and seed. Trained on cpu." in page
+    assert "Trained on cpu." in problems.page(one, found, command="c")
 
 
 @pytest.mark.parametrize("what", ["cifar10", "cifar100", "pcvr", "words"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserByUser
-from simulations.checkpoint_recycling import checkpoints as made_of
 from simulations.checkpoint_recycling import corpora
 from simulations.checkpoint_recycling.checkpoints import (
     LAST,
@@ -34,7 +32,6 @@ from simulations.checkpoint_recycling.tags.runs import (
     GROUPS,
     MAJORITY,
     DivergedError,
-    NotKeptError,
     Site,
     Together,
     columns_of,
@@ -53,14 +50,15 @@ from simulations.checkpoint_recycling.tags.study import (
     one_half,
     options,
 )
-from simulations.reproduction.study import Store, t_half
+from simulations.reproduction.study import t_half
+from tests.harness.refusals import refuses
 
 WHICH = Aggregates(decays=(0.8,), ks=(3,))
 
 
 @pytest.fixture
 def site(tiny_corpus):
-    return Site(tiny_corpus, None, Store())
+    return Site(tiny_corpus, None)
 
 
 def given(site, name, **more):
@@ -155,18 +153,11 @@ class TestAggregates:
 
 class TestRows:
     @pytest.mark.slow
-    def test_seeds_are_runs_of_their_own_and_kept(self, site, monkeypatch):
+    def test_seeds_are_runs_of_their_own(self, site):
         one, two = (
             site.aggregated("adadps-tags", given(site, "dp-sgd"), seed, WHICH) for seed in (0, 1)
         )
         assert one["right"][LAST] != two["right"][LAST]
-
-        def trained(*arguments, **more):
-            raise AssertionError("trained again")
-
-        monkeypatch.setattr(made_of, "rounds", trained)
-        again = site.aggregated("adadps-tags", given(site, "dp-sgd"), 1, WHICH)
-        assert again is two
 
     def test_counts_are_of_groups_of_whole_threads(self, site):
         """Of validation threads all are one group, and are not those of test."""
@@ -180,18 +171,13 @@ class TestRows:
         held = site.aggregated("adadps-tags", given(site, "dp-sgd"), 0, WHICH, validation=True)
         assert len(held["examples"]) == 1 and held["examples"] != [n]
 
-    def test_a_run_that_diverged_is_kept_as_one_and_never_chosen(self, site, monkeypatch):
+    def test_a_run_that_diverged_is_never_chosen(self, site, monkeypatch):
         def diverged(*arguments):
             raise DivergedError("not finite")
 
         monkeypatch.setattr(runs, "measured", diverged)
         row = site.aggregated("adadps-tags", given(site, "dp-sgd"), 0, WHICH)
         assert row["right"] == {} and accuracy_of(row, LAST) == -np.inf
-
-    def test_what_is_not_kept_is_refused_where_nothing_is_trained(self, site):
-        site.trains = False
-        with pytest.raises(NotKeptError, match=r"not in the store: aggregates adadps-tags.*seed 3"):
-            site.aggregated("adadps-tags", given(site, "dp-sgd"), 3, WHICH)
 
 
 class TestChoice:
@@ -265,14 +251,14 @@ def test_the_tree_and_bands_differ_in_the_noise_alone(site):
     assert free[0].options() == free[1].options()
     assert list(study.settings((8, None), ("bands",))) == [("bands", 8.0), ("tree", None)]
     assert list(study.settings((None,), tuple(FAMILIES))) == [("tree", None), ("dp-sgd", None)]
-    with pytest.raises(ValueError, match="family 'branches' is not known"):
+    with refuses(ValueError, "branches"):
         list(study.settings((8.0,), ("branches",)))
 
 
 class TestLines:
     def case(self, right, examples):
         choice = Choice(name=LAST, rate=1.0, on_edge=False, accuracy=0.5)
-        return Case(chosen={LAST: choice}, right=right, examples=np.array(examples), seconds=1.0)
+        return Case(chosen={LAST: choice}, right=right, examples=np.array(examples))
 
     def test_gains_are_paired(self):
         """20 groups of 10 examples and an empty one, 3 seeds."""
@@ -329,45 +315,16 @@ def test_widths_of_two_samples_of_one_law_are_alike():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [command.recycle, command.shift, command.uncertainty])
-def test_a_page_is_of_the_store_alone_and_names_what_was_not_run(
-    run, tiny_corpus, tmp_path, monkeypatch
-):
-    given = {
-        "corpus": str(tiny_corpus.directory), "tiny": True,
-        "results": tmp_path / "runs.jsonl", "out": tmp_path / "page.md", "epsilons": (8.0,),
-    }  # fmt: skip
-    run(**given, families=("dp-sgd",))
+def test_a_page_says_what_its_values_are(run, tiny_corpus, tmp_path):
+    run(
+        corpus=str(tiny_corpus.directory), tiny=True, out=tmp_path / "page.md", epsilons=(8.0,),
+        families=("dp-sgd",),
+    )  # fmt: skip
     text = (tmp_path / "page.md").read_text("utf-8")
     for words in ("user-level", "δ = n^-1.1", "zero-out", "add-remove", "PLD",
-                  "simulated", "not covered", "SYNTHETIC", "DP-FTRL, tree, ε = 8 ("):  # fmt: skip
+                  "simulated", "not covered", "SYNTHETIC"):  # fmt: skip
         assert words in text, words
-    assert "**Not run** (about" in text and "nan" not in text and "± inf" not in text
-    assert (tmp_path / "recycling-runs.jsonl").is_file()
-
-    def trained(*arguments, **more):
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(made_of, "rounds", trained)
-    run(**given, families=("dp-sgd",))
-    assert (tmp_path / "page.md").read_text("utf-8") == text
-
-
-@pytest.mark.slow
-def test_the_summary_names_every_clear_gain(tiny_corpus):
-    """Of a case whose last method in the list is far ahead of the last iterate, and not chosen."""
-    site = Site(tiny_corpus, None, Store())
-    found = study.case(site, FAMILIES["tree"], TINY, 8.0)
-    names = [name for name in found.chosen if name not in (LAST, *page.preferred(found))]
-    same, none = (Interval(low=a, high=b) for a, b in ((0.01, 0.03), (-0.01, 0.01)))
-
-    def line(value, by_thread):
-        gain = Gain(value=value, by_seed=0.5, by_thread=by_thread)
-        return Line(accuracy=30.0, stddev=0.1, gain=gain, over_majority=gain)
-
-    lines = {name: line(0.0, none) for name in found.right} | {names[-1]: line(2.0, same)}
-    recycled = SimpleNamespace(cases={("tree", 8.0): found}, lines={("tree", 8.0): lines})
-    said = page._summary(recycled, ("tree", 8.0))
-    assert said.endswith(f"; better: {found.chosen[names[-1]].name} (+2.00 points)")
+    assert "nan" not in text and "± inf" not in text
 
 
 @pytest.mark.parametrize(
@@ -387,8 +344,8 @@ def test_a_decay_or_k_on_an_edge_is_said_like_a_rate(name, on_edge, said):
 
 
 @pytest.mark.slow
-def test_methods_at_the_last_iterates_rate_stand_beside_those_at_their_own(tmp_path, tiny_corpus):
-    site = Site(tiny_corpus, None, Store())
+def test_methods_at_the_last_iterates_rate_stand_beside_those_at_their_own(tiny_corpus):
+    site = Site(tiny_corpus, None)
     found = study.case(site, FAMILIES["tree"], TINY, 8.0)
     apart = [kind for kind in KINDS if found.chosen[kind].rate != found.chosen[LAST].rate]
     assert {name for name in found.right if AT_LASTS in name} == {k + AT_LASTS for k in apart}
@@ -429,7 +386,7 @@ class TestCorpus:
 
     def test_a_name_without_a_dump(self, tmp_path, monkeypatch):
         monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path))
-        with pytest.raises(ValueError, match="no dump of 'elsewhere' was found"):
+        with refuses(ValueError, "elsewhere", "--corpus"):
             small_corpus("elsewhere")
 
 

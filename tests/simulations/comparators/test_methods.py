@@ -11,7 +11,7 @@ from scipy import sparse
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.mechanisms.perturbation import Sphere, SphereRows
+from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -31,6 +31,8 @@ from simulations.linear_models.comparators import (
     scs13,
     strong_composition_sigma,
 )
+from simulations.linear_models.perturbation import SphereRows
+from tests.harness.refusals import refuses
 from tests.running.by_hand import charges_noted, components
 
 NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)
@@ -61,9 +63,9 @@ class TestFixedSteps:
     def test_too_many_steps_are_refused(self):
         made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
         longer = NoisyDescent(steps=8, rate=1.0, mechanism=made.algorithm.mechanism)
-        with pytest.raises(ValueError, match="8 steps cost"):
+        with refuses(ValueError, 8):
             longer.check_plan(made.plan)
-        with pytest.raises(ValueError, match="no mechanism"):
+        with pytest.raises(ValueError):
             NoisyDescent(steps=7, rate=1.0).check_plan(made.plan)
         made.algorithm.check_plan(made.plan)
         assert isinstance(made.plan, AdaptivePlan)
@@ -77,24 +79,6 @@ class TestScs13:
         total = made.plan.total()
         assert (total.value, total.delta, total.accountant) == (2.0, 0.0, "composition")
 
-    def test_length_of_the_noise(self):
-        """Gamma(d, k Δ/ε): d = 20, Δ = 2, ε = .5, k = 3 make 240 (sd 53.7); 400 rows.
-
-        Within 4 standard errors of the mean: a false alarm in 16,000.
-        """
-        rows, template = SphereRows(epsilon=0.5, passes=3), {"w": np.zeros(20, np.float32)}
-        key, lengths, first = Key.simulation(3), [], None
-        memory = rows.init(template, key)
-        for _ in range(400):
-            noise, memory = rows.draw(memory, template=template, sensitivity=2.0, key=key)
-            first = noise if first is None else first
-            lengths.append(float(np.linalg.norm(noise["w"].astype(np.float64))))
-        scale = 2.0 * 3 / 0.5
-        assert abs(np.mean(lengths) - 20 * scale) < 4 * math.sqrt(20) * scale / 20
-        assert len(set(lengths)) == 400
-        again, _ = rows.draw(rows.init(template, key), template=template, sensitivity=2.0, key=key)
-        assert np.array_equal(again["w"], first["w"])
-
     def test_only_disjoint_batches_are_so_cheap(self):
         rows = SphereRows(epsilon=1.0)
         for sampler in (
@@ -102,9 +86,9 @@ class TestScs13:
             PoissonSampler(num_users=40, expected_cohort_size=4),
             Partition(num_users=40, size=4, passes=2),
         ):
-            with pytest.raises(ValueError, match=r"disjoint|whole run|participations"):
+            with pytest.raises(ValueError):
                 Mechanism(sampler=sampler, bound=CLIP, privatizer=rows)
-        with pytest.raises(ValueError, match="whole run"):
+        with pytest.raises(ValueError):
             Mechanism(
                 sampler=Partition(num_users=40, size=4),
                 bound=CLIP,
@@ -116,7 +100,7 @@ class TestScs13:
             privatizer=Unprotected(stddev=1.0),
         )
         assert not bare.is_private
-        with pytest.raises(ValueError, match="whole run"):
+        with pytest.raises(ValueError):
             Mechanism(
                 sampler=Partition(num_users=40, size=4),
                 bound=CLIP,
@@ -137,13 +121,13 @@ class TestPartition:
         for start in (0, 3):
             of_pass = [one for batch in passes[start : start + 3] for one in batch]
             assert len(set(of_pass)) == 9
-        with pytest.raises(ValueError, match="used up"):
+        with pytest.raises(ValueError):
             sampler.next(memory, key, roster)
 
     def test_refusals(self):
-        with pytest.raises(ValueError, match="cannot be cut"):
+        with refuses(ValueError, 3, 4):
             Partition(num_users=3, size=4)
-        with pytest.raises(ValueError, match="roster has 2"):
+        with refuses(ValueError, 2):
             Partition(num_users=3, size=2).next(
                 Partition(num_users=3, size=2).init(), Key.simulation(0), ("0", "1")
             )

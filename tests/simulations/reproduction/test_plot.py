@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from tiny_tables import SEEDS, done_for, figure, row, table
 
 from fedpriv.measures import LOSS
 from simulations.reproduction import plot as plots
-from simulations.reproduction.items import Given
 from simulations.reproduction.plot import draw
 
 BOTH = {"ours": "as here", "right": "done right"}
@@ -52,30 +49,9 @@ def names(drawing):
 
 
 @pytest.mark.slow
-def test_rows_measured_elsewhere_are_drawn_below_the_others(drawn, tmp_path):
-    given = Given(label="elsewhere", values={"ours": 0.9}, data="sixty rows")
-    one = replace(table(row("a")), given=(given,), scale=100.0)
-    drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
-    axes = drawing.axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "elsewhere"]
-    xs = [x for line in axes.lines for x in np.asarray(line.get_xdata(), float)]
-    assert pytest.approx(90.0) in xs
-
-
-@pytest.mark.slow
-def test_of_a_figure_they_are_levels_and_of_other_data_they_are_left_out(drawn, tmp_path):
-    given = [Given(label=name, values={"ours": 0.9}, data=name) for name in ("sixty rows", "more")]
-    one = replace(figure(row("a")), given=tuple(given))
-    drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
-    assert names(drawing) == ["a", "sixty rows"]
-    [level] = [line for line in drawing.axes[0].lines if line.get_label() == "sixty rows"]
-    assert set(level.get_ydata()) == {0.9}
-
-
-@pytest.mark.slow
 def test_the_same_runs_give_the_same_svg(tmp_path):
     one = table(row("a"))
-    done = done_for(one, tmp_path / "r")
+    done = done_for(one)
     for name in ("one.svg", "two.SVG"):
         draw(one, done, tmp_path / name, seeds=SEEDS)
     first = (tmp_path / "one.svg").read_bytes()
@@ -86,33 +62,24 @@ class TestWords:
     @pytest.mark.slow
     @pytest.mark.parametrize("make", [table, figure], ids=["table", "figure"])
     @pytest.mark.parametrize("synthetic", [True, False])
-    def test_synthetic_data_are_in_the_title_and_only_they(self, make, synthetic, drawn, tmp_path):
+    def test_synthetic_data_are_in_the_title_and_only_they(self, make, synthetic, drawn):
         one = make(row("a", synthetic=synthetic))
-        drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
+        drawing, _ = drawn(one, done_for(one))
         assert ("SYNTHETIC" in title(drawing)) == synthetic
 
     @pytest.mark.slow
     @pytest.mark.parametrize("make", [table, figure], ids=["table", "figure"])
-    def test_no_epsilon_without_its_terms(self, make, drawn, tmp_path):
+    def test_no_epsilon_without_its_terms(self, make, drawn):
         one = make(row("a"), row("b", **{"noise-multiplier": 2.0}), row("c", noise="none"))
-        text = words(drawn(one, done_for(one, tmp_path / "r"))[0]).replace("\n", " ")
+        text = words(drawn(one, done_for(one))[0]).replace("\n", " ")
         assert text.count("ε = ") == text.count("at δ = 0.001 (add-remove, per example, PLD") == 2
 
 
 class TestTable:
     @pytest.mark.slow
-    def test_the_papers_value_is_hollow_and_where_it_was_printed(self, drawn, tmp_path):
-        one = table(row("a", 0.25), row("b", None, name="b"), row("c", 0.75, name="c"))
-        drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
-        [marks] = [c for c in drawing.axes[0].collections if c.get_label() == "the paper"]
-        assert marks.get_offsets().tolist() == [[0.25, 0], [0.75, 2]]
-        assert len(marks.get_facecolors()) == 0
-        assert names(drawing) == ["the paper", "as here"]
-
-    @pytest.mark.slow
-    def test_means_and_spreads_of_the_seeds(self, drawn, tmp_path):
+    def test_means_and_spreads_of_the_seeds(self, drawn):
         one = table(row("a"), scale=100.0)
-        done = done_for(one, tmp_path / "r")
+        done = done_for(one)
         [axes] = drawn(one, done)[0].axes
         values = [100 * line["accuracy"] for line in done.values()]
         [bars] = axes.containers
@@ -122,23 +89,23 @@ class TestTable:
         assert axes.get_xlabel() == "Accuracy, % on test, right is better"
 
     @pytest.mark.slow
-    def test_what_is_not_private_is_shaded_and_said(self, drawn, tmp_path):
+    def test_what_is_not_private_is_shaded_and_said(self, drawn):
         one = table(row("a"), row("b", noise="none", bound="none"))
-        drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
+        drawing, _ = drawn(one, done_for(one))
         [shade] = drawing.axes[0].patches
         low, high = sorted(shade.get_corners()[:, 1])[::3]
         assert (low, high) == (0.5, 1.5)
         assert "not private" in names(drawing)
         private = table(row("a"))
-        drawing, _ = drawn(private, done_for(private, tmp_path / "r"))
+        drawing, _ = drawn(private, done_for(private))
         assert not drawing.axes[0].patches and "not private" not in names(drawing)
 
 
 class TestFigure:
     @pytest.mark.slow
-    def test_means_over_seeds_with_a_band(self, drawn, tmp_path):
+    def test_means_over_seeds_with_a_band(self, drawn):
         one = figure(row("a"), scale=100.0)
-        done = done_for(one, tmp_path / "r")
+        done = done_for(one)
         [panel] = drawn(one, done)[0].axes
         curves = np.array([line["curve"] for line in done.values()])
         [line] = panel.lines
@@ -151,20 +118,9 @@ class TestFigure:
         assert corners[:, 1].min() == pytest.approx((middle - spread).min())
 
     @pytest.mark.slow
-    def test_a_panel_a_column_and_one_legend(self, drawn, tmp_path):
-        one = row("a")
-        both = type(one)(label="a", cells={**one.cells, "right": row("x", name="x").cells["ours"]})
-        many = figure(both, row("b", noise="none", bound="none"), columns=BOTH)
-        drawing, _ = drawn(many, done_for(many, tmp_path / "r"))
-        left, right = drawing.axes
-        assert [left.get_title(), right.get_title()] == ["as here", "done right"]
-        assert len(left.lines) == 2 and len(right.lines) == 1
-        assert names(drawing) == ["a", "b †"] and "† not private" in words(drawing)
-
-    @pytest.mark.slow
-    def test_a_seed_that_diverged_leaves_a_gap(self, drawn, tmp_path):
+    def test_a_seed_that_diverged_leaves_a_gap(self, drawn):
         one = figure(row("a"), measure=LOSS)
-        done = done_for(one, tmp_path / "r")
+        done = done_for(one)
         next(iter(done.values()))["curve"][1] = [4, None, None]
         [line] = drawn(one, done)[0].axes[0].lines
         assert np.isnan(line.get_ydata()).tolist() == [False, True, False]

@@ -6,27 +6,28 @@ import json
 from dataclasses import replace
 
 import pytest
-from tiny_tables import RATES, SEEDS, cell, figure, made, row, table, task
+from tiny_tables import RATES, SEEDS, cell, figure, made, row, table, task, tuned
 
+from simulations.reproduction import runs
 from simulations.reproduction.items import TUNING_SEED, Cell, Row
 from simulations.reproduction.runs import (
     Run,
     best,
     complete,
     final_runs,
+    pending,
     perform,
-    read,
     synthetic_data,
     tuning_runs,
 )
+from tests.harness.refusals import refuses
 
 
 class TestTuning:
-    def test_chooses_by_validation_though_test_would_choose_otherwise(self, tmp_path):
+    def test_chooses_by_validation_though_test_would_choose_otherwise(self):
         one = table()
-        complete(tuning_runs(one, reduced=False), tmp_path / "r")
-        tuned = one.rows[0].cells["ours"]
-        assert best(one, tuned, read(tmp_path / "r"), reduced=False) == {"learning-rate": 1.0}
+        cell = one.rows[0].cells["ours"]
+        assert best(one, cell, tuned(one), reduced=False) == {"learning-rate": 1.0}
         # What test says of the same settings, which tuning must not know:
         finals = {}
         for settings in RATES:
@@ -48,17 +49,17 @@ class TestTuning:
         assert {run.split for run in runs} == {"validation"}
 
     @pytest.mark.slow
-    def test_final_runs_are_on_test_with_what_was_chosen(self, tmp_path):
+    def test_final_runs_are_on_test_with_what_was_chosen(self):
         one = table()
-        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        done = tuned(one)
         finals = list(final_runs(one, done, seeds=SEEDS, reduced=False))
         assert [run.seed for run in finals] == [0, 1]
         assert {run.split for run in finals} == {"test"}
         assert {run.experiment.options()["optimizer.learning_rate"] for run in finals} == {1.0}
 
-    def test_a_figure_that_diverged_is_never_chosen(self, tmp_path):
+    def test_a_figure_that_diverged_is_never_chosen(self):
         one = table()
-        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        done = tuned(one)
         for line in done.values():
             if line["options"]["optimizer.learning_rate"] == 1.0:
                 line["accuracy"] = float("nan")
@@ -92,16 +93,15 @@ class TestTakenOver:
         )
 
     @pytest.mark.slow
-    def test_nothing_is_tuned_for_it(self, tmp_path):
-        done = complete(tuning_runs(self.table(), reduced=False), tmp_path / "r")
-        assert len(done) == len(RATES)
+    def test_nothing_is_tuned_for_it(self):
+        assert len(tuned(self.table())) == len(RATES)
         only = table(self.table().rows[2])  # without the cell whose choice it shares
-        assert len(complete(tuning_runs(only, reduced=False), tmp_path / "s")) == len(RATES)
+        assert len(tuned(only)) == len(RATES)
 
     @pytest.mark.slow
-    def test_what_the_other_cell_chose_adapted_for_its_own_experiment(self, tmp_path):
+    def test_what_the_other_cell_chose_adapted_for_its_own_experiment(self):
         one = self.table()
-        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        done = tuned(one)
         found = [
             run.experiment.options() for run in final_runs(one, done, seeds=(0,), reduced=False)
         ]
@@ -112,44 +112,6 @@ class TestTakenOver:
 
 class TestIdentity:
     base = Run(experiment=made(), split="test", seed=0, reduced=False)
-
-    @pytest.mark.slow
-    def test_every_option_changes_it(self):
-        base = self.base.experiment.with_options(
-            {
-                "aggregate": "ema",
-                "optimizer": "adam",
-                "preconditioner": "public-adam",
-                "bound": "normalise",
-                "warm-start-epochs": 1,
-            }
-        )
-        of_parts = {
-            "bound": "clip",
-            "noise": "none",
-            "sampling": "fixed",
-            "aggregate": "none",
-            "aggregate.training": "replace",
-            "optimizer": "momentum",
-            "schedule": "cyclic",
-            "preconditioner": "past-releases",
-            "preconditioner.refresh": "epoch",
-            "relation": "replace-one",
-            "noise.exact_sum": True,
-            "start": "public",
-        }
-        seen = {self.base.identity}
-        for name, value in base.options().items():
-            if name in ("seed", "method"):  # the run's own takes its place; it decides the others
-                continue
-            changed = of_parts.get(name)
-            if changed is None and (value is None or isinstance(value, bool)):
-                changed = 4 if value is None else not value
-            elif changed is None:
-                changed = value / 2 if isinstance(value, float) and value < 1 else value + 1
-            run = replace(self.base, experiment=base.with_options({name: changed}))
-            assert run.identity not in seen, name
-            seen.add(run.identity)
 
     def test_seed_split_size_and_name_change_it_and_nothing_else(self):
         seen = {self.base.identity}
@@ -186,7 +148,7 @@ class TestPerform:
 
 class TestRefusals:
     def test_untuned(self):
-        with pytest.raises(ValueError, match=r"tiny: .*0\.01.* was not run; tune it first"):
+        with refuses(ValueError, "tiny", 0.01):
             list(final_runs(table(), {}, seeds=SEEDS, reduced=False))
 
 
@@ -205,7 +167,7 @@ class TestCurves:
     def test_measuring_changes_nothing(self):
         with_curve, without = perform(self.run(2)), perform(self.run(0))
         assert "curve" not in without
-        for key in ("curve", "identity", "seconds"):
+        for key in ("curve", "curve_of", "identity", "seconds"):
             del with_curve[key]
             without.pop(key, None)
         assert with_curve == without
@@ -238,3 +200,29 @@ class TestSynthetic:
         assert synthetic_data([*one, *two, *three]) == ["data of one", "data of three"]
         assert asked == ["one"]
         assert synthetic_data([]) == synthetic_data(two) == []
+
+
+class TestComplete:
+    @pytest.fixture
+    def performed(self, monkeypatch):
+        """Identities of the runs that are done from here on."""
+        seen = []
+
+        def counted(run, device):
+            seen.append(run.identity)
+            return perform(run, device)
+
+        monkeypatch.setattr(runs, "perform", counted)
+        return seen
+
+    def test_two_tables_share_what_they_have_in_common(self, performed):
+        done = {}
+        complete(tuning_runs(table(), reduced=False), done)
+        other = table(row("b", 0.1, RATES[1:]), name="other")
+        complete(tuning_runs(other, reduced=False), done)
+        assert len(performed) == len(set(performed)) == len(done) == 3
+
+    def test_pending_is_what_is_not_done_each_once_in_order(self):
+        todo, done = list(tuning_runs(table(), reduced=False)), {}
+        complete(todo[1:2], done)
+        assert pending([*todo, *todo], done) == [todo[0], todo[2]]

@@ -15,7 +15,8 @@ from tiny_tables import done_for, made, table
 
 from fedpriv.studies import pool
 from simulations.reproduction import runs
-from simulations.reproduction.runs import Run, complete, perform, performed, read
+from simulations.reproduction.runs import Run, perform, performed
+from tests.harness.refusals import refuses
 
 HERE = Path(__file__).parent
 
@@ -85,10 +86,8 @@ def break_off():
 
 class TestRows:
     @pytest.mark.slow
-    def test_two_processes_give_what_one_gives(self, tmp_path):
-        one, two = (
-            done_for(table(), tmp_path / str(number), processes=number) for number in (1, 2)
-        )
+    def test_two_processes_give_what_one_gives(self):
+        one, two = (done_for(table(), processes=number) for number in (1, 2))
         for line in (*one.values(), *two.values()):
             del line["seconds"]
         assert one == two
@@ -108,21 +107,13 @@ class TestRows:
 
 @pytest.mark.parametrize("processes", [1, 2])
 class TestErrors:
-    def test_what_a_run_refuses_is_refused_here_with_the_run(self, tmp_path, processes):
-        with pytest.raises(ValueError, match="nothing is right; in tiny on test, seed 4"):
+    def test_what_a_run_refuses_is_refused_here_with_the_run(self, processes):
+        with refuses(ValueError, "nothing is right", "seed 4"):
             list(performed([run(4, refuse)], processes))
 
     def test_what_breaks_in_a_run_breaks_here_with_the_run(self, processes):
-        with pytest.raises(RuntimeError, match="KeyError: 'nothing is there'; in tiny on test"):
+        with refuses(RuntimeError, "nothing is there", "seed 4"):
             list(performed([run(4, break_off)], processes))
-
-
-def after_rows(path, count, happens):
-    def wait():
-        wait_for(lambda: len(read(path)) == count)
-        happens()
-
-    return wait
 
 
 def test_a_workers_traceback_comes_along():
@@ -133,27 +124,15 @@ def test_a_workers_traceback_comes_along():
 
 class TestDeath:
     def test_it_is_an_error_that_names_the_run(self):
-        expected = r"the process of tiny on test, seed 4 \(.*\) died \(killed by SIGKILL\)"
-        with pytest.raises(ChildProcessError, match=expected):
+        with refuses(ChildProcessError, "seed 4", "SIGKILL"):
             list(performed([run(4, die)], 2))
 
     def test_it_is_noticed_while_others_work_on_who_are_then_ended(self, tmp_path):
         other = tmp_path / "other"
         todo = [run(0, stuck(other)), run(1, after(other, die))]
-        with pytest.raises(ChildProcessError, match="seed 1"):
+        with refuses(ChildProcessError, "seed 1"):
             list(performed(todo, 2))
         assert not is_alive(other)
-
-    @pytest.mark.slow
-    def test_what_had_ended_is_in_the_file_and_not_done_again(self, tmp_path):
-        path = tmp_path / "r"
-        todo = [run(9, after_rows(path, 3, die)), run(0), run(1), run(2)]
-        with pytest.raises(ChildProcessError, match="seed 9"):
-            complete(todo, path, processes=2)
-        assert sorted(line["seed"] for line in read(path).values()) == [0, 1, 2]
-        told = []
-        complete([run(9), *todo[1:]], path, tell=lambda done, row: told.append(row["seed"]))
-        assert told == [9]
 
     @pytest.mark.slow
     def test_a_row_that_ended_beside_a_death_is_kept(self, tmp_path, monkeypatch):
@@ -183,7 +162,7 @@ class TestDeath:
         assert next(rows)["seed"] == 0  # and nobody looks while its worker does seed 2
         wait_for(lambda: answered.exists() and not is_alive(pid))
         assert next(rows)["seed"] == 2
-        with pytest.raises(ChildProcessError, match="seed 1"):
+        with refuses(ChildProcessError, "seed 1"):
             next(rows)
 
 
@@ -218,7 +197,7 @@ these = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(these)
 here = pathlib.Path({str(tmp_path)!r})
 todo = [these.run(seed, these.stuck(here / str(seed))) for seed in range(2)]
-these.complete(todo, here / "r", processes=2)
+these.runs.complete(todo, {{}}, processes=2)
 """
         command = subprocess.Popen(
             [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE

@@ -12,7 +12,7 @@ from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.reproduction.items import Cell, Row, Table
 from simulations.reproduction.page import markdown
-from simulations.reproduction.runs import complete, final_runs, read, tuning_runs
+from simulations.reproduction.runs import complete, final_runs, tuning_runs
 
 DIM = 5
 SEEDS = (0, 1)
@@ -94,11 +94,20 @@ def figure(*rows, **changes):
     return table(**{**fields, **changes})
 
 
-def done_for(one, path, *, seeds=SEEDS, reduced=False, processes=1):
-    complete(tuning_runs(one, reduced=reduced), path, processes=processes)
-    finals = final_runs(one, read(path), seeds=seeds, reduced=reduced)
-    return complete(finals, path, processes=processes)
+def tuned(one):
+    """Rows of a table's tuning runs, by identity."""
+    done = {}
+    complete(tuning_runs(one, reduced=False), done)
+    return done
 
 
-def shown(one, path, **more):
-    return markdown(one, done_for(one, path), seeds=SEEDS, **more)
+def done_for(one, *, seeds=SEEDS, processes=1):
+    """Rows of all of a table's runs, by identity."""
+    done = {}
+    complete(tuning_runs(one, reduced=False), done, processes=processes)
+    complete(final_runs(one, done, seeds=seeds, reduced=False), done, processes=processes)
+    return done
+
+
+def shown(one, **more):
+    return markdown(one, done_for(one), seeds=SEEDS, **more)

@@ -18,6 +18,7 @@ from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd.sst2 import write_tiny_weights
 from simulations.reviews.roberta import RobertaClassifier, load_roberta, tokens
+from tests.harness.refusals import refuses
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
@@ -136,7 +137,7 @@ def test_tokens_are_those_of_transformers(folder):
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == np.int64 and (found[:, 0] == 0).all() and (found == 2).any(axis=1).all()
     for length in (2, 65):
-        with pytest.raises(ValueError, match="at most the 64 positions"):
+        with refuses(ValueError, 64):
             tokens(folder, ["a"], length=length)
 
 

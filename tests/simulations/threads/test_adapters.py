@@ -106,9 +106,7 @@ def test_the_study_measures_adapters_beside_the_head_alone(
         options = {e: {**given, "rounds": 2, "cohort": 5.0} for e, given in method.options.items()}
         monkeypatch.setattr(adapters, name, replace(method, options=options))
     page = tmp_path / "page.md"
-    adapters.reproduce(
-        corpus=str(tiny_corpus.directory), roster=None, out=page, results=tmp_path / "adapters"
-    )
+    adapters.reproduce(corpus=str(tiny_corpus.directory), roster=None, out=page)
     text = capsys.readouterr().out
     assert "adapters, ε = 2" in text and "Synthetic data" in text and page.exists()
     task = made(encoder, tiny_corpus).task

@@ -41,7 +41,7 @@ def test_all_kinds_of_inputs_are_measured_by_one_command(small, tiny_corpus, tmp
     page, plot = tmp_path / "page.md", tmp_path / "plot.svg"
     encoders.reproduce(
         corpus=str(tiny_corpus.directory), seeds=2, folds=1, epsilons=(1.0, 2.0), roster=None,
-        results=tmp_path / "encoders", out=page, plot=plot,
+        out=page, plot=plot,
     )  # fmt: skip
     text = page.read_text("utf-8")
     assert text.strip() in capsys.readouterr().out and "Synthetic data" in text
@@ -59,7 +59,7 @@ def test_all_kinds_of_inputs_are_measured_by_one_command(small, tiny_corpus, tmp
 
 
 @pytest.mark.slow
-def test_word_vectors_know_nothing_of_rostered_users(small, tiny_corpus, tmp_path):
+def test_word_vectors_know_nothing_of_rostered_users(small, tiny_corpus):
     """Red where all users' examples make the vectors: others than public ones change nothing."""
     experiment = encoders.public_vector_tags().with_options({"dimensions": 5})
     view = tiny_corpus.view(split=Split(kind="by-thread"))

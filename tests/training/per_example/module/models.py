@@ -5,9 +5,11 @@ import torch
 from torch import nn
 
 from fedpriv.mechanisms.bounds import Clip, Mixture, Normalise, Preconditioned, Unbounded
-from fedpriv.models import DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
+from fedpriv.models import DigitClassifier, SoftmaxRegression
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from simulations.adadps.models import TextLSTM
+from simulations.dpnsgd.resnet import ResNet20
 from tests.harness.toys_of_training import Partly, convolutions, cross_entropy, mlp
 
 CLASSES, NUM = 4, 11

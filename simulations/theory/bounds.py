@@ -1,22 +1,20 @@
 """Convergence bounds of the papers' algorithms, as numbers: what a setting is guaranteed to reach.
 
-Each function takes the constants of a problem and the settings of a run and returns a `Result`:
-values with their meaning and source, and the assumptions under which they hold. None needs data.
+Each function takes the constants of a problem and the settings of a run and returns values by name:
+the `bound`, the parts that it is the sum of (`from_...`, `limit`), and of a bound that depends on
+the learning rate the `best_learning_rate` and the `bound_at_best`. None needs data, and none
+accounts for privacy: `fedpriv calibrate` says which σ an ε needs.
 
-Sources. A value is marked
+Formulas of Bolt-on's sensitivities and of `bias` are the paper's. All others were derived here
+along the cited proofs: the texts of AdaDPS and DP-NSGD that were used have lost the formulas of
+their theorems. Constants need not be the printed ones; where a step can be made tighter it is. The
+tests compare each with a brute-force or simulated case.
 
-* "from the paper (...)" where the copy of the paper that was used states it;
-* "derived (...), checked by simulation" where it was derived here, along the cited proof. Those of
-  AdaDPS and DP-NSGD have lost the formulas of their theorems: assumptions, updates and the steps of
-  the proofs are theirs, constants are those that the steps give. They need not be the printed ones,
-  and where a step can be made tighter it is.
-
-Every derived formula is compared in the tests with a brute-force or simulated case: it holds, and
-where its terms can be attained it is within a stated factor.
+A bound on the excess risk above that of the start says nothing. Of cross-entropy and a start at
+zero that is at most ln of the number of classes.
 
 Common notation: T rounds; σ the noise multiplier, C the clip norm and b the batch, so that the mean
-of b clipped gradients has noise of standard deviation s = σC/b in each of d coordinates. No
-function accounts for privacy: `fedpriv calibrate` says which σ an ε needs.
+of b clipped gradients has noise of standard deviation s = σC/b in each of d coordinates.
 
 Papers: AdaDPS (Li, Zaheer, Reddi, Smith 2022); DP-NSGD (Yang, Zhang, Chen, Liu 2022); Bolt-on (Wu
 et al. 2017); Recycling scraps (Shejwalkar et al. 2024).
@@ -26,79 +24,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from dp_accounting import get_sigma_gaussian
+from scipy.optimize import minimize_scalar
 
-from fedpriv.libraries import library
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """One number of a result.
-
-    Attributes:
-        name: What it is called in JSON.
-        number: The number.
-        meaning: What it is, in words and symbols.
-        source: Where the formula comes from, in one of the two forms of this module's docstring.
-    """
-
-    name: str
-    number: float
-    meaning: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """Bound of a theorem in a setting, with the values that it is made of.
-
-    Attributes:
-        title: The theorem.
-        values: The bound first, then what it is made of and what else follows.
-        assumes: What has to hold for the bound to do so.
-        notes: Where this departs from the paper's text, and why.
-    """
-
-    title: str
-    values: tuple[Value, ...]
-    assumes: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-    def __getitem__(self, name: str) -> float:
-        """Return a value's number by its name."""
-        return {value.name: value.number for value in self.values}[name]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as a JSON object."""
-        return {
-            "title": self.title,
-            "values": {
-                value.name: {
-                    "value": value.number,
-                    "meaning": value.meaning,
-                    "source": value.source,
-                }
-                for value in self.values
-            },
-            "assumes": list(self.assumes),
-            "notes": list(self.notes),
-        }
-
-
-def _derived(along: str) -> str:
-    return f"derived ({along}), checked by simulation"
-
-
-def _values(source: str, *rows: tuple[str, float, str]) -> tuple[Value, ...]:
-    """Return values of one source from names, numbers and meanings."""
-    return tuple(
-        Value(name=name, number=number, meaning=meaning, source=source)
-        for name, number, meaning in rows
-    )
+#: Values of a bound by name.
+Values = dict[str, float]
 
 
 def _noise_variance(noise_multiplier: float, clip_norm: float, batch: int) -> float:
@@ -115,7 +50,7 @@ def _roots(rounds: int) -> float:
 
 def _best(bound: Callable[[float], float], low: float, high: float) -> float:
     """Return where a function of a rate is least; it falls and then rises."""
-    found = library("scipy.optimize").minimize_scalar(
+    found: Any = minimize_scalar(
         lambda log: bound(math.exp(log)),
         bounds=(math.log(low), math.log(high)),
         method="bounded",
@@ -124,23 +59,7 @@ def _best(bound: Callable[[float], float], low: float, high: float) -> float:
     return math.exp(float(found.x))
 
 
-#: Note of bounds on the excess risk.
-_UNINFORMATIVE = (
-    "a bound above the excess risk of the start says nothing; of cross-entropy and a start at zero "
-    "that is at most the loss of guessing, ln of the number of classes (0.693 of 2, 2.303 of 10)"
-)
-
-
 # AdaDPS, convex.
-
-_CONVEX = (
-    "F is convex, and gradients of a batch are unbiased",
-    "Assumption 1: |w_j - w*_j| <= distance in every coordinate of every iterate (a Euclidean "
-    "bound is one too)",
-    "Assumption 2: no preconditioned gradient is longer than the clip norm, so that clipping never "
-    "acts",
-    "the learning rate of round t is learning_rate/√t",
-)
 
 
 def adadps_convex_public(
@@ -154,13 +73,18 @@ def adadps_convex_public(
     batch: int = 1,
     decay: float = 1.0,
     similarity: float = 1.0,
-) -> Result:
+) -> Values:
     """AdaDPS with public data on a convex F (Theorem 2): mean excess risk of its iterates.
 
     Of w <- w - (α/√t) (g/A + N), with A = √v + ε_t of v <- (1 - γ/t) v + (γ/t) E[ĝ²] (public
     gradients ĝ, √t ε_t never falling):
 
         (1/T) Σ_t E F(w_t) - F* <= D²S/(2α√T) + αS/(γa√T) + αs²S(2√T - 1)/(2T),  S >= Σ_j A_j.
+
+    It holds if F is convex, gradients of a batch are unbiased, |w_j - w*_j| <= D in every
+    coordinate of every iterate (Assumption 1), no preconditioned gradient is longer than C, so that
+    clipping never acts (Assumption 2), and E[g_j²] <= E[ĝ_j²]/a (Assumption 3). The preconditioner
+    is a function of public gradients and past iterates, not of the private batch that it divides.
 
     Along equations 7 to 38: √t A never falls, so that the squared distances telescope (18 to 23);
     with U_t = √t A_t of one coordinate and E[g²] <= E[ĝ²]/a, U_t - U_{t-1} >= γ E[ĝ²]/(2U_t), so
@@ -191,23 +115,12 @@ def adadps_convex_public(
         if not 0 < positive_float(name, value) <= 1:
             raise ValueError(f"{name} {value:g} must be above 0 and at most 1")
     return _convex(
-        "AdaDPS with public data, convex (Theorem 2)",
         rounds=rounds,
         learning_rate=learning_rate,
         distance=distance,
         total=total,
         gradients=total / (decay * similarity * math.sqrt(rounds)),
         variance=variance,
-        source=_derived("along the proof of AdaDPS, Theorem 2, equations 7 to 38"),
-        assumes=(
-            *_CONVEX,
-            "Assumption 3, in one direction: E[g_j²] <= E[ĝ_j²]/similarity",
-            "the preconditioner is a function of public gradients' expected squares and of past "
-            "iterates, not of the private batch that it divides",
-        ),
-        notes=(
-            "the text after Theorem 2 speaks of 'Theorem 4' where it describes this bound's terms",
-        ),
     )
 
 
@@ -222,15 +135,18 @@ def adadps_convex_fixed(
     noise_multiplier: float = 0.0,
     clip_norm: float = 1.0,
     batch: int = 1,
-) -> Result:
+) -> Values:
     """AdaDPS with side information fixed before training, convex F (Theorem 3): mean excess risk.
 
     Of w <- w - (α/√t) (g/A + N):
 
         (1/T) Σ_t E F(w_t) - F* <= D²S/(2α√T) + α(Q + s²S)(2√T - 1)/(2T),  S = Σ_j A_j,
 
-    with Q >= Σ_j E[g_j²]/A_j. Along equations 40 to 45; by Assumption 2, Σ_j g_j²/A_j =
-    Σ_j A_j (g_j/A_j)² <= C² max_j A_j. A ≡ 1 (S = d, maximum 1) is DP-SGD's.
+    with Q >= Σ_j E[g_j²]/A_j. It holds if F is convex, gradients of a batch are unbiased, |w_j -
+    w*_j| <= D in every coordinate of every iterate (Assumption 1), and no preconditioned gradient
+    is longer than C, so that clipping never acts (Assumption 2). Along equations 40 to 45; by
+    Assumption 2, Σ_j g_j²/A_j = Σ_j A_j (g_j/A_j)² <= C² max_j A_j. A ≡ 1 (S = d, maximum 1) is
+    DP-SGD's.
 
     Args:
         rounds: T, how many.
@@ -263,20 +179,16 @@ def adadps_convex_fixed(
         else positive_float("gradient_energy", gradient_energy)
     )
     return _convex(
-        "AdaDPS with fixed side information, convex (Theorem 3)",
         rounds=rounds,
         learning_rate=learning_rate,
         distance=distance,
         total=total,
         gradients=0.5 * energy * _roots(rounds) / rounds,
         variance=variance,
-        source=_derived("along the proof of AdaDPS, Theorem 3, equations 40 to 45"),
-        assumes=(*_CONVEX, "the preconditioner is fixed before training"),
     )
 
 
 def _convex(
-    title: str,
     *,
     rounds: int,
     learning_rate: float,
@@ -284,32 +196,20 @@ def _convex(
     total: float,
     gradients: float,
     variance: float,
-    source: str,
-    assumes: tuple[str, ...],
-    notes: tuple[str, ...] = (),
-) -> Result:
+) -> Values:
     """Return a bound of three terms; `gradients` is the second one's factor of α."""
     rate = positive_float("learning_rate", learning_rate)
     start = positive_float("distance", distance) ** 2 * total / (2.0 * math.sqrt(rounds))
     noise = 0.5 * variance * total * _roots(rounds) / rounds
     terms = (start / rate, rate * gradients, rate * noise)
-    best = math.sqrt(start / (gradients + noise))
-    at_best = 2.0 * math.sqrt(start * (gradients + noise))
-    values = _values(
-        source,
-        ("bound", sum(terms), "mean over rounds of E[F(w_t)] - F* is at most this"),
-        ("from_start", terms[0], "part of it: distance from the optimum"),
-        ("from_gradients", terms[1], "part of it: size of gradients, as without privacy"),
-        ("from_noise", terms[2], "part of it: noise for privacy"),
-        ("best_learning_rate", best, "rate at which the bound is least"),
-        ("bound_at_best", at_best, "bound at that rate"),
-    )
-    return Result(
-        title=title,
-        values=values,
-        assumes=assumes,
-        notes=(*notes, _UNINFORMATIVE),
-    )
+    return {
+        "bound": sum(terms),
+        "from_start": terms[0],
+        "from_gradients": terms[1],
+        "from_noise": terms[2],
+        "best_learning_rate": math.sqrt(start / (gradients + noise)),
+        "bound_at_best": 2.0 * math.sqrt(start * (gradients + noise)),
+    }
 
 
 # AdaDPS, smooth.
@@ -328,7 +228,7 @@ def adadps_smooth(
     noise_multiplier: float = 0.0,
     clip_norm: float = 1.0,
     batch: int = 1,
-) -> Result:
+) -> Values:
     """AdaDPS on a smooth F that need not be convex (Theorems 4 and 5): mean squared gradient norm.
 
     Of w <- w - α (g/A + N), with A_min <= A_j <= A_max, Δ the gap, and α < 2A_min/L:
@@ -337,6 +237,11 @@ def adadps_smooth(
 
     Theorem 5 is of A fixed before training. Theorem 4 is of A = √v + ε, v a moving average of
     squared public gradients: A_min = ε, and A_max = ε + G where no coordinate of one is above G.
+
+    It holds if F is L-smooth, gradients of a batch of independent examples are unbiased
+    (Assumption 4), one example's gradient has at most the variance τ² (Assumption 5), and no
+    preconditioned gradient is longer than C (Assumption 2). The preconditioner is independent of
+    the private batch given past iterates.
 
     Along equations 46 to 65: of smoothness, E F falls in a round by at least
     α Σ_j (∇_jF)²/A_j - (α²L/2) Σ_j (E[g_j²]/A_j² + s²), and E[g_j²] = (∇_jF)² + τ_j²/b.
@@ -384,30 +289,14 @@ def adadps_smooth(
     mixed = bend * start + math.sqrt((bend * start) ** 2 + start * (sampled + noised))
     best = start / mixed
     slack = 1 - rate * bend
-    return Result(
-        title="AdaDPS, smooth (Theorem 4 with public data, Theorem 5 with fixed side information)",
-        values=_values(
-            _derived("along the proofs of AdaDPS, Theorems 4 and 5, equations 46 to 65"),
-            ("bound", bound(rate), "mean over rounds of E‖∇F(w_t)‖² is at most this"),
-            ("from_start", start / rate / slack, "part of it: gap of the first iterate"),
-            ("from_sampling", rate * sampled / slack, "part of it: variance of batches"),
-            ("from_noise", rate * noised / slack, "part of it: noise for privacy"),
-            ("best_learning_rate", best, "rate at which the bound is least"),
-            ("bound_at_best", bound(best), "bound at that rate"),
-        ),
-        assumes=(
-            "Assumption 4: F is L-smooth, and gradients of a batch of independent examples are "
-            "unbiased",
-            "Assumption 5: one example's gradient has at most the given variance",
-            "Assumption 2: no preconditioned gradient is longer than the clip norm",
-            "the preconditioner is fixed (Theorem 5), or made of public gradients and past "
-            "iterates and independent of the private batch given those (Theorem 4)",
-            "the learning rate is constant, and below twice the least A_j over L",
-        ),
-        notes=(
-            "by that independence Theorem 4 needs no condition on the moving average's parameter",
-        ),
-    )
+    return {
+        "bound": bound(rate),
+        "from_start": start / rate / slack,
+        "from_sampling": rate * sampled / slack,
+        "from_noise": rate * noised / slack,
+        "best_learning_rate": best,
+        "bound_at_best": bound(best),
+    }
 
 
 # DP-NSGD and DP-SGD.
@@ -489,7 +378,7 @@ def dp_nsgd(
     relative_deviation: float = 0.0,
     noise_multiplier: float = 0.0,
     batch: int = 1,
-) -> Result:
+) -> Values:
     """DP-NSGD (Theorem 3.2, with r) and DP-SGD (Theorem 3.4, with c): least gradient norm reached.
 
     Of x <- x - η (mean of h g + N), h of `scale_factors` and G_t = ‖∇f(x_t)‖: a round lowers E f by
@@ -498,7 +387,10 @@ def dp_nsgd(
 
         E min_t G_t <= [Δ/(ηT) + max_G (κG - ψ(G))] / κ,
 
-    and the least over κ is returned. Maxima are over 401 norms, a factor of 1.06 apart.
+    and the least over κ is returned. It holds if f is bounded below, ‖∇f(x) - ∇f(y)‖ <= (L₀ +
+    L₁‖∇f(x)‖) ‖x - y‖ (Assumption 2.1), E g = ∇f, and ‖g - ∇f‖ <= τ₀ + τ₁‖∇f‖ of every example
+    with τ₁ < 1 (Assumption 2.2). The rate of equation (4), the constants of (5) and Lemma A.5's
+    condition on c are lost in the copy used. Maxima are over 401 norms, a factor of 1.06 apart.
 
     η -> 0 and T -> ∞ leave `limit`. Of normalisation it is the paper's non-vanishing term, at most
     (√(r² + 4τ₀²) - r)/2 <= τ₀²/r where τ₁ = 0; of clipping it is 0 where τ₁ = 0 and c >= τ₀, and
@@ -566,31 +458,14 @@ def dp_nsgd(
     limit = 0.0 if (downward[1:] > 0).all() else bound(1e-300, math.inf)
     steady = bound(rate, math.inf)
     best = _best(lambda eta: min(bound(eta, rounds), 1e300), 1e-8 * rate, 1e4 * rate)
-    normalised = regulariser is not None
-    return Result(
-        title="DP-NSGD (Theorem 3.2)" if normalised else "DP-SGD (Theorem 3.4 of DP-NSGD)",
-        values=_values(
-            _derived("along the proofs of DP-NSGD, Theorems 3.2 and 3.4, with the least drift"),
-            ("bound", found, "E of the least ‖∇f(x_t)‖ over rounds is at most this"),
-            ("limit", limit, "part of it: bias, left by any number of rounds at any rate"),
-            ("from_noise", steady - limit, "part of it: noise and step size, at any number"),
-            ("from_start", found - steady, "part of it: gap of the first iterate"),
-            ("best_learning_rate", best, "rate at which the bound is least"),
-            ("bound_at_best", bound(best, rounds), "bound at that rate"),
-        ),
-        assumes=(
-            "Assumption 2.1: ‖∇f(x) - ∇f(y)‖ <= (L₀ + L₁‖∇f(x)‖) ‖x - y‖, and f is bounded below",
-            "Assumption 2.2: E g = ∇f, and ‖g - ∇f‖ <= τ₀ + τ₁‖∇f‖ for every example, with τ₁ < 1",
-            "the learning rate is constant",
-        ),
-        notes=(
-            "the learning rate of equation (4) and the constants of (5) are lost in the copy used: "
-            "the rate is yours here"
-            if normalised
-            else "that clipping leaves no limit holds of large thresholds (Lemma A.5, whose "
-            "condition on c is lost in the copy used): below the deviation τ₀ it leaves one",
-        ),
-    )
+    return {
+        "bound": found,
+        "limit": limit,
+        "from_noise": steady - limit,
+        "from_start": found - steady,
+        "best_learning_rate": best,
+        "bound_at_best": bound(best, rounds),
+    }
 
 
 def bias(
@@ -600,12 +475,13 @@ def bias(
     chance: float = 1 / 3,
     regulariser: float | None = None,
     clip_norm: float | None = None,
-) -> Result:
+) -> Values:
     """Bias of normalising or clipping single gradients, of two gradients in one dimension.
 
-    A gradient is `upper` with a chance, else `lower`; the expected step is E[g/(r + |g|)], or
-    E[g min(1, c/|g|)]. The defaults have a mean of 0.1, of which a small r turns the sign, and
-    c = 1.3 keeps it.
+    A gradient is `upper` with a chance, else `lower`; the expected `step` is E[g/(r + |g|)], or E[g
+    min(1, c/|g|)]. `along` is its product with the `mean`: f rises along the step where it is
+    negative. `worst` is the least step along the gradient of any law as far from it. The defaults
+    have a mean of 0.1, of which a small r turns the sign, and c = 1.3 keeps it.
 
     Args:
         upper: One gradient.
@@ -626,31 +502,14 @@ def bias(
     step = float(weights @ (values * scale_factors(np.abs(values), regulariser, clip_norm)))
     apart = float(np.abs(values - mean).max())
     worst = worst_drift(abs(mean), apart, regulariser=regulariser, clip_norm=clip_norm, dimension=1)
-    update = "from the paper (DP-NSGD, equations 2 and 3), the step of this law of gradients"
-    least = _derived("the least over laws, after DP-NSGD, Lemmas A.3 and A.5")
-    return Result(
-        title="Bias of single gradients' scaling (DP-NSGD, Appendix A.1)",
-        values=(
-            *_values(
-                update,
-                ("step", step, "expected scaled gradient"),
-                ("mean", mean, "true gradient, the mean"),
-                ("along", step * mean, "their product: f rises along the step if it is negative"),
-            ),
-            *_values(
-                least, ("worst", worst, "least step along the gradient, of any law as far from it")
-            ),
-        ),
-        assumes=("gradients are in one dimension, and there is no noise",),
-        notes=(
-            "the numbers of Appendix A.1 were not available (its formulas are lost in the copy "
-            "used); the defaults are of its kind: clipping at the larger length keeps the mean, "
-            "normalising turns it",
-        ),
-    )
+    return {"step": step, "mean": mean, "along": step * mean, "worst": worst}
 
 
 # Bolt-on.
+
+#: Parts of the excess risk: optimisation as of independent draws, drawing without replacement in
+#: several passes, and noise for privacy.
+_OF_EXCESS = ("from_steps", "from_order", "from_noise")
 
 
 def _perturbed(
@@ -671,7 +530,7 @@ def _perturbed(
         length = dimension * sensitivity / epsilon
         square = dimension * (dimension + 1) * (sensitivity / epsilon) ** 2
     else:
-        stddev = sensitivity * library("dp_accounting").get_sigma_gaussian(epsilon, delta)
+        stddev = sensitivity * get_sigma_gaussian(epsilon, delta)
         square = dimension * stddev**2
         length = math.sqrt(square)
     return min(lipschitz * length, 0.5 * smoothness * square)
@@ -690,13 +549,18 @@ def bolt_on_convex(
     delta: float | None = None,
     batch: int = 1,
     reshuffled: bool = False,
-) -> Result:
+) -> Values:
     """Bolt-on, Algorithm 1: excess empirical risk of permutation SGD perturbed once, convex.
 
     Of the average of all iterates of k passes over a random permutation of m examples, in batches
     of b, at a constant η <= 2/β, plus noise for Δ₂ = 2kLη/b (replace-one):
 
         E F(w̄ + κ) - F* <= R²b/(2ηmk) + ηL²/2 + (1 - b/m) c L²η/b + noise,
+
+    It holds if every example's loss is convex, L-Lipschitz and β-smooth, and the order is uniform
+    and independent of the data. The average is of all iterates, before each step; the paper's
+    slides release the last one, and name the excess risk without constants. Δ₂ is the paper's
+    (theorem 'Convex': 2kLη), divided by the batch.
 
     c = 2k - 1 of one permutation for all passes, and 1 of a new one for each. The first two terms
     are the regret of the steps, against the batches that they take. A batch is not F: the iterate
@@ -737,22 +601,13 @@ def bolt_on_convex(
         return start / eta + 0.5 * eta * slope**2, eta * order, noise
 
     best = min(_best(lambda eta: sum(terms(eta)), 1e-9 * 2 / beta, 2 / beta), 2 / beta)
-    return _excess(
-        "Bolt-on, convex (Algorithm 1)",
-        sensitivity=2 * k * slope * rate / b,
-        stated="from the paper (Bolt-on, theorem 'Convex': 2kLη), divided by the batch",
-        source=_derived("regret, exchange of two examples, and the law of the noise's length"),
-        terms=terms(rate),
-        assumes=(
-            "every example's loss is convex, L-Lipschitz and β-smooth",
-            "the order is uniform and independent of the data, and batches divide m",
-            "what is released is the average of all iterates, before each step",
-        ),
-        extra=(
-            ("best_learning_rate", best, "rate at which the bound is least"),
-            ("bound_at_best", sum(terms(best)), "bound at that rate"),
-        ),
-    )
+    return {
+        "bound": sum(terms(rate)),
+        **dict(zip(_OF_EXCESS, terms(rate), strict=True)),
+        "best_learning_rate": best,
+        "bound_at_best": sum(terms(best)),
+        "sensitivity": 2 * k * slope * rate / b,
+    }
 
 
 def bolt_on_strongly_convex(
@@ -768,7 +623,7 @@ def bolt_on_strongly_convex(
     delta: float | None = None,
     batch: int = 1,
     reshuffled: bool = False,
-) -> Result:
+) -> Values:
     """Bolt-on, Algorithm 2: excess empirical risk with steps min(1/β, 1/γt), strongly convex.
 
     Of the average of T = km/b iterates plus noise for Δ₂ = 2L/(γm) (replace-one):
@@ -776,8 +631,9 @@ def bolt_on_strongly_convex(
         E F(w̄ + κ) - F* <= [(β - γ)R²/2 + (L²/2) Σ_t η_t]/T + 2L²c/(γm) + noise,
 
     c = 2 - 1/k of one permutation for all passes, and (1 + 1/2 + ... + 1/k)/k of a new one for
-    each. As `bolt_on_convex`; an example that differs has moved the iterate after n updates by at
-    most 2L/(bγn) for each time that it was taken.
+    each. It holds as `bolt_on_convex`, of γ-strongly convex losses that are L-Lipschitz where
+    iterates and noise lead; Δ₂ is the paper's (theorem 'Strongly Convex'). An example that differs
+    has moved the iterate after n updates by at most 2L/(bγn) for each time that it was taken.
 
     Args:
         examples: m, how many; a multiple of the batch.
@@ -810,23 +666,16 @@ def bolt_on_strongly_convex(
     start = 0.5 * (beta - gamma) * positive_float("distance", distance) ** 2
     again = _harmonic(k) / k if reshuffled else 2 - 1 / k
     sensitivity = 2 * slope / (gamma * m)
-    return _excess(
-        "Bolt-on, strongly convex (Algorithm 2)",
-        sensitivity=sensitivity,
-        stated="from the paper (Bolt-on, theorem 'Strongly Convex': 2L/(γm))",
-        source=_derived("regret, exchange of two examples, and the law of the noise's length"),
-        terms=(
-            (start + 0.5 * slope**2 * steps) / updates,
-            2 * slope**2 * again / (gamma * m),
-            _perturbed(sensitivity, d, epsilon, delta, slope, beta),
-        ),
-        assumes=(
-            "every example's loss is γ-strongly convex, β-smooth, and L-Lipschitz where iterates "
-            "and noise lead",
-            "the order is uniform and independent of the data, and batches divide m",
-            "what is released is the average of all iterates, before each step",
-        ),
+    terms = (
+        (start + 0.5 * slope**2 * steps) / updates,
+        2 * slope**2 * again / (gamma * m),
+        _perturbed(sensitivity, d, epsilon, delta, slope, beta),
     )
+    return {
+        "bound": sum(terms),
+        **dict(zip(_OF_EXCESS, terms, strict=True)),
+        "sensitivity": sensitivity,
+    }
 
 
 def _passes(examples: int, passes: int, batch: int) -> tuple[int, int, int]:
@@ -835,40 +684,6 @@ def _passes(examples: int, passes: int, batch: int) -> tuple[int, int, int]:
     if m % b:
         raise ValueError(f"batch {b} does not divide examples {m}; give one that does")
     return m, k, b
-
-
-def _excess(
-    title: str,
-    *,
-    sensitivity: float,
-    stated: str,
-    source: str,
-    terms: tuple[float, float, float],
-    assumes: tuple[str, ...],
-    extra: tuple[tuple[str, float, str], ...] = (),
-) -> Result:
-    """Return the excess risk of a perturbed training as a result."""
-    values = _values(
-        source,
-        ("bound", sum(terms), "E[F] - F* of the released model is at most this"),
-        ("from_steps", terms[0], "part of it: optimisation, as of independent draws"),
-        ("from_order", terms[1], "part of it: drawing without replacement, several passes"),
-        ("from_noise", terms[2], "part of it: noise for privacy"),
-        *extra,
-    )
-    return Result(
-        title=title,
-        values=(
-            *values,
-            *_values(stated, ("sensitivity", sensitivity, "Δ₂ of the released model, replace-one")),
-        ),
-        assumes=assumes,
-        notes=(
-            "the paper's slides name the excess risk without constants, and release the last "
-            "iterate: the average and the constants are of this derivation",
-            _UNINFORMATIVE,
-        ),
-    )
 
 
 # Last iterate and averages.
@@ -884,7 +699,7 @@ def last_iterate(
     noise_multiplier: float = 0.0,
     batch: int = 1,
     last: int = 1,
-) -> Result:
+) -> Values:
     """Excess risk of DP-SGD's last iterate against averages, convex F (Recycling, Theorem 3.2).
 
     At a constant η, with G² = C² + ds² and n = T + 1 models, the start among them, the average of
@@ -892,11 +707,12 @@ def last_iterate(
 
         E F(w̄_k) - F* <= D²/(2ηn) + (ηG²/2)(1 + Σ_{i=k}^{n-1} 1/i).
 
-    k = n is the average of all, without the sum; k = 1 the last iterate, whose sum is about ln T.
-    Proof (Shamir and Zhang 2013): the steps from the j-th last model on, compared with that model
-    itself, give S_{k-1} <= S_k + ηG²/(2k) of averages S of the last k + 1 models' risks. So at one
-    rate the last iterate's second term is 1 + ln T times the average's, and at each one's best rate
-    the bounds differ by the root of that.
+    if F is convex, gradients of a batch are unbiased and none is longer than C, so that clipping
+    never acts. k = n is the average of all, without the sum; k = 1 the last iterate, whose sum is
+    about ln T. Proof (Shamir and Zhang 2013): the steps from the j-th last model on, compared with
+    that model itself, give S_{k-1} <= S_k + ηG²/(2k) of averages S of the last k + 1 models' risks.
+    So at one rate the last iterate's second term is 1 + ln T times the average's, and at each one's
+    best rate the bounds differ by the root of that.
 
     Args:
         rounds: T, how many.
@@ -929,42 +745,15 @@ def last_iterate(
     def at_best(kept: int) -> float:
         return math.sqrt(2.0 * start * square * factor(kept))
 
-    source = _derived("Shamir and Zhang 2013, with a constant rate")
-    values = _values(
-        source,
-        ("last", bound(1), "E[F] - F* of the last model is at most this"),
-        ("average_of_last", bound(k), f"the same of the average of the last {k:,}"),
-        ("average", bound(models), "the same of the average of all, the start among them"),
-        ("last_at_best", at_best(1), "of the last model, at its own best rate"),
-        ("average_at_best", at_best(models), "of the average of all, at its own best rate"),
-        ("ratio", bound(1) / bound(models), "last over average, at this rate"),
-        ("ratio_at_best", at_best(1) / at_best(models), "last over average, each at its best rate"),
-    )
-    return Result(
-        title="Last iterate against averages (Recycling, Theorem 3.2)",
-        values=(
-            *values,
-            *_values(
-                "from the paper (Recycling, Theorem 3.2 as Section 1 states it)",
-                (
-                    "log_rounds",
-                    math.log(rounds),
-                    "ln T: the paper's factor is log n, which is proportional where T is a power "
-                    "of n",
-                ),
-            ),
-        ),
-        assumes=(
-            "F is convex, and gradients of a batch are unbiased",
-            "no gradient is longer than the clip norm, so that clipping never acts",
-            "the learning rate is constant",
-        ),
-        notes=(
-            "the paper's Section 1 states a factor of log(n), and no constants; it is of upper "
-            "bounds, which at each one's best rate differ by a root of it",
-            _UNINFORMATIVE,
-        ),
-    )
+    return {
+        "last": bound(1),
+        "average_of_last": bound(k),
+        "average": bound(models),
+        "last_at_best": at_best(1),
+        "average_at_best": at_best(models),
+        "ratio": bound(1) / bound(models),
+        "ratio_at_best": at_best(1) / at_best(models),
+    }
 
 
 def _harmonic(number: int) -> float:
@@ -974,14 +763,14 @@ def _harmonic(number: int) -> float:
     return math.log(number) + 0.5772156649015329 + 1 / (2 * number) - 1 / (12 * number**2)
 
 
-#: Results by the names that the command line has for them.
-FORMULAS: dict[str, Callable[..., Result]] = {
-    "adadps-convex-public": adadps_convex_public,
-    "adadps-convex-fixed": adadps_convex_fixed,
-    "adadps-smooth": adadps_smooth,
-    "dp-nsgd": dp_nsgd,
-    "bias": bias,
-    "bolt-on-convex": bolt_on_convex,
-    "bolt-on-strongly-convex": bolt_on_strongly_convex,
-    "last-iterate": last_iterate,
+#: Bounds by the names that commands have for them, with their theorems.
+FORMULAS: dict[str, tuple[str, Callable[..., Values]]] = {
+    "adadps-convex-public": ("AdaDPS, Theorem 2, convex with public data", adadps_convex_public),
+    "adadps-convex-fixed": ("AdaDPS, Theorem 3, convex with fixed A", adadps_convex_fixed),
+    "adadps-smooth": ("AdaDPS, Theorems 4 and 5, smooth", adadps_smooth),
+    "dp-nsgd": ("DP-NSGD, Theorems 3.2 and 3.4", dp_nsgd),
+    "bias": ("DP-NSGD, Appendix A.1, bias of single gradients' scaling", bias),
+    "bolt-on-convex": ("Bolt-on, Algorithm 1, excess risk", bolt_on_convex),
+    "bolt-on-strongly-convex": ("Bolt-on, Algorithm 2, excess risk", bolt_on_strongly_convex),
+    "last-iterate": ("Recycling, Theorem 3.2, last iterate against averages", last_iterate),
 }

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms.perturbation import SphereRows
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
+from simulations.linear_models.perturbation import SphereRows
 
 N, WIDTH = 4000, 4
 HERE, THERE = np.full(WIDTH, 0.3), np.array([0.8, 0.3, 0.3, 0.3])
