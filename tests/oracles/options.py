@@ -139,7 +139,7 @@ ELSEWHERE = {
     "exact_sum": "tests/laws/test_exact_sum.py",  # some bits differ
     "preconditioner.side_information": "tests/oracles/test_adadps.py",  # names of a task
     "precondition.side_information own": "tests/oracles/test_combinations.py",
-    "preconditioner public-own": "tests/mechanisms/preconditioners/test_preconditioners.py",
+    "preconditioner public-own": "tests/mechanisms/test_preconditioners.py",
     "example averaging aggregate opa": "tests/oracles/test_recycling.py::test_outputs",
     "example averaging aggregate omv": "tests/oracles/test_recycling.py::test_outputs",
 }

@@ -58,9 +58,9 @@ class TestNoise2:
             drawn = []
 
             class Spy(SeedsLikeTheReference):
-                def sum_over(self, cohort, order):
+                def partial_sum(self, *, cohort, **order):
                     drawn.append(cohort)
-                    return super().sum_over(cohort, order)
+                    return super().partial_sum(cohort=cohort, **order)
 
             states(experiment(), tiny_corpus, Spy(), seed)
             return drawn

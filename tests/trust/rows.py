@@ -190,7 +190,7 @@ ROWS = (
             _NOISY_MIN,
             "mechanisms/test_output.py",
             "mechanisms/test_release.py",
-            "mechanisms/test_sphere_rows.py",
+            "simulations/comparators/test_sphere_rows.py",
             "mechanisms/test_sub_grid_attack.py",
         ),
         long=(_ROUNDED,),

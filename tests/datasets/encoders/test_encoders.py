@@ -322,7 +322,7 @@ class TestFiles:
         outer = tmp_path / "outer"
         shutil.copytree(folder, outer / "0_Transformer")
         shutil.move(outer / "0_Transformer/modules.json", outer / "modules.json")
-        with refuses(ValueError, outer, "modules.json"):
+        with refuses(ValueError, "config.json"):
             add_encoder(outer)
 
     def test_other_weights_than_those_hashed_are_not_loaded(self, folder, tmp_path):

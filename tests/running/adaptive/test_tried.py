@@ -68,4 +68,4 @@ def test_no_rostered_user_is_looked_at():
     looked = sys.modules["own_descent"].LOOKED
     assert looked == []
     prepared.run()
-    assert len(looked) == 12 * CHARGES
+    assert len(looked) >= 12 * CHARGES and len(set(looked)) == 12

@@ -116,7 +116,7 @@ FAULTS = (
     Fault(
         name="whole_epsilon_in_every_pass",
         behaviour="Each of several passes over disjoint batches spends the epsilon of all.",
-        module=f"{_MECHANISMS}.perturbation",
+        module="simulations.linear_models.perturbation",
         old="Sphere(epsilon=self.epsilon / self.passes)",
         new="Sphere(epsilon=self.epsilon)",
         tests=("laws/test_noise_of_every_privatizer.py::test_noise_of_pure_epsilon",),
@@ -124,7 +124,7 @@ FAULTS = (
     Fault(
         name="volume_of_an_objective_unpaid",
         behaviour="Noise within an objective is charged without the change of volume.",
-        module=f"{_MECHANISMS}.perturbation",
+        module="simulations.linear_models.perturbation",
         old="besides = self.shift + self.outside",
         new="besides = self.outside",
         tests=("laws/test_noise_of_every_privatizer.py::test_noise_of_pure_epsilon",),
@@ -523,7 +523,7 @@ FAULTS = (
         old="if mechanism is not plan.live_mechanism:",
         new="if mechanism is None:",
         tests=(
-            "backends/door/test_paid_by_another.py::test_a_memoryless_answer_of_the_same_event_does_not_pay_for_the_stream",
+            "backends/door/test_paid_by_another.py::test_the_charge_of_a_whole_run_pays_for_its_own_rows_alone",
         ),
     ),
     Fault(
@@ -848,7 +848,7 @@ FAULTS = (
         module="fedpriv.checkpoints.aggregates",
         old="1 - keep, name)",
         new="keep, name)",
-        tests=("checkpoints/test_aggregates.py::test_constant_decay",),
+        tests=("checkpoints/test_aggregates.py::test_averages_by_hand",),
     ),
     Fault(
         name="newest_model_counted_twice",
