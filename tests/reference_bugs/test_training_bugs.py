@@ -68,7 +68,7 @@ class TestData7:
         backend = One(trainer=components.trainer, data=Data(), measure=components.task.evaluate)
         list(rounds(components, backend, KEY))
         assert len({order for user, order in seen if user == "u00"}) == 6
-        assert all(sorted(order) == list(range(len(Examples.inner))) for order in seen)
+        assert all(sorted(order) == list(range(len(Examples.inner))) for _, order in seen)
 
 
 def gather(view):
