@@ -14,7 +14,7 @@ from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.tasks.checks import check_task
 
 #: What is said before a task is tried.
-PREPARING = "preparing own: its data, model and plan\n"
+PREPARING = "preparing own in run: its data, model and plan\n"
 
 SOURCE = """
 import numpy as np
