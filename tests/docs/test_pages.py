@@ -95,7 +95,7 @@ def test_the_page_of_the_start_runs(capsys):
     page = (DOCS / "start.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, object] = {}
-    exec(compile(code.replace("rounds=20", "rounds=2, cohort=6"), "start.md", "exec"), names)
+    exec(compile(code.replace("rounds=10", "rounds=2, cohort=6"), "start.md", "exec"), names)
     assert "SYNTHETIC" in capsys.readouterr().out
 
 
