@@ -81,7 +81,7 @@ def test_a_grid_is_of_the_same(options):
         (["--devices", "3", "--cap", "40"], "3"),
         (["--devices", "3", "--sampling", "fixed"], "3"),
         (["--devices", "3", "--relation", "replace-one"], "add-remove"),
-        (["--devices", "3", "--trials", "10"], "devices"),
+        (["--devices", "3", "--trials", "10"], "10"),
         (["--trials", "1"], "1"),
         (["--trials", "nan"], "nan"),
         (["--trials", "inf"], "inf"),
