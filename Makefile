@@ -34,17 +34,21 @@ help:
 # Most of PyTorch is never imported, so pip compiles no bytecode: importing once what a process of
 # Flower's imports does, whatever PYTHONDONTWRITEBYTECODE says later. Stock nodes start a process for each
 # message. Kernels are compiled while pip installs the rest.
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
+PIP_INSTALL = $(BIN)/python -m pip install -qq --no-compile --constraint constraints.txt
+# A step of the installation: what it does, its command, and the seconds that it took.
+STEP = step() { printf '%s: ' "$$1"; began=$$(date +%s); shift; "$$@" && \
+  echo "$$(($$(date +%s) - began)) s"; }; step
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) torch numba
-	$(BIN)/python -c "from fedpriv.kernels import normals, dense_softmax, sparse_softmax, \
+	@$(STEP) 'an environment in $(VENV)' $(PYTHON) -m venv $(VENV)
+	@$(STEP) 'PyTorch and Numba' $(PIP_INSTALL) torch numba
+	@$(BIN)/python -c "from fedpriv.kernels import normals, dense_softmax, sparse_softmax, \
 	  rounded_normals, streams, sums, tag_scores, word_features" & kernels=$$!; \
-	  $(PIP_INSTALL) --editable '.[dev]' && wait $$kernels
-	$(BIN)/python -c "import client.app, server.app, flwr.supernode.cli.flwr_clientapp, \
-	  flwr.superlink.cli.flwr_serverapp, fedpriv.runs.prepared, fedpriv.report.page; \
-	  from fedpriv.training.devices import load_optimizers; import torch; load_optimizers()"
-	touch $(STAMP)
+	  $(STEP) 'all other packages' $(PIP_INSTALL) --editable '.[dev]' && wait $$kernels
+	@$(STEP) 'what processes import, compiled' $(BIN)/python -c "import client.app, server.app, \
+	  flwr.supernode.cli.flwr_clientapp, flwr.superlink.cli.flwr_serverapp, fedpriv.runs.prepared, \
+	  fedpriv.report.page; from fedpriv.training.devices import load_optimizers; import torch; \
+	  load_optimizers()"
+	@touch $(STAMP)
 
 install: $(STAMP)
 

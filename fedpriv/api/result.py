@@ -18,23 +18,22 @@ import numpy as np
 
 from fedpriv.libraries import need
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import KEY
 from fedpriv.privacy.statement.statement import (
     NO_EPSILON_COVERS,
     Statement,
     describe_returned_model,
     describe_weights,
+    name_data,
     run_statement,
 )
 from fedpriv.report import theme
 from fedpriv.report.comparison.groups import gaps, mismatches, read_groups
 from fedpriv.report.comparison.tables import as_rows
 from fedpriv.report.export import released_params
-from fedpriv.report.head import badges, key_figures
+from fedpriv.report.head import badges, key_figures, result_rows
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import Row, RunRecord, read_run, spent
-from fedpriv.runs.progress import describe_failures
 from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
@@ -263,16 +262,7 @@ def _as_text(run: RunRecord, statement: Statement) -> str:
     turns = _turns(run)
     labels = ", ".join(label for label, warns in badges(run, statement) if warns)
     lines = [f"Run of {plain(run.title)}: {turns}" + (f" [{labels}]" if labels else "")]
-    said, _ = describe_returned_model(run.summary)
-    if said:
-        lines.append(_line("returned", said))
-    lines += [_line(label, text) for label, text in _inputs(run)]
-    for name, value, remarks in key_figures(run):
-        if name != "ε":
-            lines.append(_line(name.lower(), f"{value} ({'; '.join(remarks)})"))
-    if failed := describe_failures(run.summary):
-        lines.append(_line("failures", failed))
-    lines.append(_line("privacy", statement.headline))
+    lines += [_line(label, text) for label, text in result_rows(run, statement)]
     for number, paragraph in enumerate(statement.paragraphs(NO_EPSILON_COVERS)):
         lines.append(_line("" if number else "no ε covers", paragraph))
     return "\n".join(lines)
@@ -300,16 +290,8 @@ def _turns(run: RunRecord) -> str:
 def _inputs(run: RunRecord) -> list[tuple[str, str]]:
     """Return what a run trained on and, where there are any, the published weights of its model."""
     used = describe_weights(run.corpus)
-    return [("data", _data(run)), *([("weights", used)] if used else [])]
-
-
-def _data(run: RunRecord) -> str:
-    made = "SYNTHETIC " if run.synthetic else ""
-    kind = "corpus" if unit_name(run.unit) == "user" else "data"
-    users, noun = run.corpus.get("num_users"), run.words.total
-    counted = f", {users:,} {noun}s" if isinstance(users, int) else ""
-    name = run.corpus.get("name")
-    return f"{made}{f'{kind} {plain(name)}' if name else 'own data'}{counted}"
+    data = name_data(run.corpus, run.unit)
+    return [("data", data), *([("weights", used)] if used else [])]
 
 
 def _line(label: str, text: str) -> str:

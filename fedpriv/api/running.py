@@ -27,7 +27,7 @@ from fedpriv.runs.backends import named_backends, place_of, recorded_place
 from fedpriv.runs.callbacks import Callback, check_callbacks
 from fedpriv.runs.document import check_experiment_name, read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
-from fedpriv.runs.progress import ShowProgress, follow, is_watched, plain_lines
+from fedpriv.runs.progress import ShowProgress, describe_beginning, follow, is_watched, plain_lines
 from fedpriv.studies.grid import GridStudy
 
 
@@ -296,6 +296,11 @@ def _check_keep(keep: int | None) -> int | None:
 
 def _follow(prepared: PreparedRun, console: Console, shown: ShowProgress, *, kept: bool) -> None:
     name = prepared.folder.document["reference"]
+    if kept:
+        beginning = describe_beginning(
+            prepared.folder.path, prepared.ledger, prepared.state.round_num
+        )
+        _teller(console, shown)(beginning)
     with _says_how_to_go_on(prepared.folder.path if kept else None, name):
         follow(prepared, console=console, shown=shown)
 

@@ -95,6 +95,21 @@ COMMANDS = {
 }
 
 
+#: What `fedpriv` alone says before its commands.
+FIRST = """
+fedpriv trains a model on many users' data, with a proven limit on what it reveals about any one.
+
+  fedpriv run adadps-tags --quick      train a small private model (20 s), and write its report
+  fedpriv verify runs/NAME             check the ledger of a run, and recompute its ε
+  fedpriv list                         all experiments; with a name, the options of one
+  fedpriv plan adadps-tags             what a run would cost and gain, before anything is charged
+  fedpriv new mine                     a project with a model and users of your own, and its test
+  fedpriv run own.py:experiment        your own model and users in one file: see the README
+  fedpriv compare runs/*               runs side by side
+  fedpriv data list                    data that are here, and what can be fetched
+"""
+
+
 class _Later(TyperCommand):
     """A command whose module is loaded when the command is called or completed."""
 
@@ -183,6 +198,8 @@ def main(command: typer.Typer = app) -> None:
     try:
         with interruptible():
             _refuse_empty(sys.argv[1:])
+            if not sys.argv[1:]:
+                print_line(FIRST.strip())
             command()
     except (KeyboardInterrupt, SystemExit) as ended:
         if isinstance(ended, SystemExit) and (ended.code != 130 or isinstance(ended, Interrupted)):

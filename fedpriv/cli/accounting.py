@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +12,13 @@ from rich.table import Table
 
 from fedpriv.api import rounds as api
 from fedpriv.cli.listing import option_group
-from fedpriv.cli.output import errors, fail, print_json, print_line, print_table
+from fedpriv.cli.output import counting, errors, fail, print_json, print_line, print_table
 from fedpriv.experiments.options import naming_options
 from fedpriv.measures import grouped
 from fedpriv.privacy.accounting import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
 from fedpriv.privacy.epsilon import format_delta, rounded_up, rounded_up_to
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
-from fedpriv.runs.progress import moves, plain_lines
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 NoiseName = Annotated[
@@ -210,7 +208,7 @@ def calibrate(
         asked = api.Rounds(**cohorts)
         price = asked.calibrate(target_epsilon)
         if grid:
-            with calibrating(quiet=as_json) as progress:
+            with counting("calibrating cohorts and rounds", quiet=as_json) as progress:
                 found = asked.noise_grid(target_epsilon, **listed, progress=progress)
     if as_json:
         print_json(price.to_json() | ({} if found is None else {"grid": found.to_json()}))
@@ -386,18 +384,3 @@ def plot(grid: NoiseGrid | None, out: Path | None, planned: NoisePoint | None) -
 
     write_noise_plot(grid, out, planned)
     print_line(f"plot: {out}", errors)
-
-
-@contextmanager
-def calibrating(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show how far a grid is: at once in a terminal, elsewhere by a line every few seconds."""
-    what = "calibrating cohorts and rounds"
-    if quiet:
-        yield lambda done, total: None
-        return
-    if not moves(errors):
-        with plain_lines(errors) as say:
-            yield lambda done, total: say(f"{what}: {done} of {total}")
-        return
-    with errors.status("looking at data and model") as status:
-        yield lambda done, total: status.update(f"{what}: {done} of {total}")

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.output import errors, fail, print_json, print_line, print_table
+from fedpriv.cli.output import counting, errors, fail, print_json, print_line, print_table
 from fedpriv.cli.run import (
     EXPERIMENT,
     FLAGS,
@@ -20,7 +20,6 @@ from fedpriv.cli.run import (
     settings_of,
 )
 from fedpriv.experiments.options import Option
-from fedpriv.runs.progress import moves, plain_lines
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option("--out", help="Write a plot: FILE.svg.")]
@@ -103,15 +102,7 @@ def audit_command(
         )
     if run is not None:
         run.check(candidate, "secure" if secure else "simulation")
-    what = "rounds on canary users"
-    with errors.status(what) if moves(errors) and not as_json else plain_lines(errors) as shown:
-
-        def progress(done: int, total: int) -> None:
-            if as_json:
-                return
-            line = f"{what}: {done:,} of {total:,}"
-            shown(line) if callable(shown) else shown.update(line)
-
+    with counting("rounds on canary users", quiet=as_json) as progress:
         audit = audit_plan(
             candidate.plan,
             name=candidate.name,

@@ -18,9 +18,8 @@ from fedpriv.cli.data_output import (
     print_overlaps,
     print_result,
     print_tff,
-    progress_bar,
 )
-from fedpriv.cli.output import print_json, print_line
+from fedpriv.cli.output import counting, print_json, print_line
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.importers import locate
 from fedpriv.datasets.importers.downloads import DATASETS
@@ -114,14 +113,14 @@ def info(
     path = Path(corpus).expanduser() if corpus is not None else None
     if path is not None and path.is_file() and path.name != FILE_NAME:
         return print_tff(path, as_json)
-    with progress_bar("preparing the corpus", quiet=as_json) as tell:
+    with counting("preparing the corpus", quiet=as_json) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
     if verify:
         opened.verify()
     if opened.is_part:  # what threads share is known of the whole alone
         print_json(figures(opened)) if as_json else print_corpus(opened)
         return None
-    with progress_bar("splitting the corpus", quiet=as_json) as tell:
+    with counting("splitting the corpus", quiet=as_json) as tell:
         shared = overlaps(opened, tell)
     if as_json:
         print_json({**figures(opened), "shared": shared})
@@ -222,7 +221,7 @@ def import_command(
             )
 
     check_new_folder(out, "--out")
-    with progress_bar(f"importing {path.name}", quiet=as_json) as tell:
+    with counting(f"importing {path.name}", quiet=as_json) as tell:
         corpus = (
             _into_cache(make, path, name, default, options, tell)
             if out is None
@@ -273,7 +272,7 @@ def fetch(
     check_folder(folder, "FEDPRIV_CACHE" if out is None else "--out")
     results = []
     for source in DATASETS[dataset].files:
-        bar = progress_bar(f"fetching {source.file_name}", quiet=as_json)
+        bar = counting(f"fetching {source.file_name}", quiet=as_json)
         with writing_to(folder), bar as tell:
             got = fetch_file(source, folder, mirror=mirror, progress=tell)
         results.append({"path": str(got.path), "sha256": got.sha256, "verified": got.verified})
@@ -306,7 +305,7 @@ def synthesize_command(
     shape = Shape(
         num_users=users, num_sentences=sentences, public_users=public_users, spread=spread
     )
-    with progress_bar("making a synthetic corpus", quiet=as_json) as tell:
+    with counting("making a synthetic corpus", quiet=as_json) as tell:
         if out is not None:
             corpus = synthesize(out, seed=seed, shape=shape, progress=tell)
         else:
@@ -328,7 +327,7 @@ def split(
     as_json: Json = False,
 ) -> None:
     """Split a corpus' users into a new roster and its public rest; rosters are never changed."""
-    with progress_bar("preparing the corpus", quiet=as_json) as tell:
+    with counting("preparing the corpus", quiet=as_json) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=False, progress=tell)
     chosen = None
     if ids is not None:
@@ -372,7 +371,7 @@ def part(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Cut a corpus into parts: each node's holds its own users alone, the server's none."""
-    with progress_bar("preparing the corpus", quiet=as_json) as tell:
+    with counting("preparing the corpus", quiet=as_json) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=False, progress=tell)
     if select not in ("public", "last"):
         raise ValueError(f"--select {select!r} is unknown; choose public or last")

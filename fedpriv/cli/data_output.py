@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.output import console, errors, print_json, print_line, print_table
+from fedpriv.cli.output import console, counting, print_json, print_line, print_table
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.importers import locate
 from fedpriv.datasets.importers.synthetic import NAME as SYNTHETIC
@@ -20,7 +18,6 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.overlap import NEAR, measure_overlap
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD
 from fedpriv.datasets.tff_files import open_client_data
-from fedpriv.runs.progress import moves, plain_lines
 
 
 def figures(corpus: Corpus) -> dict[str, Any]:
@@ -150,7 +147,7 @@ def print_tff(path: Path, as_json: bool) -> None:
     if locate.raw_kind(path) != "tff-stackoverflow":
         raise ValueError(f"{path} is a raw dump; import it first with `fedpriv data import`")
     with (
-        progress_bar(f"unpacking {path.name}", quiet=as_json) as tell,
+        counting(f"unpacking {path.name}", quiet=as_json) as tell,
         open_client_data(path, progress=tell) as data,
     ):
         facts = {
@@ -168,37 +165,6 @@ def print_tff(path: Path, as_json: bool) -> None:
         return print_json(facts)
     for key, value in facts.items():
         console.print(f"[bold]{key}[/] {value}", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def progress_bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a callback (done, total) that shows on standard error how far a thing is.
-
-    In a terminal by a bar, elsewhere by lines; nothing before its use.
-    """
-    if quiet:
-        yield None
-        return
-    if not moves(errors):
-        with plain_lines(errors) as say:
-            yield lambda done, total: say(what + (f": {done / total:.0%}" if total else ""))
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=errors, transient=True) as bar:
-        task = None
-
-        def tell(done: int, total: int) -> None:
-            nonlocal task
-            if task is None:
-                task = bar.add_task(what)
-            bar.update(task, completed=done, total=total or None)
-
-        yield tell
 
 
 def print_corpora(

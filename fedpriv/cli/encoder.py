@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedpriv.cli.data_output import progress_bar
-from fedpriv.cli.output import print_json, print_line, print_table
+from fedpriv.cli.output import counting, print_json, print_line, print_table
 from fedpriv.datasets import encoders
 from fedpriv.datasets.importers import locate
 
@@ -42,7 +41,7 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Check an encoder's files, copy them into the cache, and print its id."""
-    with progress_bar("checking the weights", quiet=as_json) as tell:
+    with counting("checking the weights", quiet=as_json) as tell:
         found = encoders.add_encoder(path, name, sha256=sha256, progress=tell)
     return _print_encoder(found, as_json)
 
@@ -99,13 +98,13 @@ def embed(
     from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 
     found = encoders.Encoder(encoders.find_encoder(encoder))
-    with progress_bar("preparing the corpus", quiet=False) as tell:
+    with counting("preparing the corpus", quiet=False) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
     chosen: list[Text] = [kind for kind in TEXTS if texts in ("both", kind)]
     if not chosen:
         raise ValueError(f"--texts {texts!r}: give both, sentence or title")
     for kind in chosen:
-        with progress_bar(f"embedding {kind}s", quiet=False) as tell:
+        with counting(f"embedding {kind}s", quiet=False) as tell:
             made = make_embeddings(opened, found, (kind,), processes=processes, progress=tell)
         rows = made.rows[kind]
         print_line(f"{opened.name}: {len(rows):,} {kind}s, {rows.shape[1]} numbers each")
@@ -127,7 +126,7 @@ def reduce(
     """Add an encoder of fewer dimensions: principal components of public users' titles."""
     from fedpriv.datasets.stackexchange.embeddings import reduce_encoder
 
-    with progress_bar("preparing the corpus", quiet=as_json) as tell:
+    with counting("preparing the corpus", quiet=as_json) as tell:
         found = reduce_encoder(
             locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell),
             encoders.Encoder(encoders.find_encoder(encoder)),

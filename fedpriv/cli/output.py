@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -65,6 +66,23 @@ def print_table(table: Table) -> None:
     if console.is_terminal:
         table.width = min(wide.maximum, max(console.width, wide.minimum))
     console.print(table, crop=False)
+
+
+@contextmanager
+def counting(what: str, *, quiet: bool) -> Generator[Callable[[int, int], None]]:
+    """Give a callback (done, total) that shows on standard error how far a thing is.
+
+    Args:
+        what: Is done.
+        quiet: Whether it shows nothing.
+    """
+    from fedpriv.runs.progress import telling
+
+    if quiet:
+        yield lambda done, total: None
+        return
+    with telling(errors) as tell:
+        yield lambda done, total: tell(f"{what}: {done / total:.0%}" if total else what)
 
 
 class Interrupted(SystemExit):

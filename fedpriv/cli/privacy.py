@@ -13,7 +13,6 @@ from fedpriv.cli.accounting import (
     GridCohorts,
     GridRounds,
     PlotFile,
-    calibrating,
     check_plot,
     cohorts_of,
     plain,
@@ -21,7 +20,7 @@ from fedpriv.cli.accounting import (
     whole_numbers,
 )
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.output import errors, fail, print_json, print_line, print_table
+from fedpriv.cli.output import counting, errors, fail, print_json, print_line, print_table
 from fedpriv.cli.run import (
     EXPERIMENT,
     FLAGS,
@@ -73,7 +72,7 @@ def plan_command(
     from fedpriv.api.running import chosen_experiment
 
     chosen, _ = chosen_experiment(experiment, given_once(flags, settings_of(option or ())))
-    with calibrating(quiet=as_json) as progress:
+    with counting("calibrating cohorts and rounds", quiet=as_json) as progress:
         found = forecast(
             chosen,
             corpus=corpus,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -22,20 +22,14 @@ from fedpriv.cli.listing import (
 from fedpriv.cli.output import Interrupted, errors, print_json, print_line, print_table
 from fedpriv.datasets.local_data import LocalUsers, NodeData
 from fedpriv.experiments.options import Option, normalize
-from fedpriv.measures import ACCURACY, MAJORITY, PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to
-from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.plan import unit_name, unit_words
-from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES
-from fedpriv.privacy.statement.statement import describe_returned_model, describe_weights
-from fedpriv.report.estimate import Estimate
-from fedpriv.report.head import gain_estimate
+from fedpriv.privacy.statement.statement import Statement, run_statement
+from fedpriv.report.head import result_rows
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import RunRecord, read_run
-from fedpriv.report.wording import difference
 from fedpriv.runs.backends import backends_of, named_backends, place_of, recorded_place
-from fedpriv.runs.progress import describe_early_end, describe_failures, follow
+from fedpriv.runs.progress import follow
 from fedpriv.training.stopping import interruptible
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
@@ -49,9 +43,8 @@ FLAGS = (
     *("roster", "users", "cohort", "rounds", "noise-multiplier", "target-epsilon", "delta", "seed"),
     *("precondition", "bound", "noise", "server", "aggregate", "inputs", "start"),
 )
-QUICK = 20
-"""Most rounds, steps or iterations of `--quick`: as few as are ever chosen from the data's size, so
-that it never makes them more."""
+QUICK = 10
+"""Most rounds, steps or iterations of `--quick`."""
 #: What the length of a run is called, by method and unit; an experiment has one of them.
 _LENGTHS = ("rounds", "steps", "iterations", "passes")
 #: What is named to be run.
@@ -200,7 +193,7 @@ def run_command(
         bool,
         typer.Option(
             "--quick",
-            help=f"At most {QUICK} rounds or steps, about a minute; a number given stays.",
+            help=f"At most {QUICK} rounds or steps; a number given stays.",
         ),
     ] = False,
     anchor: AnchorFile = None,
@@ -261,7 +254,7 @@ def run_command(
             found = _own_files(data, data_key, corpus) or find_corpus(
                 chosen, corpus, console=None if as_json else errors, importing=errors
             )
-            _say(f"preparing {chosen.name}: its data, model and plan", quiet=as_json)
+            _say(f"preparing {chosen.name} in {folder}: its data, model and plan", quiet=as_json)
             with writing_to(folder):
                 prepared = start_run(
                     chosen,
@@ -286,7 +279,8 @@ def run_command(
     if as_json:
         print_json(summary)
     else:
-        print_summary(summary, read_run(prepared.folder.path), report)
+        path = prepared.folder.path
+        print_result(read_run(path), run_statement(path), report)
 
 
 def _tell_problems(prepared: PreparedRun) -> None:
@@ -456,91 +450,9 @@ def _default_folder(name: str) -> Path:
     return folder
 
 
-def print_summary(summary: dict[str, Any], run: RunRecord, report: Path) -> None:
-    """Print the values of a finished run, one a line; its gain with the interval that it has."""
-    epsilon = summary["epsilon"]
-    said = run.coverage.qualified(
-        f"no privacy (ε = ∞): {run.coverage.reason}"
-        if epsilon is None
-        else privacy_line(
-            value=epsilon,
-            delta=summary["delta"],
-            unit=unit_name(summary["unit"]),
-            relation=summary["relation"],
-            accountant=summary["accountant"],
-            mode=summary["mode"],
-        )
-    )
-    central = unit_name(summary["unit"]) != "user"
-    kind, whom = "data" if central else "corpus", f"{unit_words(summary['unit']).total}s"
-    made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
-    rows: dict[str, str] = {}
-    model, no_gain = describe_returned_model(summary)
-    if model:
-        rows["NO GAIN" if no_gain else "returned"] = model
-    rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
-    if summary.get("split"):
-        rows["split"] = str(summary["split"])
-    if used := describe_weights(run.corpus):
-        rows["weights"] = used
-    measured = _measured(summary)
-    if measured is not None:
-        label, text, diagnosed = measured
-        on = f"on {'the test set' if central else 'public examples'} ({run.words.publicity})"
-        rows[label] = f"{text} {'(not covered by ε)' if diagnosed else on}"
-        majority = summary.get(MAJORITY[not diagnosed])
-        if label == ACCURACY.label and majority is not None:
-            rows["majority"] = f"{ACCURACY.text(majority, 2)} by the commonest class alone"
-    if gained := _gained(summary, gain_estimate([run])):
-        rows["public-only"] = gained
-    rows["privacy"] = said
-    turn = unit_words(summary["unit"]).turn
-    seconds = summary["seconds_per_round"]
-    digits = ".2f" if seconds and seconds >= 0.1 else ".1g"
-    took = f" at {seconds:{digits}} s" if seconds else ""
-    why = describe_early_end(summary)
-    rows[f"{turn}s"] = f"{summary['rounds']:,}{took}" + (f"; {why}" if why else "")
-    if failed := describe_failures(summary):
-        rows["FAILURES" if summary["rounds_mostly_failed"] else "failures"] = failed
-    rows["run folder"] = str(summary["run_dir"])
-    rows["report"] = str(report)
-    width = max(12, *(len(label) + 2 for label in rows))
-    for label, value in rows.items():  # no table: it would cut long paths short
-        print_line(f"{label:<{width}}{value}")
-
-
-def _gained(summary: dict[str, Any], measured: Estimate | None) -> str | None:
-    """Return what public examples alone reach on the same examples, and the gain over that."""
-    shown = figures_of(read_measures(summary))
-    public = summary.get(f"{shown[0].name}{PUBLIC_ONLY}") if shown else None
-    if public is None:
-        return None
-    headline, gain = shown[0], summary["gain"]
-    whom = summary.get("public_only_of", PUBLIC_EXAMPLES)
-    whom = f"{whom} alone, ε = 0" if whom == PUBLIC_EXAMPLES else whom
-    text = f"{headline.label} {headline.text(public, 2)} of {whom}"
-    if gain is None:
-        return text
-    if gain == 0.0:
-        return f"{text}; no gain over it"
-    points = f"{100 * gain:+.2f} points" if headline.form == "share" else f"{gain:+.4g}"
-    judged = isinstance(summary.get("selection"), dict) and summary["selection"].get("gain")
-    remark = "" if judged else " (one run, no interval)"
-    if measured is not None and measured.interval is not None:
-        low, high = (difference(headline, end).removesuffix(" points") for end in measured.interval)
-        remark = f" (95\u202f% over users {low} to {high}; other noise may move it)"
-    return f"{text}; gain over it {points}{remark}"
-
-
-def _measured(summary: dict[str, Any]) -> tuple[str, str, bool] | None:
-    """Return the headline's label, all figures, and whether they are diagnostics."""
-    shown = figures_of(read_measures(summary))
-    for diagnosed in (True, False):
-        values = {m: summary.get(m.name if diagnosed else m.released_name) for m in shown}
-        found = [(measure, value) for measure, value in values.items() if value is not None]
-        if found and found[0][0] == shown[0]:
-            (headline, value), *others = found
-            texts = [headline.text(value, 2)]
-            texts += [f"{other.label} {other.text(figure, 2)}" for other, figure in others]
-            return headline.label, ", ".join(texts), diagnosed
-    return None
+def print_result(run: RunRecord, statement: Statement, report: Path) -> None:
+    """Print what came of a run in about five rows, and where its report is."""
+    rows = [*result_rows(run, statement, most=2), ("report", str(report))]
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:  # no table: it would cut long paths short
+        print_line(f"{label:<{width}}  {value}")

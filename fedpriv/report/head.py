@@ -14,7 +14,12 @@ from fedpriv.privacy.epsilon import format_delta, format_rdp
 from fedpriv.privacy.ledger.ledger import STARTED
 from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
-from fedpriv.privacy.statement.statement import Statement, describe_returned_model
+from fedpriv.privacy.statement.statement import (
+    Statement,
+    describe_returned_model,
+    describe_weights,
+    name_data,
+)
 from fedpriv.report.estimate import (
     FEWEST_SEEDS,
     Estimate,
@@ -68,6 +73,35 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         turns = counted(failed, run.words.turn)
         found.append((f"Most {run.words.contributor}s failed in {turns}", True))
     return found
+
+
+def result_rows(
+    run: RunRecord, statement: Statement, most: int | None = None
+) -> list[tuple[str, str]]:
+    """Return what came of a run, as rows of a label and a text, for a terminal.
+
+    What it returns, its figures as far as they were measured, who failed, its ε, and its data.
+
+    Args:
+        run: The run.
+        statement: Its privacy statement.
+        most: How many figures there are at most; None for all.
+    """
+    returned, no_gain = describe_returned_model(run.summary)
+    rows = [("NO GAIN" if no_gain else "returned", returned)] if returned else []
+    figures = [figure for figure in key_figures(run)[1:] if figure[1] != NOTHING][:most]
+    if run.summary.get("users_failed"):
+        figures.append(failures_figure(run))
+    rows += [(name.lower(), f"{value} ({'; '.join(about)})") for name, value, about in figures]
+    rows.append(("privacy", statement.headline))
+    _, done, about = rounds_figure(run)
+    if seconds := run.summary.get("seconds_per_round"):
+        about = [f"{seconds:.2g} s each", *about]
+    data = name_data(run.corpus, run.unit)
+    rows.append(("trained", f"{done} {run.words.turn}s on {data} ({'; '.join(about)})"))
+    if used := describe_weights(run.corpus):
+        rows.append(("weights", used))
+    return rows
 
 
 def privacy_terms(run: RunRecord) -> list[str]:

@@ -1,6 +1,6 @@
 """Progress of a run: what is printed before, during and after it.
 
-A bar in a terminal and in a notebook, lines where neither is.
+A line that is rewritten in a terminal and in a notebook, lines now and then where neither is.
 """
 
 from __future__ import annotations
@@ -18,29 +18,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.spinner import Spinner
+from rich.text import Text
 
-from fedpriv.measures import Measure
+from fedpriv.measures import PUBLIC_ONLY, Measure
 from fedpriv.privacy.epsilon import BudgetUse, format_delta, privacy_line, rounded_up
 from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
-from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
+from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE, name_data
 from fedpriv.runs.document import name_with_label
 from fedpriv.runs.loop import accounted_charges, accounted_rounds
+from fedpriv.tree import num_elements
 from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
     from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.runs.prepared import PreparedRun
     from fedpriv.runs.records import RoundRecord
-
-    _Shows = tuple[Callable[[RoundRecord], None], Callable[[str], None]]
 
 
 # torch takes seconds to import; who calls this has loaded it.
@@ -50,6 +46,7 @@ ShowProgress = Literal["auto"] | bool
 lines, which a log can keep; False: nothing is printed."""
 
 _WIDGETS = ("IPython", "ipywidgets")
+_NOT_COVERED = " (not covered by ε)"
 
 _Made = TypeVar("_Made")
 
@@ -74,26 +71,31 @@ def follow(
     Returns:
         The run's summary.
     """
-    way = _way(console, shown)
-    if way == "nothing":
+    if not is_watched(console, shown):
         return prepared.run()
-    covers = coverage_of(prepared.folder.document)
     if head:
         for line in head_lines(prepared):
             console.print(line, highlight=False, soft_wrap=True)
-    bar = way == "bar"
-    shows = _bar(prepared, covers, console) if bar else _lines(prepared, covers, console, clock)
-    with shows as (on_round, tell):
-        return prepared.run(on_round=on_round, tell=tell)
+    line = _RunLine(prepared, clock)
+    with telling(console, clock=clock) as tell:
+        tell(str(line))
+
+        def on_round(record: RoundRecord) -> None:
+            line.take(record)
+            tell(str(line))
+
+        summary = prepared.run(on_round=on_round, tell=lambda doing: tell(f"{line}; {doing}"))
+        tell(str(line))
+    return summary
 
 
 def moves(console: Console) -> bool:
-    """Return whether a console is a terminal in which a bar can move."""
+    """Return whether a console is a terminal in which a line can be rewritten."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 class PlainLines:
-    """Progress of long work as plain lines every few seconds, where no bar can be drawn.
+    """Progress of long work as plain lines every few seconds, where none can be rewritten.
 
     What is said first is printed at once, what is said last at the end; between two lines lie five
     seconds, in long work a hundredth of its time, but at most a minute. While nothing new is said
@@ -250,125 +252,124 @@ def plain_lines(console: Console, *, clock: Callable[[], float] = time.monotonic
     return PlainLines(say, clock=clock)
 
 
+@contextmanager
+def telling(
+    console: Console, *, clock: Callable[[], float] = time.monotonic
+) -> Generator[Callable[[str], None]]:
+    """Give a function that shows how far long work is.
+
+    A line that is rewritten, and stays as it was last, where a console can do that; else lines as
+    of `PlainLines`. Nothing is shown before its first call.
+    """
+    if not _rewrites(console):
+        with plain_lines(console, clock=clock) as say:
+            yield say
+        return
+    spinner = Spinner("dots")
+    live = Live(spinner, console=console, refresh_per_second=12.5)
+
+    def tell(text: str) -> None:
+        if str(spinner.text) != (said := plain(text)):
+            live.start()
+            spinner.update(text=Text(said))
+            live.refresh()
+
+    try:
+        yield tell
+        live.update(spinner.text)
+    finally:
+        live.stop()
+
+
 def is_watched(console: Console, shown: ShowProgress) -> bool:
-    """Return whether anything is printed on this console."""
-    return _way(console, shown) != "nothing"
+    """Return whether anything is printed on this console.
 
-
-def _way(console: Console, shown: ShowProgress) -> Literal["bar", "lines", "nothing"]:
+    Raises:
+        ValueError: If `shown` is no such value.
+    """
     if shown is not True and shown is not False and shown != "auto":
         raise ValueError(f"progress {shown!r} is not known; use 'auto', True or False")
-    if shown is False:
-        return "nothing"
+    return bool(shown) and (shown is True or console.is_jupyter or moves(console))
+
+
+def _rewrites(console: Console) -> bool:
     if console.is_jupyter:  # without its widgets rich warns, and shows nothing
-        found = all(importlib.util.find_spec(name) is not None for name in _WIDGETS)
-        return "bar" if found else "lines"
-    if moves(console):
-        return "bar"
-    return "lines" if shown is True else "nothing"
+        return all(importlib.util.find_spec(name) is not None for name in _WIDGETS)
+    return moves(console)
 
 
 def head_lines(prepared: PreparedRun) -> Iterator[str]:
     """Yield what is said before the first round, as markup: the guarantee, and its cautions."""
     head = announcement(prepared)
-    yield from (escape(head.title), escape(head.guarantee))
+    yield from map(escape, (head.title, head.training, head.guarantee))
     for caution in head.cautions:
         yield f"[yellow]{escape(caution)}[/]"
 
 
-@contextmanager
-def _bar(prepared: PreparedRun, covers: Coverage, console: Console) -> Generator[_Shows]:
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        TextColumn("[progress.download]{task.fields[done]}"),
-        TextColumn("{task.fields[figure]}ε {task.fields[epsilon]}"),
-        TimeRemainingColumn(),
-    )
-    plan, headline = prepared.components.plan, _headline(prepared)
-    with Progress(*columns, console=console) as bar:
-        line = bar.add_task(
-            escape(_label(prepared)),
-            total=_used(prepared).total,
-            done=_done(prepared, prepared.ledger.state.rounds_done),
-            figure="" if headline is None else f"{escape(headline.label)} –  ",
-            epsilon=_spent_before(prepared, covers) if plan.is_private else "∞",
+class _RunLine:
+    """Where a run is, in a line: round, ε so far, time left, headline figure, public-only."""
+
+    def __init__(self, prepared: PreparedRun, clock: Callable[[], float]) -> None:
+        """Begin at the last released round.
+
+        Args:
+            prepared: The run.
+            clock: Seconds.
+        """
+        self._prepared, self._plan = prepared, prepared.components.plan
+        document = prepared.folder.document
+        self._covers, self._label = coverage_of(document), _label(prepared)
+        self._headline = next(iter(prepared.components.task.measures), None)
+        self._round = prepared.ledger.state.rounds_done
+        self._spent = _spent_before(prepared, self._covers) if self._plan.is_private else ""
+        self._pace = Pace(self._plan.planned_rounds or 0, clock=clock)
+        self._pace.keep(self._charged)  # lost attempts have used up a round's charge
+        self._seen = self._public = ""
+        self._seen_at: int | None = None  # of no round yet
+        if self._headline is not None:
+            value = document.get("baseline", {}).get(f"{self._headline.name}{PUBLIC_ONLY}")
+            if value is not None:
+                self._public = f"public-only {self._headline.text(value)}"
+                mark = _NOT_COVERED if prepared.ledger.mode == "simulation" else ""
+                self._seen = f"{self._headline.label} –, {self._public}{mark}"
+
+    @property
+    def _charged(self) -> int:
+        return int(_used(self._prepared).amount)
+
+    def take(self, record: RoundRecord) -> None:
+        """Note a round's released ε and figure."""
+        released = record.released
+        self._round = released.round_num
+        if released.epsilon is not None:
+            self._spent = _spent(released.epsilon, self._covers)
+        headline = self._headline
+        if headline is None or (value := record.figure(headline.name)) is None:
+            return
+        figures = [f"{headline.label} {headline.text(value)}", *filter(None, [self._public])]
+        diagnosed = record.diagnostics is not None and (
+            record.diagnostics.measured.get(headline.name) is not None
         )
-        bar.update(line, completed=_used(prepared).amount)
+        self._seen = ", ".join(figures) + (_NOT_COVERED if diagnosed else "")
+        self._seen_at = self._round
 
-        def show(record: RoundRecord) -> None:
-            figure, spent = _figure(headline, record), record.released.epsilon
-            if figure is not None:
-                bar.update(line, figure=f"{escape(figure)}  ")
-            if spent is not None:
-                bar.update(line, epsilon=_spent(spent, covers))
-            released = record.released.round_num
-            bar.update(line, description=escape(_label(prepared)))
-            bar.update(line, completed=_used(prepared).amount, done=_done(prepared, released))
-
-        def tell(doing: str) -> None:
-            bar.update(line, description=escape(f"{_label(prepared)}: {doing}"), refresh=True)
-
-        yield show, tell
-        bar.update(line, description=escape(_label(prepared)))
-
-
-@contextmanager
-def _lines(
-    prepared: PreparedRun, covers: Coverage, console: Console, clock: Callable[[], float]
-) -> Generator[_Shows]:
-    headline, seen, seen_at = _headline(prepared), "", 0
-    plan = prepared.components.plan
-    planned = plan.planned_rounds
-    pace = Pace(planned or 0, clock=clock)
-    if planned is not None:  # attempts that were lost have used up a round's charge
-        pace.keep(int(_used(prepared).amount))
-
-    def text(round_num: int, spent: str) -> str:
-        said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
-        if plan.is_private and plan.delta is not None:
-            said += f", ε {spent} at δ = {format_delta(plan.delta)}"
-        if planned is not None:
-            pace.done = int(_used(prepared).amount)
-            said += f", {pace.left}" if pace.left else ""
-        if not seen:
+    def __str__(self) -> str:
+        said = f"{self._label}: {_turns(self._prepared, self._round)}"
+        if self._plan.is_private and self._plan.delta is not None:
+            said += f", ε {self._spent} at δ = {format_delta(self._plan.delta)}"
+        if self._plan.planned_rounds is not None:
+            self._pace.done = self._charged
+            said += f", {self._pace.left}" if self._pace.left else ""
+        if not self._seen:
             return said
         # What was measured of an earlier round is not said of a later one.
-        return said + (", " if seen_at == round_num else f"; round {seen_at:,}: ") + seen
-
-    with plain_lines(console, clock=clock) as tell:
-        before = _spent_before(prepared, covers) if plan.is_private else ""
-        said = text(prepared.ledger.state.rounds_done, before)
-        tell(said)
-
-        def show(record: RoundRecord) -> None:
-            nonlocal said, seen, seen_at
-            figure, released = _figure(headline, record), record.released
-            if figure is not None:
-                seen, seen_at = figure, released.round_num
-            spent = "" if released.epsilon is None else _spent(released.epsilon, covers)
-            said = text(released.round_num, spent)
-            tell(said)
-
-        def also(doing: str) -> None:
-            tell(f"{said}; {doing}")
-
-        yield show, also
-        tell(said)
+        if self._seen_at in (None, self._round):
+            return f"{said}, {self._seen}"
+        return f"{said}; round {self._seen_at:,}: {self._seen}"
 
 
 def _used(prepared: PreparedRun) -> BudgetUse:
     return prepared.ledger.state.used
-
-
-def _done(prepared: PreparedRun, round_num: int) -> str:
-    """Return how far a run is, short: of its planned rounds, or of ρ."""
-    used = _used(prepared)
-    if prepared.components.plan.planned_rounds is None:
-        return f"{round_num or '–'}  ρ {used.amount:.3g}/{used.total:g}"
-    total = f"{used.total:,.0f}"
-    lost = "" if used.amount == round_num else f" ({used.amount:,.0f} charged)"
-    return f"{round_num:{len(total)},}/{total}{lost}"
 
 
 def _turns(prepared: PreparedRun, round_num: int) -> str:
@@ -383,19 +384,6 @@ def _turns(prepared: PreparedRun, round_num: int) -> str:
 def _label(prepared: PreparedRun) -> str:
     name = prepared.folder.document.get("label") or prepared.experiment.name
     return name + (" (synthetic)" if prepared.synthetic else "")
-
-
-def _headline(prepared: PreparedRun) -> Measure | None:
-    return next(iter(prepared.components.task.measures), None)
-
-
-def _figure(headline: Measure | None, record: RoundRecord) -> str | None:
-    """Return the headline figure, of rostered users where there is one, or else the released."""
-    if headline is None or (value := record.figure(headline.name)) is None:
-        return None
-    seen = None if record.diagnostics is None else record.diagnostics.measured.get(headline.name)
-    mark = "" if seen is None else " (not covered by ε)"
-    return f"{headline.label} {headline.text(value)}{mark}"
 
 
 def _spent_before(prepared: PreparedRun, covers: Coverage) -> str:
@@ -420,11 +408,13 @@ class Announcement:
 
     Attributes:
         title: The experiment's name and description.
+        training: How many params are trained, and on what.
         guarantee: The ε of the whole plan, with all that makes it a statement.
         cautions: What to beware of; empty where there is nothing.
     """
 
     title: str
+    training: str
     guarantee: str
     cautions: tuple[str, ...]
 
@@ -433,12 +423,15 @@ def announcement(prepared: PreparedRun) -> Announcement:
     """Return the head of a run: its values are the plan's, whatever an experiment is called."""
     experiment, document, trial = prepared.experiment, prepared.folder.document, prepared.trial
     covers, name = coverage_of(document), name_with_label(experiment.name, document)
-    guarantee, cautions = describe_plan(prepared.components.plan, covers, prepared.ledger.mode)
+    plan = prepared.components.plan
+    guarantee, cautions = describe_plan(plan, covers, prepared.ledger.mode)
+    number = num_elements(trial.begun.params)
     cautions += filter(None, (trial.untried, *trial.noticed))
     if covers.mark:
         cautions.append(f"ε {covers.mark}")
     return Announcement(
         title=f"{name}: {experiment.description}" if experiment.description else name,
+        training=f"training {number:,} params on {name_data(document['corpus'], plan.unit)}",
         guarantee=guarantee,
         cautions=tuple(cautions),
     )
@@ -533,26 +526,6 @@ def describe_beginning(path: Path, ledger: Ledger, round_num: int) -> str:
 def describe_folder(path: Path) -> str:
     """Return where a run is kept, and the command that checks it."""
     return f"run folder: {path}; check it with: fedpriv verify {shlex.quote(str(path))}"
-
-
-def describe_failures(summary: Mapping[str, Any]) -> str:
-    """Return how many of those whom a simulation drew failed, and of what; "" for none.
-
-    Of examples only recorded steps are known. A secure run diagnoses nothing, and says nothing.
-    """
-    failed, mostly = summary.get("users_failed"), summary.get("rounds_mostly_failed")
-    if not failed:
-        return ""
-    examples = summary.get("unit") == "example"
-    noun, turn = ("training examples", "step") if examples else ("users", "round")
-    recorded = f" in the recorded {turn}s" if examples else ""
-    cause = summary.get("first_failure")
-    why = f"a cause: {cause}" if cause else "the log has their causes"
-    most = f"; in {mostly} {turn}s more than half" if mostly else ""
-    return (
-        f"{failed:,} of {summary['users_drawn']:,} drawn {noun} failed and contributed zero"
-        f"{recorded}{most} ({why}; not covered by ε)"
-    )
 
 
 def describe_early_end(summary: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 import fedpriv as fp
 from tests.cli.typed import SMALL, main, run
+from tests.harness.refusals import refuses
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +26,10 @@ def test_a_run_is_started_resumed_and_verified_with_its_anchor(tmp_path, monkeyp
     run("run", "--resume", folder, "--anchor", anchor)
     found = json.loads(run("verify", folder, "--anchor", anchor, "--json").stdout)
     assert found["ok"] and any(check["name"] == "anchor" for check in found["checks"])
-    assert "not compared: give --anchor" in run("verify", folder).stdout
+    assert "--anchor" in run("verify", folder).stdout
     assert main(monkeypatch, "verify", backup, "--anchor", anchor) == 1
     assert main(monkeypatch, "run", "--resume", backup, "--anchor", anchor) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "lacks line" in said and "Traceback" not in said
+    assert "Traceback" not in capsys.readouterr().err
     assert main(monkeypatch, "run", "--resume", folder) == 2
 
 
@@ -38,8 +38,8 @@ def test_python_takes_one_too(tmp_path):
     options = {"rounds": 2, "noise_multiplier": 1.0, "delta": 1e-3, "cohort": 6}
     folder, anchor = tmp_path / "run", tmp_path / "elsewhere.anchor"
     fp.run("dp-fedavg-tags", folder, anchor=anchor, progress=False, **options)
-    with pytest.raises(ValueError, match="started with an anchor"):
+    with refuses(ValueError, folder):
         fp.resume(folder, progress=False)
     fp.resume(folder, anchor=anchor, progress=False)
-    with pytest.raises(ValueError, match="needs out="):
+    with refuses(ValueError, "out="):
         fp.run("dp-fedavg-tags", anchor=anchor, progress=False, **options)

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import typer
 
 from fedpriv.cli import data as commands
 from fedpriv.cli.run import _tell_problems
@@ -89,10 +88,10 @@ def test_synthesize_info_and_split(tmp_path):
     assert listed["num_users"] == 2
     assert "three" in run("split", out, "--name", "rest", "--rule", "first-sorted", "--users", "4")
     assert set(run("info", out, "--json")["rosters"]) == {"synthetic-6", "three", "two", "rest"}
-    run("split", out, "--name", "three", fails="already has a roster")
-    run("split", out, "--name", "x", "--rule", "declared", "--ids", "/none", fails="no file /none")
-    run("split", out, "--name", "x", "--rule", "declared", fails="ids are given")
-    run("split", str(tmp_path / "none"), "--name", "x", fails="no such file or folder")
+    run("split", out, "--name", "three", fails="'three'")
+    run("split", out, "--name", "x", "--rule", "declared", "--ids", "/none", fails="/none")
+    run("split", out, "--name", "x", "--rule", "declared", fails="declared")
+    run("split", str(tmp_path / "none"), "--name", "x", fails=str(tmp_path / "none"))
     run("synthesize", *SMALL, "--out", out, fails="exists already")
 
 
@@ -119,36 +118,16 @@ def test_import_of_a_tff_file(tmp_path, tff_file):
     assert made["default_roster"] == "tff-20"
     assert made["source"]["select"] == "first-sorted"
     assert made["rosters"]["tff-20"]["num_public_users"] == 10
-    seeded = run(
-        "import",
-        str(tff_file),
-        "--select",
-        "seeded",
-        "--seed",
-        "3",
-        "--users",
-        "5",
-        "--name",
-        "mine",
-        "--json",
-    )
+    options = "--select seeded --seed 3 --users 5 --name mine --json"
+    seeded = run("import", str(tff_file), *options.split())
     assert (seeded["name"], seeded["default_roster"]) == ("mine", "tff-5-seed-3")
     assert run("info", "mine", "--json")["path"] == seeded["path"]
     assert "mine" in run("list")
-    run("import", str(tff_file), "--users", "20", fails="--name of its own")
-    run("import", str(tff_file), "--users", "31", "--name", "x", fails="cannot be chosen from 30")
-    run("import", str(tff_file), "--users", "30", "--out", str(tmp_path / "d"), fails="published")
-    run(
-        "import",
-        str(tff_file),
-        "--users",
-        "20",
-        "--word-counts",
-        "x",
-        "--out",
-        out,
-        fails="go with --vocabulary published",
-    )
+    run("import", str(tff_file), "--users", "20", fails="--name")
+    run("import", str(tff_file), "--users", "31", "--name", "x", fails="31")
+    run("import", str(tff_file), "--users", "30", "--out", str(tmp_path / "d"), fails="30")
+    given = ("--users", "20", "--word-counts", "x", "--out", out)
+    run("import", str(tff_file), *given, fails="--vocabulary")
 
 
 @pytest.mark.slow
@@ -178,31 +157,21 @@ def test_info_says_which_split_a_corpus_cannot_be_given(tmp_path, tff_writer):
     out = str(tmp_path / "c")
     run("import", str(path), "--users", "1", "--out", out)
     found = run("info", out, "--json")["shared"]
-    assert "leave more users outside it" in found["by-thread"]["missing"]
+    assert found["by-thread"]["missing"]
     assert found["by-sentence"]["thread"]["same_user"] == 0
     text = run("info", out)
-    assert "by-thread: the 1 users outside the roster give" in text
+    assert "by-thread: " in text
 
 
 def test_import_with_published_counts_beside_the_file(tmp_path, tff_file):
-    command = (
-        "import",
-        str(tff_file),
-        "--users",
-        "30",
-        "--vocabulary",
-        "published",
-        "--out",
-        str(tmp_path / "c"),
-        "--json",
-    )
+    options = ("--users", "30", "--vocabulary", "published", "--out", str(tmp_path / "c"))
+    command = ("import", str(tff_file), *options, "--json")
     run(*command, fails="stackoverflow.word_count.tar.bz2")
     words, tags = tmp_path / "w", tmp_path / "t"
     words.write_text("b 5\na 4\n")
     tags.write_text('{"t1": 3}')
     made = run(*command, "--word-counts", str(words), "--tag-counts", str(tags))
     assert made["rosters"]["tff-30"]["vocabulary"]["source"] == "private"
-    assert "rostered ones too" in made["source"]["vocabulary"]
 
 
 @pytest.mark.slow
@@ -211,24 +180,24 @@ def test_import_of_a_dump(tmp_path, dump):
     assert (made["name"], made["default_roster"]) == ("cooking", "cooking-all")
     assert made["path"].startswith(str(tmp_path / "cache"))
     assert run("import", str(dump), "--json")["path"] == made["path"]
-    run("import", str(dump), "--own-text-only", fails="--name of its own")
+    run("import", str(dump), "--own-text-only", fails="--name")
     own = run("import", str(dump), "--own-text-only", "--name", "cooking-own", "--json")
     assert own["own_text_only"] is True
     assert run("info", "cooking", "--json")["path"] == made["path"]
     assert run("info", "cooking-own", "--json")["path"] == own["path"]
-    run("import", "absent", fails="neither a file nor the name")
-    run("info", str(dump), fails="import it first")
+    run("import", "absent", fails="'absent'")
+    run("info", str(dump), fails=str(dump))
 
 
 @pytest.mark.parametrize(
     "wanted", ["/none/such.sqlite", "none/such.sqlite", "~/none.xml", "*", "?"]
 )
 def test_a_raw_file_that_is_not_there_is_one_clear_line(wanted):
-    run("import", wanted, fails="is neither a file nor the name of a raw file that is here")
+    run("import", wanted, fails=wanted)
 
 
 def test_a_folder_is_not_a_raw_file(tmp_path):
-    run("import", str(tmp_path), fails="is a folder; name the raw file in it")
+    run("import", str(tmp_path), fails=str(tmp_path))
 
 
 def test_a_file_of_few_users_gets_a_roster_of_four_fifths_of_them(tff_file):
@@ -236,8 +205,7 @@ def test_a_file_of_few_users_gets_a_roster_of_four_fifths_of_them(tff_file):
     assert (made["name"], made["default_roster"]) == ("stackoverflow", "tff-24")
     assert made["rosters"]["tff-24"]["num_public_users"] == 6
     text = run("import", str(tff_file))
-    assert "tff-24: 24 of 30 client ids" in text
-    assert "no more than 400 users, so four fifths are on the roster" in text
+    assert "tff-24" in text
     # By its name it is what a run takes.
     assert run("info", "stackoverflow", "--json")["path"] == made["path"]
 
@@ -257,7 +225,7 @@ def test_a_file_of_one_user_is_refused(tmp_path, tff_writer):
     blob = tff_writer.stackoverflow_example("a b", "title", "t")
     alone = tff_writer.write(tmp_path / "one.sqlite", {"a": [blob]})
     for users in ((), ("--users", "1", "--name", "one")):
-        run("import", str(alone), *users, fails="at least two users")
+        run("import", str(alone), *users, fails=str(alone) if not users else "1")
 
 
 def test_info_of_a_raw_tff_file(tff_file):
@@ -310,7 +278,7 @@ def test_fetch_then_use_by_name(mirror, tff_file, tmp_path, monkeypatch):
     (row,) = run("fetch", "stackoverflow", "--mirror", url, "--json")
     assert row["sha256"] == hashlib.sha256(body).hexdigest()
     assert row["verified"] == "unknown"
-    assert "is what was downloaded first" in run("fetch", "stackoverflow", "--mirror", url)
+    assert "stackoverflow.sqlite.lzma" in run("fetch", "stackoverflow", "--mirror", url)
     made = run("import", "stackoverflow", "--users", "20", "--name", "so20", "--json")
     assert made["default_roster"] == "tff-20"
     out = tmp_path / "elsewhere"
@@ -326,7 +294,7 @@ def test_fetched_examples_are_found_by_their_loader(mirror, monkeypatch):
     body = (folder / "SST-2.zip").read_bytes()
     with pytest.raises(ValueError, match="data fetch sst2"):
         load_sst2()
-    run("fetch", "sst2", "--mirror", url, fails="wrong SHA-256")
+    run("fetch", "sst2", "--mirror", url, fails="SST-2.zip")
     (source,) = downloads.DATASETS["sst2"].files
     right = replace(source, checksum=f"sha256:{hashlib.sha256(body).hexdigest()}")
     entry = replace(downloads.DATASETS["sst2"], files=(right,))
@@ -341,11 +309,11 @@ def test_fetched_examples_are_found_by_their_loader(mirror, monkeypatch):
 def test_fetch_refuses_what_is_not_the_file(mirror, tmp_path):
     folder, url = mirror
     (folder / "shakespeare.sqlite.lzma").write_bytes(b"something else")
-    run("fetch", "shakespeare", "--mirror", url, fails="wrong SHA-256")
+    run("fetch", "shakespeare", "--mirror", url, fails="shakespeare.sqlite.lzma")
     (folder / "posts.xml").write_bytes(b"<posts/>")
-    run("fetch", "onstartups", "--mirror", url, fails="wrong git object id")
-    run("fetch", "emnist", "--mirror", url, fails="answers 404")
-    run("fetch", "reuters", fails="unknown data set 'reuters'; one of stackoverflow")
+    run("fetch", "onstartups", "--mirror", url, fails="posts.xml")
+    run("fetch", "emnist", "--mirror", url, fails="404")
+    run("fetch", "reuters", fails="'reuters'")
     assert list((tmp_path / "cache" / "downloads").rglob("*.*")) == []
 
 
@@ -368,21 +336,7 @@ def test_ids_name_a_quote_that_its_line_does_not_close(tmp_path):
     assert [line.partition(": ")[0] for line in found["problems"]] == [f"{people}, line 2"]
     people.write_text('user,text\nann,"great\nbig"\nbob,a\n', "utf-8")
     assert len(run("ids", str(people), *key, "--line-breaks", "--json")["ids"]) == 2
-    run("ids", str(people), *key, "--user", "who", fails="no column 'who'; it has user, text")
-
-
-@pytest.mark.slow
-def test_every_command_explains_itself():
-    for command in ("list", "info", "import", "fetch", "synthesize", "split"):
-        text = CliRunner().invoke(commands.app, [command, "--help"]).output
-        assert "Usage" in text
-    names = [
-        name
-        for command in typer.main.get_command(commands.app).commands.values()
-        for parameter in command.params
-        for name in parameter.opts
-    ]
-    assert all(name == name.lower() and "_" not in name for name in names if name[:2] == "--")
+    run("ids", str(people), *key, "--user", "who", fails="'who'")
 
 
 def test_a_simulation_on_own_files_tells_what_it_cannot_take(tmp_path, capsys):
@@ -393,5 +347,5 @@ def test_a_simulation_on_own_files_tells_what_it_cannot_take(tmp_path, capsys):
     )
     task = SimpleNamespace(data=SimpleNamespace(users=users))
     _tell_problems(SimpleNamespace(components=SimpleNamespace(task=task)))
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.startswith("2 rows or people of 2 ") and "line 4" in said
+    said = capsys.readouterr().err
+    assert said.startswith("2 ") and "line 4" in said

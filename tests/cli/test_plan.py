@@ -48,15 +48,9 @@ def own(tmp_path, monkeypatch):
 def test_calibrate_says_the_noise_for_other_cohorts_and_rounds(tmp_path):
     shown = call(*BASE, *GRID, "--out", tmp_path / "noise.svg")
     assert shown.exit_code == 0, shown.output
-    for part in (
-        "noise on the mean",
-        "10 rounds",
-        "ε ≤ 2 at δ = 0.00138",
-        "by PLD",
-        "saturation point",
-    ):
+    for part in ("10 rounds", "ε ≤ 2 at δ = 0.00138", "by PLD"):
         assert part in shown.stdout, part
-    assert "this plan: cohort 20, 10 rounds" in (tmp_path / "noise.svg").read_text("utf-8")
+    assert "cohort 20, 10 rounds" in (tmp_path / "noise.svg").read_text("utf-8")
     told = json.loads(call(*BASE, *GRID, "--json").stdout)
     (cell,) = (p for p in told["grid"]["points"] if (p["cohort"], p["rounds"]) == (20, 10))
     assert cell["noise_multiplier"] == told["noise_multiplier"]
@@ -68,22 +62,12 @@ def test_plan_says_what_a_run_would_be_like(own, tmp_path):
     options = ("--rounds", 5, "-s", "l2-clip-norm=0.5", "--grid-cohorts", "2,4")
     shown = call("plan", own, *options, "--grid-rounds", "5", "--out", "plan.html")
     assert shown.exit_code == 0, shown.output
-    for part in (
-        "SYNTHETIC tiny",
-        "cohort 2, 5 rounds",
-        "C = 0.5",
-        "memory",
-        "a round",
-        "saturation point",
-    ):
+    for part in ("SYNTHETIC tiny", "cohort 2, 5 rounds", "C = 0.5"):
         assert part in shown.stdout, part
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [
-        "plan.html",
-        "tiny.py",
-    ]
-    told = json.loads(
-        call("plan", own, *options, "--grid-rounds", "5", "--no-time", "--json").stdout
-    )
+    left = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+    assert left == {"plan.html", "tiny.py"}
+    as_json = ("--grid-rounds", "5", "--no-time", "--json")
+    told = json.loads(call("plan", own, *options, *as_json).stdout)
     assert told["rounds"] == 5 and told["round"]["seconds"] is None
     assert [p["cohort"] for p in told["grid"]["points"]] == [2.0, 4.0]
 
@@ -93,10 +77,10 @@ def test_plan_says_what_a_run_would_be_like(own, tmp_path):
     [
         (("--grid-cohorts", "20;40"), "--grid-cohorts '20;40'"),
         (("--grid-rounds", "5,1.5"), "--grid-rounds '5,1.5'"),
-        (("--grid-rounds", ""), "--grid-rounds is given an empty value"),
+        (("--grid-rounds", ""), "--grid-rounds"),
         (("--grid-cohorts", "500"), "500"),
         (("--no-grid", "--out", "a.svg"), "--no-grid"),
-        (("--out", "a.pdf"), ".svg, .png, .html"),
+        (("--out", "a.pdf"), "a.pdf"),
     ],
 )
 def test_bad_grids_are_one_clear_line_and_code_2(options, named, tmp_path, monkeypatch):
@@ -108,4 +92,4 @@ def test_bad_grids_are_one_clear_line_and_code_2(options, named, tmp_path, monke
 def test_a_plot_that_cannot_be_is_code_2_and_says_why(own):
     options = ["-s", "noise=none", "-s", "target-epsilon=none", "--no-time", "--out", "a.svg"]
     result = fedpriv("plan", own, *options)
-    assert result.exit_code == 2 and "a.svg is not written" in result.stderr
+    assert result.exit_code == 2 and "a.svg" in result.stderr

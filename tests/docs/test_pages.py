@@ -82,7 +82,10 @@ def _privacy_statement(names):
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_the_page_of_the_start_runs(capsys):
-    run_blocks("start.md", {})
+    page = (DOCS / "start.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(code.replace("rounds=10", "rounds=2, cohort=6"), "start.md", "exec"), names)
     assert "SYNTHETIC" in capsys.readouterr().out
 
 
@@ -99,7 +102,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 def test_links_of_the_readme_exist():
     found = re.findall(r"\[[^\]]*\]\(([^)]+)\)", README)
-    assert [link for link in found if not (ROOT / link).exists()] == []
+    assert [link for link in found if not (ROOT / link.partition("#")[0]).exists()] == []
 
 
 @pytest.mark.slow

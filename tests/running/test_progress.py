@@ -1,4 +1,4 @@
-"""Progress: a bar where it can move, lines where it cannot, nothing where nobody looks."""
+"""Progress: a line that is rewritten, lines where none can be, nothing where nobody looks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -41,9 +42,12 @@ class Prepared:
         plan = self.plan()
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]", eval_every=5)
-        self.synthetic, self.trial = True, SimpleNamespace(untried="", noticed=())
+        begun = SimpleNamespace(params={"w": np.zeros(1234)})
+        self.synthetic, self.trial = True, SimpleNamespace(untried="", noticed=(), begun=begun)
         self.ledger = Ledger.in_memory(plan, mode="simulation")
-        self.folder = SimpleNamespace(document={"plan": plan.to_json(), "experiment": {}})
+        corpus = {"name": "toys", "num_users": 100, "synthetic": True}
+        document = {"plan": plan.to_json(), "experiment": {}, "corpus": corpus}
+        self.folder = SimpleNamespace(document=document)
 
     def plan(self):
         return clipped(
@@ -100,10 +104,22 @@ def printed(to):
     return to.file.getvalue()
 
 
-def test_a_terminal_gets_a_bar():
-    to = console(force_terminal=True)
-    assert follow(Prepared(), console=to) == {"rounds": 30}
-    assert "30/30" in printed(to) and "ε ≤ 1.01" in printed(to) and "50.0%" in printed(to)
+def test_a_terminal_gets_a_line_that_is_rewritten_and_stays_as_it_was_last():
+    to, prepared = console(force_terminal=True), Prepared()
+    assert follow(prepared, console=to) == {"rounds": 30}
+    assert "1,234 params on SYNTHETIC corpus toys, 100 users" in printed(to)
+    assert "\r" in printed(to) and printed(to).splitlines()[-2].endswith(
+        "round 30 of 30, ε ≤ 1.01 at δ = 0.001, accuracy 50.0%"
+    )
+
+
+def test_what_public_examples_alone_reach_stands_beside_the_figure_from_the_start():
+    to, prepared = console(), Prepared()
+    prepared.folder.document["baseline"] = {"accuracy_public_only": 0.25}
+    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
+    first, *_, last = printed(to).splitlines()
+    assert first.endswith("accuracy –, public-only 25.0% (not covered by ε)")
+    assert last.endswith("accuracy 50.0%, public-only 25.0%")
 
 
 def test_elsewhere_nothing_is_printed_unless_asked_for():
@@ -158,20 +174,34 @@ def test_what_is_done_before_the_first_round_is_said_until_it_ends():
         follow(prepared, console=to, head=False)
     before, name, after = printed(to).rpartition("[b]old")
     assert "compiling the first steps" in before and "compiling" not in after
-    assert name and " 1/30" in after, after
+    assert name and "round 1 of 30" in after, after
 
 
-def test_the_bar_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_round():
+def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_each():
+    to, prepared = console(), Prepared()
+    prepared.ledger.charge(1, 1)
+    spent = prepared.components.plan.epsilon(5).value
+    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
+    first, second, *_ = printed(to).splitlines()
+    assert "round 0 of 30" in first and "1 of 30 charges" in first
+    assert first.endswith(f"ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
+    left = "about 0:24 min left"  # of rounds that take a second each
+    assert second.endswith(f"round 6 of 30, ε ≤ 1.01 at δ = 0.001, {left}; round 5: accuracy 50.0%")
+
+
+def test_the_line_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_round():
     to, prepared = console(force_terminal=True), Prepared()
     for number in range(1, 8):
         prepared.ledger.charge(number, 1)
     prepared.run = lambda on_round, tell: {"rounds": 30}  # of which none ends
     follow(prepared, console=to, head=False)
     spent = prepared.components.plan.epsilon(10).value  # as rounds 8 to 10 state it
-    assert f"ε ≤ {rounded_up(spent, 2):.2f}" in printed(to) and "0/30 (7 charged)" in printed(to)
+    assert f"ε ≤ {rounded_up(spent, 2):.2f}" in printed(
+        to
+    ) and "0 of 30 (7 of 30 charges" in printed(to)
 
 
-def test_a_notebook_with_widgets_gets_a_bar(widgets):
+def test_a_notebook_with_widgets_gets_a_line_that_is_rewritten(widgets):
     follow(Prepared(), console=console(force_jupyter=True))
     assert "cleared" in widgets
 
@@ -180,7 +210,9 @@ def test_a_notebook_without_widgets_gets_lines(widgets, monkeypatch, recwarn):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     follow(Prepared(), console=console(force_jupyter=True))
-    assert "cleared" not in widgets and len(widgets) == 4  # two lines of head, the first, the last
+    assert (
+        "cleared" not in widgets and len(widgets) == 5
+    )  # three lines of head, the first, the last
     assert not recwarn.list
 
 
@@ -201,12 +233,15 @@ class Adaptive(Prepared):
 
 
 def test_an_adaptive_plan_is_followed_by_what_it_has_spent():
-    lines = lines_of(Adaptive())
+    to, prepared = console(), Adaptive()
+    follow(prepared, console=to, shown=True, clock=prepared.clock)
+    head, _, plan, *lines = printed(to).splitlines()
+    assert head and plan.startswith("plan: ε = ") and "for ρ = 2, however much" in plan
     assert len(lines) == 9
-    for part in ("round 2", "ρ = 0.25 of 2", "2 charges", "ε ≤ 7.77 at δ = 0.001"):
-        assert part in lines[1]
-    for part in ("round 15", "ρ = 1.875 of 2", "15 charges", "ε ≤ 7.77", "accuracy 50.0%"):
-        assert part in lines[-1]
-    bar = console(force_terminal=True)
-    follow(Adaptive(), console=bar)
-    assert "15  ρ 1.88/2" in printed(bar) and "ε ≤ 7.77" in printed(bar)
+    assert lines[1] == (
+        "[b]old (synthetic): round 2, ρ = 0.25 of 2 spent in 2 charges, ε ≤ 7.77 at δ = 0.001"
+    )
+    assert lines[-1] == (
+        "[b]old (synthetic): round 15, ρ = 1.875 of 2 spent in 15 charges, ε ≤ 7.77 at δ = 0.001, "
+        "accuracy 50.0%"
+    )

@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 import fedpriv as fp
 from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
-from fedpriv.cli.run import print_summary
+from fedpriv.cli.run import print_result
 from fedpriv.datasets import encoders
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.encoders import Encoder, add_encoder
@@ -213,7 +213,7 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     assert f"of an example's sentence (digest {encoder.files.sha256})." in stated
     assert f"weights     {encoder.files.id}" in repr(result)
     assert encoder.files.id in result._repr_html_().partition("<details")[0]
-    print_summary(dict(result.summary), result.record, tmp_path / "report.html")
+    print_result(result.record, result.statement, tmp_path / "report.html")
     printed = " ".join(capsys.readouterr().out.split())
     assert f"weights {encoder.files.id}, of an example's sentence (published;" in printed
     kept = read_vocabulary(result.record.directory / VOCABULARY)

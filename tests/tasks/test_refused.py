@@ -15,7 +15,7 @@ from fedpriv.tasks.checks import check_parts
 from tests.harness.refusals import refuses
 
 #: What is said before a task is tried.
-PREPARING = "preparing own: its data, model and plan\n"
+PREPARING = "preparing own in run: its data, model and plan\n"
 
 SOURCE = """
 import numpy as np

@@ -313,6 +313,20 @@ def describe_weights(corpus: Mapping[str, Any]) -> str:
     return f"{names} (published; ε does not cover what they were trained on)" if names else ""
 
 
+def name_data(corpus: Mapping[str, Any], unit: str) -> str:
+    """Return a run's data by name and size, marked where they are synthetic.
+
+    Args:
+        corpus: What `experiment.json` says of the data.
+        unit: Of privacy.
+    """
+    kind = "corpus" if unit_name(unit) == "user" else "data"
+    name, number = corpus.get("name"), corpus.get("num_users")
+    counted = f", {number:,} {unit_words(unit).total}s" if isinstance(number, int) else ""
+    made = "SYNTHETIC " if corpus.get("synthetic") else ""
+    return f"{made}{f'{kind} {plain(name)}' if name else 'own data'}{counted}"
+
+
 def describe_data(corpus: Mapping[str, Any]) -> str:
     """Return what a run folder notes of its data and their files, in a sentence; "" for nothing.
 

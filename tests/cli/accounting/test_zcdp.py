@@ -22,22 +22,19 @@ def test_an_epsilon_has_two_rhos():
     assert code == 0 and found["rho_bs16"] == pytest.approx(0.020820, abs=5e-7)
     assert found["rho"] == pytest.approx(0.030557, abs=5e-7) and found["epsilon"] == 1.0
     _, words, _ = fedpriv("calibrate", "--zcdp", "--target-epsilon", 1, "--delta", 1e-5)
-    assert "ρ = 0.0305566 keeps ε within 1 at δ = 1e-05" in words
+    assert "ρ = 0.0305566" in words and "δ = 1e-05" in words
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["account", "--rho", 1], "give --delta"),
+        (["account", "--rho", 1], "--delta"),
         (["account", "--rho", -1, "--delta", 0.1], "rho -1"),
-        (["account", "--rho", 1, "--delta", 0.1, "--users", 4], "--users says nothing of --rho"),
-        (["account", "--users", 4], "missing option '--cohort'"),
+        (["account", "--rho", 1, "--delta", 0.1, "--users", 4], "--users"),
+        (["account", "--users", 4], "--cohort"),
         (["account", "--users", 4, "--cohort", 1, "--rounds", 1], "'--noise-multiplier'"),
-        (
-            ["calibrate", "--target-epsilon", 1, "--zcdp", "--cohort", 2, "--delta", 0.1],
-            "--cohort says",
-        ),
-        (["calibrate", "--target-epsilon", 1], "missing option '--users'"),
+        (["calibrate", "--target-epsilon", 1, "--zcdp", "--cohort", 2, "--delta", 1], "--cohort"),
+        (["calibrate", "--target-epsilon", 1], "--users"),
     ],
 )
 def test_what_does_not_go_together(arguments, said):

