@@ -376,7 +376,7 @@ class RunDoor:
         key = draw.key("users", query.name)
         if bound is None:
             bound = mechanism.within(query.context.bound(mechanism.bound))
-        order = {
+        order: dict[str, Any] = {
             "params": query.params, "bound": bound, "key": key, "round_num": draw.round_num,
             "attempt": draw.attempt, "work": query.work,
             "template": find_work(self._works, query.work).template(query.params),

@@ -50,6 +50,7 @@ from fedpriv.training.per_example.sparse_sums import (
     canonical,
     joined,
     positions,
+    size_of,
 )
 from fedpriv.training.permutation_sgd import (
     Constants,
@@ -311,7 +312,7 @@ def linear_class_scores(
         ValueError: As `linear_metrics`.
     """
     rows, labels, kernel, bias, binary = _measured_model(params, x, y)
-    for start in range(0, rows.shape[0], CHUNK):
+    for start in range(0, size_of(rows)[0], CHUNK):
         part = slice(start, start + CHUNK)
         logits = rows[part] @ kernel + bias
         if binary:  # of equal probabilities the lowest class, as a logit of 0 says
@@ -357,9 +358,9 @@ def _measured_model(
     rows = canonical(x)
     binary = "weight" in params
     num_classes = 1 if binary else params["kernel"].shape[1]
-    shape = (rows.shape[1], num_classes)
+    shape = (size_of(rows)[1], num_classes)
     kernel, bias = kernel_and_bias(params, "weight" if binary else "kernel", shape)
-    labels = checked_labels(y, rows.shape[0], max(num_classes, 2))
+    labels = checked_labels(y, size_of(rows)[0], max(num_classes, 2))
     return rows, labels, kernel, bias, binary
 
 
@@ -435,9 +436,9 @@ class SparseLinearGradients(RowSums):
         self, x: sparse.csr_matrix, y: np.ndarray, loss: LinearLoss, num_logits: int = 1
     ) -> None:
         self._x, self._loss = canonical(x), loss
-        self._labels = checked_labels(y, self._x.shape[0], max(num_logits, 2))
+        self._labels = checked_labels(y, size_of(self._x)[0], max(num_logits, 2))
         self._name = "weight" if num_logits == 1 else "kernel"
-        self._shape = (self._x.shape[1], num_logits)
+        self._shape = (size_of(self._x)[1], num_logits)
 
     @property
     def num_examples(self) -> int:
@@ -492,7 +493,7 @@ class SparseLinearGradients(RowSums):
 
     def permutation_sgd(self, passes: Passes, *, regulariser: float) -> PermutationSgd:
         """Return permutation SGD on all examples, of inputs within the unit ball."""
-        x = self._x.astype(np.float32)
+        x = sparse.csr_matrix(self._x, dtype=np.float32)
         dense = x.nnz > _DENSE * self.num_examples * self._shape[0]
         return PermutationSgd(
             x=x.toarray() if dense else x,
@@ -537,7 +538,7 @@ class _DenseRows:
     x: sparse.csr_matrix
 
     def __len__(self) -> int:
-        return self.x.shape[0]
+        return size_of(self.x)[0]
 
     def __getitem__(self, chosen: Any) -> np.ndarray:
         return self.x[chosen].toarray().astype(np.float32)

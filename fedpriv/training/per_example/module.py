@@ -247,7 +247,8 @@ class ModuleGradients:
         self._device = usable_device(device)
         self._module = check_module(module)
         self._loss, self._x, self._y = loss, x, y
-        self._given_chunk, self._given_way = chunk, way
+        self._given_chunk = chunk
+        self._given_way: Way | None = way
         self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
         self._size = sum(p.numel() for p in self._own.values())
         self._chosen: _Chosen | None = None

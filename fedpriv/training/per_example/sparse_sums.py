@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from scipy import sparse
@@ -40,6 +41,11 @@ def canonical(x: sparse.csr_matrix) -> sparse.csr_matrix:
         found = found.copy()
         found.sum_duplicates()
     return found
+
+
+def size_of(x: sparse.csr_matrix) -> tuple[int, int]:
+    """Return the numbers of rows and of columns."""
+    return cast(tuple[int, int], x.shape)
 
 
 def positions(index: np.ndarray, num_examples: int) -> np.ndarray:
@@ -146,13 +152,13 @@ def _merge(
         The group `(m,)` of each merged row, which row of the matrix it is, and CSR `(m, examples)`:
         its product with the examples' coefficients has the merged rows.
     """
-    example = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    names = group[example] * rows.shape[1] + rows.indices
+    example = np.repeat(np.arange(size_of(rows)[0]), np.diff(rows.indptr))
+    names = group[example] * size_of(rows)[1] + rows.indices
     order = np.argsort(names, kind="stable")
     first = np.flatnonzero(np.diff(names[order], prepend=-1))
-    place, column = np.divmod(names[order][first], rows.shape[1])
+    place, column = np.divmod(names[order][first], size_of(rows)[1])
     entries = (rows.data[order], example[order], np.append(first, len(order)))
-    return place, column, sparse.csr_matrix(entries, shape=(len(first), rows.shape[0]))
+    return place, column, sparse.csr_matrix(entries, shape=(len(first), size_of(rows)[0]))
 
 
 def _blocks(
@@ -189,7 +195,7 @@ def bounded_outer_sum(
         float64 `(num_inputs, num_classes)` and `(num_classes,)`. A group whose norm is not finite
         contributes zero.
     """
-    shape = (x.shape[1], residuals.shape[1])
+    shape = (size_of(x)[1], residuals.shape[1])
     if not len(chosen):
         return np.zeros(shape), np.zeros(shape[1])
     rows, num_elements = x[chosen], shape[0] * shape[1] + shape[1]
@@ -215,7 +221,7 @@ def _sum_alone(
     biases = own * public.bias_multiplier
     columns, places = np.unique(rows.indices, return_inverse=True)
     entries = (rows.data, places, rows.indptr)  # of the columns that are touched alone
-    touched = sparse.csr_matrix(entries, shape=(rows.shape[0], len(columns)))
+    touched = sparse.csr_matrix(entries, shape=(size_of(rows)[0], len(columns)))
     ones = np.ones((len(columns), 1))
     weights = ones if public.multiplier is None else np.square(public.multiplier[columns])
     squared = (touched.multiply(touched) @ weights * np.square(own)).sum(axis=1)
@@ -224,7 +230,7 @@ def _sum_alone(
     kept = factors != 0.0
     # Of the others nothing is multiplied: 0 times infinity is no zero.
     found = touched[kept].T @ (own[kept] * factors[kept, np.newaxis])
-    total = np.zeros((rows.shape[1], own.shape[1]))
+    total = np.zeros((size_of(rows)[1], own.shape[1]))
     total[columns] = public.times_multiplier(found, columns)
     return total, factors[kept] @ biases[kept]
 
@@ -238,7 +244,7 @@ def _sum_groups(
     num_elements: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums over means of groups, with the offset added to each."""
-    number, shape = len(starts) - 1, (rows.shape[1], own.shape[1])
+    number, shape = len(starts) - 1, (size_of(rows)[1], own.shape[1])
     biases = np.add.reduceat(own, starts[:-1], axis=0)
     biases = (biases + public.bias_offset) * public.bias_multiplier
     squared = np.square(biases).sum(axis=1)
