@@ -80,7 +80,7 @@ def result_rows(
 ) -> list[tuple[str, str]]:
     """Return what came of a run, as rows of a label and a text, for a terminal.
 
-    What it returns, its figures, who failed, its ε, and what it was trained on.
+    What it returns, its figures as far as they were measured, who failed, its ε, and its data.
 
     Args:
         run: The run.
@@ -89,7 +89,7 @@ def result_rows(
     """
     returned, no_gain = describe_returned_model(run.summary)
     rows = [("NO GAIN" if no_gain else "returned", returned)] if returned else []
-    figures = key_figures(run)[1:][:most]
+    figures = [figure for figure in key_figures(run)[1:] if figure[1] != NOTHING][:most]
     if run.summary.get("users_failed"):
         figures.append(failures_figure(run))
     rows += [(name.lower(), f"{value} ({'; '.join(about)})") for name, value, about in figures]
