@@ -27,7 +27,7 @@ from fedpriv.runs.backends import named_backends, place_of, recorded_place
 from fedpriv.runs.callbacks import Callback, check_callbacks
 from fedpriv.runs.document import check_experiment_name, read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
-from fedpriv.runs.progress import ShowProgress, describe_beginning, follow, is_watched, plain_lines
+from fedpriv.runs.progress import ShowProgress, describe_beginning, follow, is_watched, telling
 from fedpriv.studies.grid import GridStudy
 
 
@@ -243,7 +243,7 @@ def find_corpus(
     if asked is None and not isinstance(experiment.task, TagPredictionTask):
         return None
     # Without one nothing is said.
-    with plain_lines(importing or Console(quiet=True)) as say:
+    with telling(importing or Console(quiet=True)) as say:
 
         def tell(done: int, total: int) -> None:
             say("preparing the corpus" + (f": {done / total:.0%}" if total else ""))

@@ -54,33 +54,32 @@ def test_run_folders_stay_out_of_flowers_bundle(project, name):
     assert "missing" not in done.stdout, done.stdout  # a property that Flower warns of
 
 
-@pytest.mark.slow
-def test_its_own_test_passes_in_simulation_and_its_code_is_clean(project):
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "MPLBACKEND": "agg"}
-    for command in (
-        ["pytest", "-q", "-p", "no:cacheprovider"],
-        ["ruff", "check", "--isolated", "--ignore=I"],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", *command, "."],
-            cwd=project, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture
+def typed(project):
+    """Runs a module in the project's folder."""
 
-
-@pytest.mark.slow
-def test_it_takes_a_file_of_ones_own_as_its_readme_has_it(project):
-    rows = [f"p{n % 40},{n % 7 - 3},{n % 5 - 2},{n % 2}" for n in range(200)]
-    (project / "people.csv").write_text("person,x1,x2,label\n" + "\n".join(rows), "utf-8")
-    key, run = [c for c in commands((project / "README.md").read_text("utf-8")) if "data" in str(c)]
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "MPLBACKEND": "agg"}
-
-    def typed(*words):
+    def run(*words):
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "MPLBACKEND": "agg"}
         return subprocess.run(
             [sys.executable, "-m", *words], cwd=project, env=environment, capture_output=True,
             text=True, check=False,
         )  # fmt: skip
 
+    return run
+
+
+@pytest.mark.slow
+def test_its_own_test_passes_in_simulation_and_its_code_is_clean(typed):
+    for command in ("pytest -q -p no:cacheprovider .", "ruff check --isolated --ignore=I ."):
+        done = typed(*command.split())
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_it_takes_a_file_of_ones_own_as_its_readme_has_it(project, typed):
+    rows = [f"p{n % 40},{n % 7 - 3},{n % 5 - 2},{n % 2}" for n in range(200)]
+    (project / "people.csv").write_text("person,x1,x2,label\n" + "\n".join(rows), "utf-8")
+    key, run = [c for c in commands((project / "README.md").read_text("utf-8")) if "data" in str(c)]
     assert typed(*key.words).returncode == 0
     done = typed(*run.words, "--rounds", "2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -89,7 +88,7 @@ def test_it_takes_a_file_of_ones_own_as_its_readme_has_it(project):
     done = typed("fedpriv", "data", "ids", "people.csv", "--key", "people.key",
                  "--experiment", "my_app.experiment:experiment")  # fmt: skip
     assert done.returncode == 2
-    assert "line 2: column 'label' holds no whole number of 0, 1" in " ".join(done.stderr.split())
+    assert "line 2" in done.stderr and "'label'" in done.stderr
 
 
 def test_its_files(project):

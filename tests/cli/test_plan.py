@@ -34,9 +34,6 @@ def experiment():
 """
 
 
-call = fedpriv
-
-
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     (tmp_path / "tiny.py").write_text(SOURCE, "utf-8")
@@ -46,12 +43,12 @@ def own(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_calibrate_says_the_noise_for_other_cohorts_and_rounds(tmp_path):
-    shown = call(*BASE, *GRID, "--out", tmp_path / "noise.svg")
+    shown = fedpriv(*BASE, *GRID, "--out", tmp_path / "noise.svg")
     assert shown.exit_code == 0, shown.output
     for part in ("10 rounds", "ε ≤ 2 at δ = 0.00138", "by PLD"):
         assert part in shown.stdout, part
     assert "cohort 20, 10 rounds" in (tmp_path / "noise.svg").read_text("utf-8")
-    told = json.loads(call(*BASE, *GRID, "--json").stdout)
+    told = json.loads(fedpriv(*BASE, *GRID, "--json").stdout)
     (cell,) = (p for p in told["grid"]["points"] if (p["cohort"], p["rounds"]) == (20, 10))
     assert cell["noise_multiplier"] == told["noise_multiplier"]
     assert cell["noise_on_mean"] == told["noise_on_mean"]
@@ -60,14 +57,14 @@ def test_calibrate_says_the_noise_for_other_cohorts_and_rounds(tmp_path):
 
 def test_plan_says_what_a_run_would_be_like(own, tmp_path):
     options = ("--rounds", 5, "-s", "l2-clip-norm=0.5", "--grid-cohorts", "2,4")
-    shown = call("plan", own, *options, "--grid-rounds", "5", "--out", "plan.html")
+    shown = fedpriv("plan", own, *options, "--grid-rounds", "5", "--out", "plan.html")
     assert shown.exit_code == 0, shown.output
     for part in ("SYNTHETIC tiny", "cohort 2, 5 rounds", "C = 0.5"):
         assert part in shown.stdout, part
     left = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
     assert left == {"plan.html", "tiny.py"}
     as_json = ("--grid-rounds", "5", "--no-time", "--json")
-    told = json.loads(call("plan", own, *options, *as_json).stdout)
+    told = json.loads(fedpriv("plan", own, *options, *as_json).stdout)
     assert told["rounds"] == 5 and told["round"]["seconds"] is None
     assert [p["cohort"] for p in told["grid"]["points"]] == [2.0, 4.0]
 

@@ -1,9 +1,8 @@
 """`fedpriv account` and `calibrate` of several devices, and of a whole study."""
 
-import json
-
 import pytest
 
+from tests.cli.typed import figures
 from tests.harness.command_line import fedpriv, refusal
 
 BASE = ("--users", "400", "--cohort", "20", "--rounds", "100", "--delta", "0.0025")
@@ -12,12 +11,6 @@ KEYS = {
     "epsilon", "epsilon_rdp", "delta", "relation", "unit", "accountant", "noise_multiplier",
     "noise_on_mean", "users", "cohort", "rounds", "event", "notes",
 }  # fmt: skip
-
-
-def figures(*arguments):
-    result = fedpriv(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 @pytest.mark.slow
@@ -32,6 +25,10 @@ def figures(*arguments):
         (["--trials", 10, "--shape", 0.5], 5.2281, "RDP", "user"),
         (["--trials", 10, "--shape", "inf"], 5.9350, "RDP", "user"),
         (["--trials", 5, "--sampling", "fixed"], 37.6663, "RDP", "user"),
+        (["--relation", "replace-one"], 3.0310, "PLD", "user"),
+        (["--cap", 40, "--relation", "replace-one"], 3.0319, "PLD", "user"),
+        (["--sampling", "fixed"], 28.7421, "RDP", "user"),
+        (["--sampling", "fixed", "--relation", "replace-one"], 28.7421, "RDP", "user"),
     ],
 )
 def test_account_prices_them(options, epsilon, accountant, unit):
@@ -39,6 +36,8 @@ def test_account_prices_them(options, epsilon, accountant, unit):
     assert told["epsilon"] == pytest.approx(epsilon, abs=2e-4)
     assert (told["accountant"], told["unit"]) == (accountant, unit)
     assert set(told) == KEYS | {"devices", "trials"}
+    if "fixed" in options:
+        assert told["relation"] == "replace-one" and told["epsilon_rdp"] in (None, told["epsilon"])
 
 
 @pytest.mark.slow

@@ -1,12 +1,11 @@
 """`fedpriv account --noise` and `fedpriv calibrate --noise` as a user types them."""
 
-import json
-
 import pytest
 
 from fedpriv.api.stream_account import account_stream
 from fedpriv.mechanisms.correlated.optimise import optimised_bands
 from fedpriv.mechanisms.privatizer import Participation
+from tests.cli.typed import figures
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 
@@ -14,12 +13,8 @@ TREE = ("--noise", "tree", "--steps-per-tree", 20, "--trees", 50, "--delta", 0.0
 BANDS = ("--noise", "banded", "--rounds", 40, "--min-separation", 10, "--delta", 1e-3)
 
 
-call = fedpriv
-
-
 def test_a_tree_is_priced_by_pld_and_by_rdp():
-    result = call("account", *TREE, "--noise-multiplier", 4, "--json")
-    told = json.loads(result.stdout)
+    told = figures("account", *TREE, "--noise-multiplier", 4)
     assert told["epsilon"] == pytest.approx(18.1573, abs=1e-4)
     assert told["epsilon_rdp"] == pytest.approx(20.0062, abs=1e-4)
     assert (told["relation"], told["accountant"]) == ("zero-out", "PLD")
@@ -30,14 +25,12 @@ def test_a_tree_is_priced_by_pld_and_by_rdp():
 def test_a_completed_tree_costs_what_a_run_of_it_does():
     """Sensitivity 17.29 and prefix error 13.97, against 15.81 and 21.2 without."""
     both = [
-        json.loads(call("account", *TREE, "--noise-multiplier", 4, "--json", *more).stdout)
+        figures("account", *TREE, "--noise-multiplier", 4, *more)
         for more in ((), ("--completion",))
     ]
     assert both[1]["epsilon"] == pytest.approx(20.71, abs=0.01) and both[0]["epsilon"] < 18.2
     assert both[1]["sensitivity"] == pytest.approx(17.29, abs=0.01)
-    vanilla = json.loads(
-        call("account", *TREE, "--noise-multiplier", 4, "--json", "--estimate", "vanilla").stdout
-    )
+    vanilla = figures("account", *TREE, "--noise-multiplier", 4, "--estimate", "vanilla")
     assert vanilla["epsilon"] == both[0]["epsilon"] and vanilla != both[0]
 
 
@@ -46,7 +39,7 @@ def test_coefficients_are_those_of_a_run_with_its_momentum():
     """Other coefficients have another sensitivity, and so another multiplier at one ε."""
     pattern = ("--noise", "banded", "--rounds", 100, "--min-separation", 20, "--delta", 1e-6)
     found = {
-        more: json.loads(call("calibrate", "--target-epsilon", 8, *pattern, *more, "--json").stdout)
+        more: figures("calibrate", "--target-epsilon", 8, *pattern, *more)
         for more in ((), ("--momentum", "0.9"), ("--coefficients", "square-root"))
     }
     sums = [one["noise_multiplier"] / one["sensitivity"] for one in found.values()]
@@ -61,11 +54,10 @@ def test_coefficients_are_those_of_a_run_with_its_momentum():
     "more", [("--bands", 10), ("--bands", 5), ("--max-participations", 2)], ids=str
 )
 def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
-    result = call("calibrate", *BANDS, *more, "--target-epsilon", 8, "--json")
-    told = json.loads(result.stdout)
+    told = figures("calibrate", *BANDS, *more, "--target-epsilon", 8)
     assert told["epsilon"] == pytest.approx(8.0, rel=1e-4) and told["epsilon"] <= 8.0
     assert told["prefix_rmse"] > told["row_rmse"] > 0
-    shown = call("calibrate", *BANDS, *more, "--target-epsilon", 8).output
+    shown = fedpriv("calibrate", *BANDS, *more, "--target-epsilon", 8).output
     assert "zero-out" in shown
 
 
@@ -83,7 +75,7 @@ def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
     ],
 )
 def test_mistakes_are_one_line(arguments, message):
-    result = call(*arguments)
+    result = fedpriv(*arguments)
     assert result.exit_code != 0 and message in result.output
     assert "Traceback" not in result.output
 
@@ -108,7 +100,7 @@ def test_more_rounds_than_are_accounted_are_refused_with_the_limit(noise, most, 
             apart = (*apart, "--steps-per-tree", rounds // 2)
         pattern = ("--noise", noise, "--rounds", rounds, *apart, *limits)
         for command in (("account", "--noise-multiplier", 5), ("calibrate", "--target-epsilon", 8)):
-            result = call(*command, *pattern)
+            result = fedpriv(*command, *pattern)
             assert result.exit_code == 2 and f"{rounds:,}" in result.output
             assert f"{most:,}" in result.output
         given = {"rounds": rounds, "min_separation": rounds, "max_participations": 1}
@@ -119,5 +111,7 @@ def test_more_rounds_than_are_accounted_are_refused_with_the_limit(noise, most, 
 @pytest.mark.slow
 def test_as_many_rounds_as_are_accounted_are_priced():
     pattern = ("--noise", "tree", "--steps-per-tree", 1000, "--min-separation", 10_000)
-    told = call("account", *pattern, "--rounds", 100_000, "--delta", 1e-6, "--noise-multiplier", 50)
+    told = fedpriv(
+        "account", *pattern, "--rounds", 100_000, "--delta", 1e-6, "--noise-multiplier", 50
+    )
     assert told.exit_code == 0 and "1,000" in told.output

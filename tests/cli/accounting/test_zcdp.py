@@ -1,25 +1,22 @@
 """`fedpriv account --rho` and `fedpriv calibrate --zcdp`."""
 
-import json
-
 import pytest
 
+from tests.cli.typed import figures
 from tests.harness.command_line import fedpriv
 
 
 def test_a_rho_has_two_epsilons():
-    code, out, _ = fedpriv("account", "--rho", 0.5, "--delta", 1e-6, "--json")
-    found = json.loads(out)
-    assert code == 0 and found["epsilon"] < found["epsilon_bs16"] == pytest.approx(5.756522)
+    found = figures("account", "--rho", 0.5, "--delta", 1e-6)
+    assert found["epsilon"] < found["epsilon_bs16"] == pytest.approx(5.756522)
     assert (found["rho"], found["delta"], found["relation"]) == (0.5, 1e-6, "add-remove")
     _, words, _ = fedpriv("account", "--rho", 0.5, "--delta", 1e-6)
     assert "ε = 5.2216 at δ = 1e-06 (add-remove, of ρ = 0.5" in words and "5.7566" in words
 
 
 def test_an_epsilon_has_two_rhos():
-    code, out, _ = fedpriv("calibrate", "--zcdp", "--target-epsilon", 1, "--delta", 1e-5, "--json")
-    found = json.loads(out)
-    assert code == 0 and found["rho_bs16"] == pytest.approx(0.020820, abs=5e-7)
+    found = figures("calibrate", "--zcdp", "--target-epsilon", 1, "--delta", 1e-5)
+    assert found["rho_bs16"] == pytest.approx(0.020820, abs=5e-7)
     assert found["rho"] == pytest.approx(0.030557, abs=5e-7) and found["epsilon"] == 1.0
     _, words, _ = fedpriv("calibrate", "--zcdp", "--target-epsilon", 1, "--delta", 1e-5)
     assert "ρ = 0.0305566" in words and "δ = 1e-05" in words
