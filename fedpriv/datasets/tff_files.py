@@ -312,19 +312,6 @@ class ClientData:
             for example in self.examples(client_id):
                 yield client_id, example
 
-    def create_dataset_for_client(self, client_id: str) -> dict[str, np.ndarray]:
-        """Return one client's examples as columns: field name to an array with a row an example.
-
-        Text columns have dtype object (str); numbers have the dtype and shape of the schema.
-        """
-        rows = list(self.examples(client_id))
-        return {
-            name: np.array(
-                [row[name] for row in rows], object if field.dtype == "str" else field.dtype
-            ).reshape((len(rows), *field.shape))
-            for name, field in self.schema.fields.items()
-        }
-
     def _check_known(self, client_ids: set[str] | frozenset[str]) -> None:
         if unknown := client_ids - self.num_examples.keys():
             raise ValueError(

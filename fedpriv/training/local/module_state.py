@@ -8,8 +8,7 @@ user trains on copies of module and loss, which share the parameters and nothing
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -146,50 +145,6 @@ def copied_apart(module: nn.Module, loss: Loss) -> tuple[nn.Module, Loss]:
             "history"
         ) from error
     return own, own_loss
-
-
-@contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Put every layer in evaluation mode, and afterwards back to its own."""
-    before = {layer: layer.training for layer in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for layer, training in before.items():
-            layer.training = training
-
-
-@contextmanager
-def unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore buffers that a forward pass changes: they would reveal one example to the next."""
-    before = _buffers_of(module.modules())
-    try:
-        yield
-    finally:
-        _put_buffers_back(before)
-
-
-_Buffers = list[tuple[nn.Module, dict[str, tuple[torch.Tensor | None, torch.Tensor | None]]]]
-
-
-def _buffers_of(layers: Any) -> _Buffers:
-    """Return each layer's buffers with a copy; one that is None may be set by a forward pass."""
-    return [
-        (layer, {n: (b, None if b is None else b.clone()) for n, b in layer._buffers.items()})
-        for layer in layers
-    ]
-
-
-def _put_buffers_back(before: _Buffers) -> None:
-    with torch.no_grad():
-        for layer, buffers in before:
-            for name in [name for name in layer._buffers if name not in buffers]:
-                del layer._buffers[name]
-            for name, (buffer, value) in buffers.items():
-                back = buffer if buffer is None or value is None else buffer.copy_(value)
-                if name not in layer._buffers or layer._buffers[name] is not back:
-                    layer._buffers[name] = back
 
 
 # Shorter tensors of a loss are settings, such as weights of classes.

@@ -365,7 +365,9 @@ FAULTS = (
         module=f"{_PRIVACY}.epsilon",
         old="return math.ceil(scaled * (1 - 1e-9)) / 10.0**digits",
         new="return round(scaled) / 10.0**digits",
-        tests=("running/test_progress.py::test_a_terminal_gets_a_line_that_is_rewritten_and_stays_as_it_was_last",),
+        tests=(
+            "running/test_progress.py::test_a_terminal_gets_a_line_that_is_rewritten_and_stays_as_it_was_last",
+        ),
     ),
     Fault(
         name="number_of_trials_unpaid",
