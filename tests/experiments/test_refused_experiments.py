@@ -20,7 +20,7 @@ BAD = {
     "inputs": ("TFF", None, 1),
     "precondition": ("server", "None", ""),
     "side-information": ("tfidf",),
-    (): ("clipping", None),
+    "bound": ("clipping", None),
     "noise": ("laplace", 1.0),
     "relation": ("add", "blank-out"),
     "sampling": ("uniform",),
