@@ -431,7 +431,7 @@ class TestFiles:
         assert opened(both).pooling == "cls"
 
     def test_modules_above_the_weights_are_not_passed_over(self, folder, tmp_path):
-        """Published folders once had the model in a folder of its own. Red before: other rows."""
+        """Published folders once had the model in a folder of its own."""
         outer = tmp_path / "outer"
         shutil.copytree(folder, outer / "0_Transformer")
         shutil.move(outer / "0_Transformer/modules.json", outer / "modules.json")
