@@ -30,7 +30,7 @@ def trained(number, width, classes, examples, **changes):
 
 @pytest.mark.parametrize(("number", "width"), [(1, 1), (1, 8), (2, 5), (3, 4), (4, 7), (9, 30)])
 def test_steps_are_those_of_products(number, width):
-    """Red of a loop that leaves out what is beyond a multiple of four."""
+    """Also where a width is no multiple of four."""
     given, change, unsound = trained(number, width, 6, 10)
     x, kernel = given["x"].astype(np.float64), given["kernel"].astype(np.float64)
     for first, last in ((0, 5), (5, 10)):
