@@ -81,7 +81,7 @@ def adadps_convex_public(
 
         (1/T) Σ_t E F(w_t) - F* <= D²S/(2α√T) + αS/(γa√T) + αs²S(2√T - 1)/(2T),  S >= Σ_j A_j.
 
-    It holds if F is convex, gradients of a batch are unbiased, |w_j - w*_j| <= D in every
+    It holds if F is convex, gradients of a batch are unbiased, `|w_j - w*_j| <= D` in every
     coordinate of every iterate (Assumption 1), no preconditioned gradient is longer than C, so that
     clipping never acts (Assumption 2), and E[g_j²] <= E[ĝ_j²]/a (Assumption 3). The preconditioner
     is a function of public gradients and past iterates, not of the private batch that it divides.
@@ -142,9 +142,9 @@ def adadps_convex_fixed(
 
         (1/T) Σ_t E F(w_t) - F* <= D²S/(2α√T) + α(Q + s²S)(2√T - 1)/(2T),  S = Σ_j A_j,
 
-    with Q >= Σ_j E[g_j²]/A_j. It holds if F is convex, gradients of a batch are unbiased, |w_j -
-    w*_j| <= D in every coordinate of every iterate (Assumption 1), and no preconditioned gradient
-    is longer than C, so that clipping never acts (Assumption 2). Along equations 40 to 45; by
+    with Q >= Σ_j E[g_j²]/A_j. It holds if F is convex, gradients of a batch are unbiased,
+    `|w_j - w*_j| <= D` in every coordinate of every iterate (Assumption 1), and no preconditioned
+    gradient is longer than C, so that clipping never acts (Assumption 2). Along equations 40 to 45; by
     Assumption 2, Σ_j g_j²/A_j = Σ_j A_j (g_j/A_j)² <= C² max_j A_j. A ≡ 1 (S = d, maximum 1) is
     DP-SGD's.
 
