@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
@@ -75,7 +75,13 @@ class Backend(ABC):
 
     A subclass has `sum_over`. Every backend gives the same sum for the same
     arguments (to rounding), and a user that cannot be reached contributes zero.
+
+    Attributes:
+        trains_again: Whether a simulation may ask one user twice to see whether it is apart from
+            others; false where users are on nodes, which may be late or gone in between.
     """
+
+    trains_again: ClassVar[bool] = True
 
     def partial_sum(self, *, cohort: Sequence[str], **order: Any) -> PartialSum:
         """Return `sum_over` of the cohort and an `Order` of the other arguments."""

@@ -387,8 +387,9 @@ class RunDoor:
         before = None if user is None else alone((user,))
         total = self._backend.partial_sum(cohort=present, **order)
         if before is not None and user is not None:
-            whole = bound.granularity is not None
-            if differs(before.total, alone((user,)).total, whole=whole):
+            after, whole = alone((user,)), bound.granularity is not None
+            failed = before.num_failed or after.num_failed  # for a reason that may be of the moment
+            if not failed and differs(before.total, after.total, whole=whole):
                 raise keeps_state(f"work {query.work!r}")
         if self._participation is not None:
             self._participation.note(len(cohort), total)
@@ -405,7 +406,7 @@ class RunDoor:
         due = number & (number - 1) == 0 or number == plan.planned_rounds
         if not due or self._inside or key.mode != "simulation" or plan.unit != "user":
             return None
-        if not present:
+        if not present or not self._backend.trains_again:
             return None
         return present[int(key.fold("trained again").generator().integers(len(present)))]
 

@@ -144,9 +144,9 @@ def adadps_convex_fixed(
 
     with Q >= Σ_j E[g_j²]/A_j. It holds if F is convex, gradients of a batch are unbiased,
     `|w_j - w*_j| <= D` in every coordinate of every iterate (Assumption 1), and no preconditioned
-    gradient is longer than C, so that clipping never acts (Assumption 2). Along equations 40
-    to 45; by Assumption 2, Σ_j g_j²/A_j = Σ_j A_j (g_j/A_j)² <= C² max_j A_j. A ≡ 1 (S = d, maximum 1) is
-    DP-SGD's.
+    gradient is longer than C, so that clipping never acts (Assumption 2). Along equations 40 to
+    45; by Assumption 2, Σ_j g_j²/A_j = Σ_j A_j (g_j/A_j)² <= C² max_j A_j. A ≡ 1 (S = d,
+    maximum 1) is DP-SGD's.
 
     Args:
         rounds: T, how many.

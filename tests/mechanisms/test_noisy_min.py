@@ -16,7 +16,7 @@ from fedpriv.mechanisms.selection import ExactDraws, NoisyMin, choose
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum, most_each
+from fedpriv.sums import PartialSum, RunningSum, most_each
 
 KEY = Key.simulation(11)
 FORMS = ("permute-and-flip", "exponential")
@@ -191,6 +191,37 @@ class TestPrivatizer:
         # What is public of the scores joins them: the third is no longer the least.
         raised = self.mechanism(epsilon=50.0, offset=(0.0, 0.0, 9.0, 0.0))
         assert raised.release(total, raised.draw(template, KEY)) == 3
+
+    def test_one_user_moves_an_answer_by_epsilon_and_not_by_more(self):
+        """Two candidates, ε' = 1, permute-and-flip: ln of the ratio is 1 itself, 2 with half a cap.
+
+        The neighbour's contribution is what the bound makes of a boundless loss; 4,000 answers
+        each. The standard error is 0.037: outside five of them once
+        in 1.7 million keys.
+        """
+        bound = Capped(cap=3.0, num_coordinates=2)
+        made = Mechanism(
+            sampler=Everybody(num_users=5), bound=bound, privatizer=NoisyMin(epsilon=1.0)
+        )
+        template = {"losses": np.zeros(2, np.float32)}
+
+        def wins(key, *users):
+            running = RunningSum(template, bound.granularity)
+            for losses in users:
+                running.add(*bound.scaled({"losses": np.array(losses)}))
+            total = PartialSum(
+                total=running.result(),
+                num_users=len(users),
+                granularity=bound.granularity,
+                l2_bound=bound.l2_bound,
+            )
+            keys = (key.fold(number) for number in range(4000))
+            return sum(made.release(total, made.draw(template, own)) == 0 for own in keys)
+
+        others = ([1.0, 2.0], [2.0, 1.0])
+        without = wins(KEY.fold("without"), *others)
+        found = math.log(without / wins(KEY.fold("with"), *others, [1e30, 0.0]))
+        assert abs(found - 1.0) < 5 * 0.037
 
     def test_floats_have_no_minimum_here(self):
         total = PartialSum(total={"losses": np.zeros(4)}, num_users=5)

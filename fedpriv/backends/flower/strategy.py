@@ -14,7 +14,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
@@ -100,6 +100,7 @@ class GridBackend(Backend):
         config: What a server tells the users' training function, the same for all of them.
     """
 
+    trains_again: ClassVar[bool] = False
     exchange: Exchange
     registry: Registry
     settings: GridSettings

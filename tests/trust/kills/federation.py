@@ -98,7 +98,7 @@ class Federation:
         """SIGKILL the ServerApp's process."""
         pid = int(self.pid.read_text())
         os.kill(pid, signal.SIGKILL)
-        waited(lambda: processes._is_gone(pid))
+        waited(lambda: processes.is_gone(pid))
         self.process.terminate()  # it would go on waiting for the log of a run that is no more
         self.process.wait(60)
         self.flower.processes.remove(self.process)

@@ -276,6 +276,14 @@ def _run_command(config: str, federation: str) -> list[str]:
     return [*command, "--federation-config", federation] if federation else command
 
 
+def is_gone(pid: int) -> bool:
+    """Return whether a process is no more, or waits for nothing but its parent."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def _listens(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
