@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 from threading import Lock
 from typing import Any, NoReturn
@@ -382,12 +381,12 @@ class RunDoor:
             "template": find_work(self._works, query.work).template(query.params),
         }  # fmt: skip
         present = self._present(cohort, key)
-        alone = partial(self._backend.sum_over, order=Order(**order))
         user = self._trained_again(present, key)
-        before = None if user is None else alone((user,))
+        before = None if user is None else self._backend.sum_over((user,), Order(**order))
         total = self._backend.partial_sum(cohort=present, **order)
         if before is not None and user is not None:
-            after, whole = alone((user,)), bound.granularity is not None
+            after = self._backend.sum_over((user,), Order(**order))
+            whole = bound.granularity is not None
             failed = before.num_failed or after.num_failed  # for a reason that may be of the moment
             if not failed and differs(before.total, after.total, whole=whole):
                 raise keeps_state(f"work {query.work!r}")
