@@ -83,7 +83,7 @@ CASES = (
         slow="trains the LSTM and the CNN on the processor",
     ),
     Case(
-        argv="per_example.py --model autoencoder --tool fedpriv?ghost --blocks 1 "
+        argv="per_example.py --model autoencoder --tool fedpriv --blocks 1 "
         "--batch 2 --threads 1 --out {out}",
         runs=("jobs/per_example_worker.py",),
         seconds=True,

@@ -14,7 +14,13 @@ from torch import nn
 from fedpriv.libraries import one_thread
 from fedpriv.models.lora import check_adapters
 from fedpriv.rng import Key
-from fedpriv.training.local.module_state import Loss, copied_apart
+from fedpriv.training.local.module_state import (
+    Kept,
+    Loss,
+    copied_apart,
+    kept_parameters,
+    put_back,
+)
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
     SGD,
@@ -207,6 +213,7 @@ class ModuleTrainer:
     personal: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
     optimizer: ClientOptimizer = field(init=False, repr=False)
+    _kept: Kept = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_module(self.module).to(self.device)
@@ -222,14 +229,17 @@ class ModuleTrainer:
         optimizer.init({name: p for name, p in own.items() if p.requires_grad})
         object.__setattr__(self, "_own", own)
         object.__setattr__(self, "optimizer", optimizer)
+        object.__setattr__(self, "_kept", kept_parameters(self.module))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTrainer:
         """Return a trainer with a module and a loss of its own, as these are now."""
+        put_back(self._kept)
         module, loss = copy.deepcopy((self.module, self.loss), memo)
         return replace(self, module=module, loss=loss)
 
     def copied(self) -> tuple[nn.Module, Loss]:
         """Return module and loss for one user, in training mode: what it keeps goes with them."""
+        put_back(self._kept)
         module, loss = copied_apart(self.module, self.loss)
         return module.train(), loss
 

@@ -8,7 +8,7 @@ user trains on copies of module and loss, which share the parameters and nothing
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,25 @@ def copied_apart(module: nn.Module, loss: Loss) -> tuple[nn.Module, Loss]:
             "history"
         ) from error
     return own, own_loss
+
+
+Kept = Sequence[tuple[nn.Parameter, Tensor, bool]]
+"""Parameters with the tensors that hold their values, and whether they are trained."""
+
+
+def kept_parameters(module: nn.Module) -> Kept:
+    """Return what `put_back` needs."""
+    return [(p, p.data, p.requires_grad) for p in module.parameters()]
+
+
+def put_back(kept: Kept) -> None:
+    """Undo that a forward pass froze parameters or put other tensors into them.
+
+    Copies share them: the next user would be trained otherwise, or fail.
+    """
+    for parameter, data, trained in kept:
+        parameter.data = data
+        parameter.requires_grad_(trained)
 
 
 # Shorter tensors of a loss are settings, such as weights of classes.

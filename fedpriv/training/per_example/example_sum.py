@@ -46,7 +46,7 @@ class ExampleGradients(Protocol):
             index: Distinct positions in the training set, or groups of them (micro-batches); may
                 be empty.
             bound: Includes what comes before it: mixture and multiplier.
-            key: For models that draw at random while they train; every example folds its own.
+            key: For models that draw at random while they train, as dropout does.
 
         Returns:
             float64 dense arrays. An example whose gradient is not finite contributes zero, alone.
@@ -54,8 +54,7 @@ class ExampleGradients(Protocol):
         Guarantees:
             * Each example, added or removed, moves the sum by at most `bound.l2_bound` in l2, to
               the rounding of float32 sums (a part in 10^6). For a module of your own that holds
-              as far as examples are kept apart: `fedpriv.training.per_example.backends` says what
-              its trial finds, and what it cannot see.
+              as far as examples are kept apart (`fedpriv.training.per_example.module`).
             * Of groups each *group* moves the sum by at most `bound.l2_bound`, an example by twice
               that.
 

@@ -38,7 +38,7 @@ from fedpriv.rng import Key
 from fedpriv.training.devices import bytes_at_once, usable_device
 from fedpriv.training.failures import KeepsStateError, contributes_zero
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
-from fedpriv.training.local.module_state import copied_apart
+from fedpriv.training.local.module_state import copied_apart, kept_parameters, put_back
 from fedpriv.training.per_example.example_sum import Examples, factors_of
 from fedpriv.training.per_example.losses import (
     Loss,
@@ -796,12 +796,17 @@ def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, alike: bool
     """
     own = _trained(module)
     made = {name: p.new_zeros((len(x), *p.shape)) for name, p in own.items()}
+    kept = kept_parameters(module)
     for place in range(len(x)):
         one = slice(place, place + 1)
         copied, own_loss = _copied(module, loss)
-        with own_stream(None, x.device) if alike else nullcontext(), torch.enable_grad():
-            value = own_loss(copied(x[one]), y[one])
-        for name, gradient in zip(own, _gradients(value, own.values()), strict=True):
+        try:
+            with own_stream(None, x.device) if alike else nullcontext(), torch.enable_grad():
+                value = own_loss(copied(x[one]), y[one])
+            found = _gradients(value, own.values())
+        finally:
+            put_back(kept)
+        for name, gradient in zip(own, found, strict=True):
             made[name][place] = gradient
     return Dense(made)
 

@@ -69,6 +69,20 @@ class Counted:
     calls = 0
 
 
+def test_an_example_that_freezes_a_parameter_contributes_zero_alone():
+    def freezes(module, h):
+        if float(h.abs().max()) > 0.9999:
+            module.above.weight.requires_grad_(False)
+        return h
+
+    x = floats(WIDTH)
+    x[7] *= 1000
+    gradients, params = made(Layer(freezes), x, way="loop")
+    found = gradients.bounded_sum(params, EVERYBODY, BOUND)
+    expected = gradients.bounded_sum(params, np.delete(EVERYBODY, 7), BOUND)
+    assert gap(found, expected) < 1e-6
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("between", [running_mean, counted, listed, largest])
 def test_what_the_module_keeps_does_not_reach_the_next_example(between, way):
