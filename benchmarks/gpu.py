@@ -7,7 +7,7 @@
 `path` times one round's sum of the 400 users' softmax regression in this process, in alternating
 blocks: the compiled kernels, the device path, and plain dense PyTorch on the device, which trains
 one user after another on all rows of the kernel. `linear` times one step of linear models by
-example, of SYNTHETIC rows, in the same three ways. `best`, `words` and `cifar` are those of
+example, of SYNTHETIC rows, by scipy, on the device and plain. `best`, `words` and `cifar` are those of
 `compare.py`, with fedpriv on the device, on Ray with a GPU for each worker, and pfl on the device.
 `users` is `growth.py`'s 342,477 SYNTHETIC users, with up to a thousand for every GPU.
 Results go to `benchmarks/results/gpu.md`.
@@ -211,7 +211,7 @@ def linear(device: torch.device, arguments: argparse.Namespace) -> list[str]:
             ways = {
                 "plain dense PyTorch": dense_step(dense, labels, kernel, batch, device),
                 "device path": partial(there.bounded_sum, *asked),
-                "compiled, one core": partial(here.bounded_sum, *asked),
+                "scipy, one core": partial(here.bounded_sum, *asked),
             }
             seconds: dict[str, list[float]] = {name: [] for name in ways}
             for block in range(arguments.blocks + 1):

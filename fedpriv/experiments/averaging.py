@@ -438,8 +438,9 @@ class CentralExperiment(Averaging):
         groups = None
         if self.micro_batch != 1:
             groups = max(1, round(self.batch_size / self.micro_batch))
+        rounded = bool(getattr(self.noise, "exact_sum", None))
         return CentralSum(
-            gradients=gradients_on(device, task.train),
+            gradients=gradients_on(device, task.train, rounded=rounded),
             num_examples=task.num_train,
             blank=None if task.owned is None else task.owned.blank,
             num_groups=groups,

@@ -21,7 +21,6 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.per_example.example_sum import gradients_on
 from fedpriv.training.work import TRAIN, Trainers, UserByUser
 
 if TYPE_CHECKING:  # which load scipy
@@ -326,7 +325,12 @@ class CentralBoltOn(_BoltOn):
         self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return permutation SGD over all examples; see `Experiment.make_trainer`."""
-        make = getattr(gradients_on(device, task.train), "permutation_sgd", None)
+        if device is not None:
+            raise ValueError(
+                f"device {device!r}: bolt-on by example computes on the processor; leave the "
+                "device out"
+            )
+        make = getattr(task.train, "permutation_sgd", None)
         if make is None:
             raise ValueError(
                 "method 'bolt-on' is of convex losses whose constants are known, and those of "

@@ -22,6 +22,7 @@ from fedpriv.backends import Backend
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.agd import CentralDescent
 from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.bolt_on import CentralBoltOn
 from fedpriv.experiments.build import build, takes_corpus
 from fedpriv.experiments.load import find_experiments
 from fedpriv.rng import Key
@@ -248,6 +249,25 @@ def test_a_run_on_a_device_ends_where_a_run_ends(name, tmp_path):
     assert summaries[0]["epsilon"] == summaries[1]["epsilon"]
     gap = {n: params[1][n].astype(np.float64) - a for n, a in params[0].items()}
     assert tree.l2_norm(gap) <= 1e-5 * tree.l2_norm(params[0])
+
+
+ROUNDED = {
+    "exact sum": averaging(TASKS["logistic"], **{"exact-sum": True}),
+    "DP-AGD": CentralDescent(
+        name="agd", description="", task=TASKS["logistic"], target_epsilon=20.0, iterations=3,
+        num_steps=4, delta=1e-3,
+    ),
+    "Bolt-on": CentralBoltOn(
+        name="bolt-on", description="", task=TASKS["logistic"], batch_size=7, passes=2
+    ).with_options({"output-noise.target-epsilon": 1.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("experiment", ROUNDED.values(), ids=ROUNDED)
+def test_what_is_not_computed_on_a_device_is_refused_before_a_charge(tmp_path, experiment):
+    with refuses(ValueError, "device", "'cpu'"):
+        start_run(experiment, None, None, tmp_path / "run", make_backend=serial_on("cpu"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_device_that_is_not_here_is_refused_before_a_run_folder_is_made(tmp_path, monkeypatch):

@@ -68,11 +68,19 @@ class ExampleGradients(Protocol):
         ...
 
 
-def gradients_on(device: str | None, gradients: ExampleGradients) -> ExampleGradients:
+def gradients_on(
+    device: str | None, gradients: ExampleGradients, *, rounded: bool = False
+) -> ExampleGradients:
     """Return a model on its training set, computed on a device; as it is for None.
 
+    Args:
+        device: Such as "cpu" or "cuda:0".
+        gradients: Of the model.
+        rounded: Whether their sums are to be rounded to a grid.
+
     Raises:
-        ValueError: If it computes nowhere else, or there is no such device here.
+        ValueError: If it computes nowhere else, there is no such device here, or its sums there
+            have no stated error and are to be rounded.
     """
     if device is None:
         return gradients
@@ -82,7 +90,14 @@ def gradients_on(device: str | None, gradients: ExampleGradients) -> ExampleGrad
             f"device {device!r}: {type(gradients).__name__} has no on_device(device) that returns "
             "it on another device; give it one, or leave the device out"
         )
-    return move(device)
+    moved = move(device)
+    if rounded and not isinstance(moved, SumsApart):
+        raise ValueError(
+            f"device {device!r}: sums of {type(gradients).__name__} there have no stated error, "
+            "and are to be rounded to a grid (exact-sum true, or method 'agd'); leave one of the "
+            "two out"
+        )
+    return moved
 
 
 @runtime_checkable
