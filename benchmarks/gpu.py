@@ -7,9 +7,9 @@
 `path` times one round's sum of the 400 users' softmax regression in this process, in alternating
 blocks: the compiled kernels, the device path, and plain dense PyTorch on the device, which trains
 one user after another on all rows of the kernel. `linear` times one step of linear models by
-example, of SYNTHETIC rows, by scipy, on the device and plain. `best`, `words` and `cifar` are those of
-`compare.py`, with fedpriv on the device, on Ray with a GPU for each worker, and pfl on the device.
-`users` is `growth.py`'s 342,477 SYNTHETIC users, with up to a thousand for every GPU.
+example, of SYNTHETIC rows, by scipy, on the device and plain. `best`, `words` and `cifar` are those
+of `compare.py`, with fedpriv on the device, on Ray with a GPU for each worker, and pfl on the
+device. `users` is `growth.py`'s 342,477 SYNTHETIC users, with up to a thousand for every GPU.
 Results go to `benchmarks/results/gpu.md`.
 """
 

@@ -90,7 +90,7 @@ def gradients_on(
             f"device {device!r}: {type(gradients).__name__} has no on_device(device) that returns "
             "it on another device; give it one, or leave the device out"
         )
-    moved = move(device)
+    moved: ExampleGradients = move(device)
     if rounded and not isinstance(moved, SumsApart):
         raise ValueError(
             f"device {device!r}: sums of {type(gradients).__name__} there have no stated error, "
