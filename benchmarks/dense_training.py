@@ -27,6 +27,7 @@ from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.work import NO_CONTEXT
 
 KEPT = ", memory kept"
 
@@ -90,7 +91,7 @@ def ways(job: str, kept: bool, num_users: int) -> dict[str, Callable[[], object]
 
     def one_by_one() -> None:
         for user, own in zip(users, keys, strict=True):
-            alone.train(params, user, own)
+            alone.train(params, NO_CONTEXT, user, own)
 
     found: dict[str, Callable[[], object]] = {
         "loop with optim.SGD": lambda: loop(module, params, users),

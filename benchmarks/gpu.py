@@ -45,6 +45,7 @@ from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.per_example.linear import SoftmaxGradients
 from fedpriv.training.work import TRAIN, as_works
+from tests.harness.toys_of_training import answered
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = ("path", "linear", "best", "words", "cifar", "users")
@@ -125,7 +126,7 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
             asked = {"params": params, "bound": bound, "key": Key.simulation(0), "data": task.data}
 
             def once() -> None:
-                failed = work.partial_sum(user_ids=users, **asked).num_failed
+                failed = answered(work, user_ids=users, **asked).num_failed
                 if failed:  # a round without users would be quick
                     raise SystemExit(f"{failed} of {len(users)} users failed on {name}")
 

@@ -18,14 +18,14 @@ array([ 2,  1, -6], dtype=int32)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Protocol, TypeGuard
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.rng import Key
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
 
 BITS = 24
@@ -97,20 +97,12 @@ def _smaller(tensor: Tensor) -> Tensor:
     return RowSparse(rows=rows, values=tensor[rows], num_rows=len(tensor))
 
 
-class Addend(Protocol):
-    """Running sum to which bounded updates are added."""
-
-    def add(self, update: Tree, factor: float, key: Key) -> None:
-        """Add `factor * update`; the key is the user's own, of this round and attempt."""
-        ...
+class Sum(Protocol):
+    """Running sum to which bounded contributions are added."""
 
     def result(self) -> Mapping[str, np.ndarray]:
         """Return the sum, dense; nothing may be added afterwards."""
         ...
-
-
-Adder = Callable[[Params, float | None], Addend]
-"""From names and shapes, and a granularity or None, to an empty sum."""
 
 
 class BeyondBound(ValueError):
@@ -120,8 +112,8 @@ class BeyondBound(ValueError):
 def beyond_bound() -> BeyondBound:
     """Return the error that says so."""
     return BeyondBound(
-        f"a contribution on the grid is longer than its bound of 2^{BITS} granularities; bound it "
-        "by the `scaled` of the same bound"
+        f"a contribution on the grid is longer than its bound of 2^{BITS} granularities; add what "
+        "`fedpriv.training.bounded_sum` has bounded"
     )
 
 
@@ -148,14 +140,14 @@ class RunningSum:
         self._carried: dict[str, np.ndarray] | None = None
         self._since_carry = self._num_added = 0
 
-    def add(self, update: Tree, factor: float, key: Key | None = None) -> None:
-        """Add `factor * update`, which a bound has already been applied to.
+    def add(self, update: Tree, factor: float, besides: Tree = MappingProxyType({})) -> None:
+        """Add `factor * update` and what comes besides, which are bounded together.
 
         Args:
             update: Finite float tensors of the template's names and shapes.
             factor: What the bound multiplies it by. With a granularity, no coordinate of the
                 product may exceed `2**BITS` of it.
-            key: Not looked at: only the update is added.
+            besides: The template's other tensors, added as they are.
 
         Raises:
             BeyondBound: If it is longer than the bound that the grid was made for, or not finite;
@@ -163,19 +155,69 @@ class RunningSum:
             ValueError: If names or shapes are others, or the integers cannot hold one user more;
                 nothing is added then.
         """
-        _check_shapes(self._total, update)
+        _check_shapes(self._total, {**update, **besides} if besides else update)
         if self._granularity is None:
             self._add_real(update, factor)
+            self._add_real(besides, 1.0)
         else:
-            check_users_fit(self._num_added + 1)
-            if self._since_carry == _USERS_IN_INT32:
-                self._carry()
-            scale = factor / self._granularity
-            if not self._add_whole(update, scale) <= LONGEST:
+            self._make_room(1)
+            scale, unit = factor / self._granularity, 1.0 / self._granularity
+            if not self._add_whole(update, scale) + self._add_whole(besides, unit) <= LONGEST:
                 self._add_whole(update, -scale)  # to the bit: rint is odd
+                self._add_whole(besides, -unit)
                 raise beyond_bound()
         self._since_carry += 1
         self._num_added += 1
+
+    def add_rows(self, rows: Mapping[str, np.ndarray], factors: np.ndarray) -> np.ndarray:
+        """Add many contributions at once, as `add` does one by one.
+
+        Args:
+            rows: float (contributions, ...) by name, of the template's names and shapes.
+            factors: What each is multiplied by.
+
+        Returns:
+            Positions of contributions that are longer than the bound, of which nothing was added.
+        """
+        found: list[np.ndarray] = []
+        for start in range(0, len(factors), _USERS_IN_INT32):
+            part = slice(start, start + _USERS_IN_INT32)
+            found.append(
+                start + self._add_few({n: a[part] for n, a in rows.items()}, factors[part])
+            )
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+    def _add_few(self, rows: Mapping[str, np.ndarray], factors: np.ndarray) -> np.ndarray:
+        """Add as many contributions as an int32 holds at most."""
+        _check_shapes(self._total, {name: array[0] for name, array in rows.items()})
+        unit = 1.0 if self._granularity is None else self._granularity
+        scaled = {
+            name: array * (factors / unit).reshape(-1, *(1,) * (array.ndim - 1))
+            for name, array in rows.items()
+        }
+        beyond = np.zeros(len(factors), bool)
+        if self._granularity is not None:
+            self._make_room(len(factors))
+            scaled = {name: np.rint(array) for name, array in scaled.items()}
+            squares = (np.square(a).reshape(len(factors), -1).sum(axis=1) for a in scaled.values())
+            beyond = ~(sum(squares, np.zeros(len(factors))) <= LONGEST)
+        for name, array in scaled.items():
+            added = array[~beyond].sum(axis=0)
+            self._total[name] += added.astype(self._total[name].dtype)
+        number = int(np.count_nonzero(~beyond))
+        self._since_carry += number
+        self._num_added += number
+        return np.flatnonzero(beyond)
+
+    def _make_room(self, number: int) -> None:
+        """See that the integers hold so many contributions more.
+
+        Raises:
+            ValueError: If they cannot.
+        """
+        check_users_fit(self._num_added + number)
+        if self._since_carry + number > _USERS_IN_INT32:
+            self._carry()
 
     def _add_real(self, update: Tree, factor: float) -> None:
         from fedpriv.kernels.sums import add_real

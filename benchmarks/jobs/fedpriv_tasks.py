@@ -29,20 +29,20 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import LocalTrainer
+from fedpriv.training.work import Context, LocalTrainer, UserTrainer
 from fedpriv.tree import Params, Tree
 
 ROUNDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class DenseTrainer:
+class DenseTrainer(UserTrainer):
     """The dense client between fedpriv's params in and update out."""
 
     model: nn.Linear
     job: Job
 
-    def train(self, params: Params, examples: Examples, key: Key) -> Tree:
+    def train(self, params: Params, context: Context, examples: Examples, key: Key) -> Tree:
         """Return local - global, dense."""
         model = load_params(self.model, params)
         dense_client.local_sgd(
@@ -55,7 +55,7 @@ class DenseTrainer:
 
 
 @dataclass(frozen=True, slots=True)
-class EchoTrainer:
+class EchoTrainer(UserTrainer):
     """A client that returns its params, all of them moved a little.
 
     An update of zeros would leave its worker as no rows at all, where the peers send every number.
@@ -63,7 +63,7 @@ class EchoTrainer:
 
     job: Job
 
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
+    def train(self, params: Params, context: Context, examples: Any, key: Key) -> Tree:
         """Return local - global, dense."""
         local = {name: array + np.float32(1e-3) for name, array in params.items()}
         return {name: array - params[name] for name, array in local.items()}

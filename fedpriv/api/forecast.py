@@ -24,7 +24,6 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Components, Experiment, Settings
 from fedpriv.experiments.options import Option
 from fedpriv.measures import LOSS, Measure
-from fedpriv.mechanisms import Bound
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
@@ -36,9 +35,10 @@ from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
 from fedpriv.sums import BITS
+from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
-from fedpriv.training.work import TRAIN, Work, as_works
+from fedpriv.training.work import TRAIN, Attempt, SumRequest, Work, as_works
 from fedpriv.tree import Params
 
 #: Users are added until a try takes so long; few of them would time the start of everything.
@@ -193,10 +193,11 @@ def _timed(components: Components, plan: Plan, state: Any, counted: RoundCost) -
         return replace(counted, reason="the algorithm asks for works of its own")
     mechanism = plan.live_mechanism
     started = time.perf_counter()
-    context, state = algorithm.begin(state, key.fold("guide"))
+    public, state = algorithm.begin(state, key.fold("guide"))
+    request = algorithm.request(state, public)
     server = time.perf_counter() - started
     if not mechanism.privatizer.init(state.params, key.fold("memory")):  # else it has a memory
-        template = work.template(state.params)
+        template = template_with(work.template(request), mechanism.bound, request.context.clip_norm)
         took = 0.0
         for _ in range(2):  # the first compiles
             started = time.perf_counter()
@@ -204,9 +205,8 @@ def _timed(components: Components, plan: Plan, state: Any, counted: RoundCost) -
             took = time.perf_counter() - started
         server += took
     try:
-        user, number = _user_seconds(
-            components, work, state.params, context.bound(mechanism.bound), key
-        )
+        attempt = Attempt(bound=mechanism.bound, key=key)
+        user, number = _user_seconds(components, work, request, attempt)
     except ValueError as error:
         return replace(counted, reason=str(error))
     return replace(
@@ -220,7 +220,7 @@ def _timed(components: Components, plan: Plan, state: Any, counted: RoundCost) -
 
 
 def _user_seconds(
-    components: Components, work: Work, params: Params, bound: Bound, key: Key
+    components: Components, work: Work, request: SumRequest, attempt: Attempt
 ) -> tuple[float, int]:
     """Return the mean time of one member of the roster, and of how many it is.
 
@@ -228,14 +228,12 @@ def _user_seconds(
         ValueError: If they fail.
     """
     roster = components.task.roster
-    order = key.fold("users").generator().permutation(len(roster))
+    order = attempt.key.fold("users").generator().permutation(len(roster))
     number = 1
     while True:
         ids = [roster[int(index)] for index in order[:number]]
         started = time.perf_counter()
-        found = work.partial_sum(
-            params=params, bound=bound, data=components.task.data, user_ids=ids, key=key
-        )
+        found = work.answer(request, attempt, ids, components.task.data)
         took = time.perf_counter() - started
         if found.num_failed:
             raise ValueError(f"{found.num_failed} of {number} fail, as they would in the run")

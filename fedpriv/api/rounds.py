@@ -12,7 +12,7 @@ True
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -28,7 +28,11 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler, sampler_of
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.privacy.trials import Trials
-from fedpriv.sums import PartialSum, RunningSum
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.bounded_sum import Stack, UserStack
+from fedpriv.training.failures import contributing_zero_on_failure, users_not_logged
+from fedpriv.training.work import Attempt, SumRequest, Trainer, UserData
 from fedpriv.tree import Params
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.
@@ -301,14 +305,11 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
         RuntimeWarning: If there were updates, and all of them contributed zero: the loop that makes
             them is probably wrong.
     """
-    running = RunningSum(like, bound.granularity)
-    count = failed = 0
-    for update in updates:
-        count += 1
-        try:
-            running.add(*bound.scaled(tree.check_like(like, _as_arrays(update))))
-        except Exception:  # whatever a user sends concerns no one else
-            failed += 1
+    made = _Given(updates, like)
+    request, attempt = SumRequest(params=like), Attempt(bound=bound, key=Key.secure())
+    with users_not_logged(attempt.key):  # whether the loop is a simulation is not known here
+        total = made.answer(request, attempt, ())
+    count, failed = made.count, total.num_failed
     if count and failed == count:
         warnings.warn(
             "every update of this sum contributed zero; compare names, shapes and dtypes of one "
@@ -316,13 +317,30 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
             RuntimeWarning,
             stacklevel=2,
         )
-    return PartialSum(
-        total=running.result(),
-        num_users=count,
-        num_failed=failed,
-        granularity=bound.granularity,
-        l2_bound=bound.l2_bound,
-    )
+    return replace(total, num_users=count)
+
+
+class _Given(Trainer):
+    """Updates that were made elsewhere, each looked at once."""
+
+    def __init__(self, updates: Iterable[Any], like: Params) -> None:
+        self.updates, self.like, self.count = updates, like, 0
+
+    def stacks(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> Iterator[Stack]:
+        """Yield the updates that have the names, shapes and dtypes."""
+        for update in self.updates:
+            self.count += 1
+            found: tree.Tree | None = None
+            with contributing_zero_on_failure():  # whatever a user sends concerns no one else
+                found = tree.check_like(self.like, _as_arrays(update))
+            if found is not None:
+                yield UserStack(found)
 
 
 def _as_arrays(update: Any) -> Any:

@@ -29,10 +29,9 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.secret_state import SecretState
-from fedpriv.training.algorithm import Query
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.work import TRAIN, UserByUser, UserData, Work
+from fedpriv.training.work import TRAIN, Context, SumRequest, UserData, UserTrainer, Work
 from fedpriv.tree import Params, RowSparse, Tree
 
 _LENGTH = 100.0
@@ -48,7 +47,7 @@ class Canaries:
         roster: As many ids as the plan has users; the first ones are canaries.
         work: What sums the drawn ones.
         data: The users' records; None where the work holds them.
-        params: From the sign of a round, 1 or -1, to what is asked with.
+        request: From the sign of a round, 1 or -1, to what is asked.
         coordinates: The tensor whose i-th element is canary i's.
         alternates: Whether updates change sign with the round.
     """
@@ -56,7 +55,7 @@ class Canaries:
     roster: tuple[str, ...]
     work: Work
     data: UserData | None
-    params: Callable[[float], Params]
+    request: Callable[[float], SumRequest]
     coordinates: str
     alternates: bool
 
@@ -75,15 +74,15 @@ class _Records:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trainer:
-    """A `fedpriv.training.work.LocalTrainer`: an update along the user's own coordinate."""
+class _Trainer(UserTrainer):
+    """An update along the user's own coordinate."""
 
     length: float
 
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
+    def train(self, params: Params, context: Context, examples: Any, key: Key) -> Tree:
         coordinate, direction = examples
         rows = np.array([coordinate] if direction else [], np.int64)
-        value = self.length * direction * float(params[_SIGN][0])
+        value = self.length * direction * float(context.extra[_SIGN][0])
         values = np.full((len(rows), 1), value, np.float32)
         return {_CANARY: RowSparse(rows=rows, values=values, num_rows=len(params[_CANARY]))}
 
@@ -103,9 +102,11 @@ def as_users(plan: Plan, directions: np.ndarray) -> Canaries:
     trainer = _Trainer(length=_LENGTH * plan.live_mechanism.l2_bound)
     return Canaries(
         roster=roster,
-        work=UserByUser(trainer=trainer, shapes=shapes),
+        work=trainer,
         data=_Records(pointed=pointed),
-        params=lambda sign: {**shapes, _SIGN: np.array([sign], np.float32)},
+        request=lambda sign: SumRequest(
+            params=shapes, context=Context(extra={_SIGN: np.array([sign], np.float32)})
+        ),
         coordinates=_CANARY,
         alternates=True,
     )
@@ -134,7 +135,7 @@ def as_examples(plan: Plan, directions: np.ndarray) -> Canaries:
         roster=example_ids(num_examples),
         work=CentralSum(gradients=LogisticGradients(x, labels), num_examples=num_examples),
         data=None,
-        params=lambda sign: shapes,
+        request=lambda sign: SumRequest(params=shapes),
         coordinates="weight",
         alternates=False,
     )
@@ -210,7 +211,7 @@ def run_canaries(
         for number in range(num_rounds):
             sign = -1.0 if canaries.alternates and number % 2 else 1.0
             door.begin(number + 1)
-            answer = door.ask(Query(params=canaries.params(sign)))
+            answer = door.ask(canaries.request(sign))
             released = _noised_sum(answer, canaries.coordinates, mechanism)
             ratio += _log_ratio(sign * released, plan)
             total += released

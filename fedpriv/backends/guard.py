@@ -32,13 +32,14 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.backends.backend import Order
+from fedpriv.backends.backend import answered, sum_of_nobody
 from fedpriv.ranges import finite_float
 from fedpriv.sums import PartialSum, RunningSum, merged
+from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.failures import log_of_users, users_not_logged
 from fedpriv.training.stopping import stop_if_asked
-from fedpriv.training.work import UserData, Work, find_work
+from fedpriv.training.work import Attempt, SumRequest, UserData, Work, find_work
 from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
@@ -96,20 +97,22 @@ class Guard:
 
     def summed(
         self,
-        order: Order,
         works: Mapping[str, Work],
         data: UserData | None,
+        request: SumRequest,
+        attempt: Attempt,
         user_ids: Sequence[str],
         seconds: float | None = None,
         *,
         apart: bool = False,
     ) -> PartialSum:
-        """Return the sum of an order over users, as `Order.sum_of`, whatever single users do.
+        """Return the sum over users, as `answered`, whatever single users do.
 
         Args:
-            order: What is done.
             works: Works by name.
             data: Where the users' examples are.
+            request: What is asked.
+            attempt: By which bound and key.
             user_ids: The drawn users that live here.
             seconds: Until an answer is due; None for no such time.
             apart: Whether each user has a child that has trained nobody else. Who asks for it has
@@ -123,23 +126,23 @@ class Guard:
               the child: a contribution follows from its user alone.
         """
         if not user_ids or not (apart or can_fork()):
-            return order.sum_of(works, data, user_ids)
+            return answered(works, data, request, attempt, user_ids)
         began = time.monotonic()
-        work = find_work(works, order.work)
+        work, bound = find_work(works, request.work), attempt.bound
         work.load()
-        _load(order.bound.granularity)
-        template = work.template(order.params)
-        done = order.nothing(template)
+        _load(bound.granularity)
+        template = template_with(work.template(request), bound, request.context.clip_norm)
+        done = sum_of_nobody(template, bound.granularity)
         if seconds is not None:
             seconds = max(0.0, seconds - (time.monotonic() - began))
 
         def compute(users: Sequence[str]) -> bytes:
             if apart:
                 logging.getLogger("fedpriv").setLevel(logging.CRITICAL)  # each would say the same
-            return encode_sum(order.sum_of(works, data, users))
+            return encode_sum(answered(works, data, request, attempt, users))
 
         lost = 0
-        with users_not_logged(order.key):
+        with users_not_logged(attempt.key):
             for part in self._parts(compute, user_ids, seconds, apart):
                 if part is None:
                     lost += 1

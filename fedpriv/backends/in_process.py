@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from fedpriv.backends.backend import Backend, Measure, Order
+from fedpriv.backends.backend import Backend, Measure, answered, shapes_of, sum_of_nobody
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, Part, combined
 from fedpriv.training.stopping import end_if_interrupted
-from fedpriv.training.work import Trainers, UserData, as_works
+from fedpriv.training.work import Attempt, SumRequest, Trainers, UserData, as_works
 from fedpriv.tree import Params
 
 
@@ -47,9 +47,9 @@ class SerialBackend(Backend):
         self._works, self._data, self._measure = as_works(trainer), data, measure
         self._device, self._asked = device, asked
 
-    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
+    def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
-        return order.sum_of(self._works, self._data, cohort)
+        return answered(self._works, self._data, request, attempt, cohort)
 
     def evaluate(self, params: Params, *, public: bool, **part: Part) -> Metrics | None:
         """Return the metrics of this process's measure, on a `part=` of the examples or on all."""
@@ -67,8 +67,8 @@ def check_shareable(trainer: Trainers) -> None:
     Raises:
         ValueError: If it is not marked `thread_safe`.
     """
-    for one in trainer.values() if isinstance(trainer, Mapping) else (trainer,):
-        if not getattr(one, "thread_safe", False):
+    for one in as_works(trainer).values():
+        if not one.thread_safe:
             raise ValueError(
                 f"threads: {type(one).__name__} keeps a resident model and cannot be shared by "
                 "threads; use 'ray' (worker processes) or 'serial'"
@@ -98,19 +98,23 @@ class ShardedBackend(Backend):
         self._users, self.num_workers, self._max_examples = data, num_workers, max_examples
 
     @abstractmethod
-    def sums(self, order: Order, shards: Shards) -> tuple[Sequence[PartialSum], int]:
+    def sums(
+        self, request: SumRequest, attempt: Attempt, shards: Shards
+    ) -> tuple[Sequence[PartialSum], int]:
         """Return the sums over shards, and how many users are in no sum."""
 
     @abstractmethod
     def measures(self, params: Params, public: bool, parts: Sequence[Part]) -> Measured:
         """Return the metrics of all parts of the examples; nothing if one cannot be had."""
 
-    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
+    def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
         sizes = work_of(self._users, cohort, self._max_examples)
         shards = [shard for shard in shards_of(sizes, self.num_workers) if shard]
-        sums, num_lost = self.sums(order, shards)
-        total = merged(order.shapes, sums or [order.nothing(order.shapes)], reuse=True)
+        sums, num_lost = self.sums(request, attempt, shards)
+        shapes = shapes_of(request, attempt)
+        nobody = sum_of_nobody(shapes, attempt.bound.granularity)
+        total = merged(shapes, sums or [nobody], reuse=True)
         return replace(total, num_users=len(cohort), num_failed=total.num_failed + num_lost)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
@@ -151,10 +155,15 @@ class ThreadBackend(ShardedBackend):
         self._works, self._measure = as_works(trainer), measure
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="users")
 
-    def sums(self, order: Order, shards: Shards) -> tuple[Sequence[PartialSum], int]:
+    def sums(
+        self, request: SumRequest, attempt: Attempt, shards: Shards
+    ) -> tuple[Sequence[PartialSum], int]:
         """Return the sums over shards."""
-        sums = self._pool.map(lambda users: order.sum_of(self._works, self._users, users), shards)
-        return list(sums), 0
+
+        def one(users: Sequence[str]) -> PartialSum:
+            return answered(self._works, self._users, request, attempt, users)
+
+        return list(self._pool.map(one, shards)), 0
 
     def measures(self, params: Params, public: bool, parts: Sequence[Part]) -> Measured:
         """Return the metrics of all threads' parts of the examples."""

@@ -12,11 +12,11 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedpriv.backends.backend import Order
 from fedpriv.backends.in_process import SerialBackend
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.devices import device_description, usable_device, use_one_thread
 from fedpriv.training.evaluate import Metrics, Part
+from fedpriv.training.work import Attempt, SumRequest
 from fedpriv.tree import Params
 
 #: From a device ("cpu", "cuda:0"), or None, to the oracle on it. Sent to workers by reference.
@@ -89,9 +89,9 @@ class Worker:
         self._backend = open_backend(device)
         return Opened(host=platform.node(), process=os.getpid(), device=description)
 
-    def partial_sum(self, order: Order, user_ids: Sequence[str]) -> PartialSum:
+    def sum(self, request: SumRequest, attempt: Attempt, users: Sequence[str]) -> PartialSum:
         """Return one sum over these users, stored by rows where that is smaller."""
-        return self._backend.sum_over(user_ids, order).compact()
+        return self._backend.sum(request, attempt, users).compact()
 
     def add(self, first: PartialSum, second: PartialSum) -> PartialSum:
         """Return the sum of two workers' sums, stored by rows where that is smaller."""

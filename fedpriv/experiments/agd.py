@@ -10,7 +10,7 @@ from fedpriv.experiments.averaging import trainer_on
 from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
 from fedpriv.experiments.options import option
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.mechanisms import Bound, Capped, Clip, Rounded, RoundedSum, SideInformation
+from fedpriv.mechanisms import Bound, Capped, Clip, Rounded, SideInformation
 from fedpriv.mechanisms.bounds import CappedTogether
 from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
 from fedpriv.privacy.epsilon import default_delta
@@ -23,9 +23,9 @@ from fedpriv.training.dp_agd import (
     ChecksLosses,
     ExampleLosses,
     KnowsLossesAlong,
+    LossesAlong,
     Prices,
     StepSizes,
-    losses_work,
 )
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum, SumsApart, gradients_on
@@ -165,7 +165,10 @@ class FederatedDescent(_Descent):
         gradients: Any = trainer_on(device, task, schedule, {})
         if not isinstance(task, KnowsLossesAlong):
             raise ValueError(_no_losses(task))
-        return {TRAIN: gradients, LOSSES: losses_work(task, most, self.num_steps + 1)}
+        return {
+            TRAIN: gradients,
+            LOSSES: LossesAlong(task=task, max_examples=most, number=self.num_steps + 1),
+        }
 
 
 @register
@@ -180,7 +183,7 @@ class CentralDescent(_Descent):
         bound = Clip(l2_clip_norm=self.gradient_clip)
         if not isinstance(task.train, SumsApart):
             return bound
-        return RoundedSum(bound=bound, float_error=task.train.float_error())
+        return Rounded(bound=bound)
 
     def loss_bound(self, number: int) -> Capped:
         """Return the bound of an example's losses."""

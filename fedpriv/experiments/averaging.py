@@ -35,7 +35,7 @@ from fedpriv.experiments.preconditioning import (
 from fedpriv.experiments.sampling import Batches, Cohorts, PoissonBatches, PoissonCohorts, limit_of
 from fedpriv.experiments.start import Fresh
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.mechanisms import Bound, Rounded, RoundedSum, SideInformation
+from fedpriv.mechanisms import Bound, Rounded, SideInformation
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
 from fedpriv.privacy.accounting import check_relation
@@ -49,14 +49,13 @@ from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.task import Task
 from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.local.rates import following_rounds
 from fedpriv.training.per_example.example_sum import (
     CentralSum,
     SumsApart,
     gradients_on,
     warm_start,
 )
-from fedpriv.training.work import Trainers, UserByUser, as_works
+from fedpriv.training.work import Trainers, as_works
 from fedpriv.transform import chain
 from fedpriv.tree import Params
 
@@ -262,10 +261,10 @@ class FederatedExperiment(Averaging):
         multiplier = self.precondition.in_steps(side)
         schedule = self.local.schedule()
         trainer = trainer_on(device, task, schedule, multiplier)
+        rates = self.local.rate_factor(self.rounds) is not None
         for work in as_works(trainer).values():
-            schedule.check_taken(work.trainer if isinstance(work, UserByUser) else work)
-        trainer = self.bound.make_trainer(trainer)
-        return trainer if self.local.rate_factor(self.rounds) is None else following_rounds(trainer)
+            schedule.check_taken(work, rates=rates)
+        return trainer
 
     def make_components(self, task: Task) -> Components:
         """Return the components of federated averaging; see `Experiment.make_components`."""
@@ -276,7 +275,8 @@ class FederatedExperiment(Averaging):
                 "fewer, or leave it out"
             )
         side = self.make_side_information(task)
-        bound = self.bound.make_sent()
+        bound = self.bound.make()
+        adaptive = bound if bound.start is not None else None
         # Without noise a bound may be so high that it never binds, and its grid would be coarse.
         if getattr(self.noise, "exact_sum", False) is not False:
             bound = Rounded(bound=bound)
@@ -290,10 +290,12 @@ class FederatedExperiment(Averaging):
                 server_momentum=self.server.past_of_sums,
                 roster_sha256=task.roster_sha256,
             ),
-            algorithm=self.bound.make_algorithm(
+            algorithm=FederatedAveraging(
                 optimizer=self.server.make(),
                 preconditioner=self._preconditioner(side),
-                tensors=_together(task.round_tensors, self.local.rate_tensors(self.rounds)),
+                bound=adaptive,
+                rate=self.local.rate_factor(self.rounds),
+                extra=task.round_tensors,
                 **self.aggregate.fields(),
             ),
             trainer=self.make_trainer(task, side),
@@ -317,16 +319,6 @@ class FederatedExperiment(Averaging):
                 f"{self.precondition.kind!r}; choose one, or precondition 'local'"
             )
         return of_releases or known or NoPreconditioner()
-
-
-def _together(
-    *given: Callable[[int], Params] | None,
-) -> Callable[[int], Params] | None:
-    """Return what users get of all of these in a round; None for nothing."""
-    known = [one for one in given if one is not None]
-    if not known:
-        return None
-    return lambda round_num: {name: a for one in known for name, a in one(round_num).items()}
 
 
 def trainer_on(
@@ -571,8 +563,4 @@ def _rounded(bound: Bound, task: CentralTask) -> Bound:
             "depend on the batch in their last bits; leave it out (a secure run then says that its "
             "noise is not hardened)"
         )
-    return RoundedSum(
-        bound=bound,
-        float_error=task.train.float_error(),
-        mixed_error=task.train.float_error(mixed=True),
-    )
+    return Rounded(bound=bound)

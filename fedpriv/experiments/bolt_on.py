@@ -21,7 +21,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import TRAIN, Trainers, UserByUser
+from fedpriv.training.work import TRAIN, Trainers, as_works
 
 if TYPE_CHECKING:  # which load scipy
     from fedpriv.training.algorithm import Algorithm
@@ -260,15 +260,14 @@ class FederatedBoltOn(_BoltOn):
         self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return users' full gradient steps; see `Experiment.make_trainer`."""
-        from fedpriv.training.bolt_on import ScaledToRate
-
         self._constants(task)
         most, steps = self.max_examples_per_user, self.local_steps
-        rate = self.step_schedule.make().rate or 1.0
-        local = Schedule(learning_rate=rate, batch_size=most, epochs=steps, max_examples=most)
-        trainer: Any = trainer_on(device, task, local, {})
-        scaled = ScaledToRate(rate=rate, local_steps=steps)
-        return {TRAIN: UserByUser(trainer=trainer, transform=scaled)}
+        # At rate 1: each update's step size comes with its request.
+        local = Schedule(learning_rate=1.0, batch_size=most, epochs=steps, max_examples=most)
+        trainer = as_works(trainer_on(device, task, local, {}))
+        for work in trainer.values():
+            local.check_taken(work, rates=True)
+        return {TRAIN: trainer[TRAIN]}
 
     def _schedule(self) -> UserSchedule:
         from fedpriv.training.bolt_on import UserSchedule

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from fedpriv.experiments.options import Part, option, place
-from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
+from fedpriv.mechanisms import AdaptiveClip, Bound, Clip, Normalise, Unbounded
 from fedpriv.ranges import Range
-from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import Trainers, transformed
-
-if TYPE_CHECKING:
-    from fedpriv.training.adaptive_clipping import AdaptiveClip
 
 
 class BoundPart(Part):
@@ -27,29 +22,6 @@ class BoundPart(Part):
     @abstractmethod
     def make(self) -> Bound:
         """Return the bound of an update."""
-
-    def make_sent(self) -> Bound:
-        """Return the bound of the vector that a user sends, which is the update."""
-        return self.make()
-
-    def make_trainer(self, trainer: Trainers) -> Trainers:
-        """Return what makes that vector.
-
-        Raises:
-            ValueError: If it cannot be made of this trainer's updates.
-        """
-        return trainer
-
-    def make_algorithm(self, **given: Any) -> FederatedAveraging:
-        """Return federated averaging of such vectors.
-
-        Args:
-            **given: Fields of `FederatedAveraging`.
-
-        Raises:
-            ValueError: If updates are preconditioned, and the bound cannot be of such updates.
-        """
-        return FederatedAveraging(**given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +92,7 @@ class Adaptive(Part):
     )  # fmt: skip
 
     def make(self, first: float) -> AdaptiveClip:
-        """Return the rule of a clip norm that begins with `first`."""
-        from fedpriv.training.adaptive_clipping import AdaptiveClip
-
+        """Return the bound whose clip norm begins with `first`."""
         return AdaptiveClip(
             initial=first,
             least=first / 1e3 if self.clip_least is None else self.clip_least,
@@ -141,28 +111,11 @@ class AdaptableClip(Clipped):
         Fixed(), "Whether the clip norm stays or follows a quantile of the users' norms."
     )
 
-    def make_sent(self) -> Bound:
-        """Return the bound of the update, or of update over clip norm and count together."""
-        adapts = isinstance(self.clip_norm, Adaptive)
-        return Clip(l2_clip_norm=1.0) if adapts else self.make()
-
-    def make_trainer(self, trainer: Trainers) -> Trainers:
-        """Return the trainer, or work whose users send update and count.
-
-        Raises:
-            ValueError: As of `fedpriv.training.work.transformed`.
-        """
-        if not isinstance(self.clip_norm, Adaptive):
-            return trainer
-        return transformed(trainer, self.clip_norm.make(self.l2_clip_norm))
-
-    def make_algorithm(self, **given: Any) -> FederatedAveraging:
-        """Return averaging whose clip norm is fixed or adapts; errors as of `BoundPart`."""
-        from fedpriv.training.adaptive_clipping import AdaptivelyClipped
-
-        if not isinstance(self.clip_norm, Adaptive):
-            return FederatedAveraging(**given)
-        return AdaptivelyClipped(clip=self.clip_norm.make(self.l2_clip_norm), **given)
+    def make(self) -> Bound:
+        """Return the bound of the update, or the one that adapts."""
+        if isinstance(self.clip_norm, Adaptive):
+            return self.clip_norm.make(self.l2_clip_norm)
+        return Clipped.make(self)
 
 
 UserBound = AdaptableClip | Normalised | NoBound

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.ranges import Range
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.tree import Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +152,3 @@ class LocalSgd(Part):
             return 0.5 * (1.0 + math.cos(math.pi * min(done, 1.0 - 1e-3)))
 
         return factor
-
-    def rate_tensors(self, num_rounds: int) -> Callable[[int], Params] | None:
-        """Return what users are sent of the rate in each round; None where it stays."""
-        from fedpriv.training.local.rates import RATE
-
-        factor = self.rate_factor(num_rounds)
-        if factor is None:
-            return None
-        return lambda round_num: {RATE: np.array([factor(round_num)], np.float32)}

@@ -37,10 +37,8 @@ from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
-from fedpriv.training.adaptive_clipping import AdaptiveClip
-from fedpriv.training.local.rates import RateOfRound
 from fedpriv.training.public_learning import learn
-from fedpriv.training.work import LocalTrainer, UserByUser
+from fedpriv.training.work import NO_CONTEXT, UserTrainer
 from fedpriv.tree import l2_norm, num_elements
 
 TRAVEL = 0.7
@@ -233,11 +231,8 @@ def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float]
     short), with the settings that the public search chose for the start.
     """
     trainer = experiment.make_trainer(task)
-    if isinstance(trainer, RateOfRound):  # at the rate itself, which the rounds begin or end below
-        trainer = trainer.work.trainer if isinstance(trainer.work, UserByUser) else trainer.work
-    if isinstance(trainer, UserByUser) and isinstance(trainer.transform, AdaptiveClip):
-        trainer = trainer.trainer
-    if not isinstance(trainer, LocalTrainer):
+    trainer = getattr(trainer, "alone", trainer)  # of many users at once, what trains one
+    if not isinstance(trainer, UserTrainer) or trainer.select is not None:
         return [], 0
     start, key = experiment.start, Key.simulation(0).fold("update norms")
     found = public_only(task, key) if isinstance(start, FromPublic) else None
@@ -248,6 +243,6 @@ def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float]
             if found is None or not isinstance(start, FromPublic)
             else (learn(learner, start.settings(found)).params)
         )
-        norms += [l2_norm(trainer.train(params, examples, key)) for examples in users]
+        norms += [l2_norm(trainer.train(params, NO_CONTEXT, examples, key)) for examples in users]
         num_examples += sum(len(examples) for examples in users)
     return [norm for norm in norms if math.isfinite(norm) and norm > 0.0], num_examples

@@ -1,27 +1,26 @@
-"""Per-user bounds: clipping, normalising, preconditioning and rounding to a grid.
+"""Per-user bounds: how far one user may move a sum.
 
-A bound carries the l2 norm that no output of it exceeds. It is public; the update it is applied to
-is not. Everything that follows (the standard deviation of the noise, the event that is accounted)
-is derived from `l2_bound`, which is never typed a second time.
+A bound decides from an update's norm what the update is multiplied by, and nothing else. Training,
+preconditioning, rounding and adding are elsewhere (`fedpriv.training.bounded_sum`). It carries the
+l2 norm that no contribution exceeds. It is public; the update it is applied to is not. Everything
+that follows (the standard deviation of the noise, the event that is accounted) is derived from
+`l2_bound`, which is never typed a second time.
 
 With C' = C(1 - 2^-22), which leaves room for float32's rounding:
 
 ===================  ========================================  ===================================
-norm ‖Δ‖ of input    output of `Clip`                          output of `Normalise`
+norm ‖Δ‖ of update   contribution under `Clip`                 contribution under `Normalise`
 ===================  ========================================  ===================================
 0                    zeros (never a division by zero)          zeros
 at most C'           unchanged                                 same direction, C'‖Δ‖/(r + ‖Δ‖)
 above C'             same direction, norm C'                   same direction, C'‖Δ‖/(r + ‖Δ‖)
-NaN, infinity        `ValueError`: the caller counts the user as contributing zero
+NaN, infinity        zeros: the user failed
 ===================  =============================================================================
 
-Of the largest floats, too: the norm is taken in float64 with rescaling.
-
-`Rounded` and `RoundedSum` put updates, or their sum, on a public grid, `granularity = l2_bound /
-2**24`, so that the sum is one of integers and exact. Rounding each of d coordinates to the nearest
-multiple moves an update by at most `granularity · √d / 2`, and the bound is tightened by that much
-*before* rounding, so that what is summed still never exceeds it. At five million parameters the
-bound loses a part in 15,000.
+`Rounded` puts contributions on a public grid, `granularity = l2_bound / 2**24`, so that the sum is
+one of integers and exact. Rounding each of d coordinates to the nearest multiple moves an update by
+at most `granularity · √d / 2`, and the bound is tightened by that much *before* rounding, so that
+what is summed still never exceeds it. At five million parameters the bound loses a part in 15,000.
 
 `OutputSensitivity` and `Checked` belong to trainings that are released once, without noise on the
 way: how far one user moves the *result* follows from the length of its updates, which are checked
@@ -35,112 +34,86 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, set_checked
 from fedpriv.sums import BITS, most_each
-from fedpriv.tree import RowSparse, Tensor, Tree
+from fedpriv.tree import Params
 
 # float32 values round by at most a part in 2^24 each; scaling to just below C keeps ‖·‖ <= C.
 _ROUNDING = 1.0 - 2.0**-22
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
-    """A public update with which every user's update Δ is averaged: own · Δ + offset.
-
-    Attributes:
-        own: Weight of the user's update, in (0, 1].
-        offset: The public part with its weight in it, float32 arrays by name.
-    """
-
-    own: float
-    offset: Mapping[str, np.ndarray] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.own <= 1.0:
-            raise ValueError(f"weight {self.own!r} of the update must lie in (0, 1]")
-
-    def of(self, update: Tree) -> Tree:
-        """Return the mixture: dense tensors of the update's names."""
-        mixed: dict[str, np.ndarray] = {}
-        for name, tensor in update.items():
-            if isinstance(tensor, RowSparse):
-                total = self.offset[name].copy()
-                total[tensor.rows] += np.float32(self.own) * tensor.values
-            else:
-                total = np.float32(self.own) * tensor + self.offset[name]
-            mixed[name] = total
-        return mixed
-
-
 class Bound(ABC):
-    """Base of maps of any update to one of certified l2 norm: by default without a grid.
+    """Base of bounds: by default without a grid.
 
-    A class states `l2_bound` and computes `bounded_norm`, neither of which has a default: what is
+    A class states `l2_bound` and computes `factors`, neither of which has a default: what is
     certified is what is applied.
 
     Attributes:
         name: Name in options and plans; None for a bound that has none there.
-        l2_bound: The l2 norm, over all tensors concatenated, that no output exceeds.
-        granularity: Spacing of the grid that outputs are rounded to; None for none.
-        multiplier: Factors of an update before its norm is taken, by tensor name; may be empty.
-        mixture: Public update that is mixed in before the multiplication; None for nothing.
-        batched: Whether outputs of many users (or examples) are computed in one batch, so that one
-            may turn the rounding of another; a mechanism of it is not exact.
+        l2_bound: The l2 norm, over all tensors concatenated, that no contribution exceeds.
+        granularity: Spacing of the grid that contributions are rounded to; None for none.
+        multiple_of: Where sums are of floats, what coordinates are rounded to multiples of; None
+            for nothing.
+        limits: Lowest and highest value of each coordinate, before the norm is taken; None for
+            none.
+        start: The first round's clip norm of a bound that adapts; None of others.
+        batched: Whether contributions of many users (or examples) are computed in one batch, so
+            that one may turn the rounding of another; a mechanism of it is not exact.
     """
 
     __slots__ = ()
     name: str | None
     l2_bound: float
     granularity: float | None = None
-    multiplier: Mapping[str, np.ndarray] = MappingProxyType({})
-    mixture: Mixture | None = None
+    multiple_of: float | None = None
+    limits: tuple[float, float] | None = None
+    start: float | None = None
     batched: bool = False
 
     @abstractmethod
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        """Return the norm with which an update leaves, before it is rounded to a grid.
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        """Return what each update is multiplied by, so that its norm is at most `l2_bound`.
 
         Args:
-            norm: The norm it comes with, after the multiplier; finite. Of many examples it is
-                an array: one that raises a TypeError or ValueError is given them one by one.
-            num_elements: Coordinates of the params.
+            norms: l2 norms of updates, float64 (users,); finite.
+            clip_norm: The round's, of a bound that adapts.
 
         Returns:
-            At most `l2_bound`.
+            float64 (users,). NaN refuses a user, who then contributes zero.
         """
 
-    def scaled(self, update: Tree) -> tuple[Tree, float]:
-        """Return a tree and a number whose product is the bounded update, before any rounding.
+    def besides(self, norms: np.ndarray, clip_norm: float | None = None) -> dict[str, np.ndarray]:
+        """Return what each user adds besides its update, float64 (users, ...) by name.
 
-        A running sum takes the two as they are, so that scaling, rounding and adding are one pass.
+        With the update's its norm is at most `l2_bound`.
+
+        Args:
+            norms: As of `factors`.
+            clip_norm: Likewise.
+        """
+        return {}
+
+    def released(self, mean: Params, clip_norm: float | None) -> tuple[Params, float | None]:
+        """Return the mean update of a released answer, and the next round's clip norm.
+
+        Args:
+            mean: What was released, with the mean of what users added besides. It is given up.
+            clip_norm: Of the round.
+        """
+        return mean, None
+
+    def longest(self, num_elements: int) -> float:
+        """Return the norm that a contribution of so many coordinates may have before rounding.
 
         Raises:
-            ValueError: If the update is not finite.
+            ValueError: If there are so many coordinates that rounding alone would fill the bound.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused, not warned of
-            if self.mixture is not None:
-                update = self.mixture.of(update)
-            if self.multiplier:
-                update = tree.multiply(update, self.multiplier)
-        norm = tree.l2_norm(update)
-        if norm == 0.0:
-            return update, 1.0
-        factor = scaling_factor(self, norm, tree.num_elements(update))
-        if factor == 1.0 or 1e-30 < factor < 1e30:
-            return update, factor
-        # float32 cannot hold such a factor, or not to full precision, nor float64 the norm of the
-        # smallest numbers: bring the norm near 1 first, exactly, by two powers of two.
-        exponent = math.frexp(norm)[1]
-        for half in (exponent // 2, exponent - exponent // 2):
-            update = tree.scale(update, math.ldexp(1.0, -half))
-        return update, self.bounded_norm(norm, tree.num_elements(update)) / tree.l2_norm(update)
+        return math.inf
 
     def sum_limit(self, num_users: int) -> float:
         """Return the l2 norm that a sum over so many users cannot exceed.
@@ -150,36 +123,36 @@ class Bound(ABC):
         """
         return num_users * self.l2_bound
 
-    def apply(self, update: Tree) -> Tree:
-        """Return the bounded update; raise `ValueError` if it is not finite."""
-        update, factor = self.scaled(update)
-        return update if factor == 1.0 else tree.scale(update, factor)
 
+def bounded_factors(
+    bound: Bound, norms: np.ndarray, longest: float, clip_norm: float | None = None
+) -> np.ndarray:
+    """Return what updates are multiplied by: a bound's factors, with room for rounding.
 
-def scaling_factor(bound: Bound, norm: float, num_elements: int) -> float:
-    """Return what a bound multiplies an update of some norm by, 1 for the zero update.
-
-    The one place where a norm becomes a factor: for updates, for users side by side on a device,
-    and for per-example gradients of which nothing but the norm is ever formed.
+    The one place where norms become factors: of users' updates, and of per-example gradients of
+    which nothing but the norm is ever formed.
 
     Args:
-        bound: Its multiplier and mixture are in the norm already.
-        norm: l2 norm over all tensors, not checked yet; or an array of them, finite and not 0.
-        num_elements: Coordinates of the params.
-
-    Raises:
-        ValueError: If the norm is not finite.
+        bound: Of each.
+        norms: float64 (users,), finite.
+        longest: Norm that a contribution may have before it is rounded.
+        clip_norm: The round's, of a bound that adapts.
     """
-    if isinstance(norm, np.ndarray):
-        return bound.bounded_norm(norm, num_elements) / norm
-    if not math.isfinite(norm):
-        raise ValueError(f"the update's norm is {norm}; a diverged or hostile user contributes 0")
-    return 1.0 if norm == 0.0 else bound.bounded_norm(norm, num_elements) / norm
+    factors = bound.factors(norms, clip_norm)
+    if math.isinf(longest):
+        return factors
+    with np.errstate(divide="ignore"):  # a norm of zero is within any
+        return np.minimum(factors, longest / norms)
 
 
-def _least(norm: float, limit: float) -> float:
-    """Return the lesser of the two; of an array of norms each with the limit."""
-    return np.minimum(norm, limit) if isinstance(norm, np.ndarray) else min(norm, limit)
+# Below it float64 does not hold norms, or their inverses, to full precision: such updates count as
+# the zero update, which stays as it is.
+_SHORTEST = 1e-290
+
+
+def _scaled_to(lengths: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Return what gives norms these lengths; 1 for the zero update."""
+    return np.divide(lengths, norms, out=np.ones_like(norms), where=norms > _SHORTEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +180,9 @@ class Clip(Bound):
         """C."""
         return self.l2_clip_norm
 
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        """Return the smaller of the norm and (just below) C."""
-        return _least(norm, self.l2_clip_norm * _ROUNDING)
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        """Return min(1, C/‖Δ‖), or just below it."""
+        return _scaled_to(np.minimum(norms, self.l2_clip_norm * _ROUNDING), norms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,9 +211,11 @@ class Normalise(Bound):
         """C."""
         return self.l2_clip_norm
 
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        """Return C ‖Δ‖/(r + ‖Δ‖), or just below it."""
-        return self.l2_clip_norm * (norm / (self.regulariser + norm)) * _ROUNDING
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        """Return C/(r + ‖Δ‖), or just below it; 1 for the zero update."""
+        divisors = self.regulariser + norms
+        share = np.divide(norms, divisors, out=np.zeros_like(norms), where=divisors > 0.0)
+        return _scaled_to(self.l2_clip_norm * share * _ROUNDING, norms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,17 +225,37 @@ class Unbounded(Bound):
     name = "none"
     l2_bound = math.inf
 
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        """Return the norm."""
-        return norm
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        """Return ones."""
+        return np.ones_like(norms)
 
 
-class _Wrapper(Bound):
-    """A bound around another, `bound`, whose name and l2 norm it keeps."""
+# Absorb float64's own rounding of products, and of a norm summed over so many coordinates.
+SLACK, SLACK_EACH = 2.0**-40, 2.0**-53
 
-    __slots__ = ()
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounded(Bound):
+    """Another bound on the public grid of its sums: whole multiples of `granularity`.
+
+    Guarantees:
+        * Sums are of whole numbers, the same in any order.
+        * Adding or removing one user moves the sum by at most l2_bound, rounding included: who
+          rounds leaves room for it (`longest`, or `fedpriv.training.per_example.example_sum` of
+          sums that are rounded once).
+
+    Attributes:
+        bound: Of each contribution; finite and on no grid.
+    """
 
     bound: Bound
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.bound.l2_bound) or self.bound.granularity is not None:
+            raise ValueError(
+                f"{self.bound!r} has no finite bound to make a grid of, or has a grid already; "
+                "sum its updates as floats (exact-sum false)"
+            )
 
     @property
     def name(self) -> str | None:
@@ -277,218 +272,51 @@ class _Wrapper(Bound):
         """The inner bound's."""
         return self.bound.l2_bound
 
-    def sum_limit(self, num_users: int) -> float:
-        """Return the inner bound's."""
-        return self.bound.sum_limit(num_users)
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The inner bound's."""
+        return self.bound.limits
 
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        """Return what the inner bound allows."""
-        return self.bound.bounded_norm(norm, num_elements)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preconditioned(_Wrapper):
-    """Multiply the update by a public multiplier (1/A), *then* bound it.
-
-    Guarantees:
-        * The output has the inner bound's norm, whatever the multiplier: precondition first,
-          bound second. The reverse order would have sensitivity C · max(1/A).
-        * A mixture comes first of all and is public, so it costs nothing: whoever takes part
-          still moves the sum by at most the inner bound. (Its public part is bounded with the
-          user's own: without users it is not in the sum.)
-
-    Reference: Li et al., "Private Adaptive Optimization with Side Information" (2022),
-    Algorithm 1, where ψ mixes with public moments and divides; and the server-side variant
-    discussed with Algorithm 3.
-    """
-
-    multiplier: Mapping[str, np.ndarray] = field(repr=False)
-    bound: Bound
-    mixture: Mixture | None = None
-
-    def __post_init__(self) -> None:
-        inner = self.bound
-        if inner.multiplier or inner.mixture is not None or inner.granularity is not None:
-            raise ValueError(
-                f"{self.bound!r} preconditions or rounds already; precondition once, then bound, "
-                "then round: Rounded(bound=Preconditioned(multiplier=..., bound=Clip(...)))"
-            )
-
-
-# Absorb float64's own rounding of products, and of a norm summed over so many coordinates.
-_SLACK, _SLACK_EACH = 2.0**-40, 2.0**-53
-# Of a mixture the square of a norm may be the 10^4th part of that of its offset, from which it was
-# made by sums and differences (`fedpriv.training.per_example.sparse_sums`): it has lost as much.
-_SLACK_EACH_MIXED = 2.0**14 * _SLACK_EACH
-
-
-class _OnGrid(_Wrapper):
-    """A bound that rounds to multiples of `granularity` and preconditions as the inner one does."""
-
-    __slots__ = ()
+    @property
+    def start(self) -> float | None:
+        """The inner bound's."""
+        return self.bound.start
 
     @property
     def granularity(self) -> float:
         """The grid's spacing, l2_bound / 2^24."""
         return self.l2_bound * 2.0**-BITS
 
-    @property
-    def multiplier(self) -> Mapping[str, np.ndarray]:
-        """The inner bound's."""
-        return self.bound.multiplier
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        """Return the inner bound's."""
+        return self.bound.factors(norms, clip_norm)
 
-    @property
-    def mixture(self) -> Mixture | None:
-        """The inner bound's."""
-        return self.bound.mixture
+    def besides(self, norms: np.ndarray, clip_norm: float | None = None) -> dict[str, np.ndarray]:
+        """Return the inner bound's."""
+        return self.bound.besides(norms, clip_norm)
 
+    def released(self, mean: Params, clip_norm: float | None) -> tuple[Params, float | None]:
+        """Return the inner bound's."""
+        return self.bound.released(mean, clip_norm)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounded(_OnGrid):
-    """Bound an update, then round it to whole multiples of `granularity`.
+    def sum_limit(self, num_users: int) -> float:
+        """Return the inner bound's."""
+        return self.bound.sum_limit(num_users)
 
-    Guarantees:
-        * Every coordinate of an output is a whole multiple of `granularity`, at most 2^24 of them.
-        * ‖output‖₂ <= l2_bound, the inner bound's, rounding included.
-        * Adding or removing one user moves the sum by at most l2_bound, as without rounding.
-
-    Attributes:
-        bound: The bound that comes first; finite.
-    """
-
-    bound: Bound
-
-    def __post_init__(self) -> None:
-        _check_finite(self.bound)
-
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        """Return what the inner bound allows, less what rounding may add.
+    def longest(self, num_elements: int) -> float:
+        """Return the norm to which rounding each of so many coordinates adds up to the bound.
 
         Raises:
             ValueError: If there are so many coordinates that rounding alone would fill the bound.
         """
-        share = 1.0 - _SLACK - num_elements * _SLACK_EACH
+        share = 1.0 - SLACK - num_elements * SLACK_EACH
         share -= math.sqrt(num_elements) * 2.0 ** -(BITS + 1)
         if share < 0.5:
             raise ValueError(
                 f"{num_elements} coordinates are too many for a grid of 2^{BITS} steps; sum them "
                 "as floats (exact-sum false)"
             )
-        return min(self.bound.bounded_norm(norm, num_elements), self.l2_bound * share)
-
-    def apply(self, update: Tree) -> Tree:
-        """Return the bounded update on the grid, float64."""
-        update, factor = self.scaled(update)
-        return {
-            name: _round_to_grid(tensor, factor, self.granularity)
-            for name, tensor in update.items()
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundedSum(_OnGrid):
-    """Bound each contribution, sum in float64, then round the sum once to a grid.
-
-    For sums whose contributions are never formed, such as those of single examples' gradients.
-
-    Guarantees:
-        * Whoever joins or leaves moves the *rounded* sum by at most l2_bound: of d coordinates each
-          moves by less than a granularity more than before rounding, and what float64 does to the
-          two sums is at most `float_error`. Contributions are shortened by as much beforehand,
-          and by what float64 may have got wrong of their norms.
-
-    Attributes:
-        bound: Of each contribution; finite and on no grid.
-        float_error: How far float64 takes two neighbouring sums apart, over l2_bound, added to the
-            contribution itself (`fedpriv.training.per_example.example_sum.SumsApart`).
-        mixed_error: The same where contributions are mixed with a public update; None refuses that.
-    """
-
-    bound: Bound
-    float_error: float
-    mixed_error: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_finite(self.bound)
-        if self.bound.mixture is not None and self.mixed_error is None:
-            raise ValueError(
-                "contributions are mixed with a public update, and no float64 error of such sums "
-                "is given (mixed_error); sum floats (exact-sum false)"
-            )
-
-    @property
-    def error(self) -> float:
-        """Largest float64 error between two neighbouring sums, with that inside the bound."""
-        if self.mixture is None or self.mixed_error is None:
-            return self.float_error
-        return self.mixed_error
-
-    @property
-    def inside(self) -> Bound:
-        """This bound without the grid, which bounds each contribution."""
-        return _Shortened(bound=self)
-
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        """Return what the inner bound allows, less what float64 and rounding may add.
-
-        Raises:
-            ValueError: If that would fill half the bound.
-        """
-        error, each = self.error, _SLACK_EACH if self.mixture is None else _SLACK_EACH_MIXED
-        share = 1.0 - _SLACK - error - num_elements * each - math.sqrt(num_elements) * 2.0**-BITS
-        if not share >= 0.5:
-            raise ValueError(
-                f"{num_elements} coordinates and a float64 error of {error:.2g} are too "
-                f"much for a grid of 2^{BITS} steps; sum floats (exact-sum false)"
-            )
-        return _least(self.bound.bounded_norm(norm, num_elements), self.l2_bound * share)
-
-    def apply(self, update: Tree) -> Tree:
-        """Return the bounded contribution, not rounded: its sum is."""
-        return self.inside.apply(update)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shortened(_Wrapper):
-    """A `RoundedSum` before the sum is rounded."""
-
-    bound: RoundedSum
-
-    @property
-    def multiplier(self) -> Mapping[str, np.ndarray]:
-        return self.bound.multiplier
-
-    @property
-    def mixture(self) -> Mixture | None:
-        return self.bound.mixture
-
-    def apply(self, update: Tree) -> Tree:
-        update, factor = self.scaled(update)
-        return tree.scale(update, factor)
-
-
-def _round_to_grid(
-    tensor: Tensor, factor: float, spacing: float, *, keep_dtype: bool = False
-) -> Tensor:
-    """Return `factor * tensor` rounded to whole multiples of `spacing`, as float64.
-
-    The product with `factor / spacing` is taken in float64. With `keep_dtype` the result has the
-    tensor's dtype (float32 for float16), which has to hold the multiples exactly.
-    """
-    if isinstance(tensor, RowSparse):
-        values = _round_to_grid(tensor.values, factor, spacing, keep_dtype=keep_dtype)
-        assert isinstance(values, np.ndarray)
-        return RowSparse(rows=tensor.rows, values=values, num_rows=tensor.num_rows)
-    whole = np.rint(np.multiply(tensor, factor / spacing, dtype=np.float64)) * spacing
-    return whole.astype(np.result_type(tensor.dtype, np.float32)) if keep_dtype else whole
-
-
-def _check_finite(bound: Bound) -> None:
-    if not math.isfinite(bound.l2_bound) or bound.granularity is not None:
-        raise ValueError(
-            f"{bound!r} has no finite bound to make a grid of, or has a grid already; "
-            "sum its updates as floats (exact-sum false)"
-        )
+        return self.l2_bound * share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -535,31 +363,14 @@ class Capped(Bound):
         """The largest multiple of the granularity within the cap."""
         return self.granularity * most_each(self.num_coordinates)
 
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        """Return the norm, or the bound where that is less."""
-        return min(norm, self.l2_bound)
+    @property
+    def limits(self) -> tuple[float, float]:
+        """0 and the largest multiple of the granularity within the cap."""
+        return 0.0, self.most
 
-    def scaled(self, update: Tree) -> tuple[Tree, float]:
-        """Return the capped vector, and 1.
-
-        Raises:
-            ValueError: If a loss is not finite.
-        """
-        dense = tree.to_dense(update)
-        if not all(np.isfinite(array).all() for array in dense.values()):
-            raise ValueError("a loss is not finite; its user contributes 0")
-        return {
-            name: np.clip(array, 0.0, self.most, dtype=np.float64) for name, array in dense.items()
-        }, 1.0
-
-    def apply(self, update: Tree) -> Tree:
-        """Return the capped vector on the grid, float64."""
-        capped, _ = self.scaled(update)
-        granularity = self.granularity
-        return {
-            name: np.rint(array / granularity) * granularity
-            for name, array in tree.to_dense(capped).items()
-        }
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        """Return ones."""
+        return np.ones_like(norms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -591,9 +402,9 @@ class _Unchanged(Bound):
     def __post_init__(self) -> None:
         set_checked(self, positive_float, "l2_bound")
 
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        """Return the norm."""
-        return norm
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        """Return ones."""
+        return np.ones_like(norms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -620,10 +431,6 @@ class OutputSensitivity(_Unchanged):
             "no sum can be held to it"
         )
 
-    def scaled(self, update: Tree) -> tuple[Tree, float]:
-        """Return the result, and 1."""
-        return update, 1.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked(_Unchanged):
@@ -648,21 +455,93 @@ class Checked(_Unchanged):
         """Return `num_users * l2_bound`, with float32's rounding."""
         return num_users * self.l2_bound * (1.0 + CHECKED_EXCESS)
 
-    def scaled(self, update: Tree) -> tuple[Tree, float]:
-        """Return the update, rounded, and 1.
+    @property
+    def multiple_of(self) -> float:
+        """A power of two, at most 2^-39 of the bound."""
+        return math.ldexp(1.0, math.frexp(self.l2_bound)[1] - _FINE_BITS)
+
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        """Return ones, and NaN to refuse what is longer than the bound."""
+        return np.where(norms <= self.l2_bound * (1.0 + CHECKED_EXCESS), 1.0, np.nan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveClip(Bound):
+    """Clips at a norm C that follows a quantile of the users' norms, at one and the same noise.
+
+    A user sends a · Δ / max(‖Δ‖, C) and ±h, by whether ‖Δ‖ <= C, with a² + h² = 1: together at most
+    1 long. So one Gaussian answer of σ pays for both, whatever C is, and the released mean update
+    has noise σ C / a.
+
+    Attributes:
+        initial: C of the first round.
+        least: It never falls below.
+        most: It never rises above.
+        quantile: Share of users whose updates are to be shorter than C.
+        rate: Of the geometric step of C.
+        count_weight: h, what the count takes of the vector's length.
+
+    Raises:
+        ValueError: If the limits do not hold the initial norm.
+
+    Reference: Andrew et al., "Differentially Private Learning with Adaptive Clipping" (2021),
+    Algorithm 1.
+    """
+
+    initial: float
+    least: float
+    most: float
+    quantile: float = 0.5
+    rate: float = 0.2
+    count_weight: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.least <= self.initial <= self.most < math.inf:
+            raise ValueError(
+                f"clip norm {self.initial!r} must lie within its limits {self.least!r} and "
+                f"{self.most!r}, which must be above 0; set clip-least and clip-most"
+            )
+
+    name = "adaptive-clip"
+    l2_bound = 1.0
+
+    @property
+    def start(self) -> float:
+        """C of the first round."""
+        return self.initial
+
+    @property
+    def update_weight(self) -> float:
+        """a, the share of the vector's length that the update gets."""
+        return math.sqrt(1.0 - self.count_weight**2)
+
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        """Return a / max(‖Δ‖, C), or just below it.
 
         Raises:
-            ValueError: If it is longer than the bound, or not finite.
+            ValueError: If there is no clip norm.
         """
-        norm = tree.l2_norm(update)
-        if not norm <= self.l2_bound * (1.0 + CHECKED_EXCESS):
-            raise ValueError(
-                f"an update of norm {norm:g} is longer than {self.l2_bound:g}, the most that a "
-                "loss of these constants can do; its inputs are longer than stated, or its loss "
-                "is another"
-            )
-        spacing = math.ldexp(1.0, math.frexp(self.l2_bound)[1] - _FINE_BITS)
-        return {
-            name: _round_to_grid(tensor, 1.0, spacing, keep_dtype=True)
-            for name, tensor in update.items()
-        }, 1.0
+        return self.update_weight * _ROUNDING / np.maximum(norms, self._known(clip_norm))
+
+    def besides(self, norms: np.ndarray, clip_norm: float | None = None) -> dict[str, np.ndarray]:
+        """Return ±h, or just below it: on which side of C an update is."""
+        weight = self.count_weight * _ROUNDING
+        within = np.where(norms <= self._known(clip_norm), weight, -weight)
+        return {WITHIN: within[:, None]}
+
+    def released(self, mean: Params, clip_norm: float | None) -> tuple[Params, float | None]:
+        """Return the mean update in its own units, and C moved by the noisy share within it."""
+        known, update = self._known(clip_norm), dict(mean)
+        share = 0.5 + float(update.pop(WITHIN)[0]) / (2.0 * self.count_weight)
+        moved = known * math.exp(min(max(-self.rate * (share - self.quantile), -50.0), 50.0))
+        update = tree.to_dense(tree.scale(update, known / self.update_weight))
+        return update, min(max(moved, self.least), self.most)
+
+    def _known(self, clip_norm: float | None) -> float:
+        if clip_norm is None:
+            raise ValueError("the clip norm adapts, and the request's context brings none")
+        return clip_norm
+
+
+WITHIN = "within clip norm"
+"""The name under which an `AdaptiveClip` sums which updates are within C."""

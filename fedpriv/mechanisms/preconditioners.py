@@ -1,8 +1,8 @@
 """Preconditioners: AdaDPS and its neighbours, from public data or from past releases.
 
 A preconditioner looks at released params, public data and released means, never at a user. Before
-the cohort is drawn it gives the round's `RoundContext`; after the release it may learn from it. So
-whatever it says is public, and a round keeps its sensitivity: what acts before the noise acts
+the cohort is drawn it gives the round's `Preconditioning`; after the release it may learn from it.
+So whatever it says is public, and a round keeps its sensitivity: what acts before the noise acts
 before the bound.
 
 ===============  ==========================================  ===================================
@@ -34,22 +34,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from fedpriv.mechanisms.bounds import Bound, Mixture, Preconditioned, Rounded, RoundedSum
 from fedpriv.ranges import Range, finite_float, positive_float
 from fedpriv.rng import Key
 from fedpriv.transform import State
-from fedpriv.tree import Params
+from fedpriv.tree import Params, RowSparse, Tree
 
 Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundContext:
+class Mixture:
+    """A public update with which every user's update Δ is averaged: own · Δ + offset.
+
+    Attributes:
+        own: Weight of the user's update, in (0, 1].
+        offset: The public part with its weight in it, float32 arrays by name.
+    """
+
+    own: float
+    offset: Mapping[str, np.ndarray] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.own <= 1.0:
+            raise ValueError(f"weight {self.own!r} of the update must lie in (0, 1]")
+
+    def of(self, update: Tree) -> Tree:
+        """Return the mixture: dense tensors of the update's names."""
+        mixed: dict[str, np.ndarray] = {}
+        for name, tensor in update.items():
+            if isinstance(tensor, RowSparse):
+                total = self.offset[name].copy()
+                total[tensor.rows] += np.float32(self.own) * tensor.values
+            else:
+                total = np.float32(self.own) * tensor + self.offset[name]
+            mixed[name] = total
+        return mixed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preconditioning:
     """Public part of one round: factors and updates, float32 arrays by parameter name.
 
     Attributes:
@@ -59,6 +87,14 @@ class RoundContext:
         blend: Weight α of the released mean against `public`.
         public: A public update; empty when `blend` is 1.
         scale: What the server's step is multiplied by; empty for nothing.
+
+    Guarantees:
+        * Users' contributions keep the bound's norm, whatever multiplier and mixture are: these
+          come first, and the bound second. The reverse order would have sensitivity C · max(1/A).
+
+    Reference: Li et al., "Private Adaptive Optimization with Side Information" (2022),
+    Algorithm 1, where ψ mixes with public moments and divides; and the server-side variant
+    discussed with Algorithm 3.
     """
 
     multiplier: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
@@ -74,21 +110,9 @@ class RoundContext:
         if self.blend < 1.0 and not self.public:
             raise ValueError(f"blend {self.blend!r} needs a public update to blend with")
 
-    def bound(self, bound: Bound) -> Bound:
-        """Return a bound with this round's preconditioner inside it.
-
-        Raises:
-            ValueError: If the bound preconditions already.
-        """
-        if not self.multiplier and self.mixture is None:
-            return bound
-        if isinstance(bound, (Rounded, RoundedSum)):
-            return replace(bound, bound=self.bound(bound.bound))
-        return Preconditioned(multiplier=self.multiplier, bound=bound, mixture=self.mixture)
-
 
 class Preconditioner(Protocol):
-    """Turns public data and past releases into each round's context; by default into none."""
+    """Turns public data and past releases into a round's preconditioning; by default into none."""
 
     def check_rounds(self, planned: int) -> None:
         """Refuse a number of rounds in which it would do nothing.
@@ -103,8 +127,8 @@ class Preconditioner(Protocol):
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[RoundContext, State]:
-        """Return a round's context; nothing of the round has been drawn yet.
+    ) -> tuple[Preconditioning, State]:
+        """Return a round's preconditioning; nothing of the round has been drawn yet.
 
         Args:
             params: The released params the round starts from; not changed.
@@ -124,7 +148,7 @@ class Preconditioner(Protocol):
         return state
 
 
-_NONE = RoundContext()
+_NONE = Preconditioning()
 
 
 @dataclass(frozen=True)
@@ -302,9 +326,9 @@ class Fixed(Preconditioner):
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[RoundContext, State]:
+    ) -> tuple[Preconditioning, State]:
         """Return 1/A, and A."""
-        return RoundContext(multiplier=self.multiplier, inverse=self.inverse), state
+        return Preconditioning(multiplier=self.multiplier, inverse=self.inverse), state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,21 +369,21 @@ class PublicMoments(Preconditioner):
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[RoundContext, State]:
+    ) -> tuple[Preconditioning, State]:
         """Look at the public data if it is time, and return A made of what was seen."""
         if (round_num - 1) % self.refresh_every == 0:
             state = self._look(params, state, key)
         rule = self.statistics
         multiplier = {n: np.float32(1.0) / rule.denominator(v) for n, v in state["second"].items()}
         if self.divide == "step":
-            return RoundContext(scale=multiplier), state
+            return Preconditioning(scale=multiplier), state
         mixture = None
         if rule.first is not None and rule.own < 1.0:
             public = np.float32(rule.own - 1.0)  # negative: a gradient counts against an update
             mixture = Mixture(
                 own=rule.own, offset={n: public * m for n, m in state["first"].items()}
             )
-        return RoundContext(multiplier=multiplier, mixture=mixture), state
+        return Preconditioning(multiplier=multiplier, mixture=mixture), state
 
     def _look(self, params: Params, state: State, key: Key) -> State:
         rule = self.statistics
@@ -407,10 +431,10 @@ class MirrorDescent(Preconditioner):
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[RoundContext, State]:
+    ) -> tuple[Preconditioning, State]:
         """Return the blend of this round."""
         alpha = private_share(round_num - 1, self.num_rounds)
-        return RoundContext(blend=alpha, public=_negative(self.gradient(params, key))), state
+        return Preconditioning(blend=alpha, public=_negative(self.gradient(params, key))), state
 
 
 def private_share(step: int, num_steps: int) -> float:
@@ -446,11 +470,11 @@ class PastReleases(Preconditioner):
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[RoundContext, State]:
+    ) -> tuple[Preconditioning, State]:
         """Return 1/A before the bound and A after the noise, A of mean square 1."""
         rule = rmsprop(self.decay, regulariser=self.regulariser)
         scale = _unit_mean_square({n: rule.denominator(v) for n, v in state["second"].items()})
-        return RoundContext(multiplier=_inverted(scale), inverse=scale), state
+        return Preconditioning(multiplier=_inverted(scale), inverse=scale), state
 
     def end(self, mean: Params, state: State) -> State:
         """Learn from the release."""
@@ -509,14 +533,14 @@ class Delayed(Preconditioner):
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[RoundContext, State]:
+    ) -> tuple[Preconditioning, State]:
         """Return nothing in a plain round, 1/A in a preconditioned one."""
         place = (round_num - 1) % (self.plain + self.preconditioned)
         state = {**state, "count": {"rounds": np.array(place, np.float32)}}
         if place == 0:
             state["gathered"] = _zeros(params)
         if place < self.plain:
-            return RoundContext(), state
+            return Preconditioning(), state
         if place == self.plain:
             second, share = moving_square(self.decay), np.float32(1 / self.plain)
             state["second"] = {
@@ -527,7 +551,7 @@ class Delayed(Preconditioner):
         # A wider clip is the same clip on smaller updates, enlarged again after the noise.
         before, after = np.float32(1 / self.clip_ratio), self.clip_ratio * self.rate_ratio
         return (
-            RoundContext(
+            Preconditioning(
                 multiplier={n: before * array for n, array in inverse.items()},
                 inverse={} if after == 1.0 else _constant(params, after),
             ),

@@ -24,7 +24,6 @@ be accounted and not run, because nothing that a file names is imported.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
@@ -33,7 +32,6 @@ from fedpriv.mechanisms.bounds import (
     Clip,
     Normalise,
     Rounded,
-    RoundedSum,
     Unbounded,
 )
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
@@ -52,8 +50,7 @@ class Mechanism:
 
     Attributes:
         sampler: Who takes part.
-        bound: What bounds each contribution. A round may put a public preconditioner inside it
-            (`RoundContext.bound`), which leaves its l2_bound as it is.
+        bound: What bounds each contribution, after a public preconditioner where there is one.
         privatizer: What is added, and what leaves.
         micro_batch: Expected number of examples whose mean is bounded as one vector; 1 bounds
             each alone. Above 1 an example moves its micro-batch's vector from one place within
@@ -159,19 +156,6 @@ class Mechanism:
         """
         bound = self.bound
         return bound.granularity is not None and not bound.batched and self.privatizer.on_grid
-
-    def within(self, bound: Bound) -> Bound:
-        """Return the bound of a round, checked: a preconditioner must not raise the l2 bound.
-
-        Raises:
-            ValueError: If its l2 bound is above the mechanism's, which noise was calibrated for.
-        """
-        if bound.l2_bound > self.l2_bound * (1.0 + 1e-12):
-            raise ValueError(
-                f"a round bounds contributions to {bound.l2_bound!r} and its noise is for "
-                f"{self.l2_bound!r}; leave the l2 bound as it is"
-            )
-        return bound
 
     def draw(self, template: Params, key: Key, *, once: bool = True) -> Draw:
         """Return the noise of a memoryless privatizer for one sum; draw it after the charge.
@@ -382,11 +366,11 @@ NUMBERS = (
     "noise_multiplier",
     "micro_batch",
     "regulariser",
-    "rounding",
+    "exact_sum",
     "unprotected_stddev",
 )
 #: Those of them that change neither ε nor the sensitivity.
-DETAILS = ("regulariser", "rounding", "unprotected_stddev")
+DETAILS = ("regulariser", "exact_sum", "unprotected_stddev")
 _BOUNDS = ("clip", "normalise", "none")
 
 
@@ -402,7 +386,7 @@ def named_mechanism(
     noise_multiplier: float = 0.0,
     micro_batch: int = 1,
     regulariser: float = 0.0,
-    rounding: str | Mapping[str, float | None] | None = None,
+    exact_sum: Any = False,
     unprotected_stddev: float = 0.0,
 ) -> Mechanism:
     """Return a bounded, noised sum over cohorts.
@@ -420,16 +404,18 @@ def named_mechanism(
         noise_multiplier: σ = stddev / sensitivity; 0 exactly when noise is "none".
         micro_batch: As `Mechanism.micro_batch`.
         regulariser: r of `Normalise`; 0 of other bounds.
-        rounding: None; "each" for updates on a grid (`Rounded`); or the fields "float_error" and
-            "mixed_error" of a sum on one (`RoundedSum`).
+        exact_sum: Whether sums are of whole multiples of a grid (`Rounded`).
         unprotected_stddev: Of noise that `Unprotected` adds, without a guarantee; else 0.
 
     Raises:
         ValueError: If a value is out of range or two parts do not fit.
     """
+    if not isinstance(exact_sum, bool):
+        raise ValueError(f"exact_sum {exact_sum!r} is not true or false")
+    made = _bound_of(bound, l2_bound, regulariser)
     return Mechanism(
         sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
-        bound=_on_grid(_bound_of(bound, l2_bound, regulariser), rounding),
+        bound=Rounded(bound=made) if exact_sum else made,
         privatizer=_privatizer_of(noise, noise_multiplier, unprotected_stddev),
         micro_batch=micro_batch,
     )
@@ -446,7 +432,8 @@ def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | Non
     sampler, privatizer = mechanism.sampler, mechanism.privatizer
     if not isinstance(sampler, (PoissonSampler, FixedSizeSampler)):
         return None
-    bound, rounding = _off_grid(mechanism.bound)
+    exact_sum = type(mechanism.bound) is Rounded
+    bound = mechanism.bound.bound if isinstance(mechanism.bound, Rounded) else mechanism.bound
     # A derived class may bound or draw otherwise.
     ordinary = {PoissonSampler, FixedSizeSampler, Clip, Normalise, Unbounded, Gaussian, Unprotected}
     if not {type(sampler), type(bound), type(privatizer)} <= ordinary:
@@ -463,45 +450,11 @@ def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | Non
         "noise_multiplier": mechanism.noise_multiplier,
         "micro_batch": mechanism.micro_batch,
         "regulariser": float(bound.regulariser) if isinstance(bound, Normalise) else 0.0,
-        "rounding": rounding,
+        "exact_sum": exact_sum,
         "unprotected_stddev": (
             float(privatizer.stddev) if isinstance(privatizer, Unprotected) else 0.0
         ),
     }
-
-
-def _off_grid(bound: Bound) -> tuple[Bound, str | dict[str, float | None] | None]:
-    """Return a bound without its grid, and the argument of `named_mechanism` for that grid."""
-    if type(bound) is Rounded:
-        return bound.bound, "each"
-    if type(bound) is RoundedSum:
-        errors = {"float_error": bound.float_error, "mixed_error": bound.mixed_error}
-        return bound.bound, errors
-    return bound, None
-
-
-def _on_grid(bound: Bound, rounding: str | Mapping[str, float | None] | None) -> Bound:
-    """Return a bound that rounds to a grid as `_off_grid` describes it.
-
-    Raises:
-        ValueError: If it describes nothing, or the bound is not finite.
-    """
-    if rounding is None:
-        return bound
-    if rounding == "each":
-        return Rounded(bound=bound)
-    if not isinstance(rounding, Mapping) or set(rounding) != {"float_error", "mixed_error"}:
-        raise ValueError(
-            f"rounding {rounding!r} is unknown; give 'each', float_error and mixed_error, or None"
-        )
-    mixed = rounding["mixed_error"]
-    return RoundedSum(
-        bound=bound,
-        float_error=finite_float("float_error", rounding["float_error"], Range.AT_LEAST_ZERO),
-        mixed_error=None
-        if mixed is None
-        else finite_float("mixed_error", mixed, Range.AT_LEAST_ZERO),
-    )
 
 
 def _bound_of(name: str, l2_bound: float | None, regulariser: float) -> Bound:

@@ -33,7 +33,7 @@ from fedpriv.runs.progress import (
     round_line,
 )
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
-from fedpriv.training.work import SumRequest, Work
+from fedpriv.training.work import Work
 from fedpriv.transform import Transform, identity
 from fedpriv.tree import Params
 from fedpriv.untrusted_text import check_ids
@@ -324,5 +324,5 @@ class RosterTask:
 class _ShapesOnly(Work):
     """The shapes of a sum that the backend's own workers make."""
 
-    def answer(self, request: SumRequest) -> NoReturn:
+    def answer(self, *_: Any) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
         raise AssertionError("users are trained by the backend")

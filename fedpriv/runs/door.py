@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.backends.backend import Backend, Order
+from fedpriv.backends.backend import Backend
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -39,9 +39,10 @@ from fedpriv.runs.secret_state import (
     start_noise_count,
 )
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Program, Query
+from fedpriv.training.algorithm import Program
+from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.independence import differs, keeps_state
-from fedpriv.training.work import TRAIN, Work, find_work
+from fedpriv.training.work import Attempt, SumRequest, Work, find_work
 from fedpriv.tree import Params
 
 _PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
@@ -152,26 +153,26 @@ class RunDoor:
         attempt = self._ledger.attempts(self._round_num) + 1
         return self._root.fold(stream).fold(self._round_num).fold(attempt)
 
-    def ask(self, query: Query) -> Any:
-        """Return the answer to a query; see `fedpriv.training.algorithm.Door`."""
-        mechanism = self._plan.mechanism_for(query.name, query.mechanism)
-        draw = self._charge(query.name, mechanism)
-        drawing = self._drawing(query, mechanism, draw)
-        total = self._sum(query, mechanism, draw)
+    def ask(self, request: SumRequest) -> Any:
+        """Return the answer to a request; see `fedpriv.training.algorithm.Door`."""
+        mechanism = self._plan.mechanism_for(request.name, request.mechanism)
+        draw = self._charge(request.name, mechanism)
+        drawing = self._drawing(request, mechanism, draw)
+        total = self._sum(request, mechanism, draw)
         self._check_not_all_failed()
-        self._check_replayed_sum(query.name, mechanism, draw, total)
+        self._check_replayed_sum(request.name, mechanism, draw, total)
         return mechanism.release(total, drawing.result())
 
     @contextmanager
-    def hold(self, query: Query) -> Generator[HeldSum]:
-        """Ask a query, and hold its raw sum within the `with` for further answers.
+    def hold(self, request: SumRequest) -> Generator[HeldSum]:
+        """Ask for a sum, and hold it within the `with` for further answers.
 
         Raises:
             ValueError: If the answer is a row of noise with memory: no two rows meet one sum. If
                 the cohort is drawn: amplification is earned once a cohort, and each answer is
                 charged as if its cohort were new.
         """
-        mechanism = self._plan.mechanism_for(query.name, query.mechanism)
+        mechanism = self._plan.mechanism_for(request.name, request.mechanism)
         if mechanism.event.is_sampled:
             raise ValueError(
                 "a sum over a drawn cohort cannot be answered twice: amplification is earned once "
@@ -181,14 +182,14 @@ class RunDoor:
             raise ValueError(
                 f"{mechanism.privatizer.name} noise cannot answer one sum twice; ask for it"
             )
-        draw = self._charge(query.name, mechanism)
-        drawing = self._drawing(query, mechanism, draw)
-        total = self._sum(query, mechanism, draw)
+        draw = self._charge(request.name, mechanism)
+        drawing = self._drawing(request, mechanism, draw)
+        total = self._sum(request, mechanism, draw)
         self._check_not_all_failed()
         answer = mechanism.release(_copy_sum(total), drawing.result())
 
         def again(number: int, privatizer: Privatizer, raw: PartialSum) -> Any:
-            more = replace(query, name=f"{query.name} again {number}")
+            more = replace(request, name=f"{request.name} again {number}")
             other = replace(mechanism, privatizer=privatizer)
             drawing = self._drawing(more, other, self._charge(more.name, other))
             return other.release(raw, drawing.result())
@@ -199,22 +200,20 @@ class RunDoor:
         finally:
             held.close()
 
-    def run(self, query: Query, program: Program) -> Any:
-        """Return the one answer of a program of many passes, each over the query's users."""
-        mechanism = self._plan.mechanism_for(query.name, query.mechanism)
-        draw = self._charge(query.name, mechanism)
-        drawing = self._drawing(query, mechanism, draw)
-        cohort = self._cohort(query, mechanism, draw)  # one a charge, however many passes
+    def run(self, request: SumRequest, program: Program) -> Any:
+        """Return the one answer of a program of many passes, each over the request's users."""
+        mechanism = self._plan.mechanism_for(request.name, request.mechanism)
+        draw = self._charge(request.name, mechanism)
+        drawing = self._drawing(request, mechanism, draw)
+        cohort = self._cohort(request, mechanism, draw)  # one a charge, however many passes
 
-        def one(
-            params: Params, work: str, bound: Bound | None, among: Sequence[int] | None
-        ) -> PartialSum:
-            asked = replace(query, params=params, work=work)
+        def one(asked: SumRequest, bound: Bound | None, among: Sequence[int] | None) -> PartialSum:
+            asked = replace(asked, name=request.name, mechanism=request.mechanism)
             users = cohort if among is None else tuple(cohort[place] for place in among)
             return self._sum(asked, mechanism, draw, bound=bound, cohort=users)
 
         self._open_answer()
-        raw = Passes(one, draw.key("program", query.name), len(cohort))
+        raw = Passes(one, draw.key("program", request.name), len(cohort))
         self._inside = True
         try:
             total = program(raw)
@@ -222,7 +221,7 @@ class RunDoor:
             self._inside = False
             raw.close()
         self._check_not_all_failed()
-        self._check_replayed_sum(query.name, mechanism, draw, total)
+        self._check_replayed_sum(request.name, mechanism, draw, total)
         if math.isinf(total.l2_bound):  # a result, and none of the program's raw sums
             total = replace(total, l2_bound=mechanism.l2_bound)
         return mechanism.release(total, drawing.result())
@@ -340,14 +339,19 @@ class RunDoor:
                 "plan's ε rests on)"
             )
 
-    def _drawing(self, query: Query, mechanism: Mechanism, draw: _Draw) -> Future[Any]:
+    def _drawing(self, request: SumRequest, mechanism: Mechanism, draw: _Draw) -> Future[Any]:
         """Start to draw what is added to the coming sum; nothing of it depends on the sum."""
-        template = find_work(self._works, query.work).template(query.params)
+        template = self._template(request, mechanism.bound)
         if draw.row is not None:
             return self._noise_thread.submit(self._row, mechanism, template, draw.row)
-        key = draw.key("noise", query.name)
+        key = draw.key("noise", request.name)
         # Once a charge: a release that is replayed is drawn again, on a sum checked to be the same.
         return self._noise_thread.submit(mechanism.draw, template, key, once=False)
+
+    def _template(self, request: SumRequest, bound: Bound) -> Params:
+        """Return names and shapes of a sum."""
+        own = find_work(self._works, request.work).template(request)
+        return template_with(own, bound, request.context.clip_norm)
 
     def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
         key = self._secret_state.key(STREAM)
@@ -361,7 +365,7 @@ class RunDoor:
 
     def _sum(
         self,
-        query: Query,
+        request: SumRequest,
         mechanism: Mechanism,
         draw: _Draw,
         *,
@@ -371,25 +375,26 @@ class RunDoor:
         """Return the raw sum over a cohort, drawn here or before. It must not leave this module."""
         if cohort is None:
             self._open_answer()
-            cohort = self._cohort(query, mechanism, draw)
-        key = draw.key("users", query.name)
-        if bound is None:
-            bound = mechanism.within(query.context.bound(mechanism.bound))
-        order: dict[str, Any] = {
-            "params": query.params, "bound": bound, "key": key, "round_num": draw.round_num,
-            "attempt": draw.attempt, "work": query.work,
-            "template": find_work(self._works, query.work).template(query.params),
-        }  # fmt: skip
+            cohort = self._cohort(request, mechanism, draw)
+        key = draw.key("users", request.name)
+        bound = mechanism.bound if bound is None else bound
+        attempt = Attempt(
+            bound=bound,
+            key=key,
+            round_num=draw.round_num,
+            number=draw.attempt,
+            template=self._template(request, bound),
+        )
         present = self._present(cohort, key)
         user = self._trained_again(present, key)
-        before = None if user is None else self._backend.sum_over((user,), Order(**order))
-        total = self._backend.partial_sum(cohort=present, **order)
+        before = None if user is None else self._backend.sum(request, attempt, (user,))
+        total = self._backend.sum(request, attempt, present)
         if before is not None and user is not None:
-            after = self._backend.sum_over((user,), Order(**order))
+            after = self._backend.sum(request, attempt, (user,))
             whole = bound.granularity is not None
             failed = before.num_failed or after.num_failed  # for a reason that may be of the moment
             if not failed and differs(before.total, after.total, whole=whole):
-                raise keeps_state(f"work {query.work!r}")
+                raise keeps_state(f"work {request.work!r}")
         if self._participation is not None:
             self._participation.note(len(cohort), total)
         return replace(total, l2_bound=bound.l2_bound)
@@ -451,18 +456,18 @@ class RunDoor:
             )
         self._secret_state.remember(f"{REPLAY}-{name}", digest)
 
-    def _cohort(self, query: Query, mechanism: Mechanism, draw: _Draw) -> tuple[str, ...]:
-        sampler, name = mechanism.sampler, f"{COHORTS}-{query.name}"
+    def _cohort(self, request: SumRequest, mechanism: Mechanism, draw: _Draw) -> tuple[str, ...]:
+        sampler, name = mechanism.sampler, f"{COHORTS}-{request.name}"
         memory = self._secret_state.recall(name)
         if memory is None:
             memory = sampler.init()
-        cohort, memory = sampler.next(memory, draw.key("cohort", query.name), self._roster)
+        cohort, memory = sampler.next(memory, draw.key("cohort", request.name), self._roster)
         # Whoever was drawn has taken part, whatever becomes of the attempt.
         self._secret_state.remember(name, memory)
         return cohort
 
 
-_Make = Callable[[Params, str, Bound | None, Sequence[int] | None], PartialSum]
+_Make = Callable[[SumRequest, Bound | None, Sequence[int] | None], PartialSum]
 
 
 class _Opaque:
@@ -523,9 +528,9 @@ class Passes(_Opaque):
     """Raw sums within a program. A `fedpriv.training.algorithm.RawSums`.
 
     Args:
-        make: Makes one of params, the name of a work, a bound and places of users.
+        make: Makes one of a request, a bound and places of users.
         key: Secret, for the program's own choices.
-        num_users: How many users the query is asked of.
+        num_users: How many users are asked.
     """
 
     __slots__ = ("_key", "_make", "_num_users")
@@ -536,14 +541,13 @@ class Passes(_Opaque):
 
     @property
     def num_users(self) -> int:
-        """Number of users that the query is asked of."""
+        """Number of users that are asked."""
         return self._num_users
 
     def sum(
         self,
-        params: Params,
+        request: SumRequest,
         *,
-        work: str = TRAIN,
         bound: Bound | None = None,
         among: Sequence[int] | None = None,
     ) -> PartialSum:
@@ -558,7 +562,7 @@ class Passes(_Opaque):
             places = sorted(among)
             if len(set(places)) < len(places) or not all(0 <= p < self._num_users for p in places):
                 raise ValueError(f"places {among!r} must be distinct, and below {self._num_users}")
-        return self._make(params, work, bound, among)
+        return self._make(request, bound, among)
 
     def key(self, stream: str) -> Key:
         """Return a secret key for the program's own choices."""

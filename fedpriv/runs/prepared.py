@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.backends.backend import Backend, Order
+from fedpriv.backends.backend import Backend
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import (
     BY_USER,
@@ -83,15 +83,13 @@ from fedpriv.tasks.checks import (
     public_loss,
     try_central_task,
     try_task,
-    try_trainer,
     try_work,
 )
 from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
 from fedpriv.tasks.task import BaseTask, Task, has_public_folds
 from fedpriv.training.failures import counted_failures
-from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.stopping import end_if_interrupted, interruptible
-from fedpriv.training.work import LocalTrainer, Trainers, Work, as_works, find_work
+from fedpriv.training.work import Attempt, SumRequest, Trainers, Work, as_works, find_work
 from fedpriv.tree import Params
 from fedpriv.untrusted_text import plain
 
@@ -569,11 +567,10 @@ def _describe_noise_length(plan: AnyPlan, num_params: int) -> tuple[str, ...]:
 def _train_synthetic_user(
     components: Components, params: Params, batch: Any, again: Callable[[], Trainers]
 ) -> None:
-    """Try what users do on a synthetic batch; nothing is charged or kept.
+    """Play an algorithm's first step on synthetic users, on a door as runs have.
 
-    Federated averaging asks for one trainer's updates of the params: that one trains. Of anything
-    else the first step is played. In both each work is asked for synthetic users in turn, in
-    several orders, each of a trainer that has seen nothing.
+    Nothing is charged or kept. Each work is asked for synthetic users in turn, in several orders,
+    each of a trainer that has seen nothing.
 
     Args:
         components: Of the experiment.
@@ -587,16 +584,8 @@ def _train_synthetic_user(
             fails and keeps to itself why.
         KeepsStateError: If one user's contribution depends on another user.
     """
-    trainer, algorithm, task = components.trainer, components.algorithm, components.task
-    fresh = FreshWorks.of(trainer, again, task, getattr(task, "data", None))
-    if isinstance(algorithm, FederatedAveraging) and isinstance(trainer, LocalTrainer):
-        try_trainer(trainer, params, batch, fresh)
-    else:
-        _play_first_step(components, params, batch, fresh)
-
-
-def _play_first_step(components: Components, params: Params, batch: Any, fresh: FreshWorks) -> None:
-    """Play an algorithm's first step on a door as runs have, with a ledger in memory."""
+    task = components.task
+    fresh = FreshWorks.of(components.trainer, again, task, getattr(task, "data", None))
     plan, algorithm = components.plan, components.algorithm
     root = Key.simulation(0).fold("rehearsal")
     works = as_works(components.trainer)
@@ -631,17 +620,16 @@ class _OnSyntheticUsers(Backend):
         self._works, self._batch, self._fresh, self._trained = works, batch, fresh, trained
         self._apart: set[str] = set()
 
-    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
+    def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
         """Return the sum of one synthetic user; an empty cohort has one too."""
         # A program asks in many passes: the first tells whether users are apart, and all moves.
         found = try_work(
-            find_work(self._works, order.work),
-            params=order.params,
-            bound=order.bound,
+            find_work(self._works, request.work),
+            request,
+            attempt,
             batch=self._batch,
-            name=order.work,
-            fresh=None if order.work in self._apart else self._fresh,
+            fresh=None if request.work in self._apart else self._fresh,
             trained=self._trained,
         )
-        self._apart.add(order.work)
+        self._apart.add(request.work)
         return replace(found, num_users=len(cohort))

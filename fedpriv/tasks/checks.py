@@ -18,33 +18,34 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.measures import Measure, check_measures
-from fedpriv.mechanisms.bounds import Bound, Clip
+from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.plan import BY_EXAMPLE
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.guards import refuse_untrained
 from fedpriv.tasks.task import BaseTask, Task, TaskDescription
+from fedpriv.training.bounded_sum import NotFiniteError
 from fedpriv.training.dp_agd import ExampleLosses
 from fedpriv.training.evaluate import FEW, Metrics
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.independence import differs, keeps_state, refuse_dependence
 from fedpriv.training.stopping import end_if_interrupted
-from fedpriv.training.streams import own_stream, unlike_streams
+from fedpriv.training.streams import unlike_streams
 from fedpriv.training.work import (
-    TRAIN,
-    LocalTrainer,
+    Attempt,
+    Context,
+    SumRequest,
     Trainers,
-    UserByUser,
+    UserTrainer,
     Work,
-    as_work,
     as_works,
     find_work,
 )
@@ -88,8 +89,8 @@ class FreshWorks:
         Raises:
             ValueError: If it is the same object each time and cannot be copied.
         """
-        made = _trainers(again())
-        same = [one for name, one in _trainers(trainer).items() if made.get(name) is one]
+        made = as_works(again())
+        same = [one for name, one in as_works(trainer).items() if made.get(name) is one]
         if not same:
             return cls(untouched=None, again=again, shared=shared)
         try:
@@ -113,13 +114,8 @@ def _copied(trainer: Trainers, shared: tuple[Any, ...]) -> Any:
     return copy.deepcopy(trainer, {id(one): one for one in shared})
 
 
-def _trainers(trainer: Trainers) -> Mapping[str, Any]:
-    works = as_works(trainer)
-    return {n: work.trainer if isinstance(work, UserByUser) else work for n, work in works.items()}
-
-
 def refuse_dependent_work(
-    fresh: Callable[[], Work], *, params: Params, bound: Bound, batch: Any, key: Key
+    fresh: Callable[[], Work], request: SumRequest, attempt: Attempt, batch: Any
 ) -> None:
     """Refuse work in which one synthetic user changes what another one contributes.
 
@@ -128,10 +124,9 @@ def refuse_dependent_work(
 
     Args:
         fresh: Makes a work that has seen nothing.
-        params: Not changed.
-        bound: What contributions are bounded by.
+        request: What is asked.
+        attempt: By which bound and key.
         batch: Examples of no rostered user.
-        key: Of the round.
 
     Raises:
         Exception: What the work raises of a user.
@@ -139,22 +134,15 @@ def refuse_dependent_work(
     """
     data = SyntheticUsers(batch, extremes=True)
 
-    def contribution(work: Work, user_id: str) -> Tree:
-        if isinstance(work, UserByUser):
-            own = key.fold(user_id)
-            with unlike_streams(), own_stream(own):
-                return work.contribution(params, data.examples(user_id), own)
-        return total(work, user_id)
-
-    def total(work: Work, *user_ids: str) -> Tree:
+    def total(work: Work, *user_ids: str, raw: bool = False) -> Tree:
         with raised_failures(), unlike_streams():
-            return work.partial_sum(
-                params=params, bound=bound, data=data, user_ids=user_ids, key=key
+            return work.answer(
+                request, _raw(work, attempt) if raw else attempt, user_ids, data
             ).total
 
     def train(user_ids: Sequence[str]) -> list[Tree]:
         work = fresh()
-        return [contribution(work, user_id) for user_id in user_ids]
+        return [total(work, user_id, raw=True) for user_id in user_ids]
 
     able = []
     for user_id in data.user_ids:
@@ -165,14 +153,19 @@ def refuse_dependent_work(
             end_if_interrupted(error)
             if user_id in (FIRST, SECOND):
                 raise
-    work, on_grid = fresh(), bound.granularity is not None
-    of = type(work.trainer if isinstance(work, UserByUser) else work).__name__
-    passes = _PASSES if tree.num_elements(params) <= _CHEAP else 2
-    whole = on_grid and not isinstance(work, UserByUser)
+    work, on_grid = fresh(), attempt.bound.granularity is not None
+    of = type(work).__name__
+    passes = _PASSES if tree.num_elements(request.params) <= _CHEAP else 2
+    whole = _raw(work, attempt).bound.granularity is not None
     refuse_dependence(train, able, of=of, whole=whole, passes=passes)
     both, parts = total(work, SECOND, FIRST), (total(fresh(), FIRST), total(fresh(), SECOND))
     if differs(both, *parts, whole=on_grid):
         raise keeps_state(of)
+
+
+def _raw(work: Work, attempt: Attempt) -> Attempt:
+    """Return the attempt without a bound, where single users train: bounded they may look alike."""
+    return replace(attempt, bound=_NO_BOUND) if isinstance(work, UserTrainer) else attempt
 
 
 class SyntheticUsers:
@@ -494,52 +487,19 @@ def check_task(task: Task, *, learning_rate: float = 0.1) -> None:
     if batch is None:
         raise ValueError(describe_untried(task))
     fresh = FreshWorks.of(trainer, make, task, task.data)
-    if isinstance(trainer, LocalTrainer):
-        try_trainer(trainer, params, batch, fresh)
-        return
+    extra = {} if task.round_tensors is None else task.round_tensors(1)
     for name, work in as_works(trainer).items():
-        try_work(
-            work, params=params, bound=_NO_BOUND, batch=batch, name=name, fresh=fresh,
-            trained=params,
-        )  # fmt: skip
-
-
-def try_trainer(trainer: LocalTrainer, params: Params, batch: Any, fresh: FreshWorks) -> None:
-    """Train on a batch, then as two users in turn, and throw the updates away.
-
-    Args:
-        trainer: What a user does.
-        params: Before the first round; not changed.
-        batch: Examples of no rostered user.
-        fresh: Works like it that have seen nothing.
-
-    Raises:
-        Exception: What the trainer raises.
-        ValueError: If its update has other tensors than the params, or is not finite.
-        KeepsStateError: As of `try_work`.
-    """
-    users = SyntheticUsers(batch)
-    for examples in (batch, users.examples(FIRST), users.examples(SECOND)):
-        update = tree.check_like(params, trainer.train(params, examples, _KEY))
-        if not math.isfinite(tree.l2_norm(update)):
-            raise ValueError(
-                "the update of a user with public or synthetic examples is not finite: every "
-                "user's would be left out, and the whole ε be spent on noise; lower the local "
-                "learning rate (local-learning-rate), or give the task a synthetic_batch of "
-                "examples like its users'"
-            )
-    try_work(
-        as_work(trainer), params=params, bound=_NO_BOUND, batch=batch, fresh=fresh, trained=params
-    )
+        request = SumRequest(params=params, context=Context(extra=extra), work=name)
+        attempt = Attempt(bound=_NO_BOUND, key=_KEY)
+        try_work(work, request, attempt, batch=batch, fresh=fresh, trained=params)
 
 
 def try_work(
     work: Work,
+    request: SumRequest,
+    attempt: Attempt,
     *,
-    params: Params,
-    bound: Bound,
     batch: Any,
-    name: str = TRAIN,
     fresh: FreshWorks | None,
     trained: Collection[str],
 ) -> PartialSum:
@@ -547,42 +507,49 @@ def try_work(
 
     Args:
         work: What users do, one by one or side by side.
-        params: Before the first round; not changed.
-        bound: What contributions are bounded by.
+        request: What is asked.
+        attempt: By which bound; the key is another one.
         batch: Examples of no rostered user; where it can be halved, each user has a half.
-        name: Of the work, for a message.
         fresh: Works like it that have seen nothing, to look for what users do to each other; None
             asks one user alone.
         trained: Names of the tensors that are to be trained.
 
     Raises:
         Exception: What the work raises of a user.
-        ValueError: If a user fails, and the work keeps to itself why; or if one of the tensors
-            does not move (`fedpriv.tasks.guards`).
+        ValueError: If a user fails, and the work keeps to itself why; if an update is not finite;
+            or if one of the tensors does not move (`fedpriv.tasks.guards`).
         KeepsStateError: If a user's contribution is another one where another user came before it,
             or is there too: no bound of a single contribution would hold then
             (`fedpriv.tasks.checks`).
     """
+    attempt = replace(attempt, key=_KEY)
 
-    def asked(at: Params, *user_ids: str) -> PartialSum:
-        with raised_failures():
-            return work.partial_sum(
-                params=at, bound=bound, data=SyntheticUsers(batch), user_ids=user_ids, key=_KEY
-            )
+    def asked(attempt: Attempt, at: Params, *user_ids: str) -> PartialSum:
+        try:
+            with raised_failures():
+                given = replace(request, params=at)
+                return work.answer(given, attempt, user_ids, SyntheticUsers(batch))
+        except NotFiniteError as error:
+            raise ValueError(
+                "the update of a user with public or synthetic examples is not finite: every "
+                "user's would be left out, and the whole ε be spent on noise; lower the local "
+                "learning rate (local-learning-rate), or give the task a synthetic_batch of "
+                "examples like its users'"
+            ) from error
 
-    found = asked(params, FIRST)
+    found = asked(attempt, request.params, FIRST)
     if found.num_failed:
         raise ValueError(
-            f"work {name!r} fails on what the task's synthetic_batch() makes, and does not say "
-            "why; let it call fedpriv.training.failures.contributes_zero(error)"
+            f"work {request.work!r} fails on what the task's synthetic_batch() makes, and does not "
+            "say why; let it call fedpriv.training.failures.contributes_zero(error)"
         )
     if fresh is not None:
-        refuse_dependent_work(
-            lambda: fresh.work(name), params=params, bound=bound, batch=batch, key=_KEY
-        )
+        refuse_dependent_work(lambda: fresh.work(request.work), request, attempt, batch)
+        raw = _raw(work, attempt)
+        first = asked(raw, request.params, FIRST).total
         # A loss may need more examples than half a batch has: of pairs, or of one kind of them.
         users = FIRST, SECOND, _WHOLE
-        refuse_untrained(lambda at: asked(at, *users).total, params, found.total, trained)
+        refuse_untrained(lambda at: asked(raw, at, *users).total, request.params, first, trained)
     return found
 
 

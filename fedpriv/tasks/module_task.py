@@ -72,7 +72,7 @@ from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import own_stream
-from fedpriv.training.work import LocalTrainer, UserData
+from fedpriv.training.work import Trainer, UserData
 from fedpriv.tree import Params
 
 #: What is taken for the examples of a user: two arrays, one way or another.
@@ -583,7 +583,7 @@ class ModuleTask(Task):
         schedule: Schedule,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
-    ) -> LocalTrainer:
+    ) -> Trainer:
         """Return local training of the module.
 
         Args:

@@ -50,7 +50,7 @@ from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
 from fedpriv.training.periodic_shift import Shift
 from fedpriv.training.public_learning import GradientLearner
-from fedpriv.training.work import LocalTrainer, Work, transformed
+from fedpriv.training.work import Trainer
 from fedpriv.tree import Params
 
 
@@ -306,30 +306,33 @@ class NextWords(ViewTask[WordView]):
         schedule: Schedule,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
-    ) -> LocalTrainer | Work:
+    ) -> Trainer:
         """Return local SGD on sentences: user by user on the CPU, or many users on a device.
 
         Raises:
             ValueError: If there is no such device here.
         """
+        select = None if self._shift is None else self._shift.select
         if device is None:
-            trainer = WordTrainer(schedule=schedule, encode=self.encoding, multiplier=multiplier)
-        else:
-            alone = ModuleTrainer(
+            return WordTrainer(
+                schedule=schedule, encode=self.encoding, multiplier=multiplier, select=select
+            )
+        return VectorisedTrainer(
+            alone=ModuleTrainer(
                 module=self.module(fused=False),
                 loss=next_word_loss,
                 schedule=schedule,
                 multiplier=multiplier,
                 device=usable_device(device),
                 encode=self.encoding,
-            )
-            trainer = VectorisedTrainer(alone=alone)
-        return trainer if self._shift is None else transformed(trainer, self._shift)
+            ),
+            select=select,
+        )
 
     @property
     def round_tensors(self) -> Callable[[int], Params] | None:
         """Public tensors that users get in each round; None without a shift."""
-        return None if self._shift is None else self._shift.tensors
+        return None if self._shift is None else self._shift.extra
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return the measures on held-out sentences, of public users or of the roster."""

@@ -47,7 +47,7 @@ from fedpriv.training.per_example.linear import (
 )
 from fedpriv.training.permutation_sgd import Constants, softmax_constants
 from fedpriv.training.public_learning import PublicLearner, tag_learner
-from fedpriv.training.work import LocalTrainer
+from fedpriv.training.work import Trainer
 from fedpriv.tree import Params
 
 #: Examples, all classes of which are held in memory at once.
@@ -346,7 +346,7 @@ class TagPrediction(ViewTask[TagView]):
         schedule: Schedule,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
-    ) -> LocalTrainer:
+    ) -> Trainer:
         """Return row-sparse local SGD: compiled, user by user, or many users on a device.
 
         Raises:

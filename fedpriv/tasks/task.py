@@ -22,7 +22,7 @@ from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.public_selection import PublicFold
-from fedpriv.training.work import LocalTrainer, Trainers, UserData
+from fedpriv.training.work import Trainers, UserData
 from fedpriv.tree import Params, brought_in
 
 DRAWS = Key.simulation(0).fold("two draws of a model")
@@ -290,7 +290,7 @@ class Task(BaseTask):
         schedule: Schedule,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
-    ) -> LocalTrainer | Trainers:
+    ) -> Trainers:
         """Return the trainer of a user; or client work by name, where an algorithm needs several.
 
         Args:

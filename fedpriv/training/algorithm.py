@@ -1,6 +1,6 @@
 """An algorithm: what it asks of private data, and what it makes of the answers.
 
-An algorithm never sees a user. It holds a *door*, asks queries through it, and gets answers that
+An algorithm never sees a user. It holds a *door*, asks for sums through it, and gets answers that
 may be released; everything it does with them is post-processing. Its state is a value: what a step
 returns is all that the next step, or a resumed run, starts from.
 
@@ -21,36 +21,13 @@ import numpy as np
 
 from fedpriv.checkpoints.aggregates import Rule
 from fedpriv.mechanisms.bounds import Bound
-from fedpriv.mechanisms.preconditioners import RoundContext
 from fedpriv.mechanisms.privatizer import Privatizer
-from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import TRAIN
+from fedpriv.training.work import SumRequest
 from fedpriv.tree import Params
-
-_NO_CONTEXT = RoundContext()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """A query of private data: client work, params and bound, all of them public.
-
-    Attributes:
-        params: What the work is done with: the released params, and further public tensors.
-        work: Name of the work, which workers and nodes look up in their own experiment.
-        mechanism: Who is drawn, how each is bounded, what is added; None takes a fixed plan's.
-        context: What is public about the round: a preconditioner inside the bound.
-        name: What the ledger calls it; a round may ask each name once.
-    """
-
-    params: Params = field(repr=False)
-    work: str = TRAIN
-    mechanism: Mechanism | None = None
-    context: RoundContext = _NO_CONTEXT
-    name: str = UPDATE
 
 
 class Held(Protocol):
@@ -76,22 +53,20 @@ class RawSums(Protocol):
 
     @property
     def num_users(self) -> int:
-        """Number of users that the query is asked of."""
+        """Number of users that are asked."""
         ...
 
     def sum(
         self,
-        params: Params,
+        request: SumRequest,
         *,
-        work: str = TRAIN,
         bound: Bound | None = None,
         among: Sequence[int] | None = None,
     ) -> PartialSum:
-        """Return one raw sum over users of the query; it must not leave the program.
+        """Return one raw sum over users; it must not leave the program.
 
         Args:
-            params: What the work is done with.
-            work: Its name.
+            request: What they are asked. Its name and mechanism are those of the program's request.
             bound: Of each contribution; None for the mechanism's.
             among: Places of those who take part, from 0 to num_users - 1; None for all.
         """
@@ -127,19 +102,19 @@ class Door(Protocol):
         """
         ...
 
-    def ask(self, query: Query) -> Any:
-        """Return the answer to a query.
+    def ask(self, request: SumRequest) -> Any:
+        """Return the answer to a request.
 
         Raises:
             BudgetSpentError: If the plan does not pay for it; nothing was drawn.
         """
         ...
 
-    def hold(self, query: Query) -> AbstractContextManager[Held]:
-        """Ask a query, and hold its raw sum within the `with` for further answers."""
+    def hold(self, request: SumRequest) -> AbstractContextManager[Held]:
+        """Ask for a sum, and hold it within the `with` for further answers."""
         ...
 
-    def run(self, query: Query, program: Program) -> Any:
+    def run(self, request: SumRequest, program: Program) -> Any:
         """Return the one answer of a program of many passes."""
         ...
 
@@ -187,7 +162,7 @@ class State(Protocol):
 
 
 class Algorithm(ABC):
-    """Base of server algorithms: asks queries, and steps by their answers.
+    """Base of server algorithms: asks for sums, and steps by their answers.
 
     `step` makes one; the others have defaults that suit an algorithm whose state is an `ArrayState`
     of its params, and that has nothing to say.
@@ -232,7 +207,7 @@ class Algorithm(ABC):
         return {}
 
     def mechanisms(self) -> Sequence[Mechanism]:
-        """Return one mechanism of each kind that queries bring; none where the plan's is used.
+        """Return one mechanism of each kind that requests bring; none where the plan's is used.
 
         On the way only how much noise they add changes.
         """
@@ -310,7 +285,7 @@ class ArrayState:
 def is_exact(plan: AnyPlan, algorithm: Algorithm) -> bool:
     """Return whether with a secure key the ε of every answer is that of real arithmetic.
 
-    It follows from the mechanisms that make them, the plan's own or all that queries bring
+    It follows from the mechanisms that make them, the plan's own or all that requests bring
     (`Mechanism.is_exact`). An algorithm that brings some and does not say which is not exact.
     """
     if isinstance(plan, Plan):

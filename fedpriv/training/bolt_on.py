@@ -19,9 +19,9 @@ Chaudhuri, Monteleoni and Sarwate (2011) for the choice, which Wu et al. have to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from scipy import sparse
@@ -37,7 +37,7 @@ from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, RawSums
 from fedpriv.training.permutation_sgd import (
     LONGEST_START,
     Constants,
@@ -46,11 +46,8 @@ from fedpriv.training.permutation_sgd import (
     finite_rows,
     refuse_long_start,
 )
-from fedpriv.training.work import SumRequest, UserTransform, Work
+from fedpriv.training.work import Attempt, Context, SumRequest, UserData, Work, as_positions
 from fedpriv.tree import Params
-
-RATE = "rate"
-"""The name of the tensor that brings an update's step size to users."""
 
 
 @runtime_checkable
@@ -60,36 +57,6 @@ class KnowsConstants(Protocol):
     def constants(self, *, regulariser: float) -> Constants:
         """Return the constants of the loss with a regulariser λ/2 ‖w‖² that the server applies."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledToRate(UserTransform):
-    """Rescales an update made by gradient steps of rate `rate` to the requested rate.
-
-    For several local steps the two must be the same: their sum is not proportional to the rate.
-
-    Attributes:
-        rate: The step size that users train with.
-        local_steps: How many they take.
-    """
-
-    brought: ClassVar[str] = RATE
-
-    rate: float
-    local_steps: int = 1
-
-    def sent(
-        self, tensor: np.ndarray | None, norm: Callable[[], float]
-    ) -> tuple[float, Mapping[str, np.ndarray]]:
-        """Return the ratio of the two rates, 1 if none is requested, and no further tensor.
-
-        Raises:
-            ValueError: If several steps were taken at another rate than is asked for.
-        """
-        factor = 1.0 if tensor is None else float(tensor[0]) / self.rate
-        if self.local_steps > 1 and abs(factor - 1.0) > 1e-6:
-            raise ValueError("several local steps are of one rate")
-        return factor, {}
 
 
 #: Twice the rounding of params to float32 in every update, on their way to the users.
@@ -158,7 +125,7 @@ class BoltOn(ReleasesOnce):
         """Return the state after the release; None after that."""
         if state.round_num:
             return None
-        return state.after(door.ask(Query(params=state.params)))
+        return state.after(door.ask(SumRequest(params=state.params)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +251,7 @@ class BoltOnUsers(ReleasesOnce):
         def program(raw: RawSums) -> PartialSum:
             return self._trained(state.params, raw)
 
-        return state.after(door.run(Query(params=state.params), program))
+        return state.after(door.run(SumRequest(params=state.params), program))
 
     def _trained(self, params: Params, raw: RawSums) -> PartialSum:
         passes, number = self.schedule.passes, raw.num_users
@@ -316,7 +283,7 @@ class BoltOnUsers(ReleasesOnce):
         """Return the bound of users' updates at a step size: shorter steps, shorter updates."""
         return Checked(l2_bound=self.schedule.longest_update(self.constants, rate))
 
-    def _able(self, brought: Params, bound: Checked, raw: RawSums) -> np.ndarray:
+    def _able(self, request: SumRequest, bound: Checked, raw: RawSums) -> np.ndarray:
         """Return who does the work at the start's params, bool (users,).
 
         It is decided here, before any update: the params depend on no user, so each user's own
@@ -330,7 +297,7 @@ class BoltOnUsers(ReleasesOnce):
         ]
         while waiting:
             among = waiting.pop()
-            if not raw.sum(brought, bound=bound, among=among).num_failed:
+            if not raw.sum(request, bound=bound, among=among).num_failed:
                 continue
             if len(among) == 1:
                 able[among] = False
@@ -340,8 +307,9 @@ class BoltOnUsers(ReleasesOnce):
         return able
 
 
-def _at_rate(params: Params, rate: float) -> dict[str, np.ndarray]:
-    return {**params, RATE: np.array([rate], np.float32)}
+def _at_rate(params: Params, rate: float) -> SumRequest:
+    """Return a request for updates of a step size: users train at rate 1 times it."""
+    return SumRequest(params=params, context=Context(rate=float(rate)))
 
 
 def _within(params: dict[str, np.ndarray], radius: float | None) -> dict[str, np.ndarray]:
@@ -445,7 +413,7 @@ class Tuned(ReleasesOnce):
         def program(raw: RawSums) -> PartialSum:
             return self._judged(state.params, raw)
 
-        asked = Query(params=state.params, work=candidate(0))
+        asked = SumRequest(params=state.params, work=candidate(0))
         found: Chosen = door.run(asked, program)
         return state.after(found.params, numbers={CHOSEN: float(found.index)})
 
@@ -461,10 +429,12 @@ class Tuned(ReleasesOnce):
         *parts, judges = self.parts(raw.key("split"))
         perturbed, mistakes = [], []
         for number, (part, moved) in enumerate(zip(parts, self.sensitivities(), strict=True)):
-            total = raw.sum(params, work=candidate(number), among=part)
+            asked = SumRequest(params=params, work=candidate(number))
+            total = raw.sum(asked, among=part)
             key = raw.key(candidate(number))
             perturbed.append(self.choice.perturbed(total, sensitivity=moved, key=key))
-            counted = raw.sum(perturbed[-1], work=MISTAKES, among=judges)
+            asked = SumRequest(params=perturbed[-1], work=MISTAKES)
+            counted = raw.sum(asked, among=judges)
             mistakes.append(int(np.asarray(counted.total[MISTAKES])[0]))
         return candidates(perturbed, mistakes, raw.num_users)
 
@@ -479,9 +449,15 @@ class TrainedOnPart(Work):
 
     sgd: PermutationSgd
 
-    def answer(self, request: SumRequest) -> PartialSum:
+    def answer(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> PartialSum:
         """Return the params trained on the examples of these ids, float64."""
-        return _part(self.sgd, request).answer(request)
+        return _part(self.sgd, users).answer(request, attempt, users)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -494,13 +470,19 @@ class Mistakes(Work):
 
     sgd: PermutationSgd
 
-    def template(self, params: Params) -> Params:
+    def template(self, request: SumRequest) -> Params:
         """Return one whole number."""
         return {MISTAKES: np.zeros(1, np.float32)}
 
-    def answer(self, request: SumRequest) -> PartialSum:
+    def answer(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> PartialSum:
         """Return the number of mistakes; one example more adds 0 or 1 to it."""
-        part, params = _part(self.sgd, request), request.params
+        part, params = _part(self.sgd, users), request.params
         kernel = params[part.name].astype(np.float64)
         kernel = kernel.reshape(kernel.shape[0], -1)
         x, squares = finite_rows(part.x)
@@ -513,12 +495,12 @@ class Mistakes(Work):
         if part.present is not None:
             wrong &= part.present
         count = np.array([np.count_nonzero(wrong)], np.int64)
-        return PartialSum(total={MISTAKES: count}, num_users=len(request.user_ids), granularity=1.0)
+        return PartialSum(total={MISTAKES: count}, num_users=len(users), granularity=1.0)
 
 
-def _part(sgd: PermutationSgd, request: SumRequest) -> PermutationSgd:
-    """Return a training on the requested examples, in their order."""
-    index = request.index
+def _part(sgd: PermutationSgd, users: Sequence[str]) -> PermutationSgd:
+    """Return a training on the examples of these ids, in their order."""
+    index = as_positions(users)
     x = sgd.x if isinstance(sgd.x, np.ndarray) else sparse.csr_matrix(sgd.x)
     present = None if sgd.present is None else sgd.present[index]
     return replace(sgd, x=x[index], y=sgd.y[index], present=present)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import torch
 
 from fedpriv import tree
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.sums import BITS, LONGEST
+from fedpriv.training.bounded_sum import Stack
+from fedpriv.tree import Params
 
 # float64 copies of updates that are made at a time.
 _BYTES_AT_A_TIME = 1 << 26
@@ -141,7 +145,12 @@ class DeviceSum:
         self._total = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in template.items()}
         self._num_added = 0
 
-    def add(self, updates: Stacked, factors: Sequence[float]) -> list[int]:
+    def add(
+        self,
+        updates: Stacked,
+        factors: Sequence[float] | np.ndarray,
+        besides: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> list[int]:
         """Add `factors[u] * updates[u]` for every user u; return who was longer than its bound.
 
         Args:
@@ -149,6 +158,7 @@ class DeviceSum:
                 coordinate of a product may exceed `2**BITS` granularities.
             factors: What the bound multiplies each update by; 0 leaves a user out, whatever its
                 update holds.
+            besides: float64 (users, ...) by name, added as they are; bounded with the updates.
 
         Returns:
             Positions of users who add nothing: with a granularity, those whose whole numbers are
@@ -159,12 +169,16 @@ class DeviceSum:
         divisor = 1.0 if self._granularity is None else self._granularity
         scales = np.asarray(factors, np.float64) / divisor
         taken = np.flatnonzero(scales)
-        squared = self._add(updates, scales, taken)
+        units = np.full(len(scales), 1.0 / divisor)
+        first = next(iter(self._total.values()))
+        others = {name: on_device(first.device, rows) for name, rows in besides.items()}
+        squared = self._add(updates, scales, taken) + self._add(others, units, taken)
         if self._granularity is None:
             return []
         beyond = taken[~(squared <= LONGEST)]
         if beyond.size:
             self._add(updates, -scales, beyond)  # to the bit: rounding to even is odd
+            self._add(others, -units, beyond)
         return beyond.tolist()
 
     def _add(self, updates: Stacked, scales: np.ndarray, taken: np.ndarray) -> np.ndarray:
@@ -209,3 +223,68 @@ def _blocks(tensor: torch.Tensor) -> list[slice]:
         return []
     size = max(1, _BYTES_AT_A_TIME // max(1, 8 * tensor[0].numel()))
     return [slice(start, start + size) for start in range(0, len(tensor), size)]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStack(Stack):
+    """Contributions of several users on one device.
+
+    Attributes:
+        updates: Of every user; they may hold numbers that are not finite.
+    """
+
+    updates: Stacked = field(repr=False)
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> DeviceStack:
+        return DeviceStack(
+            {
+                name: replace(tensor, values=change(tensor.values))
+                if isinstance(tensor, StackedRows)
+                else change(tensor)
+                for name, tensor in self.updates.items()
+            }
+        )
+
+    def mixed(self, mixture: Mixture) -> DeviceStack:
+        """Return own · Δ + offset, dense."""
+        own = mixture.own
+        return DeviceStack(
+            {
+                name: (t.dense() if isinstance(t, StackedRows) else t) * own
+                + on_device(t.device, mixture.offset[name])
+                for name, t in self.updates.items()
+            }
+        )
+
+    def times(self, multiplier: Params) -> DeviceStack:
+        """Return the contributions times factors by name, float32."""
+        factors = {
+            name: on_device(tensor.device, np.asarray(multiplier[name], np.float32))
+            for name, tensor in self.updates.items()
+            if name in multiplier
+        }
+        return DeviceStack(multiplied(self.updates, factors))
+
+    def limited(self, low: float, high: float) -> DeviceStack:
+        """Return every coordinate within limits; what is not finite stays so."""
+        return self._each(lambda t: torch.where(t.isfinite(), t.clamp(low, high), t))
+
+    def multiples_of(self, spacing: float) -> DeviceStack:
+        """Return every coordinate rounded."""
+        return self._each(lambda t: ((t.double() / spacing).round_() * spacing).to(t.dtype))
+
+    def norms(self) -> np.ndarray:
+        """Return the norms."""
+        return np.array(l2_norms(self.updates))
+
+    def add_to(
+        self, total: DeviceSum, factors: np.ndarray, besides: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Add the contributions."""
+        return np.array(total.add(self.updates, factors, besides), np.int64)
+
+
+def on_device(device: torch.device, array: np.ndarray) -> torch.Tensor:
+    """Return a copy of an array on a device."""
+    array = np.ascontiguousarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)

@@ -23,7 +23,7 @@ single examples) compute their private losses; `AdaptiveDescent` is the algorith
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -38,15 +38,23 @@ from fedpriv.privacy.plan import AdaptivePlan, AnyPlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Held, Query
-from fedpriv.training.work import Examples, SumRequest, UserByUser, Work
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Held
+from fedpriv.training.bounded_sum import RowStack, Stack
+from fedpriv.training.work import (
+    Attempt,
+    Context,
+    Examples,
+    Line,
+    SumRequest,
+    Trainer,
+    UserData,
+    UserTrainer,
+    as_positions,
+)
 from fedpriv.tree import Params, Tree
 
 LOSSES = "losses"
 """The name of the work that sums losses, and of the sums."""
-
-_DIRECTION, _SIZES = "direction/", "step sizes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,27 +110,15 @@ class StepSizes:
         return (min(self.growth * top, self.first) if top > 0.0 else largest), ()
 
 
-def pack_line(params: Params, direction: Params, sizes: np.ndarray) -> Params:
-    """Return params, direction and step sizes packed as the tensors of a query for losses."""
-    brought = {_DIRECTION + name: array for name, array in direction.items()}
-    return {**params, **brought, _SIZES: sizes}
-
-
-def unpack_line(brought: Params) -> tuple[Params, Params, np.ndarray]:
-    """Return params, direction and step sizes of what `pack_line` put together.
+def line_of(context: Context) -> Line:
+    """Return the line of a round on which losses are evaluated.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If the request brings none.
     """
-    if _SIZES not in brought:
-        raise ValueError(f"work {LOSSES!r} needs {_SIZES!r}, a direction and the params")
-    direction = {
-        name.removeprefix(_DIRECTION): array
-        for name, array in brought.items()
-        if name.startswith(_DIRECTION)
-    }
-    params = {name: brought[name] for name in direction}
-    return params, direction, brought[_SIZES]
+    if context.line is None:
+        raise ValueError(f"work {LOSSES!r} needs a line: a direction and step sizes")
+    return context.line
 
 
 def move_along(params: Params, direction: Params, size: float) -> Params:
@@ -160,12 +156,13 @@ class KnowsLossesAlong(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossesAlong:
+class LossesAlong(UserTrainer):
     """Client work: one user's losses at several step sizes, capped afterwards by the bound.
 
     Attributes:
         task: Knows losses.
         max_examples: A user with more is evaluated on a random subset of so many.
+        number: |Φ|, how many step sizes there are.
     """
 
     #: Nothing of it ever changes, so threads may share it as far as they may share the task.
@@ -173,26 +170,24 @@ class LossesAlong:
 
     task: KnowsLossesAlong = field(repr=False)
     max_examples: int
+    number: int
 
-    def train(self, params: Params, examples: Examples, key: Key) -> Tree:
+    def template(self, request: SumRequest) -> Params:
+        """Return one number for each step size."""
+        return {LOSSES: np.zeros(self.number, np.float32)}
+
+    def train(self, params: Params, context: Context, examples: Examples, key: Key) -> Tree:
         """Return the losses under the name of the sums; of a user without examples zeros."""
-        own, direction, sizes = unpack_line(params)
+        line = line_of(context)
         if len(examples) > self.max_examples:
             chosen = key.generator().permutation(len(examples))[: self.max_examples]
             examples = examples.take(chosen)
         if not len(examples):
-            return {LOSSES: np.zeros(len(sizes), np.float32)}
+            return {LOSSES: np.zeros(len(line.sizes), np.float32)}
+        sizes = [float(size) for size in line.sizes]
         with np.errstate(over="ignore", invalid="ignore"):  # refused whole by the bound
-            found = self.task.losses_along(own, direction, [float(s) for s in sizes], examples)
+            found = self.task.losses_along(params, line.direction, sizes, examples)
             return {LOSSES: np.asarray(found, np.float32)}
-
-
-def losses_work(task: KnowsLossesAlong, max_examples: int, number: int) -> UserByUser:
-    """Return the work that sums users' losses at so many step sizes."""
-    return UserByUser(
-        trainer=LossesAlong(task=task, max_examples=max_examples),
-        shapes={LOSSES: np.zeros(number, np.float32)},
-    )
 
 
 # Losses of so many examples and step sizes are held at a time.
@@ -233,53 +228,49 @@ class ChecksLosses(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralLosses(Work):
-    """Sums capped losses of examples on the grid of the cap.
+class CentralLosses(Trainer):
+    """Losses of examples at several step sizes, many examples at a time.
 
     Attributes:
         losses: The model on the private training set.
         number: |Φ|, how many step sizes there are.
 
     Guarantees:
-        * One example more raises each sum by at most the cap, and lowers none: each is capped,
-          and rounded to the grid, alone. An example with a loss that is not finite adds nothing.
+        * Under `Capped` one example more raises each sum by at most the cap, and lowers none: each
+          is capped, and rounded to the grid, alone. An example with a loss that is not finite adds
+          nothing.
     """
 
     losses: ExampleLosses = field(repr=False)
     number: int
 
-    def template(self, params: Params) -> Params:
+    def template(self, request: SumRequest) -> Params:
         """Return one number for each step size."""
         return {LOSSES: np.zeros(self.number, np.float32)}
 
-    def answer(self, request: SumRequest) -> PartialSum:
-        """Return the sums over examples, at params, direction and step sizes (`pack_line`).
+    def stacks(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> Iterator[Stack]:
+        """Yield examples' losses at the params moved along the line.
 
         Raises:
-            ValueError: If the bound is another, or the step sizes are not so many.
+            ValueError: If the bound is of vectors as a whole, or there are other step sizes.
         """
-        bound, index = request.bound, request.index
-        if not isinstance(bound, Capped):
-            raise ValueError(f"{bound!r} bounds vectors as a whole; losses want Capped")
-        own, direction, sizes = unpack_line(request.params)
-        if len(sizes) != self.number:
-            raise ValueError(f"{len(sizes)} step sizes were brought, and sums are of {self.number}")
-        total, failed = np.zeros(self.number, np.int64), 0
-        most, granularity = bound.most, bound.granularity
+        line = line_of(request.context)
+        if not isinstance(attempt.bound, Capped):
+            raise ValueError(f"{attempt.bound!r} bounds vectors as a whole; losses want Capped")
+        if len(line.sizes) != self.number:
+            raise ValueError(f"{len(line.sizes)} step sizes are given, and sums of {self.number}")
+        index, sizes = as_positions(users), [float(size) for size in line.sizes]
         for start in range(0, len(index), _CHUNK):
             part = index[start : start + _CHUNK]
             with np.errstate(over="ignore", invalid="ignore"):
-                found = self.losses.losses_along(own, direction, [float(s) for s in sizes], part)
-            finite = np.isfinite(found).all(axis=1)
-            failed += int(len(part) - np.count_nonzero(finite))
-            capped = np.clip(found[finite], 0.0, most)
-            total += np.rint(capped / granularity).astype(np.int64).sum(axis=0)
-        return PartialSum(
-            total={LOSSES: total},
-            granularity=granularity,
-            num_users=len(index),
-            num_failed=failed,
-        )
+                found = self.losses.losses_along(request.params, line.direction, sizes, part)
+            yield RowStack({LOSSES: found})
 
 
 GRADIENT = "gradient"
@@ -435,8 +426,8 @@ class AdaptiveDescent(Algorithm):
         if not _pays(door, price + self.prices.selection):
             return None
         sizes = self.step_sizes.upto(largest)
-        query = Query(params=state.params, mechanism=self._noised(price), name=GRADIENT)
-        with door.hold(query) as held:
+        request = SumRequest(params=state.params, mechanism=self._noised(price), name=GRADIENT)
+        with door.hold(request) as held:
             estimate = _double(held.answer.update)
             rejections = 0
             while True:
@@ -489,9 +480,10 @@ class AdaptiveDescent(Algorithm):
 
     def _choice(
         self, params: Params, direction: Params, sizes: np.ndarray, rejections: int
-    ) -> Query:
-        return Query(
-            params=pack_line(params, direction, sizes),
+    ) -> SumRequest:
+        return SumRequest(
+            params=params,
+            context=Context(line=Line(direction=direction, sizes=sizes)),
             work=LOSSES,
             mechanism=self._selection(self._offset(params, direction, sizes)),
             name=f"{LOSSES} {rejections + 1}",

@@ -26,19 +26,23 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
 from fedpriv.checkpoints.tensor_files import AGGREGATE
-from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, RoundContext
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import Algorithm, Door, Query, Saved
+from fedpriv.training.algorithm import Algorithm, Door, Saved
+from fedpriv.training.work import Context, SumRequest
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 
 #: What is replaced by the aggregate: the iterate, or only the point where updates are made.
 Reading = Literal["replace", "gradient-only"]
 
-_NO_CONTEXT = RoundContext()
+_NOTHING = Preconditioning()
 _TRIED_ROUNDS = 3
+CLIP_NORM = "clip_norm"
+"""The name of an adaptive clip norm among the numbers of a state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,7 @@ class ServerState:
         aggregate: The checkpoint aggregate's state.
         preconditioner: The preconditioner's state.
         update_norm: l2 norm of the last released mean update, after noise.
+        clip_norm: C of the coming round, of a bound that adapts; None of others.
     """
 
     round_num: int
@@ -60,6 +65,7 @@ class ServerState:
     aggregate: State = field(repr=False)
     preconditioner: State = field(default_factory=dict, repr=False)
     update_norm: float = 0.0
+    clip_norm: float | None = None
 
     def save(self) -> Saved:
         """Return the state taken apart: moments and counters apart from what is released."""
@@ -75,7 +81,8 @@ class ServerState:
                 for group, tensors in groups.items()
                 for name, array in tensors.items()
             },
-            numbers={"update_norm": self.update_norm},
+            numbers={"update_norm": self.update_norm}
+            | ({} if self.clip_norm is None else {CLIP_NORM: self.clip_norm}),
         )
 
     def _groups(self) -> dict[str, State]:
@@ -108,6 +115,7 @@ class ServerState:
             aggregate=groups["aggregate"],
             preconditioner=groups["preconditioner"],
             update_norm=float(saved.numbers["update_norm"]),
+            clip_norm=None if self.clip_norm is None else float(saved.numbers[CLIP_NORM]),
         )
 
 
@@ -159,8 +167,9 @@ class FederatedAveraging(Algorithm):
         at_aggregates: Whether and how it is trained over aggregates; None for inference alone.
         outputs: How the checkpoints that the aggregate keeps are measured together
             (`fedpriv.checkpoints.aggregates`); None for one model.
-        tensors: From a round's number to what users are given next to the params: public, and a
-            function of the number alone. None for nothing.
+        bound: The plan's, where it adapts; None of one that stays the same.
+        rate: From a round's number to the factor of the local learning rate; None for 1.
+        extra: From a round's number to further public tensors that users are given; None for none.
 
     Raises:
         ValueError: If aggregates of outputs were to be trained at.
@@ -171,7 +180,9 @@ class FederatedAveraging(Algorithm):
     preconditioner: Preconditioner = field(default_factory=NoPreconditioner)
     at_aggregates: AtAggregates | None = None
     outputs: Rule | None = None
-    tensors: Callable[[int], Params] | None = None
+    bound: Bound | None = None
+    rate: Callable[[int], float] | None = None
+    extra: Callable[[int], Params] | None = None
 
     def __post_init__(self) -> None:
         if self.at_aggregates is not None and self.outputs is not None:
@@ -183,10 +194,17 @@ class FederatedAveraging(Algorithm):
     def check_plan(self, plan: AnyPlan) -> None:
         """Refuse a plan that ends before anything is trained at an aggregate, or preconditioned.
 
+        Of a bound that adapts, noise of a whole run is refused as well.
+
         Raises:
             ValueError: If it does.
         """
         at, planned = self.at_aggregates, plan.planned_rounds
+        if self.bound is not None and plan.charged_once:
+            raise ValueError(
+                "clip-norm 'adaptive': noise of a whole run is correlated over rounds, and would "
+                "have to begin anew with every clip norm; use clip-norm 'fixed'"
+            )
         if planned is not None:
             self.preconditioner.check_rounds(planned)
         if at is not None and planned is not None and at.start >= planned:
@@ -210,6 +228,7 @@ class FederatedAveraging(Algorithm):
             optimizer=self.optimizer.init(params),
             aggregate=aggregate,
             preconditioner=self.preconditioner.init(params),
+            clip_norm=None if self.bound is None else self.bound.start,
         )
 
     def _check_keeps_all(self, params: Params) -> None:
@@ -272,9 +291,25 @@ class FederatedAveraging(Algorithm):
 
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
-        context, state = self.begin(state, door.key("guide"))
-        params = {**self.asked_at(state), **self.round_tensors(state)}
-        return self.next(state, door.ask(Query(params=params, context=context)), context)
+        public, state = self.begin(state, door.key("guide"))
+        return self.next(state, door.ask(self.request(state, public)), public)
+
+    def request(self, state: ServerState, public: Preconditioning = _NOTHING) -> SumRequest:
+        """Return what users are asked in the coming round.
+
+        Args:
+            state: From `begin`.
+            public: Likewise.
+        """
+        number = state.round_num + 1
+        context = Context(
+            rate=1.0 if self.rate is None else self.rate(number),
+            clip_norm=state.clip_norm,
+            multiplier=dict(public.multiplier),
+            mixture=public.mixture,
+            extra={} if self.extra is None else self.extra(number),
+        )
+        return SumRequest(params=self.asked_at(state), context=context)
 
     def asked_at(self, state: ServerState) -> Params:
         """Return the params that the coming round's updates are made at."""
@@ -283,24 +318,20 @@ class FederatedAveraging(Algorithm):
             return state.params
         return state.aggregate["average"]
 
-    def round_tensors(self, state: ServerState) -> Params:
-        """Return the public tensors that users are given in the coming round besides the params."""
-        return {} if self.tensors is None else self.tensors(state.round_num + 1)
-
-    def begin(self, state: ServerState, key: Key) -> tuple[RoundContext, ServerState]:
+    def begin(self, state: ServerState, key: Key) -> tuple[Preconditioning, ServerState]:
         """Return what is public about the coming round; nothing of it has been drawn.
 
         Args:
             state: The state before; its preconditioner's arrays are given up.
             key: Folded by round and attempt; picks public examples and nothing else.
         """
-        context, preconditioner = self.preconditioner.begin(
+        public, preconditioner = self.preconditioner.begin(
             self.asked_at(state), state.preconditioner, state.round_num + 1, key
         )
-        return context, replace(state, preconditioner=preconditioner)
+        return public, replace(state, preconditioner=preconditioner)
 
     def next(
-        self, state: ServerState, answer: NoisedMean, context: RoundContext = _NO_CONTEXT
+        self, state: ServerState, answer: NoisedMean, public: Preconditioning = _NOTHING
     ) -> ServerState:
         """Return the state after a release; everything here is post-processing.
 
@@ -308,19 +339,22 @@ class FederatedAveraging(Algorithm):
             state: The state before; its arrays are given up.
             answer: The noised mean: the noised sum over the mechanism's denominator, whoever
                 replied. It is given up.
-            context: From `begin`; its bound is the one that made the sum.
+            public: From `begin`.
         """
-        mean, squared = answer.update, answer.squared_norm
-        if context.inverse:
-            mean = tree.to_dense(tree.multiply(mean, context.inverse))
+        mean, squared, clip_norm = answer.update, answer.squared_norm, state.clip_norm
+        if self.bound is not None:
+            mean, clip_norm = self.bound.released(mean, clip_norm)
+            squared = tree.l2_norm(mean) ** 2
+        if public.inverse:
+            mean = tree.to_dense(tree.multiply(mean, public.inverse))
             squared = tree.l2_norm(mean) ** 2
         preconditioner = self.preconditioner.end(mean, state.preconditioner)
-        if context.blend < 1.0:
-            private, public = np.float32(context.blend), np.float32(1.0 - context.blend)
-            mean = {n: private * a + public * context.public[n] for n, a in mean.items()}
+        if public.blend < 1.0:
+            own, other = np.float32(public.blend), np.float32(1.0 - public.blend)
+            mean = {n: own * a + other * public.public[n] for n, a in mean.items()}
         step, optimizer = self.optimizer.next(mean, state.optimizer)
-        if context.scale:
-            step = tree.to_dense(tree.multiply(step, context.scale))
+        if public.scale:
+            step = tree.to_dense(tree.multiply(step, public.scale))
         at, base = self.at_aggregates, state.params
         if at is not None and at.reading == "replace":
             base = self.asked_at(state)
@@ -333,6 +367,7 @@ class FederatedAveraging(Algorithm):
             aggregate=aggregate,
             preconditioner=preconditioner,
             update_norm=math.sqrt(squared),
+            clip_norm=clip_norm,
         )
 
     def result(self, state: ServerState) -> Params:

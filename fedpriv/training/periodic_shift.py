@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from fedpriv.datasets.stackexchange.sentence_store import KINDS
 from fedpriv.rng import Key
-from fedpriv.training.work import UserTransform
+from fedpriv.training.work import Context
 from fedpriv.tree import Params
 
 SHARE = "share_of_questions"
@@ -31,7 +31,7 @@ _QUESTION, _ANSWER = KINDS.index("question"), KINDS.index("answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift(UserTransform):
+class Shift:
     """A schedule over rounds: users train on the part of their sentences that a round has.
 
     Guarantees:
@@ -46,8 +46,6 @@ class Shift(UserTransform):
     Raises:
         ValueError: If the period is shorter.
     """
-
-    brought: ClassVar[str] = SHARE
 
     kind: Literal["blocks", "smooth"]
     period: int
@@ -71,19 +69,19 @@ class Shift(UserTransform):
             return 1.0 if 2 * place < self.period else 0.0
         return (1.0 + math.cos(2.0 * math.pi * place / self.period)) / 2.0
 
-    def tensors(self, round_num: int) -> Params:
+    def extra(self, round_num: int) -> Params:
         """Return the public tensors that users get in a round."""
         return {SHARE: np.array([self.share(round_num)], np.float32)}
 
-    def choose(self, tensor: np.ndarray | None, examples: Any, key: Key) -> Any:
+    def select(self, context: Context, examples: Any, key: Key) -> Any:
         """Return the sentences that a round of this share of questions has.
 
         Raises:
-            ValueError: If the query brings no share.
+            ValueError: If the round's context brings no share.
         """
-        if tensor is None:
-            raise ValueError(f"the query has no {SHARE!r}; leave shift at none with this algorithm")
-        share = float(tensor[0])
+        if SHARE not in context.extra:
+            raise ValueError(f"no {SHARE!r} is given; leave shift at none with this algorithm")
+        share = float(context.extra[SHARE][0])
         kept = np.full(len(examples), 0.5)  # of a kind that the source does not say
         kept[examples.kinds == _QUESTION] = share
         kept[examples.kinds == _ANSWER] = 1.0 - share

@@ -1,24 +1,29 @@
 """The private work: train users, bound each, and return one unweighted sum and nothing else.
 
-Backends bring a `Work` to where the users are, under a name: a node, a worker process and this
-process each find what the name means in their own experiment.
+A `SumRequest` is what an algorithm asks, and an `Attempt` what the door adds to it. Both go as they
+are to where the users live: a node, a worker process and this process each find what the name of a
+work means in their own experiment.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.privacy.ledger.state import UPDATE
+from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
-from fedpriv.sums import Adder, BeyondBound, PartialSum, RunningSum
-from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
+from fedpriv.sums import PartialSum, RunningSum, Sum
+from fedpriv.training.bounded_sum import Stack, UserStack, bounded_sum
+from fedpriv.training.failures import contributing_zero_on_failure
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.streams import kept_generators, own_stream
 from fedpriv.tree import Params, Tree
@@ -49,68 +54,99 @@ class Examples(Protocol):
         ...
 
 
-@runtime_checkable
-class LocalTrainer(Protocol):
-    """Trains one user.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Points on a line from the params, where losses are evaluated.
 
-    A trainer, or a `Work`, may besides have `thread_safe`, true where threads may share it (it has
-    no memory of users), `seeds_itself`, true where it calls `own_stream` for each user, and
-    `load()` (`Work.load`). Without them it is not shared, the global generators are seeded for each
-    user, and it loads what it needs at its first user.
+    Attributes:
+        direction: float32, of the params' names and shapes.
+        sizes: Step sizes, float32 (candidates,).
     """
 
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
-        """Return the user's raw update; `params` are not changed."""
-        ...
+    direction: Params = field(repr=False)
+    sizes: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Public facts of one round. Nothing else goes with the params.
+
+    Attributes:
+        rate: Factor of the learning rate of local steps.
+        clip_norm: C of a bound that adapts; None of others.
+        multiplier: 1/A, which a whole update is multiplied by before it is bounded, float32 by
+            name; empty for nothing.
+        mixture: What an update is mixed with before that; None for nothing.
+        line: Where losses are evaluated; None where none are.
+        extra: Further public tensors, which a task or an algorithm of one's own names.
+    """
+
+    rate: float = 1.0
+    clip_norm: float | None = None
+    multiplier: Params = field(default_factory=dict, repr=False)
+    mixture: Mixture | None = None
+    line: Line | None = None
+    extra: Params = field(default_factory=dict, repr=False)
+
+
+NO_CONTEXT = Context()
+"""The context of a round of which nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumRequest:
-    """One request for a sum over users.
+    """One request for a sum over users, from the algorithm to the trainer. All of it is public.
 
     Attributes:
-        params: What the work is done with: the global params, float32, and whatever further
-            tensors a query names. Not changed.
-        bound: The public bound.
-        user_ids: The drawn users that live here.
-        key: The key of this round and attempt; each user folds its own id into it.
-        data: Where the users' examples are; None only if the work holds them itself.
+        params: What the work is done with, float32. Not changed.
+        context: Public facts of the round.
+        work: Name of the work, which workers and nodes look up in their own experiment.
+        name: What the ledger calls it; a round may ask each name once.
+        mechanism: Who is drawn, how each is bounded, what is added; None takes a fixed plan's.
     """
 
     params: Params = field(repr=False)
+    context: Context = NO_CONTEXT
+    work: str = TRAIN
+    name: str = UPDATE
+    mechanism: Mechanism | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What the door adds to a request, the same for every worker and node.
+
+    Attributes:
+        bound: Of each contribution; public.
+        key: The users' key of this round and attempt; each user folds its own id into it.
+        round_num: The round, from 1.
+        number: The attempt at it, from 1.
+        template: Names and shapes of the sum; None for those of the params. The server's alone.
+    """
+
     bound: Bound
-    user_ids: Sequence[str] = field(repr=False)
     key: Key
-    data: UserData | None = field(default=None, repr=False)
-
-    @property
-    def users(self) -> UserData:
-        """The users' examples.
-
-        Raises:
-            ValueError: If there are none.
-        """
-        if self.data is None:
-            raise ValueError("data None: a trainer of users needs their examples")
-        return self.data
-
-    @property
-    def index(self) -> np.ndarray:
-        """The ids of examples as positions in the training set, int64."""
-        return np.fromiter(map(int, self.user_ids), np.int64, len(self.user_ids))
+    round_num: int = 1
+    number: int = 1
+    template: Params | None = field(default=None, repr=False)
 
 
 class Work(ABC):
     """Client work: from the drawn users to one sum of bounded contributions.
 
     A work has `answer`; sums have the params' own shapes unless `template` says others.
+
+    Attributes:
+        thread_safe: Whether threads may share it: it has no memory of users.
     """
 
     __slots__ = ()
 
-    def template(self, params: Params) -> Params:
-        """Return names and shapes of the sum, which need not be the params'."""
-        return params
+    thread_safe: ClassVar[bool] = False
+
+    def template(self, request: SumRequest) -> Params:
+        """Return names and shapes of a contribution, which need not be the params'."""
+        return request.params
 
     def load(self) -> None:
         """Load code that the work needs, such as kernels, before any user's time begins.
@@ -120,12 +156,24 @@ class Work(ABC):
         return
 
     @abstractmethod
-    def answer(self, request: SumRequest) -> PartialSum:
+    def answer(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> PartialSum:
         """Return the sum of the users' bounded contributions.
 
+        Args:
+            request: What is asked.
+            attempt: By which bound and key.
+            users: The drawn users that live here.
+            data: Where their examples are; None only if the work holds them itself.
+
         Guarantees:
-            * Each user moves the sum by at most `bound.l2_bound` (l2), however many examples it
-              has.
+            * Each user moves the sum by at most `attempt.bound.l2_bound` (l2), however many
+              examples it has.
             * A user whose work raises, or whose contribution is not finite or not of the
               template's shapes, contributes zero, alone: no user can stop a round or change
               another's contribution.
@@ -135,216 +183,142 @@ class Work(ABC):
                 taken for a user's failure.
         """
 
-    def transformed(self, transform: UserTransform) -> Work:
-        """Return the same work of users whose examples or updates a transform changes.
 
-        Raises:
-            ValueError: If it does not train user by user, or is transformed already.
-        """
-        raise ValueError(
-            f"{type(transform).__name__} changes what single users send, and a "
-            f"{type(self).__name__} has sums alone, or users whose work is changed already; "
-            "leave one of the two out"
-        )
-
-    def partial_sum(self, **request: Any) -> PartialSum:
-        """Return the answer to a `SumRequest` of these arguments, which says how it is bounded."""
-        asked = SumRequest(**request)
-        return replace(self.answer(asked), l2_bound=asked.bound.l2_bound)
+Select = Callable[[Context, Any, Key], Any]
+"""From a round's context, a user's examples and its key to those that it trains on."""
 
 
-class UserTransform:
-    """Base of changes to a user's work, governed by a public tensor sent with the params.
-
-    All of it looks at one user alone. By default nothing is changed.
+class Trainer(Work):
+    """Base of work that makes users' contributions, which `bounded_sum` bounds and adds.
 
     Attributes:
-        brought: Name of the tensor.
-        summed: Whether the sum has a tensor of that name and shape, which `sent` makes.
+        takes: What it knows besides plain local steps: "proximal", "optimizer", "rate"
+            (`Context.rate`). Options for what is not among them are refused.
+        otherwise: What to do about an option that is refused.
+        select: Which of a user's examples a round trains on; None for all of them.
     """
 
     __slots__ = ()
 
-    brought: ClassVar[str]
-    summed: ClassVar[bool] = False
+    takes: ClassVar[tuple[str, ...]] = ()
+    otherwise: ClassVar[str] = 'leave it out, or say what the trainer takes: takes = ("proximal",)'
+    select: Select | None = None
 
-    def choose(self, tensor: np.ndarray | None, examples: Any, key: Key) -> Any:
-        """Return which of a user's examples it trains on.
+    @abstractmethod
+    def stacks(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> Iterator[Stack]:
+        """Yield the users' contributions, not bounded yet, each user once.
+
+        Guarantees:
+            * A user's contribution depends on its own examples, the request and its own key, and
+              not on who else is asked.
+            * A user that raises is counted (`contributing_zero_on_failure`) and in no stack.
+        """
+
+    def empty_sum(self, template: Params, granularity: float | None) -> Sum:
+        """Return the running sum that this trainer's stacks are added to."""
+        return RunningSum(template, granularity)
+
+    def examples(self, data: UserData | None, user_id: str, context: Context, key: Key) -> Any:
+        """Return what a user trains on in a round.
 
         Args:
-            tensor: What the query brought; None if nothing.
-            examples: All its examples.
-            key: Its key of this round and attempt.
-        """
-        return examples
-
-    def sent(
-        self, tensor: np.ndarray | None, norm: Callable[[], float]
-    ) -> tuple[float, Mapping[str, np.ndarray]]:
-        """Return the factor of the update, and further tensors that are sent with it.
-
-        Args:
-            tensor: What the query brought; None if nothing.
-            norm: Returns the update's l2 norm.
-        """
-        return 1.0, {}
-
-    def check_sent(
-        self, tensor: np.ndarray | None, norm: Callable[[], float]
-    ) -> tuple[float, Tree]:
-        """Return what `sent` returns, if its tensors are the declared ones.
+            data: The users' examples.
+            user_id: Of the user.
+            context: Of the round.
+            key: The user's.
 
         Raises:
-            ValueError: If the further tensors are not what `brought` and `summed` say.
+            ValueError: If there are no data.
         """
-        factor, besides = self.sent(tensor, norm)
-        like = {self.brought: tensor} if self.summed and tensor is not None else {}
-        return factor, tree.check_like(like, besides)
+        if data is None:
+            raise ValueError("data None: a trainer of users needs their examples")
+        found = data.examples(user_id)
+        return found if self.select is None else self.select(context, found, key)
+
+    def answer(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> PartialSum:
+        """Return the sum of the users' bounded contributions; errors are those of `bounded_sum`."""
+        return bounded_sum(self, request, attempt, users, data)
 
 
-def split_params(
-    params: Params, transform: UserTransform | None
-) -> tuple[Params, np.ndarray | None]:
-    """Return the params themselves, and the tensor that a transform takes out of them."""
-    if transform is None or transform.brought not in params:
-        return params, None
-    own = dict(params)
-    return own, own.pop(transform.brought)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserByUser(Work):
-    """Client work that trains users one by one; a user that fails contributes zero alone.
+class UserTrainer(Trainer):
+    """The plain loop, one user after another: derive from it, and say what one user does.
 
     Attributes:
-        trainer: What a user does.
-        shapes: Of its contributions; None for those of the params.
-        transform: What a tensor that the query brings changes of it; None for nothing.
-        adder: Makes the running sum, and decides what is added to bounded updates.
+        seeds_itself: Whether it calls `fedpriv.training.streams.own_stream` for each user; else
+            the global generators are seeded for it.
     """
 
-    trainer: LocalTrainer
-    shapes: Params | None = None
-    transform: UserTransform | None = None
-    adder: Adder = RunningSum
+    __slots__ = ()
 
-    @property
-    def thread_safe(self) -> bool:
-        """As the trainer's: nothing else is kept between users."""
-        return getattr(self.trainer, "thread_safe", False)
+    seeds_itself: ClassVar[bool] = False
 
-    def transformed(self, transform: UserTransform) -> Work:
-        """Return the same work under a transform; errors are those of `Work.transformed`."""
-        if self.transform is not None:
-            return super(UserByUser, self).transformed(transform)
-        return replace(self, transform=transform)
-
-    def template(self, params: Params) -> Params:
-        """Return the shapes that were given, or the params'."""
-        if self.shapes is not None:
-            return self.shapes
-        return template_of(params, self.transform)
-
-    def load(self) -> None:
-        """Load what the trainer's `load` does, where it has one."""
-        getattr(self.trainer, "load", lambda: None)()
-
-    def contribution(self, params: Params, examples: Any, key: Key) -> Tree:
-        """Return what one user contributes, not bounded yet.
+    @abstractmethod
+    def train(self, params: Params, context: Context, examples: Any, key: Key) -> Tree:
+        """Return one user's contribution, usually local minus global params; not bounded yet.
 
         Args:
-            params: As of `SumRequest`.
-            examples: All its examples.
-            key: Its key of this round and attempt.
-
-        Raises:
-            ValueError: If it has not the template's names and shapes.
-            Exception: What the trainer raises.
+            params: As of `SumRequest`; not changed.
+            context: Public facts of the round.
+            examples: The user's.
+            key: The user's of this round and attempt.
         """
-        own, tensor = split_params(params, self.transform)
-        if self.transform is not None:
-            examples = self.transform.choose(tensor, examples, key)
-        shapes = own if self.shapes is None else self.shapes
-        update = tree.check_like(shapes, self.trainer.train(own, examples, key))
-        if self.transform is None:
-            return update
-        factor, besides = self.transform.check_sent(tensor, lambda: tree.l2_norm(update))
-        return {**(update if factor == 1.0 else tree.scale(update, factor)), **besides}
 
-    def answer(self, request: SumRequest) -> PartialSum:
-        """Return the sum of the users' bounded contributions."""
-        data, template = request.users, self.template(request.params)
-        running = self.adder(template, request.bound.granularity)
+    def stacks(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> Iterator[Stack]:
+        """Yield the users' contributions one by one."""
+        template, context = self.template(request), request.context
         alone = not self.thread_safe  # other threads' users would be seeded too
-        seeds = alone and not getattr(self.trainer, "seeds_itself", False)
-        with counted_failures() as failures, kept_generators() if alone else nullcontext():
-            for user_id in request.user_ids:
+        seeds = alone and not self.seeds_itself
+        with kept_generators() if alone else nullcontext():
+            for user_id in users:
                 stop_if_asked()
-                key = request.key.fold(user_id)
-                bounded = None
+                key, found = attempt.key.fold(user_id), None
                 with (
                     contributing_zero_on_failure(),
                     own_stream(key, None) if seeds else nullcontext(),
                 ):
-                    raw = self.contribution(request.params, data.examples(user_id), key)
-                    bounded = request.bound.scaled(raw)
-                if bounded is not None:
-                    with contributing_zero_on_failure(BeyondBound):  # of which nothing was added
-                        running.add(*bounded, key)
-        return PartialSum(
-            total=running.result(),
-            num_users=len(request.user_ids),
-            num_failed=failures.count,
-            granularity=request.bound.granularity,
-        )
+                    examples = self.examples(data, user_id, context, key)
+                    update = self.train(request.params, context, examples, key)
+                    found = tree.check_like(template, update)
+                if found is not None:
+                    yield UserStack(found)
 
 
-def template_of(params: Params, transform: UserTransform | None) -> Params:
-    """Return names and shapes of a sum: the params', and what a transform adds to it."""
-    if transform is not None and transform.summed:
-        return params
-    return split_params(params, transform)[0]
-
-
-def transformed(trainer: Trainers, transform: UserTransform) -> Work:
-    """Return a trainer as work whose users a transform changes.
-
-    Raises:
-        ValueError: If there are several works by name, or as of `Work.transformed`.
-    """
-    if isinstance(trainer, Mapping):
-        raise ValueError(
-            f"{type(transform).__name__} changes what users send, and this task has several works: "
-            f"{', '.join(sorted(trainer))}; leave it out"
-        )
-    return as_work(trainer).transformed(transform)
-
-
-def as_work(trainer: LocalTrainer | Work) -> Work:
-    """Return a trainer as client work; one that is client work already is returned as it is.
-
-    Raises:
-        TypeError: If it is neither a `Work` nor has a `train`.
-    """
-    if isinstance(trainer, Work):
-        return trainer
-    if not callable(getattr(trainer, "train", None)):
-        raise TypeError(
-            f"{type(trainer).__name__} is no trainer of users: derive it from "
-            "fedpriv.training.work.Work, or give it train(params, examples, key)"
-        )
-    return UserByUser(trainer=trainer)
-
-
-Trainers = LocalTrainer | Work | Mapping[str, LocalTrainer | Work]
-"""Client work: one trainer, or works by name."""
+Trainers = Work | Mapping[str, Work]
+"""Client work: one, or several by name."""
 
 
 def as_works(trainer: Trainers) -> Mapping[str, Work]:
-    """Return works by name; a single trainer is the ordinary one."""
-    if isinstance(trainer, Mapping):
-        return {name: as_work(one) for name, one in trainer.items()}
-    return {TRAIN: as_work(trainer)}
+    """Return works by name; a single one is the ordinary one.
+
+    Raises:
+        TypeError: If one is no `Work`.
+    """
+    works = dict(trainer) if isinstance(trainer, Mapping) else {TRAIN: trainer}
+    for work in works.values():
+        if not isinstance(work, Work):
+            raise TypeError(
+                f"{type(work).__name__} is no work of users: derive it from "
+                "fedpriv.training.work.UserTrainer, with train(params, context, examples, key)"
+            )
+    return works
 
 
 def find_work(works: Mapping[str, Work], name: str) -> Work:
@@ -358,3 +332,8 @@ def find_work(works: Mapping[str, Work], name: str) -> Work:
             f"work {name!r} is not known here; this experiment has {', '.join(sorted(works))}"
         )
     return works[name]
+
+
+def as_positions(users: Sequence[str]) -> np.ndarray:
+    """Return ids of examples as positions in the training set, int64."""
+    return np.fromiter(map(int, users), np.int64, len(users))

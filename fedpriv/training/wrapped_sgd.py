@@ -7,7 +7,7 @@ trust; that it ends no further away than any such training can is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation_sgd import Constants, Passes, shortened, updates_of
-from fedpriv.training.work import SumRequest, Work
+from fedpriv.training.work import Attempt, SumRequest, UserData, Work
 from fedpriv.tree import Params
 
 # What a result may be longer than its path, for the rounding on the way.
@@ -106,14 +106,20 @@ class Wrapped(Work):
             start=start,
         )
 
-    def answer(self, request: SumRequest) -> PartialSum:
+    def answer(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> PartialSum:
         """Return the params, trained from those given in an order that the key draws.
 
         Raises:
             ValueError: If the result has other names, shapes or dtypes than the start, is not
                 finite, or is longer than a training of these constants can make it.
         """
-        key = request.key
+        key = attempt.key
         start = {name: array.astype(np.float64) for name, array in request.params.items()}
         rates = self.passes.rates(self.constants, self.num_examples)
         orders = self.passes.orders(self.num_examples, key.fold("order"))

@@ -33,6 +33,7 @@ from fedpriv.runs.progress import Pace
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients
+from fedpriv.training.work import Attempt
 from fedpriv.transform import identity
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import drawing, publish, save
@@ -153,15 +154,12 @@ def train(
     roster, losses = example_ids(NUM_EXAMPLES), [(0, data.loss(start))]
     draw = _sampler(sampling, the_plan, roster)
     for step in range(1, the_plan.num_rounds + 1):
-        context, state = server.begin(state, root.fold("guide").fold(step))
-        total = sums.partial_sum(
-            params=state.params,
-            bound=context.bound(mechanism.bound),
-            user_ids=draw(root.fold("cohort").fold(step)),
-            key=root.fold("users").fold(step),
-        )
+        public, state = server.begin(state, root.fold("guide").fold(step))
+        attempt = Attempt(bound=mechanism.bound, key=root.fold("users").fold(step))
+        cohort = draw(root.fold("cohort").fold(step))
+        total = sums.answer(server.request(state, public), attempt, cohort)
         noise = mechanism.draw(state.params, root.fold("noise").fold(step))
-        state = server.next(state, mechanism.release(total, noise), context)
+        state = server.next(state, mechanism.release(total, noise), public)
         if step % every == 0 or step == the_plan.num_rounds:
             losses.append((step, data.loss(state.params["weight"])))
     return losses

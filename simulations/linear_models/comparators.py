@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,10 +20,9 @@ from fedpriv.privacy.plan import AdaptivePlan, AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, RawSums
 from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
-from fedpriv.training.work import SumRequest, Work
-from fedpriv.tree import Params
+from fedpriv.training.work import Attempt, Context, SumRequest, UserData, Work
 from simulations.linear_models.perturbation import ObjectiveNoise, SphereRows
 
 
@@ -79,7 +78,7 @@ class NoisyDescent(Algorithm):
         """Return the state after one more step; None after the last."""
         if state.round_num == self.steps:
             return None
-        answer = door.ask(Query(params=state.params, mechanism=self.mechanism))
+        answer = door.ask(SumRequest(params=state.params, mechanism=self.mechanism))
         number = state.round_num + 1
         rate = self.rate / (math.sqrt(number) if self.schedule == "inverse-root" else 1.0)
         kept = 1.0 - rate * self.regulariser
@@ -93,8 +92,6 @@ class NoisyDescent(Algorithm):
         return state.after({name: array.astype(np.float32) for name, array in params.items()})
 
 
-TERM = "linear term "
-"""Prefix of b's params among the work's."""
 _UNIT = 2.0**-53
 _STEPS = 200
 #: Share of ε for the noise on the minimum that was found.
@@ -232,9 +229,9 @@ class ObjectivePerturbation(Algorithm):
             term = self.noise.linear_term(
                 template=template, lipschitz=self.constants.lipschitz, key=raw.key("objective")
             )
-            return raw.sum({**state.params, **{TERM + n: a for n, a in term.items()}})
+            return raw.sum(SumRequest(params=state.params, context=Context(extra=term)))
 
-        return state.after(door.run(Query(params=state.params), program))
+        return state.after(door.run(SumRequest(params=state.params), program))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,25 +249,28 @@ class PerturbedMinimum(Work):
     strength: float
     tolerance: float
 
-    def template(self, params: Params) -> Params:
-        """Return the params' own shapes."""
-        return {name: array for name, array in params.items() if not name.startswith(TERM)}
-
-    def answer(self, request: SumRequest) -> PartialSum:
+    def answer(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> PartialSum:
         """Return the minimum, float64, as a function of the examples and of b alone.
 
-        The request's params are where the search starts, and b by `TERM` and the names of the
+        The request's params are where the search starts, and its context has b by the names of the
         params; its users are all of the training set. Bound and key are not looked at.
 
         Raises:
             ValueError: If it is not all of them, or the gradient did not become as short as τ.
         """
-        sgd, params, user_ids = self.sgd, request.params, request.user_ids
-        if len(user_ids) != len(sgd.y):
+        sgd, params = self.sgd, request.params
+        if len(users) != len(sgd.y):
             raise ValueError(
-                f"{len(user_ids)} examples were asked for, and the objective is of all {len(sgd.y)}"
+                f"{len(users)} examples were asked for, and the objective is of all {len(sgd.y)}"
             )
-        names, term = (sgd.name, "bias"), [params[TERM + n] for n in (sgd.name, "bias")]
+        names = (sgd.name, "bias")
+        term = [request.context.extra[name] for name in names]
         start = np.concatenate([params[n].astype(np.float64).reshape(-1) for n in names])
         found = self.minimum(start, np.concatenate([t.reshape(-1) for t in term]))
         cut = params[sgd.name].size
@@ -278,7 +278,7 @@ class PerturbedMinimum(Work):
             sgd.name: found[:cut].reshape(params[sgd.name].shape),
             "bias": found[cut:].reshape(params["bias"].shape),
         }
-        return PartialSum(total=total, num_users=len(user_ids), num_failed=0)
+        return PartialSum(total=total, num_users=len(users), num_failed=0)
 
     def minimum(self, start: np.ndarray, term: np.ndarray) -> np.ndarray:
         """Return w of ‖∇F(w)‖ <= τ, float64 (d + 1,), by Newton's method.

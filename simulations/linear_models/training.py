@@ -38,7 +38,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.permutation_sgd import PermutationSgd
-from fedpriv.training.work import SumRequest, Trainers, Work
+from fedpriv.training.work import Attempt, SumRequest, Trainers, UserData, Work
 from fedpriv.tree import Params
 from simulations.linear_models.comparators import (
     Method,
@@ -253,11 +253,17 @@ class Remembered(Work):
     found: dict[int, PartialSum] = field(default_factory=dict)
     seed: int = 0
 
-    def answer(self, request: SumRequest) -> PartialSum:
+    def answer(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> PartialSum:
         """Return the trained params, whose order hangs on no plan: a run replays alone."""
         if self.seed not in self.found:
             order = Key.simulation(self.seed).fold("order")
-            self.found[self.seed] = self.sgd.answer(replace(request, key=order))
+            self.found[self.seed] = self.sgd.answer(request, replace(attempt, key=order), users)
         known = self.found[self.seed]
         total = {name: np.array(array) for name, array in known.total.items()}
         return PartialSum(total=total, num_users=known.num_users)

@@ -21,7 +21,7 @@ from fedpriv.deploy.processes import children
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import as_works
+from fedpriv.training.work import NO_CONTEXT, UserTrainer, as_works
 from fedpriv.tree import RowSparse
 
 pytestmark = pytest.mark.skipif(
@@ -53,12 +53,12 @@ class Behaved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trainer:
+class Trainer(UserTrainer):
     """Each user's update is of its own numbers; an odd user does what its oddity says."""
 
     seconds: float = 0.0
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         _, odd = examples
         time.sleep(self.seconds)
         if odd == "hangs":
@@ -206,18 +206,18 @@ RUNNING: list[Simulated] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(UserTrainer):
     """As `Trainer`, in the time and memory that a machine's users take."""
 
     machine: Machine
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         user_id, _ = examples
         self.machine.clock.now += self.machine.takes.get(user_id, self.machine.usual)
         RUNNING[0].held += self.machine.memory
         if RUNNING[0].held > 1.0:
             raise MemoryError
-        return Trainer().train(params, examples, key)
+        return Trainer().train(params, NO_CONTEXT, examples, key)
 
 
 def named(number):
@@ -295,9 +295,9 @@ def test_what_training_needs_is_loaded_before_anybodys_time_begins():
             machine.clock.now += 20.0
             loaded.append(True)
 
-        def train(self, params, examples, key):
+        def train(self, params, context, examples, key):
             assert loaded
-            return Trainer().train(params, examples, key)
+            return Trainer().train(params, NO_CONTEXT, examples, key)
 
     found = machine.sum(USERS, Guard(), 60.0, trainer=Loading())
     assert found.num_failed == 0

@@ -19,6 +19,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.backends import on_ray, on_threads, serial, serial_on
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.tag_prediction import TagPrediction
+from fedpriv.training.work import UserTrainer
 from tests.harness import toy_users
 from tests.harness.refusals import refuses
 
@@ -70,8 +71,8 @@ def backend(corpus, **changes):
 
 
 def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
-    class Resident:
-        def train(self, params, examples, key):
+    class Resident(UserTrainer):
+        def train(self, params, context, examples, key):
             return params
 
     with refuses(ValueError, "Resident", "ray"):

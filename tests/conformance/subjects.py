@@ -18,8 +18,9 @@ from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.training.work import UserByUser
+from fedpriv.training.work import Context, UserByUser, UserTrainer
 from tests.conformance.subject import SHAPES, Arrays, Sent
+from tests.harness.toys_of_training import answered
 
 TEMPLATE = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
 
@@ -42,10 +43,10 @@ class Fedpriv:
             else Unprotected(),
         )
 
-        class Sending:
+        class Sending(UserTrainer):
             """A trainer whose user sends what it sends."""
 
-            def train(self, params: Any, examples: Sent, key: Key) -> Any:
+            def train(self, params: Any, context: Context, examples: Sent, key: Key) -> Any:
                 if examples.arrays is None:
                     raise RuntimeError("a user fails")
                 return examples.arrays
@@ -55,7 +56,8 @@ class Fedpriv:
                 return sent[int(user_id)]
 
         key = Key.secure()
-        total = UserByUser(trainer=Sending()).partial_sum(  # pyright: ignore[reportArgumentType]
+        total = answered(
+            UserByUser(trainer=Sending()),  # pyright: ignore[reportArgumentType]
             params=TEMPLATE,
             bound=mechanism.bound,
             data=Users(),  # pyright: ignore[reportArgumentType]

@@ -20,6 +20,7 @@ from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from tests.deployment.layout import attempts
 from tests.harness.resumed import resume_run
+from tests.harness.toys_of_training import asked
 
 
 class _Crashed(Exception):
@@ -39,7 +40,7 @@ class _Told(SerialBackend):
             raise _Crashed
         gone = self._gone(cohort, self.failed.get(round_num, 0))
         came = [user for user in cohort if user not in gone]
-        return super().partial_sum(cohort=came, round_num=round_num, attempt=attempt, **given)
+        return asked(super(), cohort=came, round_num=round_num, attempt=attempt, **given)
 
     def _gone(self, cohort: Sequence[str], number: int) -> frozenset[str]:
         """Return the users of the fewest nodes, of the killed one first, that are so many here."""

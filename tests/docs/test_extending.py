@@ -31,6 +31,7 @@ from fedpriv.runs.backends import BACKENDS, NamedBackend, named_backends, open_w
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
+from fedpriv.training.work import NO_CONTEXT
 from server import app as server_app
 from tests.backends.flower.stub_grid import AppNode, StubGrid, context
 from tests.harness.command_line import fedpriv as command
@@ -200,7 +201,7 @@ def trained(experiment):
     """One user's update."""
     made = build(experiment, None)
     start, user = made.task.init_params(Key.simulation(0)), made.task.roster[3]
-    return made.trainer.train(start, made.task.data.examples(user), Key.simulation(1))
+    return made.trainer.train(start, NO_CONTEXT, made.task.data.examples(user), Key.simulation(1))
 
 
 @pytest.mark.slow

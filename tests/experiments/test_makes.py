@@ -17,7 +17,7 @@ from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.mechanisms.gaussian import gaussian
-from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import Cost, Privatizer, noised_mean
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
@@ -88,7 +88,9 @@ class Doubling(NoPreconditioner):
     by: float
 
     def begin(self, params, state, round_num, key):
-        return RoundContext(multiplier={n: np.full_like(a, self.by) for n, a in params.items()}), {}
+        return Preconditioning(
+            multiplier={n: np.full_like(a, self.by) for n, a in params.items()}
+        ), {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

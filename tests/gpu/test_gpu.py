@@ -32,6 +32,7 @@ from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import as_work
+from tests.harness.toys_of_training import answered, asked
 
 pytestmark = pytest.mark.gpu
 KEY = Key.simulation(5).fold("users")
@@ -59,8 +60,13 @@ def entered(monkeypatch, device):
 
 
 def total(trainer, task, params, bound, users=None):
-    done = trainer.partial_sum(
-        params=params, bound=bound, user_ids=list(users or task.roster), key=KEY, data=task.data
+    done = answered(
+        trainer,
+        params=params,
+        bound=bound,
+        user_ids=list(users or task.roster),
+        key=KEY,
+        data=task.data,
     )
     assert done.num_failed == 0
     return done
@@ -89,7 +95,7 @@ def test_a_round_is_the_processors_before_rounding_and_exact_over_any_workers(
 ):
     experiment, task, trainer, params = made(name, tiny_corpus, device)
     processor = SerialBackend(trainer=experiment.make_trainer(task), data=task.data)
-    found = processor.partial_sum(params=params, bound=BOUND, cohort=task.roster, key=KEY)
+    found = asked(processor, params=params, bound=BOUND, cohort=task.roster, key=KEY)
     assert_near(total(trainer, task, params, BOUND), found, 5e-6)
     whole = total(trainer, task, params, GRID).total
     again = total(experiment.make_trainer(task, device=device), task, params, GRID).total
@@ -172,6 +178,6 @@ def test_every_worker_of_ray_trains_and_they_add_up_to_one(no_ray, tiny_corpus, 
         )
         with contextlib.closing(backend):
             assert all("cpu" not in name or logical for name in backend.describe()["devices"])
-            found = backend.partial_sum(params=params, bound=GRID, cohort=task.roster, key=KEY)
+            found = asked(backend, params=params, bound=GRID, cohort=task.roster, key=KEY)
     for tensor, array in expected.items():
         np.testing.assert_array_equal(tree.to_dense(found.total)[tensor], array)

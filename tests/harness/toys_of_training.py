@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,20 @@ from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
+from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import as_work
+from fedpriv.training.work import (
+    NO_CONTEXT,
+    TRAIN,
+    Attempt,
+    Context,
+    SumRequest,
+    UserTrainer,
+    Work,
+)
+from fedpriv.tree import Params, Tree
 
 KEY, CLIP = Key.simulation(5), Clip(l2_clip_norm=1.0)
 cross_entropy = nn.functional.cross_entropy
@@ -35,6 +45,61 @@ class Users(dict):
         return len(self[user_id])
 
 
+def answered(
+    work: Work,
+    *,
+    params: Params,
+    bound: Bound = CLIP,
+    user_ids: Sequence[str],
+    key: Key = KEY,
+    data: Any = None,
+    context: Context = NO_CONTEXT,
+) -> PartialSum:
+    """Return what a work answers to a request of these parts."""
+    request = SumRequest(params=params, context=context)
+    return work.answer(request, Attempt(bound=bound, key=key), user_ids, data)
+
+
+def asked(
+    backend: Any,
+    *,
+    cohort: Sequence[str],
+    params: Params,
+    bound: Bound = CLIP,
+    key: Key = KEY,
+    work: str = TRAIN,
+    template: Params | None = None,
+    context: Context = NO_CONTEXT,
+    round_num: int = 1,
+    attempt: int = 1,
+) -> PartialSum:
+    """Return what a backend answers to a request of these parts."""
+    request = SumRequest(params=params, context=context, work=work)
+    given = Attempt(bound=bound, key=key, round_num=round_num, number=attempt, template=template)
+    return backend.sum(request, given, cohort)
+
+
+def bounded(bound: Bound, update: Tree, context: Context = NO_CONTEXT) -> dict[str, np.ndarray]:
+    """Return one user's bounded contribution, dense float64.
+
+    Raises:
+        Exception: What its user would fail of.
+    """
+    like = {name: np.zeros(tensor.shape, np.float32) for name, tensor in update.items()}
+    with raised_failures():
+        found = answered(
+            Given(), params=like, bound=bound, user_ids=["u"], data=Users(u=update), context=context
+        )
+    return tree.to_dense(found.real())
+
+
+class Given(UserTrainer):
+    """A user's example is its update."""
+
+    def train(self, params, context, examples, key):
+        return examples
+
+
 def contributed(
     work: Any,
     params: Mapping[str, Any],
@@ -43,20 +108,24 @@ def contributed(
     *,
     bound: Bound = CLIP,
     key: Key = KEY,
+    context: Context = NO_CONTEXT,
 ) -> PartialSum:
     """Return the sum of bounded contributions.
 
     Args:
-        work: A trainer of users, or a work.
+        work: A work.
         params: What it is done with.
         users: Their examples by id, or what has them; None where the work holds its examples.
         ids: Whose contributions are summed; by default all users'.
         bound: Of each contribution.
         key: Of the round.
+        context: Likewise.
     """
     data = Users(users) if isinstance(users, dict) else users
-    asked = [str(one) for one in (users if ids is None else ids)]
-    return as_work(work).partial_sum(params=params, bound=bound, user_ids=asked, key=key, data=data)
+    chosen = [str(one) for one in (users if ids is None else ids)]
+    return answered(
+        work, params=params, bound=bound, user_ids=chosen, key=key, data=data, context=context
+    )
 
 
 def labelled(number: int, shape: tuple[int, ...] = (4,), classes: int = 2, seed: int = 0):

@@ -13,6 +13,7 @@ from fedpriv.kernels.sparse_softmax import softmax_residual, train
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
+from fedpriv.training.work import NO_CONTEXT
 
 WORDS, CLASSES = 40, 6
 _rng = np.random.default_rng(0)
@@ -156,7 +157,7 @@ class TestPaths:
         updates = []
         for dtype in (np.uint16, np.float32, np.uint8, np.int64, np.float64):
             made = tag_examples(user | {"counts": user["counts"].astype(dtype)})
-            updates.append(trainer.train(params, made, Key.simulation(2)))
+            updates.append(trainer.train(params, NO_CONTEXT, made, Key.simulation(2)))
         for update in updates:
             np.testing.assert_array_equal(update["kernel"].rows, updates[0]["kernel"].rows)
             assert update["kernel"].values.tobytes() == updates[0]["kernel"].values.tobytes()
@@ -182,7 +183,9 @@ class TestPaths:
         assert not np.array_equal(poisoned["labels"], user["labels"])
         for dtype in (np.float32, np.float64):
             clean, found = (
-                trainer.train(params, tag_examples(u | {"counts": u["counts"].astype(dtype)}), key)
+                trainer.train(
+                    params, NO_CONTEXT, tag_examples(u | {"counts": u["counts"].astype(dtype)}), key
+                )
                 for u in (user, poisoned)
             )
             for name in params:
@@ -200,4 +203,4 @@ def test_what_is_not_finite_is_refused(bad, name, dtype):
     (user | params)[name][at] = bad
     trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
     with pytest.raises(ValueError):
-        trainer.train(params, tag_examples(user), Key.simulation(0))
+        trainer.train(params, NO_CONTEXT, tag_examples(user), Key.simulation(0))

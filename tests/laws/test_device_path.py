@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedpriv.training.adaptive_clipping import CLIP
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
@@ -29,7 +30,6 @@ from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.rng import Key
 from fedpriv.runs.backends import open_worker
 from fedpriv.sums import RunningSum, merged
-from fedpriv.training.adaptive_clipping import CLIP
 from fedpriv.training.device_sum import DeviceSum, StackedRows, l2_norms
 from fedpriv.training.local.batched import BatchedTrainer
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
@@ -38,6 +38,7 @@ from fedpriv.training.work import TRAIN, UserByUser, as_works
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import embed_tiny
+from tests.harness.toys_of_training import answered, asked
 
 OF_USERS = sorted(
     name
@@ -64,7 +65,8 @@ def trained_params(task, size=0.05):
 
 def total(trainer, task, params, bound, users=None):
     tensors = {} if task.round_tensors is None else task.round_tensors(3)
-    done = as_works(trainer)[TRAIN].partial_sum(
+    done = answered(
+        as_works(trainer)[TRAIN],
         params={**params, **tensors},
         bound=bound,
         user_ids=list(users or task.roster),
@@ -204,13 +206,13 @@ class TestTags:
                 return found if user_id not in bad else found.take(np.array([10**6]))
 
         arguments = {"params": params, "bound": GRID, "key": KEY}
-        found = trainer.partial_sum(user_ids=[*good, *bad], data=Data(), **arguments)
-        expected = trainer.partial_sum(user_ids=list(good), data=task.data, **arguments)
+        found = answered(trainer, user_ids=[*good, *bad], data=Data(), **arguments)
+        expected = answered(trainer, user_ids=list(good), data=task.data, **arguments)
         assert (found.num_users, found.num_failed) == (14, 2)
         for name in expected.total:
             np.testing.assert_array_equal(found.total[name], expected.total[name])
         params["bias"][0] = math.inf  # nobody's logits are finite
-        empty = trainer.partial_sum(user_ids=list(good), data=task.data, **arguments)
+        empty = answered(trainer, user_ids=list(good), data=task.data, **arguments)
         assert empty.num_failed == sum(task.data.num_examples(user) > 0 for user in good)
 
     def test_a_user_at_its_end_is_not_undone_by_a_longer_neighbour(self):
@@ -247,7 +249,7 @@ class TestTags:
         bound = Rounded(bound=Clip(l2_clip_norm=1.0))
 
         def sum_of(*user_ids):
-            done = trainer.partial_sum(user_ids=user_ids, bound=bound, data=Data(), **asked)
+            done = answered(trainer, user_ids=user_ids, bound=bound, data=Data(), **asked)
             return {name: array.astype(np.int64) for name, array in done.total.items()}
 
         own = sum_of("one step")
@@ -365,7 +367,7 @@ def test_every_logical_gpu_trains_and_the_exact_sum_is_one_workers(ray, tiny_cor
         for victim in (None, *backend.processes()[:1]):
             if victim is not None:
                 os.kill(victim, signal.SIGKILL)
-            found = backend.partial_sum(params=params, bound=GRID, cohort=task.roster, key=KEY)
+            found = asked(backend, params=params, bound=GRID, cohort=task.roster, key=KEY)
             assert (found.num_users, found.num_failed) == (len(task.roster), 0)
             whole, one = tree.to_dense(found.total), tree.to_dense(expected.total)
             for tensor in one:

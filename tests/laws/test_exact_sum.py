@@ -19,7 +19,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.gaussian import gaussian
-from fedpriv.mechanisms.preconditioners import RoundContext
+from fedpriv.mechanisms.preconditioners import Preconditioning
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.sums import BITS, RunningSum, merged
@@ -228,7 +228,7 @@ class TestRelease:
     def test_the_norm_is_that_of_the_mean(self):
         plan = make_plan(l2_bound=0.37)
         for inverse in ({}, {"kernel": np.full((ROWS, 1), 3.0, np.float32)}):
-            state = released(plan, self.total(), self.KEY, RoundContext(inverse=inverse))
+            state = released(plan, self.total(), self.KEY, Preconditioning(inverse=inverse))
             assert state.update_norm == pytest.approx(tree.l2_norm(state.params), rel=1e-6)
 
 

@@ -14,8 +14,8 @@ from fedpriv.mechanisms.preconditioners import (
     MirrorDescent,
     NoPreconditioner,
     PastReleases,
+    Preconditioning,
     PublicMoments,
-    RoundContext,
     Statistics,
     adagrad,
     adam,
@@ -56,15 +56,15 @@ def rounds(preconditioner, number, params=PARAMS, means=None):
 MULTIPLIER = {"w": np.array([0.5, 4.0], np.float32)}
 
 
-class TestRoundContext:
+class TestPreconditioning:
     def test_nothing_leaves_the_bound_alone(self):
         for bound in (Clip(l2_clip_norm=1.0), Rounded(bound=Clip(l2_clip_norm=1.0)), Unbounded()):
-            assert RoundContext().bound(bound) is bound
+            assert Preconditioning().bound(bound) is bound
         context, state = NoPreconditioner().begin(PARAMS, NoPreconditioner().init(PARAMS), 1, KEY)
         assert context.bound(Unbounded()) == Unbounded() and state == {}
 
     def test_the_preconditioner_goes_inside_the_grid(self):
-        context = RoundContext(multiplier=MULTIPLIER)
+        context = Preconditioning(multiplier=MULTIPLIER)
         bound = context.bound(Rounded(bound=Normalise(l2_clip_norm=2.0)))
         assert isinstance(bound, Rounded) and isinstance(bound.bound, Preconditioned)
         assert bound.bound.bound == Normalise(l2_clip_norm=2.0)
@@ -75,14 +75,14 @@ class TestRoundContext:
 
     def test_multiplier_comes_before_the_bound(self):
         """algorithms.md 1.9; the other order has norm up to C · max(1/A)."""
-        bound = RoundContext(multiplier={"w": np.array([100, 0.01], np.float32)}).bound(
+        bound = Preconditioning(multiplier={"w": np.array([100, 0.01], np.float32)}).bound(
             Clip(l2_clip_norm=1.0)
         )
         out = bound.apply({"w": np.array([3.0, 3.0], np.float32)})
         assert tree.l2_norm(out) <= 1.0
 
     def test_twice_is_refused(self):
-        context = RoundContext(multiplier=MULTIPLIER)
+        context = Preconditioning(multiplier=MULTIPLIER)
         bound = context.bound(Clip(l2_clip_norm=1.0))
         for twice in (bound, Rounded(bound=bound)):
             with refuses(ValueError, "Rounded"):
@@ -91,9 +91,9 @@ class TestRoundContext:
     def test_refusals(self):
         for blend in (-0.1, 1.1, math.nan):
             with refuses(ValueError, blend):
-                RoundContext(blend=blend, public=MULTIPLIER)
+                Preconditioning(blend=blend, public=MULTIPLIER)
         with refuses(ValueError, 0.5):
-            RoundContext(blend=0.5)
+            Preconditioning(blend=0.5)
         for own in (0.0, 1.5, math.nan):
             with refuses(ValueError, own):
                 Mixture(own=own, offset={})

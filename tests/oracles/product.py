@@ -27,6 +27,7 @@ from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip, Normalise, SideInformation, selection, side_information
+from fedpriv.mechanisms.bounds import WITHIN
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
 from fedpriv.mechanisms.perturbation import Sphere
@@ -39,7 +40,6 @@ from fedpriv.runs.door import RunDoor
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.adaptive_clipping import CLIP
 from fedpriv.training.bolt_on import Tuned
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum
@@ -62,6 +62,7 @@ from simulations.linear_models import comparators
 from simulations.linear_models.comparators import strong_composition_sigma  # noqa: F401 - as it is
 from simulations.linear_models.perturbation import ObjectiveNoise
 from simulations.theory.bounds import FORMULAS, worst_drift  # noqa: F401 - as it is
+from tests.harness.toys_of_training import answered, bounded
 from tests.oracles.problems import (  # noqa: F401 - tests have them from here
     CLASSES,
     FEATURES,
@@ -368,7 +369,7 @@ def play(experiment: Any, seed: int = 0) -> tuple[dict[str, np.ndarray], list[Ro
 
 def counts_of(played: Sequence[Round]) -> list[float]:
     """What was added to each round's sum of ± h, of adaptive clipping."""
-    return [float(one.draws[-1][CLIP][0]) for one in played]
+    return [float(one.draws[-1][WITHIN][0]) for one in played]
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -435,8 +436,7 @@ def projected(x: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
 def normalised(value: float, regulariser: float) -> float:
     """A one-dimensional gradient under the bound of DP-NSGD."""
     bound = Normalise(l2_clip_norm=1.0, regulariser=regulariser)
-    tensors, factor = bound.scaled({"w": np.array([value])})
-    return float(factor * tensors["w"][0])
+    return float(bounded(bound, {"w": np.array([value])})["w"][0])
 
 
 def priced_sigma(experiment: Any) -> float:
@@ -478,7 +478,7 @@ def grouped_sum(w: np.ndarray, cohort: Sequence[int], *, groups: int, C: float, 
     trainer = CentralSum(gradients=task.train, num_examples=task.num_train, num_groups=groups)
     cut = CLASSES * FEATURES
     params = {"kernel": w[:cut].reshape(CLASSES, FEATURES).T, "bias": w[cut:]}
-    return flat(trainer.partial_sum(
+    return flat(answered(trainer, 
         params={name: array.astype(np.float32) for name, array in params.items()},
         bound=Clip(l2_clip_norm=C), user_ids=[str(i) for i in cohort], key=Key.simulation(seed),
     ).total)  # fmt: skip
@@ -487,14 +487,14 @@ def grouped_sum(w: np.ndarray, cohort: Sequence[int], *, groups: int, C: float, 
 def toy(method: str, steps: int) -> tuple[Any, list[Any], list[np.ndarray], list[np.ndarray]]:
     """The toy of AdaDPS: its data, and of a run's steps params before, batches and noise."""
     data, one, params, batches = adadps_toy.toy(), Round(), [], []
-    partial_sum = CentralSum.partial_sum
+    answer = CentralSum.answer
 
-    def noted(self: Any, **request: Any) -> Any:
-        params.append(np.array(request["params"]["weight"], float))
-        batches.append(np.array([int(i) for i in request["user_ids"]]))
-        return partial_sum(self, **request)
+    def noted(self: Any, request: Any, attempt: Any, users: Any) -> Any:
+        params.append(np.array(request.params["weight"], float))
+        batches.append(np.array([int(i) for i in users]))
+        return answer(self, request, attempt, users)
 
-    with recorded(one), patch.object(CentralSum, "partial_sum", noted):
+    with recorded(one), patch.object(CentralSum, "answer", noted):
         adadps_toy.train(adadps_toy.METHODS[method], data, 123, steps=steps)
     return data, params, batches, [draw["weight"] for draw in one.draws]
 

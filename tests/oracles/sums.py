@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import Context as NodeContext
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
@@ -25,13 +25,15 @@ from fedpriv.backends.flower.client import Host, serve
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.backends.in_process import ThreadBackend, check_shareable
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms import AdaptiveClip, Capped, Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import Bound, Checked
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.local.module import ModuleTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.work import NO_CONTEXT, Attempt, Context, SumRequest
 from tests.backends.flower import stub_grid
 
 ROOT = Path(__file__).parents[2]
@@ -155,18 +157,20 @@ class Question:
         bound: From the task's params to the bound.
         users: Places in the roster.
         key: Of the round.
+        context: From the task's params to the round's public facts.
     """
 
     bound: Callable[[Mapping[str, np.ndarray]], Bound]
     users: Sequence[int]
     key: str = "users"
+    context: Callable[[Mapping[str, np.ndarray]], Context] = lambda params: NO_CONTEXT
 
 
-def _steps(params: Mapping[str, np.ndarray]) -> Bound:
-    """An update that is scaled by coordinate, clipped and scaled back."""
+def _steps(params: Mapping[str, np.ndarray]) -> Context:
+    """An update that is scaled by coordinate before it is bounded."""
     steps = {n: np.linspace(1, 5, a.size, dtype=np.float32) for n, a in params.items()}
     shaped = {name: array.reshape(params[name].shape) for name, array in steps.items()}
-    return Preconditioned(multiplier=shaped, bound=Clip(l2_clip_norm=0.5))
+    return Context(multiplier=shaped)
 
 
 def _capped(params: Mapping[str, np.ndarray]) -> Bound:
@@ -180,11 +184,21 @@ QUESTIONS = {
     "normalise": Question(
         lambda params: Rounded(bound=Normalise(l2_clip_norm=0.7, regulariser=0.1)), _GOOD[:-1]
     ),
-    "preconditioned": Question(lambda params: Rounded(bound=_steps(params)), _GOOD[2:]),
+    "preconditioned": Question(
+        lambda params: Rounded(bound=Clip(l2_clip_norm=0.5)), _GOOD[2:], context=_steps
+    ),
     "capped": Question(_capped, _GOOD),
     "checked": Question(lambda params: Checked(l2_bound=150.0), _GOOD),
     "floats": Question(lambda params: Clip(l2_clip_norm=0.3), _GOOD),
     "unbounded floats": Question(lambda params: Unbounded(), _GOOD),
+    "adaptive": Question(
+        lambda params: Rounded(bound=AdaptiveClip(initial=0.3, least=0.1, most=1.0)),
+        _GOOD,
+        context=lambda params: Context(clip_norm=0.2),
+    ),
+    "at another rate": Question(
+        lambda params: _CLIP, _GOOD, context=lambda params: Context(rate=0.25)
+    ),
     "other draws": Question(lambda params: _CLIP, _GOOD, "other users"),
     "with a user of NaN": Question(lambda params: _CLIP, sorted([*_GOOD, NAN])),
     "everybody": Question(lambda params: _CLIP, _EVERY),
@@ -205,13 +219,18 @@ def answers(
     found, params = {}, {name: array.copy() for name, array in asked.params.items()}
     for name in questions:
         question = QUESTIONS[name]
-        done = backend.partial_sum(
-            params=params,
-            bound=question.bound(params),
-            cohort=[asked.task.roster[place] for place in question.users],
-            key=Key.simulation(1).fold(question.key),
-            round_num=4,
-            attempt=2,
+        bound, context = question.bound(params), question.context(params)
+        template = template_with(params, bound, context.clip_norm)
+        done = backend.sum(
+            SumRequest(params=params, context=context),
+            Attempt(
+                bound=bound,
+                key=Key.simulation(1).fold(question.key),
+                round_num=4,
+                number=2,
+                template=template,
+            ),
+            [asked.task.roster[place] for place in question.users],
         )
         assert done.num_users == len(question.users)
         found[name] = {
@@ -316,7 +335,7 @@ def on_ray(share: Any, workers: int, name: str) -> Iterator[tuple[Any, Asked]]:
 client_app, server_app = ClientApp(), ServerApp()
 
 
-def _host(context: Context) -> Host:
+def _host(context: NodeContext) -> Host:
     """Read, from a node's config, its part of the roster of the task that the run names."""
     asked = TASKS[str(context.run_config["task"])]()
     part, of = (int(context.node_config[key]) for key in ("partition-id", "num-partitions"))
@@ -327,7 +346,7 @@ serve(client_app, _host)
 
 
 @server_app.main()
-def _main(grid: Grid, context: Context) -> None:
+def _main(grid: Grid, context: NodeContext) -> None:
     asked = TASKS[str(context.run_config["task"])]()
     found = answers(connect(grid, asked.task.roster), asked, FEW)
     flat = {f"{question}/{n}": a for question, answer in found.items() for n, a in answer.items()}

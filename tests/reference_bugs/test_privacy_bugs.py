@@ -18,7 +18,7 @@ from fedpriv.backends import Backend
 from fedpriv.experiments.build import build
 from fedpriv.sums import PartialSum
 from tests.datasets.corpus.sentences import write_counted
-from tests.harness.toys_of_training import KEY, contributed
+from tests.harness.toys_of_training import KEY, asked, contributed
 from tests.reference_bugs.small_runs import experiment, states
 
 
@@ -60,7 +60,7 @@ class TestNoise2:
             class Spy(SeedsLikeTheReference):
                 def partial_sum(self, *, cohort, **order):
                     drawn.append(cohort)
-                    return super().partial_sum(cohort=cohort, **order)
+                    return asked(super(), cohort=cohort, **order)
 
             states(experiment(), tiny_corpus, Spy(), seed)
             return drawn

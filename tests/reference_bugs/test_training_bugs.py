@@ -19,8 +19,9 @@ from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.evaluate import combined
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
+from fedpriv.training.work import NO_CONTEXT
 from tests.datasets.corpus.sentences import said, write
-from tests.harness.toys_of_training import KEY, drawn, zeros
+from tests.harness.toys_of_training import KEY, asked, drawn, zeros
 from tests.reference_bugs.small_runs import experiment
 
 
@@ -62,7 +63,7 @@ class TestData7:
 
         class One(SerialBackend):
             def partial_sum(self, *, cohort, **arguments):
-                return super().partial_sum(cohort=["u00"], **arguments)
+                return asked(super(), cohort=["u00"], **arguments)
 
         components = build(experiment(local_batch_size=3), tiny_corpus)
         backend = One(trainer=components.trainer, data=Data(), measure=components.task.evaluate)
@@ -136,6 +137,8 @@ class TestBatches10:
             schedule = Schedule(learning_rate=1.0, batch_size=batch_size)
             batches = schedule.batches(len(examples), np.random.default_rng(0))
             assert sum(map(len, batches)) == len(examples)
-            update = CompiledSoftmaxTrainer(schedule=schedule).train(params, examples, KEY)
+            update = CompiledSoftmaxTrainer(schedule=schedule).train(
+                params, NO_CONTEXT, examples, KEY
+            )
             rows = update["kernel"].rows[np.abs(update["kernel"].values).max(axis=1) > 0]
             assert set(rows.tolist()) == set(examples.indices.tolist())

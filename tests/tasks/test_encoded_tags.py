@@ -35,6 +35,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.by_example import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
 from tests.harness.toys_of_training import assert_same, drawn
@@ -122,7 +123,7 @@ def test_dense_steps_are_those_of_a_plain_loop(task, schedule, multiplier):
     dense, params = task.trainer(schedule, given), params_of(task)
     for user in task.roster[:10]:
         examples, key = task.data.examples(user), KEY.fold(user)
-        found = dense.train(params, examples, key)
+        found = dense.train(params, NO_CONTEXT, examples, key)
         generator = key.generator()
         chosen = schedule.choose(len(examples), generator)
         picked = examples.take(chosen)
@@ -151,8 +152,8 @@ def test_an_update_is_the_same_bits_whatever_the_corpus_calls_a_thread(task):
         texts = examples.texts.copy()
         seen = max(seen, len(np.unique(texts[:, 1])))
         texts[:, 1] = len(rows) - 1 - texts[:, 1]
-        found = trainer.train(params, examples, KEY)
-        expected = other.train(params, replace(examples, texts=texts), KEY)
+        found = trainer.train(params, NO_CONTEXT, examples, KEY)
+        expected = other.train(params, NO_CONTEXT, replace(examples, texts=texts), KEY)
         assert_same(found, expected)
     assert seen > 2  # of one or two threads the order hardly shows
 
@@ -161,15 +162,15 @@ def test_an_update_is_the_same_bits_whatever_the_corpus_calls_a_thread(task):
 def test_hostile_users_of_the_dense_trainer(task):
     dense, params = task.trainer(Schedule(learning_rate=1.0), {}), params_of(task)
     examples = task.data.examples(task.roster[0])
-    none = dense.train(params, examples.take(np.arange(0)), KEY)
+    none = dense.train(params, NO_CONTEXT, examples.take(np.arange(0)), KEY)
     assert not any(array.any() for array in none.values())
     for label in (-1, examples.num_tags):
         labels = np.full(len(examples), label, np.int32)
         with refuses(ValueError, "label"):
-            dense.train(params, replace(examples, labels=labels), KEY)
+            dense.train(params, NO_CONTEXT, replace(examples, labels=labels), KEY)
     params["kernel"][:] = np.finfo(np.float32).max
     with pytest.raises(ValueError):
-        dense.train(params, examples, KEY)
+        dense.train(params, NO_CONTEXT, examples, KEY)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.module_state import SameFrozen
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import CLIP, assert_same, cross_entropy, data_set
 from tests.tasks import people
@@ -69,9 +70,9 @@ def test_whoever_trains_has_the_same(users_at_once):
     params = one.init_params(Key.simulation(3))
     assert set(params) == TRAINED
     key = Key.simulation(1)
-    first = one.trainer(SCHEDULE, {}).train(params, one.data.examples("u01"), key)
+    first = one.trainer(SCHEDULE, {}).train(params, NO_CONTEXT, one.data.examples("u01"), key)
     trainer = other.trainer(SCHEDULE, {})
-    again = trainer.train(params, other.data.examples("u01"), key)
+    again = trainer.train(params, NO_CONTEXT, other.data.examples("u01"), key)
     assert_same(again, first)
     seen = [made.evaluate(params, public=True) for made in (one, one, other)]
     assert seen[0] is not None and seen[0] == seen[1] == seen[2]

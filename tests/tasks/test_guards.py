@@ -20,6 +20,7 @@ from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState, Saved
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.work import NO_CONTEXT, UserTrainer
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import KEY, cross_entropy, data_set, labelled, zeros
 from tests.tasks.people import accepted, experiment, refused, task
@@ -300,12 +301,12 @@ def test_what_has_no_gradient_by_the_model_itself_is_to_be_frozen(tmp_path):
 
 
 @dataclass(frozen=True)
-class Trains:
+class Trains(UserTrainer):
     """What a user does in a task of one's own, by autograd on copies of the params."""
 
     where: torch.dtype = torch.float32
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         own = {
             name: torch.tensor(array, requires_grad=True).to(self.where)
             for name, array in params.items()
@@ -360,17 +361,19 @@ class Own(Task):
 
 
 class ByPrefix(Trains):
-    def train(self, params, examples, key):
-        found = super().train({n.partition("/")[2]: a for n, a in params.items()}, examples, key)
+    def train(self, params, context, examples, key):
+        found = super().train(
+            {n.partition("/")[2]: a for n, a in params.items()}, NO_CONTEXT, examples, key
+        )
         return {f"head/{name}": array for name, array in found.items()}
 
 
 class Copied(Trains):
     """Trains a copy, made where it computes, and returns how far the original went."""
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         there = copy.deepcopy(params)
-        for name, change in super().train(params, examples, key).items():
+        for name, change in super().train(params, NO_CONTEXT, examples, key).items():
             there[name] += change
         return {name: array - np.float32(params[name]) for name, array in params.items()}
 

@@ -28,6 +28,7 @@ from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.pretrained import PretrainedCausal, PretrainedClassifier
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import ledger_state
 from tests.harness.tiny_bert import WORDS, write_tiny_bert
@@ -243,7 +244,7 @@ class TestTraining:
             x, y = torch.from_numpy(chosen.x[batch]), torch.from_numpy(chosen.y[batch])
             made._loss(module(x), y).backward()
             optimizer.step()
-        update = made.trainer(SCHEDULE, {}).train(params, data, KEY)
+        update = made.trainer(SCHEDULE, {}).train(params, NO_CONTEXT, data, KEY)
         for name, parameter in own.items():
             expected = parameter.detach().numpy() - params[name]
             assert np.abs(expected).max() > 1e-6, name
@@ -287,7 +288,7 @@ class TestTraining:
                 updates, well = trainer.together(trainer.start(params), few) if few else ({}, None)
                 for slot, work in enumerate(few):
                     assert well[slot]
-                    alone = trainer.train(params, work.examples, work.key)
+                    alone = trainer.train(params, NO_CONTEXT, work.examples, work.key)
                     for name, update in alone.items():
                         found = updates[name][slot].numpy()
                         np.testing.assert_allclose(found, update, rtol=1e-2, atol=1e-5)
@@ -301,7 +302,7 @@ class TestTraining:
         one, again = made._make(), of(classifier(bert, freeze_a=True))._make()
         first = {n: p for n, p in one.named_parameters() if "lora_a" in n}
         assert first and all(torch.equal(p, again.get_parameter(n)) for n, p in first.items())
-        made.trainer(SCHEDULE, {}).train(params_of(made), made.data.examples("u1"), KEY)
+        made.trainer(SCHEDULE, {}).train(params_of(made), NO_CONTEXT, made.data.examples("u1"), KEY)
         start_run(experiment(made), None, None, tmp_path / "run").run()
         export_run(tmp_path / "run", tmp_path / "model")
         exported, _ = read_tensors(tmp_path / "model" / MODEL)

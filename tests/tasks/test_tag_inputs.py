@@ -11,6 +11,7 @@ from fedpriv.report.export import TagModel
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import NO_CONTEXT
 from tests.datasets.corpus.sentences import write
 from tests.harness.toys_of_training import assert_same, drawn
 
@@ -112,7 +113,7 @@ def test_rows_of_pairs_are_as_the_rarest_words(tiny_corpus):
     rank = Rank(preconditioner_top=10).make(task, "e").multiplier
     key, schedule = Key.simulation(0), Schedule(learning_rate=1.0)
     examples = task.data.examples(task.roster[0])
-    update = task.trainer(schedule, rank).train(params_of(task), examples, key)
+    update = task.trainer(schedule, rank).train(params_of(task), NO_CONTEXT, examples, key)
     assert update["kernel"].num_rows == number + 50
 
 

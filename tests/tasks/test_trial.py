@@ -16,6 +16,7 @@ from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.work import NO_CONTEXT, UserTrainer
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 from tests.harness.toys_of_training import cross_entropy, data_set, labelled
@@ -180,7 +181,7 @@ def test_public_labels_numbered_from_one_are_refused(tmp_path, secure):
     assert refused(tmp_path / "run", wrong, IndexError, secure=secure).__notes__
 
 
-class Gradient:
+class Gradient(UserTrainer):
     """A trainer of one's own: logistic regression, on whatever `scaled` makes of the inputs."""
 
     def __init__(self):
@@ -189,7 +190,7 @@ class Gradient:
     def scaled(self, x):
         return x
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         x = self.scaled(examples.x)
         z = x @ params["weight"].T + params["bias"]
         p = np.exp(z - z.max(1, keepdims=True))
@@ -293,13 +294,13 @@ class Constants(Gradient):
 
     calls = 0
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         type(self).calls += 1
         if self.kept is None:
             self.kept = np.linspace(0.5, 2.0, examples.x.shape[1], dtype=np.float32)
         drawn = key.generator().normal(size=examples.x.shape).astype(np.float32)
         noisy = ArrayExamples(examples.x * self.kept + drawn, examples.y)
-        return super().train(params, noisy, key)
+        return super().train(params, NO_CONTEXT, noisy, key)
 
 
 def test_constants_counts_and_chance_are_not_refused_and_trainings_are_dozens(tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fedpriv.training.adaptive_clipping import CLIP, AdaptiveClip
 
 from fedpriv import tree
 from fedpriv.checkpoints.tensor_files import read_tensors
@@ -12,8 +13,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.runs.prepared import resume_run, start_run
-from fedpriv.training.adaptive_clipping import CLIP, AdaptiveClip
-from fedpriv.training.work import UserByUser
+from fedpriv.training.work import UserByUser, UserTrainer
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import KEY, assert_same
 
@@ -28,12 +28,12 @@ def update(norm, seed=0):
     return {name: (scale * a).astype(np.float32) for name, a in made.items()}
 
 
-class Sending:
+class Sending(UserTrainer):
     """A trainer whose user sends what it has."""
 
     thread_safe = True
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         assert set(params) == set(PARAMS)
         return examples
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fedpriv.training.adaptive_clipping import AdaptiveClip, AdaptivelyClipped
 
 from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
-from fedpriv.mechanisms.preconditioners import RoundContext
+from fedpriv.mechanisms.preconditioners import Preconditioning
 from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.optimizers import ftrl, momentum, sgd
 from fedpriv.rng import Key
-from fedpriv.training.adaptive_clipping import AdaptiveClip, AdaptivelyClipped
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
 from fedpriv.transform import Transform, identity
 from tests.harness.refusals import refuses
@@ -72,7 +72,7 @@ class TestLaws:
 
             def begin(self, params, state, round_num, key):
                 seen.append(float(params["w"][0]))
-                return RoundContext(), state
+                return Preconditioning(), state
 
             def end(self, mean, state):
                 return state

@@ -21,7 +21,7 @@ from fedpriv.training.failures import (
 )
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import as_work
+from fedpriv.training.work import NO_CONTEXT, as_work
 from tests.harness.toys_of_training import KEY, contributed, mse, trainer_of
 from tests.tasks.people import task
 
@@ -102,7 +102,7 @@ def test_libraries_warn_of_no_users_in_a_secure_run(mode, said):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         with users_not_logged(key):
-            trainer.train(module_params(trainer.module), examples, key.fold("user"))
+            trainer.train(module_params(trainer.module), NO_CONTEXT, examples, key.fold("user"))
     assert len(found) == said
 
 

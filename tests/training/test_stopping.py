@@ -21,8 +21,9 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
 from fedpriv.training import stopping
 from fedpriv.training.local.module import ArrayExamples, module_params
+from fedpriv.training.work import UserTrainer
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import CLIP, KEY, Users, contributed, trainer_of, zeros
+from tests.harness.toys_of_training import CLIP, KEY, Users, asked, contributed, trainer_of, zeros
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ class TestInterruptible:
                 raise ValueError("own")  # noqa: B904 - its context is what this is about
 
 
-class Interrupted:
+class Interrupted(UserTrainer):
     """A trainer whose third user is interrupted, and notes who was trained."""
 
     thread_safe = True
@@ -146,7 +147,7 @@ class Interrupted:
     def __init__(self, how):
         self.how, self.trained = how, []
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         self.trained.append(examples)
         if examples == "u2":
             self.how()
@@ -182,8 +183,14 @@ class TestSums:
             max_examples=1,
         )
         with pytest.raises(KeyboardInterrupt):
-            backend.partial_sum(
-                params=PARAMS, bound=CLIP, cohort=tuple(USERS), key=KEY, round_num=1, attempt=1
+            asked(
+                backend,
+                params=PARAMS,
+                bound=CLIP,
+                cohort=tuple(USERS),
+                key=KEY,
+                round_num=1,
+                attempt=1,
             )
         backend.close()
 

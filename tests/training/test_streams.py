@@ -18,7 +18,8 @@ from fedpriv.tasks.module_task import ArrayUsers, ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.streams import own_stream
-from fedpriv.training.work import as_work
+from fedpriv.training.work import UserTrainer
+from tests.harness.toys_of_training import answered
 from tests.tasks.people import USERS, experiment, task
 
 KEY = Key.simulation(0)
@@ -82,13 +83,13 @@ class TestModules:
                 prepared.folder.close()
 
 
-class Mean:
+class Mean(UserTrainer):
     """A trainer of one's own that draws, and that one user has seed by its data."""
 
     def __init__(self, draw):
         self.draw = draw
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         if len(examples) > 6:  # seen of no synthetic user
             random.seed(int(examples.x.sum()))
             np.random.seed(int(examples.x.sum()))
@@ -110,10 +111,11 @@ PARAMS = {"w": np.zeros(3, np.float32)}
 def test_in_a_round_what_a_user_draws_or_seeds_moves_no_other(draw):
     """Neighbours whose first user is there or not, and seeds all generators where it is."""
     users = {"ann": ArrayExamples(np.full((7, 4), 3.0), np.zeros(7, int)), **USERS}
-    work, others = as_work(Mean(draw)), list(USERS)
+    work, others = Mean(draw), list(USERS)
 
     def total(*user_ids):
-        return work.partial_sum(
+        return answered(
+            work,
             params=PARAMS,
             bound=Clip(l2_clip_norm=9.0),
             data=ArrayUsers(users),

@@ -23,19 +23,19 @@ from fedpriv.training.local.module import (
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
-from fedpriv.training.work import LocalTrainer
+from fedpriv.training.work import Context, LocalTrainer, UserTrainer
 from fedpriv.tree import Params, Tree
 from words_job import client
 
 
 @dataclass(frozen=True, slots=True)
-class TorchTrainer:
+class TorchTrainer(UserTrainer):
     """The peers' client between fedpriv's params in and update out."""
 
     model: nn.Module
     job: Job
 
-    def train(self, params: Params, examples: ArrayExamples, key: Key) -> Tree:
+    def train(self, params: Params, context: Context, examples: ArrayExamples, key: Key) -> Tree:
         """Return local - global, dense."""
         model = load_params(self.model, params)
         client.local_sgd(

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from fedpriv import tree
-from fedpriv.backends.backend import Order
+from fedpriv.backends.backend import shapes_of
 from fedpriv.backends.flower.messages import (
     MalformedRecordError,
     OtherGridError,
@@ -22,6 +22,7 @@ from fedpriv.backends.flower.messages import (
 )
 from fedpriv.sums import BITS, PartialSum, add_sum, check_users_fit
 from fedpriv.training.failures import log_of_users
+from fedpriv.training.work import Attempt, SumRequest
 from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ class BoundedSum:
         * On a grid the sum is of whole numbers: the same for any order of the answers.
 
     Attributes:
-        order: Of the open attempt. The l2 norm that its bound's `sum_limit` allows some users is
+        request: What was asked.
+        attempt: The open one. The l2 norm that its bound's `sum_limit` allows some users is
             infinite only in a run without privacy.
         nonce: Of this attempt's requests, which answers repeat.
         dropped: How many answers were "malformed", "stale", "not-finite", on an "other-grid", or
@@ -60,7 +62,8 @@ class BoundedSum:
         first_error: The first user's error that a node reports.
     """
 
-    order: Order
+    request: SumRequest
+    attempt: Attempt
     nonce: str = ""
     dropped: Counter[str] = field(default_factory=Counter)
     num_added: int = 0
@@ -69,8 +72,8 @@ class BoundedSum:
     _total: dict = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        kind = np.float64 if self.order.bound.granularity is None else np.int64
-        self._total = tree.zeros(self.order.shapes, kind)
+        kind = np.float64 if self.attempt.bound.granularity is None else np.int64
+        self._total = tree.zeros(shapes_of(self.request, self.attempt), kind)
 
     def add(self, content: RecordDict, *, num_users: int) -> None:
         """Add what a node that was asked for `num_users` users answered.
@@ -78,13 +81,16 @@ class BoundedSum:
         Raises:
             ValueError: If the integers cannot hold so many users, whatever nodes send.
         """
-        limit, granularity = self.order.bound.sum_limit(num_users), self.order.bound.granularity
+        bound = self.attempt.bound
+        limit, granularity = bound.sum_limit(num_users), bound.granularity
         if granularity is not None:
             # In users' worth of the grid: no coordinate is ever above the limit of its node.
             self._room += math.ceil(limit / (granularity * 2.0**BITS))
             check_users_fit(self._room)
         try:
-            found = read_answer(content, self.order, num_users=num_users, nonce=self.nonce)
+            found = read_answer(
+                content, self.request, self.attempt, num_users=num_users, nonce=self.nonce
+            )
         except StaleAnswerError:
             self.dropped["stale"] += 1
             return
@@ -122,7 +128,7 @@ class BoundedSum:
             total=self._total,
             num_users=num_users,
             num_failed=num_users - self.num_added,
-            granularity=self.order.bound.granularity,
+            granularity=self.attempt.bound.granularity,
             first_error=self.first_error,
         )
 

@@ -32,7 +32,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedpriv import tree
-from fedpriv.backends.backend import Order
+from fedpriv.backends.backend import answered
 from fedpriv.backends.flower.messages import BOUNDS, answer, named_plan, read_request
 from fedpriv.backends.flower.registry import note_waiting, registration
 from fedpriv.backends.guard import (
@@ -51,7 +51,16 @@ from fedpriv.training.devices import load_optimizers
 from fedpriv.training.failures import OwnTextError, only_places_of_errors
 from fedpriv.training.independence import refuse_dependence
 from fedpriv.training.streams import unlike_streams
-from fedpriv.training.work import Trainers, UserData, Work, as_works
+from fedpriv.training.work import (
+    Attempt,
+    SumRequest,
+    Trainers,
+    UserData,
+    UserTrainer,
+    Work,
+    as_works,
+)
+from fedpriv.training.work import Context as RoundContext
 from fedpriv.tree import Params, Tree
 from fedpriv.untrusted_text import check_ids, is_device_name
 
@@ -81,7 +90,7 @@ class Host:
             A server may name a plan and follow another: this stops mistakes.
         works_of: Makes the works of a request's train config; None for works that read none.
         apart: Whether each user is trained in a child that has trained nobody else.
-        check: Called with the first order and its works, before any hosted user is trained.
+        check: Called with the first request, attempt and works, before any hosted user is trained.
     """
 
     works: Mapping[str, Work] = field(repr=False)
@@ -94,7 +103,9 @@ class Host:
         default=None, repr=False
     )
     apart: bool = False
-    check: Callable[[Order, Mapping[str, Work]], None] | None = field(default=None, repr=False)
+    check: Callable[[SumRequest, Attempt, Mapping[str, Work]], None] | None = field(
+        default=None, repr=False
+    )
 
     @classmethod
     def of(
@@ -148,15 +159,15 @@ class Host:
         check_plan(request.plan, self.plans)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
         works = self.works if self.works_of is None else self.works_of(request.config)
-        asked = works, self.data, hosted
+        asked = works, self.data, request.request, request.attempt, hosted
         if self.check is not None:
-            self.check(request.order, works)
+            self.check(request.request, request.attempt, works)
         with only_places_of_errors():
             seconds = _left(message, request.seconds)
             if self.guard is None:
-                done = request.order.sum_of(*asked)
+                done = answered(*asked)
             else:
-                done = self.guard.summed(request.order, *asked, seconds, apart=self.apart)
+                done = self.guard.summed(*asked, seconds, apart=self.apart)
         absent = len(request.user_ids) - len(hosted)
         done = replace(done, num_failed=done.num_failed + absent)
         return Message(answer(request, done), reply_to=message)
@@ -449,7 +460,7 @@ class _Apart:
             )
         return {"apart": True}
 
-    def check(self, order: Order, works: Mapping[str, Work]) -> None:
+    def check(self, request: SumRequest, attempt: Attempt, works: Mapping[str, Work]) -> None:
         """Refuse a training function that keeps something between users, or does not train.
 
         Raises:
@@ -463,12 +474,15 @@ class _Apart:
 
         def train(params: Params, users: Sequence[str]) -> list[Tree]:
             # Of updates as they are: shortened to a bound, long ones may look alike.
-            raw = replace(order, params=params, key=_PUBLIC_KEY, bound=Unbounded())
+            asked = replace(request, params=params)
+            raw = replace(attempt, key=_PUBLIC_KEY, bound=Unbounded())
 
             def compute() -> bytes:
                 # A child has none of the threads that may draw from Python's generator, too.
                 with nullcontext() if fork else unlike_streams():
-                    parts = [encode_sum(raw.sum_of(works, data, (user,))) for user in users]
+                    parts = [
+                        encode_sum(answered(works, data, asked, raw, (user,))) for user in users
+                    ]
                 return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
             found = in_child(compute) if fork else compute()
@@ -483,7 +497,7 @@ class _Apart:
 
         moved = False
         # At zero, as some models start, state may not show.
-        for params in (order.params, _elsewhere(order.params)):
+        for params in (request.params, _elsewhere(request.params)):
             known = refuse_dependence(
                 partial(train, params), sorted(self.public), of="the training function"
             )
@@ -589,15 +603,15 @@ def bounded(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FunctionTrainer:
-    """A `fedpriv.training.work.LocalTrainer`."""
+class _FunctionTrainer(UserTrainer):
+    """A trainer that calls a training function."""
 
     function: TrainFunction
 
     def load(self) -> None:
         load_optimizers()
 
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
+    def train(self, params: Params, context: RoundContext, examples: Any, key: Key) -> Tree:
         trained = self.function(
             {name: array.copy() for name, array in params.items()}, examples, key.generator()
         )
@@ -742,8 +756,8 @@ class UserLevelClientApp(ClientApp):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _AppTrainer:
-    """A `fedpriv.training.work.LocalTrainer` that calls a training function of Flower's kind.
+class _AppTrainer(UserTrainer):
+    """A trainer that calls a training function of Flower's kind.
 
     Attributes:
         answer: The function.
@@ -762,14 +776,14 @@ class _AppTrainer:
     def load(self) -> None:
         load_optimizers()
 
-    def train(self, params: Params, examples: str, key: Key) -> Tree:
+    def train(self, params: Params, context: RoundContext, examples: str, key: Key) -> Tree:
         arrays = ArrayRecord({name: Array(array.copy()) for name, array in params.items()})
         message = copy(self.message)
         message.content = RecordDict({_ARRAYS: arrays, _TOLD: ConfigRecord(dict(self.config))})
         place = _NodeConfig(self.context.node_config, examples)
-        context = copy(self.context)
-        context.node_config, context.state = place, RecordDict()
-        reply = self.answer(message, context)
+        own = copy(self.context)
+        own.node_config, own.state = place, RecordDict()
+        reply = self.answer(message, own)
         if not (self.alone or place.was_asked):
             error = SeveralUsersBehindOneCallError(
                 f'the training function did not read context.node_config["{USER_ID}"]: were it '

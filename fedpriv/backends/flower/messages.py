@@ -1,6 +1,6 @@
 """Messages between server and nodes, as Flower records, and strictly back again.
 
-A request carries public things (params, bound, preconditioner, round and attempt), the ids of the
+A request carries public things (params, context, bound, round and attempt), the ids of the
 node's own drawn users and a key folded for this round and attempt. It never carries the root key,
 the noise key, or an id that lives elsewhere. An answer carries one bounded sum, a count, and the
 grid that the node's own code rounded to: whole numbers of another granularity would be added as if
@@ -34,20 +34,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.lib import format as npy
 
-from fedpriv.backends.backend import Order
-from fedpriv.mechanisms import (
-    Bound,
-    Capped,
-    Clip,
-    Normalise,
-    Preconditioned,
-    Rounded,
-    Unbounded,
-)
+from fedpriv.backends.backend import shapes_of
+from fedpriv.mechanisms import AdaptiveClip, Bound, Capped, Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.work import Attempt, Context, Line, SumRequest
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
 from fedpriv.untrusted_text import plain
 
@@ -209,7 +202,8 @@ def _read(
     return np.frombuffer(data, dtype, offset=start).reshape(found)
 
 
-_PARAMS, _BEFORE_BOUND = "params", "multiplier-before-bound"
+_PARAMS, _MULTIPLIER, _EXTRA, _DIRECTION = "params", "multiplier", "extra", "direction"
+_SIZES, _RATE, _CLIP_NORM = "step-sizes", "rate", "clip-norm"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
 _PLAN, _CONFIG = "plan", "config"
 _FIRST_ERROR, _LONGEST_ERROR = "first-error", 400
@@ -227,6 +221,7 @@ class OtherGridError(MalformedRecordError):
 
 
 BOUNDS: dict[str, Callable[..., Bound]] = {
+    "adaptive-clip": AdaptiveClip,
     "clip": Clip,
     "normalise": Normalise,
     "none": Unbounded,
@@ -237,11 +232,12 @@ BOUNDS: dict[str, Callable[..., Bound]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class NodeRequest:
     """One node's part of a round.
 
     Attributes:
-        order: What is done, under the key of this round and attempt, which opens nothing else.
+        request: What is asked.
+        attempt: By which bound, and under which key of this round; it opens nothing else.
         user_ids: The drawn users that live on the node.
         nonce: Random word that the answer repeats; unknown before the attempt.
         seconds: Time after which an answer is not waited for; None without a limit.
@@ -249,7 +245,8 @@ class Request:
         config: What the server tells the users' training function.
     """
 
-    order: Order
+    request: SumRequest
+    attempt: Attempt
     user_ids: tuple[str, ...] = field(repr=False)
     nonce: str = ""
     seconds: float | None = None
@@ -267,38 +264,49 @@ class SharedRecords:
 
     @classmethod
     def of(
-        cls, order: Order, *, nonce: str = "", plan: str = "", config: ConfigRecord | None = None
+        cls,
+        request: SumRequest,
+        attempt: Attempt,
+        *,
+        nonce: str = "",
+        plan: str = "",
+        config: ConfigRecord | None = None,
     ) -> SharedRecords:
         """Encode a round.
 
         Raises:
-            ValueError: If the bound cannot be sent as a name and numbers.
+            ValueError: If the bound cannot be sent as a name and numbers, or updates are mixed.
         """
-        bound = order.bound
-        before_bound: Mapping[str, np.ndarray] = {}
+        bound, context = attempt.bound, request.context
         exact = isinstance(bound, Rounded)
         if isinstance(bound, Rounded):
             bound = bound.bound
-        if isinstance(bound, Preconditioned):
-            if bound.mixture is not None:
-                raise ValueError(
-                    "a mixture with a public update is not sent to nodes; run on one machine, or "
-                    "precondition by second moments alone"
-                )
-            before_bound, bound = bound.multiplier, bound.bound
+        if context.mixture is not None:
+            raise ValueError(
+                "a mixture with a public update is not sent to nodes; run on one machine, or "
+                "precondition by second moments alone"
+            )
+        named: dict[str, Any] = {_PLAN: plan} if plan else {}
+        if context.clip_norm is not None:
+            named[_CLIP_NORM] = float(context.clip_norm)
+        arrays = {_PARAMS: request.params, _MULTIPLIER: context.multiplier, _EXTRA: context.extra}
+        if context.line is not None:
+            arrays[_DIRECTION] = context.line.direction
+            named[_SIZES] = [float(size) for size in context.line.sizes]
         return cls(
             config=config,
-            arrays={_PARAMS: encode(order.params), _BEFORE_BOUND: encode(before_bound)},
+            arrays={name: encode(tensors) for name, tensors in arrays.items()},
             work={
                 **_bound_config(bound),
-                "work": order.work,
+                "work": request.work,
                 "exact-sum": exact,
-                "round-num": order.round_num,
-                "attempt": order.attempt,
+                "round-num": attempt.round_num,
+                "attempt": attempt.number,
+                _RATE: float(context.rate),
                 _NONCE: nonce,
-                "key": order.key.to_bytes(),
-                "key-mode": order.key.mode,
-                **({_PLAN: plan} if plan else {}),
+                "key": attempt.key.to_bytes(),
+                "key-mode": attempt.key.mode,
+                **named,
             },
         )
 
@@ -318,7 +326,7 @@ class SharedRecords:
 
 def read_request(
     content: RecordDict, bounds: Mapping[str, Callable[..., Bound]] = BOUNDS
-) -> Request:
+) -> NodeRequest:
     """Return what a node was asked.
 
     Args:
@@ -342,25 +350,49 @@ def read_request(
     if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
         raise MalformedRecordError(f"{_SECONDS} is {seconds!r:.40}, not a time")
     bound = _read_bound(work, bounds)
-    before_bound = decode_params(content.get(_BEFORE_BOUND))
-    if before_bound:
-        bound = Preconditioned(multiplier=before_bound, bound=bound)
     if work.get("exact-sum"):
         bound = Rounded(bound=bound)
-    return Request(
-        order=Order(
-            work=words["work"],
+    return NodeRequest(
+        request=SumRequest(
             params=decode_params(content.get(_PARAMS)),
+            context=_read_context(content, work),
+            work=words["work"],
+        ),
+        attempt=Attempt(
             bound=bound,
             key=Key.from_bytes(key, mode),
             round_num=_count(work, "round-num", low=1),
-            attempt=_count(work, "attempt", low=1),
+            number=_count(work, "attempt", low=1),
         ),
         user_ids=tuple(str(item) for item in user_ids),
         nonce=words[_NONCE],
         seconds=seconds,
         plan=words[_PLAN],
         config=dict(_config(content, _CONFIG)) if _CONFIG in content else {},
+    )
+
+
+def _read_context(content: RecordDict, work: ConfigRecord) -> Context:
+    """Return the public facts of a round.
+
+    Raises:
+        MalformedRecordError: If a number is none.
+    """
+    numbers = {name: work.get(name) for name in (_RATE, _CLIP_NORM) if name in work}
+    for name, number in numbers.items():
+        if not (type(number) is float and math.isfinite(number) and number > 0.0):
+            raise MalformedRecordError(f"{name} is {number!r:.40}, not a number above 0")
+    line, sizes = None, work.get(_SIZES)
+    if _DIRECTION in content:
+        if not isinstance(sizes, list):
+            raise MalformedRecordError("the request has a direction and no step sizes")
+        line = Line(direction=decode_params(content[_DIRECTION]), sizes=np.array(sizes, np.float32))
+    return Context(
+        rate=cast("float", numbers.get(_RATE, 1.0)),
+        clip_norm=cast("float | None", numbers.get(_CLIP_NORM)),
+        multiplier=decode_params(content.get(_MULTIPLIER)),
+        line=line,
+        extra=decode_params(content.get(_EXTRA)),
     )
 
 
@@ -427,7 +459,7 @@ def _read_bound(work: Mapping[str, Any], bounds: Mapping[str, Callable[..., Boun
         raise MalformedRecordError(f"bound {kind!r} cannot be made: {error}") from error
 
 
-def answer(request: Request, done: PartialSum) -> RecordDict:
+def answer(request: NodeRequest, done: PartialSum) -> RecordDict:
     """Return the record of a node's partial sum.
 
     On a grid the sum is sent as the integers it is, in the smaller form of each tensor, together
@@ -439,8 +471,8 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
     total = done.compact().total
     report = ConfigRecord(
         {
-            "round-num": request.order.round_num,
-            "attempt": request.order.attempt,
+            "round-num": request.attempt.round_num,
+            "attempt": request.attempt.number,
             _NONCE: request.nonce,
             "num-failed": done.num_failed,
         }
@@ -455,13 +487,19 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
 
 
 def read_answer(
-    content: RecordDict, order: Order, *, num_users: int, nonce: str = ""
+    content: RecordDict,
+    request: SumRequest,
+    attempt: Attempt,
+    *,
+    num_users: int,
+    nonce: str = "",
 ) -> PartialSum:
     """Return what a node answered, structurally sound but not yet bounded or known to be finite.
 
     Args:
         content: What arrived. Anybody may have written it.
-        order: Of the attempt that is open.
+        request: What was asked.
+        attempt: The attempt that is open.
         num_users: Number of users that the node was asked for.
         nonce: Of this attempt's requests.
 
@@ -470,11 +508,11 @@ def read_answer(
         OtherGridError: If the node rounded to another grid; names both granularities.
         MalformedRecordError: If it is not an answer or not of this shape.
     """
-    granularity = order.bound.granularity
+    granularity = attempt.bound.granularity
     report = _config(content, _REPORT)
     if set(content) != {_TOTAL, _REPORT}:
         raise MalformedRecordError(f"found records {sorted(content)}, expected total and report")
-    if (report.get("round-num"), report.get("attempt")) != (order.round_num, order.attempt):
+    if (report.get("round-num"), report.get("attempt")) != (attempt.round_num, attempt.number):
         raise StaleAnswerError("the answer is to another round or attempt")
     if report.get(_NONCE, "") != nonce:
         raise StaleAnswerError("the answer does not repeat this attempt's nonce")
@@ -483,7 +521,7 @@ def read_answer(
     if not isinstance(first_error, str | None):
         raise MalformedRecordError(f"{_FIRST_ERROR} is not a text")
     return PartialSum(
-        total=decode(content[_TOTAL], order.shapes, whole=granularity is not None),
+        total=decode(content[_TOTAL], shapes_of(request, attempt), whole=granularity is not None),
         granularity=granularity,
         num_users=num_users,
         num_failed=_count(report, "num-failed", low=0, high=num_users),

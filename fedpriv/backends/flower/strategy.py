@@ -3,7 +3,7 @@
 Flower's own strategies average what nodes send, weighted by what nodes claim, once everybody has
 answered. Here a node is asked for one unweighted sum over named users. The sum is checked against
 its users' limit on arrival, dropped if it is longer, and added at once; it never becomes a record,
-a metric or a log line: it leaves only as the return value of `GridBackend.sum_over`, to which the
+a metric or a log line: it leaves only as the return value of `GridBackend.sum`, to which the
 round adds noise.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from flwr.app import ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 
-from fedpriv.backends.backend import Backend, Measure, Order
+from fedpriv.backends.backend import Backend, Measure, shapes_of
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import SharedRecords, most_bytes, reason_of
@@ -29,6 +29,7 @@ from fedpriv.ranges import positive_float, positive_int
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.failures import log_of_users, users_not_logged
+from fedpriv.training.work import Attempt, SumRequest
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -111,47 +112,48 @@ class GridBackend(Backend):
     on_online: Callable[[int], None] = field(default=lambda number: None, repr=False)
     config: ConfigRecord | None = None
 
-    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
+    def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
         """Return the sum of the cohort's bounded contributions, added as they arrive.
 
         Raises:
             ValueError: If the key is of a secure run, and the nodes may be anybody.
         """
-        self.check_mode(order.key.mode)
+        mode = attempt.key.mode
+        self.check_mode(mode)
         self.look_at_nodes()
         counts = self.exchange.dropped
         hosts, before = self.registry.hosts(cohort), Counter(counts)
         nonce = secrets.token_hex(16)
-        shared = SharedRecords.of(order, nonce=nonce, plan=self.plan, config=self.config)
-        total = BoundedSum(order=order, nonce=nonce, dropped=counts)
-        requests = self._requests(shared, hosts, f"{order.round_num}.{order.attempt}")
+        shared = SharedRecords.of(request, attempt, nonce=nonce, plan=self.plan, config=self.config)
+        total = BoundedSum(request=request, attempt=attempt, nonce=nonce, dropped=counts)
+        requests = self._requests(shared, hosts, f"{attempt.round_num}.{attempt.number}")
 
         def note_failed(reply: Message) -> None:
             failed = f"a node failed: {reason_of(reply)}"
             log_of_users(_LOG, logging.WARNING, "%s", failed)
             total.first_error = total.first_error or failed
 
-        with users_not_logged(order.key):
+        with users_not_logged(attempt.key):
             for reply in self.exchange.answers(
                 requests,
                 seconds=self.settings.round_deadline,
-                most_bytes=most_bytes(order.shapes),
+                most_bytes=most_bytes(shapes_of(request, attempt)),
                 on_error=note_failed,
-                on_wait=self._waiting(order, hosts),
+                on_wait=self._waiting(attempt, hosts),
             ):
                 asked = hosts[reply.metadata.src_node_id]
                 total.add(reply.content, num_users=len(asked))
                 del reply  # before the next one is pulled
             if dropped := counts - before:
                 counted = ", ".join(f"{number} {kind}" for kind, number in dropped.items())
-                numbers = order.round_num, order.attempt, counted
+                numbers = attempt.round_num, attempt.number, counted
                 log_of_users(_LOG, logging.WARNING, "round %d, attempt %d: answers %s", *numbers)
         # Nodes that are away may come back: a round without them is no failure of all users.
         none_arrived = total.num_added == 0 and (dropped["missing"] or dropped["late"])
-        if order.key.mode == "secure" or none_arrived:
+        if mode == "secure" or none_arrived:
             total.first_error = None
         found = total.result(len(cohort))
-        if order.key.mode == "secure":
+        if mode == "secure":
             return found
         unhosted = len(cohort) - sum(map(len, hosts.values()))
         reasons = [f"{unhosted} users are hosted by no node"] if unhosted else []
@@ -159,7 +161,7 @@ class GridBackend(Backend):
         return replace(found, absent="; ".join(reasons) or None)
 
     def _waiting(
-        self, order: Order, hosts: Mapping[int, Sequence[str]]
+        self, attempt: Attempt, hosts: Mapping[int, Sequence[str]]
     ) -> Callable[[float, Collection[int]], None]:
         """Return what says that a round waits, and which nodes are gone meanwhile.
 
@@ -173,12 +175,12 @@ class GridBackend(Backend):
 
         def look(age: float, pending: Collection[int]) -> None:
             if notices.due(age):
-                if order.key.mode == "secure":
+                if attempt.key.mode == "secure":
                     text = "round %d has taken %d s, at most %g"
-                    _LOG.info(text, order.round_num, age, most)
+                    _LOG.info(text, attempt.round_num, age, most)
                 else:
                     text = "round %d has waited %d s, at most %g, for %s"
-                    _LOG.info(text, order.round_num, age, most, some(map(users, sorted(pending))))
+                    _LOG.info(text, attempt.round_num, age, most, some(map(users, sorted(pending))))
             if looks.due(age):
                 self.look_at_nodes()
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from fedpriv.backends.backend import Order
+from fedpriv.backends.backend import shapes_of
 from fedpriv.backends.in_process import Measured, ShardedBackend, Shards
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.backends.ray.pool import LOST, Call, Pool
@@ -27,7 +27,7 @@ from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Part
 from fedpriv.training.failures import log_of_users, users_not_logged
 from fedpriv.training.stopping import stop_if_asked
-from fedpriv.training.work import UserData
+from fedpriv.training.work import Attempt, SumRequest, UserData
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -73,19 +73,23 @@ class RayBackend(ShardedBackend):
             share.num_workers,
         )
 
-    def sums(self, order: Order, shards: Shards) -> tuple[Sequence[PartialSum], int]:
+    def sums(
+        self, request: SumRequest, attempt: Attempt, shards: Shards
+    ) -> tuple[Sequence[PartialSum], int]:
         """Return the sums over shards, and how many users kill whoever trains them."""
         stop_if_asked()
-        # The template is the server's alone.
-        sent = ray.put(replace(order, template=None))
+        shapes = shapes_of(request, attempt)
+        # Template and mechanism are the server's alone.
+        sent = ray.put(replace(request, mechanism=None))
+        attempt = replace(attempt, template=None)
 
         def run_shards(shards: Shards, tries: int) -> list[Any]:
-            calls = [Call("partial_sum", (sent, shard)) for shard in shards]
+            calls = [Call("sum", (sent, attempt, shard)) for shard in shards]
             return self._pool.run(calls, tries=tries, references=True)
 
-        with users_not_logged(order.key):
+        with users_not_logged(attempt.key):
             sums = run_shards(shards, _TRIES_OF_A_SHARE)
-            found = self._added([done for done in sums if done is not LOST], order)
+            found = self._added([done for done in sums if done is not LOST], shapes)
             suspects = [u for s, done in zip(shards, sums, strict=True) if done is LOST for u in s]
             num_lost = 0
             for start in range(0, len(suspects), self.num_workers):
@@ -93,20 +97,20 @@ class RayBackend(ShardedBackend):
                 sums = run_shards([(user,) for user in few], _TRIES_OF_A_USER)
                 num_lost += sum(done is LOST for done in sums)
                 if done := [done for done in sums if done is not LOST]:
-                    found = [merged(order.shapes, [*found, *ray.get(done)])]  # few at a time
+                    found = [merged(shapes, [*found, *ray.get(done)])]  # few at a time
             if num_lost:
                 lost = "%d drawn users contribute zero: each kills its worker"
                 log_of_users(_LOG, logging.WARNING, lost, num_lost)
         return found, num_lost
 
-    def _added(self, sums: list[Any], order: Order) -> list[PartialSum]:
+    def _added(self, sums: list[Any], shapes: Params) -> list[PartialSum]:
         """Return sums whose references are given, added by workers until fewer than four are left.
 
         Args:
             sums: References.
-            order: Whose sums they are; its public shapes decide who adds.
+            shapes: Of the sums; public, and they decide who adds.
         """
-        num_bytes = 4 * sum(math.prod(shape.shape) for shape in order.shapes.values())
+        num_bytes = 4 * sum(math.prod(shape.shape) for shape in shapes.values())
         while len(sums) >= _FEWEST_OF_A_TREE and num_bytes >= _BYTES_OF_A_TREE:
             pairs = list(zip(sums[::2], sums[1::2], strict=False))
             calls = [Call("add", pair) for pair in pairs]
@@ -146,10 +150,10 @@ class RayBackend(ShardedBackend):
 class _Actor(Worker):
     """A worker that is reached through Ray, which hands out its device."""
 
-    def partial_sum(self, order: Order, user_ids: Sequence[str]) -> PartialSum:
+    def sum(self, request: SumRequest, attempt: Attempt, users: Sequence[str]) -> PartialSum:
         """Return one sum; a worker whose GPU has failed ends, and another takes its place."""
         try:
-            return super().partial_sum(order, user_ids)
+            return super().sum(request, attempt, users)
         except RuntimeError as error:
             if type(error).__name__ == "AcceleratorError":  # nothing can be computed there again
                 os._exit(1)

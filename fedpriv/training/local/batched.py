@@ -16,34 +16,18 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
-from fedpriv import tree
-from fedpriv.mechanisms.bounds import scaling_factor
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum, beyond_bound
-from fedpriv.training.device_sum import DeviceSum, Stacked, StackedRows, l2_norms, multiplied
-from fedpriv.training.failures import (
-    contributes_zero,
-    contributing_zero_on_failure,
-    counted_failures,
-    log_of_users,
-    raised_at,
-)
+from fedpriv.training.device_sum import DeviceStack, DeviceSum, Stacked, StackedRows, on_device
+from fedpriv.training.failures import contributing_zero_on_failure, log_of_users, raised_at
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
-from fedpriv.training.work import (
-    SumRequest,
-    UserData,
-    UserTransform,
-    Work,
-    split_params,
-    template_of,
-)
+from fedpriv.training.work import Attempt, Context, SumRequest, Trainer, UserData
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -93,14 +77,12 @@ class UserWork(ABC):
     """One user's chosen examples and the batch of every step.
 
     Attributes:
-        user: Which of the users given it is.
         examples: All its examples.
         key: Its key of this round and attempt.
         batches: Positions among the chosen, one array a step.
         width: To how many examples its batches are padded; 0 without a step to take.
     """
 
-    user: int
     examples: Any = field(repr=False)
     key: Key = field(repr=False)
     batches: Sequence[np.ndarray] = field(repr=False)
@@ -147,6 +129,8 @@ class Batches:
         )
 
 
+#: The global params on the device.
+Start = Mapping[str, torch.Tensor]
 #: From works in their slots to every slot's update.
 Train = Callable[[Sequence[UserWork]], Stacked]
 #: From a number, and `steps=` and `scale=`, to a synthetic user of a kind.
@@ -191,20 +175,7 @@ def _bits(updates: Stacked) -> list[np.ndarray]:
     return list(np.concatenate(flat, axis=1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Updates:
-    """The raw updates of some users, on the device that made them. Private.
-
-    Attributes:
-        users: Which of the users given they are.
-        tensors: Of these users. They may hold numbers that are not finite.
-    """
-
-    users: Sequence[int]
-    tensors: Stacked = field(repr=False)
-
-
-class BatchedTrainer(Work):
+class BatchedTrainer(Trainer):
     """Base of trainers of many users at once.
 
     A subclass trains a batch of users in their slots (`together`), one user (`by_itself`) and
@@ -218,37 +189,20 @@ class BatchedTrainer(Work):
     Attributes:
         device: Where users are trained.
         schedule: How much work a user does.
-        transform: As of `fedpriv.training.work.UserByUser`.
     """
 
     __slots__ = ()
 
     device: torch.device
     schedule: Schedule
-    transform: UserTransform | None
     _batch_invariant: dict[Hashable, bool]
 
-    def transformed(self, transform: UserTransform) -> BatchedTrainer:
-        """Return the same trainer under a transform.
-
-        Raises:
-            ValueError: If it has one.
-        """
-        if self.transform is not None:
-            super().transformed(transform)
-        return replace(cast("Any", self), transform=transform)
-
-    def template(self, params: Params) -> Params:
-        """Return names and shapes of the sum."""
-        return template_of(params, self.transform)
-
     @abstractmethod
-    def prepare(self, params: Params, user: int, examples: Any, key: Key) -> UserWork:
+    def prepare(self, params: Params, examples: Any, key: Key) -> UserWork:
         """Return what a user trains on, chosen and ordered by its key.
 
         Args:
             params: The global ones.
-            user: Which of the users given it is.
             examples: All its examples.
             key: Its key of this round and attempt.
         """
@@ -263,28 +217,38 @@ class BatchedTrainer(Work):
 
     @abstractmethod
     def together(
-        self, start: Mapping[str, torch.Tensor], works: Sequence[UserWork]
+        self, start: Start, context: Context, works: Sequence[UserWork]
     ) -> tuple[Stacked, torch.Tensor]:
         """Return every slot's update, and which slots hold a valid one: bool `(slots,)`."""
 
     @abstractmethod
-    def by_itself(self, start: Mapping[str, torch.Tensor], work: UserWork) -> Stacked:
+    def by_itself(self, start: Start, context: Context, work: UserWork) -> Stacked:
         """Return one user's update, computed without other users in the batch.
 
         Raises:
             Exception: If the user cannot be trained.
         """
 
-    def nothing(self, start: Mapping[str, torch.Tensor]) -> Stacked:
+    def nothing(self, start: Start) -> Stacked:
         """Return the update of one user who takes no step: zeros."""
         return {name: torch.zeros_like(tensor).unsqueeze(0) for name, tensor in start.items()}
 
     def start(self, params: Params) -> dict[str, torch.Tensor]:
         """Return the global params on the device: copied once for as many users as there are."""
-        return {name: _on(self.device, array) for name, array in params.items()}
+        return {name: on_device(self.device, array) for name, array in params.items()}
 
-    def answer(self, request: SumRequest) -> PartialSum:
-        """Return the sum of the users' bounded updates.
+    def empty_sum(self, template: Params, granularity: float | None) -> DeviceSum:
+        """Return the running sum on the device, which only the sum leaves."""
+        return DeviceSum(self.start(template), granularity)
+
+    def stacks(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> Iterator[DeviceStack]:
+        """Yield the users' updates, batch by batch.
 
         The params are copied to the device once, the examples batch by batch, and an update never
         leaves it. Under a bound users are trained side by side only where that is known not to
@@ -292,98 +256,37 @@ class BatchedTrainer(Work):
         *and* by what it did to its batch, of which steep local training can make more than the
         bound.
         """
-        bound, data = request.bound, request.users
-        params, tensor = split_params(request.params, self.transform)
-        start, template = self.start(params), self.template(request.params)
-        multiplier = {
-            name: _on(self.device, np.asarray(factor, np.float32))
-            for name, factor in bound.multiplier.items()
-            if name in template
-        }
-        mixture = bound.mixture
-        offsets = {} if mixture is None else self.start(dict(mixture.offset))
-        num_elements = tree.num_elements(template)
-        running = DeviceSum(self.start(template), bound.granularity)
-        with counted_failures() as failures:
-            given = self._given(params, tensor, data, request.user_ids, request.key)
-            for updates in self.batches(start, given, batch_invariant=bound.l2_bound < math.inf):
-                tensors, failed = self._sent(updates.tensors, tensor)
-                if mixture is not None:
-                    tensors = {
-                        n: (t.dense() if isinstance(t, StackedRows) else t) * mixture.own
-                        + offsets[n]
-                        for n, t in tensors.items()
-                    }
-                tensors = multiplied(tensors, multiplier)
-                factors = [0.0] * len(updates.users)
-                for row, norm in enumerate(l2_norms(tensors)):
-                    if row in failed:
-                        continue
-                    with contributing_zero_on_failure(ValueError):
-                        factors[row] = scaling_factor(bound, norm, num_elements)
-                for _ in running.add(tensors, factors):
-                    contributes_zero(beyond_bound())
-        return PartialSum(
-            total=running.result(),
-            num_users=len(request.user_ids),
-            num_failed=failures.count,
-            granularity=bound.granularity,
-        )
-
-    def _sent(self, updates: Stacked, tensor: np.ndarray | None) -> tuple[Stacked, set[int]]:
-        """Return what users send of their updates, and who fails to."""
-        if self.transform is None:
-            return updates, set()
-        failed: set[int] = set()
-        scales, besides = [], []
-        for row, norm in enumerate(l2_norms(updates)):
-            failed.add(row)
-            scale: tuple[float, Mapping[str, Any]] = (0.0, {})
-            with contributing_zero_on_failure():
-                scale = self.transform.check_sent(tensor, lambda norm=norm: norm)
-                failed.remove(row)
-            scales.append(scale[0])
-            besides.append(scale[1])
-        # In float32, as `fedpriv.tree.scale` multiplies.
-        factor = _on(self.device, np.array(scales, np.float32))
-        sent = {name: _scaled(t, factor) for name, t in updates.items()}
-        for name in {name for each in besides for name in each}:
-            like = next(each[name] for each in besides if name in each)
-            rows = [each.get(name, np.zeros_like(like)) for each in besides]
-            sent[name] = _on(self.device, np.stack(rows))
-        return sent, failed
+        start, apart = self.start(request.params), attempt.bound.l2_bound < math.inf
+        given = self._given(request, attempt.key, users, data)
+        yield from self.batches(start, request.context, given, batch_invariant=apart)
 
     def _given(
-        self,
-        params: Params,
-        tensor: np.ndarray | None,
-        data: UserData,
-        user_ids: Sequence[str],
-        key: Key,
+        self, request: SumRequest, key: Key, users: Sequence[str], data: UserData | None
     ) -> Iterator[UserWork]:
         """Yield users' work; one whose examples cannot be had contributes zero."""
-        for user, user_id in enumerate(_by_size(data, user_ids, self.schedule)):
+        for user_id in _by_size(data, users, self.schedule):
             stop_if_asked()
             work = None
             with contributing_zero_on_failure():
-                examples, own = data.examples(user_id), key.fold(user_id)
-                if self.transform is not None:
-                    examples = self.transform.choose(tensor, examples, own)
-                work = self.prepare(params, user, examples, own)
+                own = key.fold(user_id)
+                examples = self.examples(data, user_id, request.context, own)
+                work = self.prepare(request.params, examples, own)
             if work is not None:
                 yield work
 
     def batches(
         self,
-        start: Mapping[str, torch.Tensor],
+        start: Start,
+        context: Context,
         works: Iterable[UserWork],
         *,
         batch_invariant: bool = True,
-    ) -> Iterator[Updates]:
+    ) -> Iterator[DeviceStack]:
         """Yield the updates of all users but those that fail, batch by batch.
 
         Args:
             start: The global params on the device, as `start` returned them.
+            context: Public facts of the round.
             works: What `prepare` returned of every user.
             batch_invariant: Whether no user may move another's bits. Only sums without a bound do
                 without, and save the trial.
@@ -391,27 +294,31 @@ class BatchedTrainer(Work):
         waiting: dict[Hashable, list[UserWork]] = {}
         for work in works:
             if not work.batches:
-                yield Updates(users=[work.user], tensors=self.nothing(start))
+                yield DeviceStack(self.nothing(start))
                 continue
             kind = work.kind
             slots = self.slots(kind)
-            if slots > 1 and batch_invariant and not self._is_batch_invariant(start, kind, slots):
+            if (
+                slots > 1
+                and batch_invariant
+                and not self._is_batch_invariant(start, context, kind, slots)
+            ):
                 slots = 1
             if slots == 1:
-                yield from self._one(start, work)
+                yield from self._one(start, context, work)
                 continue
             waiting.setdefault(kind, []).append(work)
             if len(waiting[kind]) == slots:
-                yield from self._many(start, waiting.pop(kind))
+                yield from self._many(start, context, waiting.pop(kind))
         for few in waiting.values():
-            yield from self._many(start, few)
+            yield from self._many(start, context, few)
 
     def _is_batch_invariant(
-        self, start: Mapping[str, torch.Tensor], kind: Hashable, slots: int
+        self, start: Start, context: Context, kind: Hashable, slots: int
     ) -> bool:
         if kind not in self._batch_invariant:
             found = is_batch_invariant(
-                lambda works: self.together(start, works)[0],
+                lambda works: self.together(start, context, works)[0],
                 lambda number, **size: self.synthetic(kind, number, **size),
                 slots,
             )
@@ -427,20 +334,20 @@ class BatchedTrainer(Work):
             self._batch_invariant[kind] = found
         return self._batch_invariant[kind]
 
-    def _one(self, start: Mapping[str, torch.Tensor], work: UserWork) -> Iterator[Updates]:
+    def _one(self, start: Start, context: Context, work: UserWork) -> Iterator[DeviceStack]:
         """Yield the update of a single user; its failure is its own."""
         found = None
         with contributing_zero_on_failure():
-            found = Updates(users=[work.user], tensors=self.by_itself(start, work))
+            found = DeviceStack(self.by_itself(start, context, work))
         if found is not None:
             yield found
 
     def _many(
-        self, start: Mapping[str, torch.Tensor], works: Sequence[UserWork]
-    ) -> Iterator[Updates]:
+        self, start: Start, context: Context, works: Sequence[UserWork]
+    ) -> Iterator[DeviceStack]:
         """Yield the updates of a batch."""
         try:
-            local, well = self.together(start, works)
+            local, well = self.together(start, context, works)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -451,31 +358,21 @@ class BatchedTrainer(Work):
                     said = "%d users are trained apart: %s"
                     log_of_users(_LOG, logging.DEBUG, said, len(works), raised_at(error))
                 for work in works:
-                    yield from self._many(start, [work])
+                    yield from self._many(start, context, [work])
                 return
             said = "a user is trained by itself: %s"
             log_of_users(_LOG, logging.INFO, said, type(error).__name__)
-            yield from self._one(start, works[0])
+            yield from self._one(start, context, works[0])
             return
         fine = [row for row, is_one in enumerate(well.tolist()[: len(works)]) if is_one]
         if fine:
-            yield Updates(
-                users=[works[row].user for row in fine],
-                tensors={name: _picked(tensor, fine) for name, tensor in local.items()},
-            )
+            yield DeviceStack({name: _picked(tensor, fine) for name, tensor in local.items()})
         for row, work in enumerate(works):
             if row not in fine:
                 log_of_users(
                     _LOG, logging.INFO, "a user is trained by itself: loss not a mean, or diverged"
                 )
-                yield from self._one(start, work)
-
-
-def _scaled(tensor: torch.Tensor | StackedRows, factor: torch.Tensor) -> Any:
-    """Return every user's tensor times its own number."""
-    values = tensor.values if isinstance(tensor, StackedRows) else tensor
-    found = values * factor.reshape(-1, *(1,) * (values.ndim - 1))
-    return replace(tensor, values=found) if isinstance(tensor, StackedRows) else found
+                yield from self._one(start, context, work)
 
 
 def _picked(tensor: torch.Tensor | StackedRows, rows: list[int]) -> torch.Tensor | StackedRows:
@@ -484,12 +381,7 @@ def _picked(tensor: torch.Tensor | StackedRows, rows: list[int]) -> torch.Tensor
     return tensor[: len(rows)] if rows == list(range(len(rows))) else tensor[rows]
 
 
-def _on(device: torch.device, array: np.ndarray) -> torch.Tensor:
-    array = np.ascontiguousarray(array)
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
-
-
-def _by_size(data: UserData, user_ids: Sequence[str], schedule: Schedule) -> list[str]:
+def _by_size(data: UserData | None, user_ids: Sequence[str], schedule: Schedule) -> list[str]:
     """Return users with like ones next to each other: a batch takes as many steps as its longest.
 
     They are counted, not looked at.
@@ -497,6 +389,8 @@ def _by_size(data: UserData, user_ids: Sequence[str], schedule: Schedule) -> lis
 
     def size(user_id: str) -> int:
         try:
+            if data is None:
+                return 0
             return -min(data.num_examples(user_id), schedule.max_examples)
         except KeyboardInterrupt:
             raise

@@ -9,7 +9,7 @@ same arguments give the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -23,14 +23,15 @@ from fedpriv.training.device_sum import Stacked, StackedRows
 from fedpriv.training.local.batched import (
     BatchedTrainer,
     Batches,
+    Start,
     UserWork,
     batch_width,
     num_slots,
     power_of_two,
 )
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import UserTransform
-from fedpriv.tree import Params, RowSparse, Tree
+from fedpriv.training.work import Context
+from fedpriv.tree import Params
 
 #: Batch width, examples and rows of a user, each rounded up, and the classes.
 Kind = tuple[int, int, int, int]
@@ -76,10 +77,9 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         inputs: As of `CompiledSoftmaxTrainer`.
         multiplier: Likewise.
         word_features: Likewise.
-        transform: As of `fedpriv.training.work.UserByUser`.
     """
 
-    takes: ClassVar[tuple[str, ...]] = ("proximal",)
+    takes: ClassVar[tuple[str, ...]] = ("proximal", "rate")
     otherwise: ClassVar[str] = (
         "it trains rows of many users' own words at once: leave it out; a ModuleTask has all"
     )
@@ -89,7 +89,6 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
     inputs: str = "tff"
     multiplier: np.ndarray | None = field(default=None, repr=False)
     word_features: Features | None = None
-    transform: UserTransform | None = None
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _multiplier: torch.Tensor | None = field(init=False, repr=False, default=None)
 
@@ -100,19 +99,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
             factors = torch.tensor(self.multiplier, dtype=torch.float32, device=self.device)
             object.__setattr__(self, "_multiplier", factors)
 
-    def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
-        """Return one user's update: of `kernel` its own rows, and `bias`."""
-        work = self.prepare(params, 0, examples, key)
-        update = self.by_itself(self.start(params), work)
-        kernel = cast("StackedRows", update["kernel"])
-        own = RowSparse(
-            rows=work.rows, values=kernel.own(0).cpu().numpy(), num_rows=kernel.num_rows
-        )
-        if "bias" not in update:
-            return {"kernel": own}
-        return {"bias": cast("torch.Tensor", update["bias"])[0].cpu().numpy(), "kernel": own}
-
-    def prepare(self, params: Params, user: int, examples: TagExamples, key: Key) -> SoftmaxWork:
+    def prepare(self, params: Params, examples: TagExamples, key: Key) -> SoftmaxWork:
         """Return what a user trains on.
 
         Raises:
@@ -142,7 +129,6 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         place, values = _merged(place, counts * np.repeat(scales, lengths))
         most = self.schedule.max_examples
         return SoftmaxWork(
-            user=user,
             examples=examples,
             key=key,
             batches=batches,
@@ -163,7 +149,6 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         filled = rng.random((width, num_rows)) < 0.125
         place = np.flatnonzero(filled.reshape(-1))
         return SoftmaxWork(
-            user=number,
             examples=None,
             key=key,
             batches=[np.arange(width)] * (steps - 1) + [np.arange(max(1, width - number % 2))],
@@ -185,7 +170,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         num_bytes = 4 * (num_rows * (most + width + 4 * num_classes) + 3 * width * num_classes)
         return num_slots(math.inf, num_bytes, _ROOM)
 
-    def by_itself(self, start: Mapping[str, torch.Tensor], work: UserWork) -> Stacked:
+    def by_itself(self, start: Start, context: Context, work: UserWork) -> Stacked:
         """Return the update of a user in a batch of its own.
 
         Raises:
@@ -193,7 +178,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         """
         if not work.batches:
             return self.nothing(start)
-        update, well = self.together(start, [work])
+        update, well = self.together(start, context, [work])
         if not bool(well[0]):
             raise ValueError("a logit is not finite")
         own = cast("StackedRows", update["kernel"]).take([0])
@@ -201,7 +186,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
             return {"kernel": own}
         return {"bias": cast("torch.Tensor", update["bias"])[:1], "kernel": own}
 
-    def nothing(self, start: Mapping[str, torch.Tensor]) -> Stacked:
+    def nothing(self, start: Start) -> Stacked:
         """Return the update of one user without examples: no row of the kernel."""
         kernel = start["kernel"]
         rows = torch.zeros((1, 0), dtype=torch.int64, device=self.device)
@@ -212,16 +197,16 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         return {"bias": torch.zeros_like(start["bias"]).unsqueeze(0), "kernel": none}
 
     def together(
-        self, start: Mapping[str, torch.Tensor], works: Sequence[UserWork]
+        self, start: Start, context: Context, works: Sequence[UserWork]
     ) -> tuple[Stacked, torch.Tensor]:
         """Return every slot's update, and whether its logits were finite."""
         users = cast("Sequence[SoftmaxWork]", works)
         slots = self.slots(users[0].kind)
         with torch.no_grad(), one_thread():
-            return self._steps(start, users, slots)
+            return self._steps(start, self.schedule.learning_rate * context.rate, users, slots)
 
     def _steps(
-        self, start: Mapping[str, torch.Tensor], works: Sequence[SoftmaxWork], slots: int
+        self, start: Start, rate: float, works: Sequence[SoftmaxWork], slots: int
     ) -> tuple[Stacked, torch.Tensor]:
         device, (most, num_rows, num_classes) = self.device, works[0].shape
         # Behind a user's own rows others of which it adds zeros, each once: adding many numbers to
@@ -247,7 +232,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         well = torch.ones(slots, dtype=torch.bool, device=device)
         slot, classes = torch.arange(slots, device=device).unsqueeze(1), num_classes
         steps = Batches.of(works, slots, device)
-        pull = self.schedule.learning_rate * self.schedule.proximal
+        pull = rate * self.schedule.proximal
         for index, weight, taken in zip(steps.index, steps.weight, steps.taken, strict=True):
             inputs = x[slot, index]
             logits = torch.bmm(inputs, before + change)
@@ -257,7 +242,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
             well &= sound if taken.all() else sound | ~_on(device, taken)
             residual = torch.softmax(logits, dim=2)
             residual -= _one_hot(label[slot, index], classes)
-            residual *= (weight * -self.schedule.learning_rate).unsqueeze(2)
+            residual *= (weight * -rate).unsqueeze(2)
             if not taken.all():
                 # Users at their end take no step, whatever a longer neighbour makes of one: their
                 # weights are zero, but zero times a number that is not finite is not.

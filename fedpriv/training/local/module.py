@@ -31,6 +31,7 @@ from fedpriv.training.local.sgd import (
     train_locally,
 )
 from fedpriv.training.streams import own_stream
+from fedpriv.training.work import NO_CONTEXT, Context, UserTrainer
 from fedpriv.tree import Params, Tree
 
 
@@ -164,7 +165,7 @@ def as_arrays(examples: Any) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleTrainer:
+class ModuleTrainer(UserTrainer):
     """Local training of one resident module, one user after another.
 
     On one CPU core the step is as bare as PyTorch lets it be: gradients come from
@@ -199,8 +200,7 @@ class ModuleTrainer:
     """
 
     #: Of what a schedule may ask besides plain steps.
-    takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer")
-    #: As of `fedpriv.training.work.LocalTrainer`.
+    takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer", "rate")
     seeds_itself: ClassVar[bool] = True
 
     module: nn.Module
@@ -212,6 +212,7 @@ class ModuleTrainer:
     make_optimizer: Callable[..., ClientOptimizer] = SGD
     personal: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
+    _factors: Mapping[str, torch.Tensor] = field(init=False, repr=False)
     optimizer: ClientOptimizer = field(init=False, repr=False)
     _kept: Kept = field(init=False, repr=False)
 
@@ -223,13 +224,19 @@ class ModuleTrainer:
         factors = {
             n: multiplier_tensor(n, m, own[n].ndim, self.device) for n, m in self.multiplier.items()
         }
-        rate, make = self.schedule.learning_rate, self.schedule.optimizer or self.make_optimizer
-        optimizer = make(learning_rate=rate, multiplier=factors)
+        object.__setattr__(self, "_factors", factors)
+        optimizer = self.optimizer_of(NO_CONTEXT)
         # What cannot take a user's steps refuses here, and not when rounds are charged.
         optimizer.init({name: p for name, p in own.items() if p.requires_grad})
         object.__setattr__(self, "_own", own)
         object.__setattr__(self, "optimizer", optimizer)
         object.__setattr__(self, "_kept", kept_parameters(self.module))
+
+    def optimizer_of(self, context: Context) -> ClientOptimizer:
+        """Return what takes the steps of a round, at the schedule's rate times the round's."""
+        make = self.schedule.optimizer or self.make_optimizer
+        rate = self.schedule.learning_rate * context.rate
+        return make(learning_rate=rate, multiplier=self._factors)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTrainer:
         """Return a trainer with a module and a loss of its own, as these are now."""
@@ -273,22 +280,23 @@ class ModuleTrainer:
         """Return the global params on the device: copied once for as many users as there are."""
         return {name: self.on_device(np.ascontiguousarray(a)) for name, a in params.items()}
 
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
+    def train(self, params: Params, context: Context, examples: Any, key: Key) -> Tree:
         """Return `local - global` params, float32, for `ArrayExamples`."""
-        update = self.train_from(self.start(params), examples, key)
+        update = self.train_from(self.start(params), context, examples, key)
         return {name: tensor.cpu().numpy() for name, tensor in update.items()}
 
     def train_from(
-        self, start: Mapping[str, torch.Tensor], examples: Any, key: Key
+        self, start: Mapping[str, torch.Tensor], context: Context, examples: Any, key: Key
     ) -> dict[str, torch.Tensor]:
         """Return `local - global` params, float32, on the device.
 
         Args:
             start: The global params, as `start` returned them. Not changed.
+            context: Public facts of the round.
             examples: One user's `ArrayExamples`.
             key: The user's key of this round and attempt.
         """
-        trained = self._train(start, (*start, *self.personal), examples, key)
+        trained = self._train(start, (*start, *self.personal), context, examples, key)
         return {name: trained[name] - start[name] for name in start}
 
     def personalise(self, params: Params, examples: Any, key: Key) -> Params:
@@ -296,11 +304,16 @@ class ModuleTrainer:
 
         They are of the user's examples alone, and no ε covers them.
         """
-        trained = self._train(self.start(params), tuple(self.personal), examples, key)
+        trained = self._train(self.start(params), tuple(self.personal), NO_CONTEXT, examples, key)
         return {name: tensor.cpu().numpy().copy() for name, tensor in trained.items()}
 
     def _train(
-        self, start: Mapping[str, torch.Tensor], names: Sequence[str], examples: Any, key: Key
+        self,
+        start: Mapping[str, torch.Tensor],
+        names: Sequence[str],
+        context: Context,
+        examples: Any,
+        key: Key,
     ) -> dict[str, torch.Tensor]:
         """Return the parameters of these names as a user has trained them."""
         rng, pull = key.generator(), self.schedule.proximal
@@ -337,7 +350,7 @@ class ModuleTrainer:
                 schedule=self.schedule,
                 num_chosen=len(chosen),
                 rng=rng,
-                optimizer=self.optimizer,
+                optimizer=self.optimizer_of(context),
             )
             return {name: p.detach() for name, p in trained.items()}
 

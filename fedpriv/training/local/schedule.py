@@ -1,7 +1,7 @@
 """Schedule of local training: the capped amount of work that each user does.
 
-A `LocalTrainer` maps (params, one user's examples, a key) to an update, `local - global`. Its work
-is capped (`max_examples`, `batch_size`, `epochs` are public), so neither time nor memory follows
+A trainer maps params, one user's examples and a key to an update, `local - global`. Its work is
+capped (`max_examples`, `batch_size`, `epochs` are public), so neither time nor memory follows
 the size of a user beyond the cap. It never clips and never adds noise: bounding is the
 mechanism's, once, on the whole update.
 """
@@ -56,28 +56,30 @@ class Schedule:
         """Return the schedule with the learning rate times a factor."""
         return replace(self, learning_rate=self.learning_rate * factor)
 
-    def check_taken(self, trainer: Any) -> None:
+    def check_taken(self, trainer: Any, *, rates: bool = False) -> None:
         """Refuse what a trainer would leave out of its local steps.
 
         Args:
-            trainer: Its `takes` holds what it knows of "proximal" and "optimizer"; `otherwise` says
-                what to do where it does not.
+            trainer: A `fedpriv.training.work.Trainer`: `takes` is what it knows, and `otherwise`
+                says what to do about the rest.
+            rates: Whether the learning rate follows the rounds.
 
         Raises:
             ValueError: If the schedule asks for more.
         """
         taken: Collection[str] = getattr(trainer, "takes", ())
-        instead = getattr(
-            trainer, "otherwise", 'leave it out, or say what it takes: takes = ("proximal",)'
-        )
         asked = {
             "proximal": (self.proximal != 0.0, f"proximal-mu {self.proximal:g}"),
             "optimizer": (self.optimizer is not None, "client-optimizer"),
+            "rate": (rates, "rate-schedule or warmup-rounds"),
         }
         for name, (wanted, label) in asked.items():
             if wanted and name not in taken:
+                instead = getattr(
+                    trainer, "otherwise", f'leave it out, or have takes = ("{name}",)'
+                )
                 raise ValueError(
-                    f"{label}: {type(trainer).__name__} takes plain steps alone; {instead}"
+                    f"{label}: {type(trainer).__name__} takes plain steps of one rate; {instead}"
                 )
 
     def choose(self, num_examples: int, rng: np.random.Generator) -> np.ndarray:

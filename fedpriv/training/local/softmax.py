@@ -15,6 +15,7 @@ import numpy as np
 from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import Context, UserTrainer
 from fedpriv.tree import Params, RowSparse, Tree
 
 _NOTHING = np.empty(0, np.float32)
@@ -24,7 +25,7 @@ _COUNTS = (np.uint8, np.uint16, np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledSoftmaxTrainer:
+class CompiledSoftmaxTrainer(UserTrainer):
     """Local SGD for softmax regression on bags of words, touching the user's own rows only.
 
     Every step, update and norm works on the rows of the words the user wrote, and equals the
@@ -43,6 +44,7 @@ class CompiledSoftmaxTrainer:
 
     #: Nothing of it ever changes, so threads may share it.
     thread_safe: ClassVar[bool] = True
+    takes: ClassVar[tuple[str, ...]] = ("rate",)
     otherwise: ClassVar[str] = (
         "its compiled loop has no others: leave it out; --device cpu trains by a loop that has "
         "the proximal term, and a ModuleTask has all"
@@ -68,7 +70,7 @@ class CompiledSoftmaxTrainer:
         if self.word_features is not None:
             import fedpriv.kernels.word_features  # noqa: F401
 
-    def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
+    def train(self, params: Params, context: Context, examples: TagExamples, key: Key) -> Tree:
         """Return the update of `kernel` (row-sparse) and `bias` (dense), float32.
 
         A user without examples returns zeros.
@@ -100,7 +102,7 @@ class CompiledSoftmaxTrainer:
             params["kernel"],
             params["bias"],
             _NOTHING if self.multiplier is None else self.multiplier,
-            self.schedule.learning_rate,
+            self.schedule.learning_rate * context.rate,
         )
         if unsound != 0:
             raise ValueError("a logit is not finite")
@@ -111,7 +113,7 @@ class CompiledSoftmaxTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DenseSoftmaxTrainer:
+class DenseSoftmaxTrainer(UserTrainer):
     """Local SGD for softmax regression without a bias on dense rows, as of a pretrained encoder.
 
     It takes the steps of `CompiledSoftmaxTrainer` on the same inputs, to float32's rounding. A
@@ -131,7 +133,7 @@ class DenseSoftmaxTrainer:
 
     #: Nothing of it ever changes, so threads may share it.
     thread_safe: ClassVar[bool] = True
-    takes: ClassVar[tuple[str, ...]] = ("proximal",)
+    takes: ClassVar[tuple[str, ...]] = ("proximal", "rate")
     otherwise: ClassVar[str] = (
         "its updates are kept as products, which others would fill: leave it out; a ModuleTask "
         "has all"
@@ -153,7 +155,7 @@ class DenseSoftmaxTrainer:
         """Load the kernels, and compile them if they were not yet."""
         import fedpriv.kernels.dense_softmax  # noqa: F401
 
-    def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
+    def train(self, params: Params, context: Context, examples: TagExamples, key: Key) -> Tree:
         """Return the update of `kernel`, float32; of a user without examples zeros.
 
         Raises:
@@ -175,8 +177,8 @@ class DenseSoftmaxTrainer:
             starts,
             params["kernel"],
             _NOTHING if self.multiplier is None else self.multiplier,
-            self.schedule.learning_rate,
-            self.schedule.learning_rate * self.schedule.proximal,
+            self.schedule.learning_rate * context.rate,
+            self.schedule.learning_rate * context.rate * self.schedule.proximal,
         )
         if unsound != 0:
             raise ValueError("a logit is not finite")

@@ -37,6 +37,7 @@ from fedpriv.training.device_sum import Stacked
 from fedpriv.training.local.batched import (
     BatchedTrainer,
     Batches,
+    Start,
     UserWork,
     batch_width,
     num_slots,
@@ -45,7 +46,7 @@ from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, optimizer_name
 from fedpriv.training.stopping import end_if_interrupted
-from fedpriv.training.work import UserTransform
+from fedpriv.training.work import NO_CONTEXT, Context, Select
 from fedpriv.tree import Params
 
 #: Batch width, shape and dtype of an input, shape and dtype of a target.
@@ -172,7 +173,7 @@ class VectorisedTrainer(BatchedTrainer):
             `num_slots` by the cost and within 2 GiB, and 1 where a layer draws at random.
         compiled: Whether `torch.compile` compiles the gradients of a batch, once for every shape;
             with CUDA graphs on a GPU. The same updates to rounding.
-        transform: As of `fedpriv.training.work.UserByUser`.
+        select: As of `fedpriv.training.work.Trainer`.
     """
 
     #: Of what a schedule may ask besides plain steps; with an optimiser users go one by one.
@@ -181,7 +182,7 @@ class VectorisedTrainer(BatchedTrainer):
     alone: ModuleTrainer
     users_at_once: int | None = None
     compiled: bool = False
-    transform: UserTransform | None = None
+    select: Select | None = None
     _gradients: Any = field(init=False, repr=False)
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _apart: bool = field(init=False, repr=False)
@@ -211,14 +212,6 @@ class VectorisedTrainer(BatchedTrainer):
         object.__setattr__(made, "_batch_invariant", self._batch_invariant)
         return made
 
-    def at_rate(self, factor: float) -> VectorisedTrainer:
-        """Return the trainer at its learning rate times a factor; the module is shared."""
-        alone = replace(self.alone, schedule=self.alone.schedule.at_rate(factor))
-        made = replace(self, alone=alone, compiled=False)
-        for name in ("compiled", "_batch_invariant", "_gradients", "_by_index", "_costs", "_now"):
-            object.__setattr__(made, name, getattr(self, name))  # compiled and tried once
-        return made
-
     @property
     def why_apart(self) -> str:
         """Why users are trained one by one whatever is given; "" where they need not be."""
@@ -243,11 +236,7 @@ class VectorisedTrainer(BatchedTrainer):
         """As of a single user."""
         return self.alone.schedule
 
-    def train(self, params: Params, examples: Any, key: Key) -> Any:
-        """Return one user's update, as `ModuleTrainer.train`."""
-        return self.alone.train(params, examples, key)
-
-    def prepare(self, params: Params, user: int, examples: Any, key: Key) -> ModuleWork:
+    def prepare(self, params: Params, examples: Any, key: Key) -> ModuleWork:
         """Return the work that `ModuleTrainer` does with the same key."""
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
@@ -257,7 +246,6 @@ class VectorisedTrainer(BatchedTrainer):
         if self.compiled and len(x) and self._by_index[0]:
             self._try_within(x, y)
         return ModuleWork(
-            user=user,
             examples=examples,
             key=key,
             x=x,
@@ -314,7 +302,7 @@ class VectorisedTrainer(BatchedTrainer):
             return
         key = Key.simulation(0).fold("device check")
         try:
-            self.alone.train(params, examples, key)
+            self.alone.train(params, NO_CONTEXT, examples, key)
         except Exception as error:
             end_if_interrupted(error)
             raise ValueError(
@@ -325,8 +313,8 @@ class VectorisedTrainer(BatchedTrainer):
         if not self.compiled:
             return
         try:
-            work = self.prepare(params, 0, examples, key)
-            self.together(self.start(params), [work] if work.batches else [])
+            work = self.prepare(params, examples, key)
+            self.together(self.start(params), NO_CONTEXT, [work] if work.batches else [])
         except Exception as error:
             end_if_interrupted(error)
             raise ValueError(
@@ -341,7 +329,6 @@ class VectorisedTrainer(BatchedTrainer):
         rng = key.generator()
         x = _values(rng, (width, *x_shape), x_dtype, scale)
         return ModuleWork(
-            user=number,
             examples=None,
             key=key,
             x=x,
@@ -374,9 +361,9 @@ class VectorisedTrainer(BatchedTrainer):
             self._costs[shape, dtype] = found
         return self._costs[shape, dtype]
 
-    def by_itself(self, start: Mapping[str, torch.Tensor], work: UserWork) -> Stacked:
+    def by_itself(self, start: Start, context: Context, work: UserWork) -> Stacked:
         """Return a single user's update by `ModuleTrainer`."""
-        update = self.alone.train_from(start, work.examples, work.key)
+        update = self.alone.train_from(start, context, work.examples, work.key)
         return {name: tensor.unsqueeze(0) for name, tensor in update.items()}
 
     def _steps(
@@ -392,15 +379,16 @@ class VectorisedTrainer(BatchedTrainer):
             yield x[places, index], y[places, index], weight, whose
 
     def together(
-        self, start: Mapping[str, torch.Tensor], works: Sequence[UserWork]
+        self, start: Start, context: Context, works: Sequence[UserWork]
     ) -> tuple[Stacked, torch.Tensor]:
         """Return every slot's update, and whether its loss is a finite mean of its examples'."""
         users = cast("Sequence[ModuleWork]", works)
         slots = self.slots(users[0].kind)
         local = {n: t.expand(slots, *t.shape).contiguous() for n, t in start.items()}
         well = torch.ones(slots, dtype=torch.bool, device=self.device)
-        assert type(self.alone.optimizer) is SGD  # another takes other steps than `SGD.move`
-        optimizer, pull = cast("SGD", self.alone.optimizer), self.schedule.proximal
+        # Another optimiser takes other steps than `SGD.move`, user by user.
+        optimizer = cast("SGD", self.alone.optimizer_of(context))
+        pull = self.schedule.proximal
         # What is compiled is of the module itself; others keep what they keep in a copy.
         module, loss = (
             (self.alone.module.train(), self.alone.loss) if self.compiled else (self.alone.copied())

@@ -27,6 +27,7 @@ from fedpriv.training.local.sgd import (
     multiplier_tensor,
     train_locally,
 )
+from fedpriv.training.work import Context, Select, UserTrainer
 from fedpriv.tree import Params, Tree
 
 Tensors = Mapping[str, torch.Tensor]
@@ -150,7 +151,7 @@ Encode = Callable[[Any], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WordTrainer:
+class WordTrainer(UserTrainer):
     """Local SGD on a user's sentences, by gradients that are kept as products.
 
     It is `ModuleTrainer` on a `WordLSTM` with `next_word_loss`, to a relative 1e-4 of the update
@@ -166,17 +167,19 @@ class WordTrainer:
         schedule: How much work.
         encode: From chosen sentences to tokens.
         multiplier: 1/A by parameter name, applied to every gradient before the step.
+        select: As of `fedpriv.training.work.Trainer`.
     """
 
     #: Nothing of it ever changes, so threads may share it.
     thread_safe: ClassVar[bool] = True
-    takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer")
+    takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer", "rate")
 
     schedule: Schedule
     encode: Encode
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    select: Select | None = None
 
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
+    def train(self, params: Params, context: Context, examples: Any, key: Key) -> Tree:
         """Return `local - global` params, float32; zeros of a user without sentences."""
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
@@ -208,7 +211,9 @@ class WordTrainer:
                 schedule=self.schedule,
                 num_chosen=len(chosen),
                 rng=rng,
-                optimizer=make(learning_rate=self.schedule.learning_rate, multiplier=factors),
+                optimizer=make(
+                    learning_rate=self.schedule.learning_rate * context.rate, multiplier=factors
+                ),
             )
             # Subtracted in place: a copy of the whole model less.
             return {name: local[name].sub_(start[name]).numpy() for name in local}

@@ -7,18 +7,27 @@ path; only this sum is made another way, since a vector a user would be a gradie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound, RoundedSum, scaling_factor
+from fedpriv.mechanisms.bounds import SLACK, SLACK_EACH, Bound, Rounded, bounded_factors
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
+from fedpriv.sums import BITS, PartialSum
 from fedpriv.training.failures import contributes_zero, counted_failures
-from fedpriv.training.work import SumRequest, Work
+from fedpriv.training.work import (
+    NO_CONTEXT,
+    Attempt,
+    Context,
+    SumRequest,
+    UserData,
+    Work,
+    as_positions,
+)
 from fedpriv.tree import Params
 
 #: Positions in a training set, int64 `(b,)`, or groups of them (a list, none empty).
@@ -37,7 +46,14 @@ class ExampleGradients(Protocol):
     """
 
     def bounded_sum(
-        self, params: Params, index: Examples, bound: Bound, key: Key | None = None
+        self,
+        params: Params,
+        index: Examples,
+        bound: Bound,
+        key: Key | None = None,
+        *,
+        context: Context = NO_CONTEXT,
+        longest: float = math.inf,
     ) -> Params:
         """Return Σ bound(-∇f_i(params)) over examples, or Σ bound(mean of -∇f_i) over groups.
 
@@ -45,8 +61,10 @@ class ExampleGradients(Protocol):
             params: float32, not changed.
             index: Distinct positions in the training set, or groups of them (micro-batches); may
                 be empty.
-            bound: Includes what comes before it: mixture and multiplier.
+            bound: On no grid.
             key: For models that draw at random while they train, as dropout does.
+            context: Mixture and multiplier, which come before the bound.
+            longest: Norm that a contribution may have, where the sum is to be rounded.
 
         Returns:
             float64 dense arrays. An example whose gradient is not finite contributes zero, alone.
@@ -104,7 +122,7 @@ def gradients_on(
 class SumsApart(Protocol):
     """Gradients that are taken apart and summed in float64, to a stated error.
 
-    What makes a sum that can be rounded once, and hardened (`fedpriv.mechanisms.RoundedSum`).
+    What makes a sum that can be rounded once to the grid of its bound, and hardened.
     """
 
     def float_error(self, *, mixed: bool = False) -> float:
@@ -114,24 +132,25 @@ class SumsApart(Protocol):
         both sums, and whatever the others' computed contributions change with the batch.
 
         Args:
-            mixed: Whether contributions are mixed with a public update (`Bound.mixture`).
+            mixed: Whether contributions are mixed with a public update (`Context.mixture`).
         """
         ...
 
+
+Bounding = Callable[[np.ndarray], np.ndarray]
+"""From norms to what each update is multiplied by: `factors_of` under some bound."""
 
 # Squares of anything shorter lose digits in float64; it counts as the zero vector.
 _TINY = 1e-140
 
 
-def factors_of(
-    bound: Bound, norms: np.ndarray, num_elements: int, tiny: float = _TINY
-) -> np.ndarray:
+def factors_of(bound: Bound, norms: np.ndarray, longest: float, tiny: float = _TINY) -> np.ndarray:
     """Return what each update is multiplied by to be bounded, float64; 0 where it fails.
 
     Args:
         bound: On no grid.
         norms: float64, after mixture and multiplier.
-        num_elements: Coordinates of the params.
+        longest: As of `bounded_factors`.
         tiny: A norm up to here counts as zero, and its update is left out.
 
     Raises:
@@ -142,19 +161,44 @@ def factors_of(
             f"{bound!r} rounds each update to a grid, and single examples are summed as floats; "
             "give the bound inside it (exact-sum false)"
         )
-    factors, rest = np.zeros(len(norms)), ~(norms <= tiny)  # or NaN
-    fine = rest & np.isfinite(norms)
-    try:
-        factors[fine] = scaling_factor(bound, cast(Any, norms[fine]), num_elements)
-        rest &= ~fine
-    except (TypeError, ValueError):  # takes single numbers, or refuses each
-        pass
-    for place in np.flatnonzero(rest):
-        try:
-            factors[place] = scaling_factor(bound, float(norms[place]), num_elements)
-        except ValueError as error:
-            contributes_zero(error)
-    return factors
+    fine = np.isfinite(norms)
+    factors = bounded_factors(bound, np.where(fine, norms, 0.0), longest)
+    fine &= np.isfinite(factors)
+    for norm in norms[~fine]:
+        contributes_zero(ValueError(f"a gradient of norm {norm} is refused; it contributes 0"))
+    return np.where(fine & (norms > tiny), factors, 0.0)
+
+
+def room_of_sum(bound: Bound, gradients: Any, num_elements: int, *, mixed: bool) -> float:
+    """Return the norm that contributions may have whose float64 sum is rounded once to a grid.
+
+    Whoever joins or leaves moves the *rounded* sum by at most l2_bound then: of d coordinates each
+    moves by less than a granularity more than before rounding, and what float64 does to the two
+    sums is at most what `SumsApart.float_error` states. Contributions are shortened by as much
+    beforehand, and by what float64 may have got wrong of their norms.
+
+    Raises:
+        ValueError: If the sums have no stated error, or that would fill half the bound.
+    """
+    if not isinstance(gradients, SumsApart):
+        raise ValueError(
+            f"float64 sums of {type(gradients).__name__} may err by an amount that it does not "
+            "state; sum floats (exact-sum false)"
+        )
+    error = gradients.float_error(mixed=mixed)
+    each = _SLACK_EACH_MIXED if mixed else SLACK_EACH
+    share = 1.0 - SLACK - error - num_elements * each - math.sqrt(num_elements) * 2.0**-BITS
+    if not share >= 0.5:
+        raise ValueError(
+            f"{num_elements} coordinates and a float64 error of {error:.2g} are too much for a "
+            f"grid of 2^{BITS} steps; sum floats (exact-sum false)"
+        )
+    return bound.l2_bound * share
+
+
+# Of a mixture the square of a norm may be the 10^4th part of that of its offset, from which it was
+# made by sums and differences (`fedpriv.training.per_example.sparse_sums`): it has lost as much.
+_SLACK_EACH_MIXED = 2.0**14 * SLACK_EACH
 
 
 def example_ids(num_examples: int) -> tuple[str, ...]:
@@ -185,44 +229,43 @@ class CentralSum(Work):
     num_groups: int | None = None
     blank: np.ndarray | None = field(default=None, repr=False)
 
-    def answer(self, request: SumRequest) -> PartialSum:
-        """Return the sum over the drawn examples; the bound is on no grid or a `RoundedSum`.
+    def answer(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> PartialSum:
+        """Return the sum over the drawn examples, rounded once where the bound is on a grid.
 
         Returns:
             The sum, and as its `num_failed` how many contributions were zero for not being finite:
             of examples, or in micro-batches of whole micro-batches.
 
         Raises:
-            ValueError: If the bound rounds each contribution to a grid, allows for less than
-                float64 may get wrong of these sums, or has no room for it.
+            ValueError: As of `room_of_sum`, where the bound is on a grid.
         """
-        params, bound, key, index = request.params, request.bound, request.key, request.index
-        granularity = bound.granularity
-        if granularity is not None:
-            if not isinstance(bound, RoundedSum):
-                raise ValueError(
-                    "single examples are summed as floats, and their sum may be rounded "
-                    "(RoundedSum), not each of them"
-                )
-            gradients, mixed = self.gradients, bound.mixture is not None
-            least = gradients.float_error(mixed=mixed) if isinstance(gradients, SumsApart) else None
-            if least is None or not bound.error >= least:
-                raise ValueError(
-                    f"float64 sums of {type(gradients).__name__} may err by "
-                    f"{'an amount that it does not state' if least is None else least}, and the "
-                    f"bound allows for {bound.error}; give what its float_error returns, or sum "
-                    "floats (exact-sum false)"
-                )
-            # Found out example by example it would be a failure of each: nothing but zeros, unsaid.
-            bound.bounded_norm(bound.l2_bound, tree.num_elements(params))
-            bound = bound.inside
+        params, context, key, index = (
+            request.params,
+            request.context,
+            attempt.key,
+            as_positions(users),
+        )
+        bound, granularity, longest = attempt.bound, attempt.bound.granularity, math.inf
+        if isinstance(bound, Rounded):
+            longest = room_of_sum(
+                bound, self.gradients, tree.num_elements(params), mixed=context.mixture is not None
+            )
+            bound = bound.bound
         if self.blank is not None:
             index = index[~self.blank[index]]
         with counted_failures() as failures:
             examples = (
                 index if self.num_groups is None else self._groups(self.num_groups, index, key)
             )
-            total = self.gradients.bounded_sum(params, examples, bound, key)
+            total = self.gradients.bounded_sum(
+                params, examples, bound, key, context=context, longest=longest
+            )
         if granularity is not None:
             total = {
                 name: np.rint(np.divide(tensor, granularity)).astype(np.int64)
@@ -231,8 +274,9 @@ class CentralSum(Work):
         return PartialSum(
             total=total,
             granularity=granularity,
-            num_users=len(request.user_ids),
+            num_users=len(users),
             num_failed=failures.count,
+            l2_bound=attempt.bound.l2_bound,
         )
 
     def _groups(self, number: int, index: np.ndarray, key: Key) -> list[np.ndarray]:

@@ -28,6 +28,7 @@ same model (`fedpriv.models.SoftmaxRegression`).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics, Total
-from fedpriv.training.per_example.example_sum import Examples, factors_of
+from fedpriv.training.per_example.example_sum import Bounding, Examples, factors_of
 from fedpriv.training.per_example.sparse_sums import (
     Public,
     bounded_outer_sum,
@@ -61,6 +62,7 @@ from fedpriv.training.permutation_sgd import (
     one_vs_all_constants,
     softmax_constants,
 )
+from fedpriv.training.work import NO_CONTEXT, Context
 from fedpriv.tree import Params
 
 if TYPE_CHECKING:
@@ -221,15 +223,28 @@ class RowSums(ABC):
 
     @abstractmethod
     def _sum(
-        self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
+        self,
+        params: Params,
+        chosen: np.ndarray,
+        starts: np.ndarray | None,
+        context: Context,
+        bounding: Bounding,
     ) -> Params:
         """Return the sum over rows, or over means of groups of them that start where it says."""
 
     def bounded_sum(
-        self, params: Params, index: Examples, bound: Bound, key: Key | None = None
+        self,
+        params: Params,
+        index: Examples,
+        bound: Bound,
+        key: Key | None = None,
+        *,
+        context: Context = NO_CONTEXT,
+        longest: float = math.inf,
     ) -> Params:
         """Return Σ bound(-∇f_i) over examples or groups, float64; see `ExampleGradients`."""
-        return self._sum(params, *joined(index, self.num_examples), bound)
+        bounding = partial(factors_of, bound, longest=longest)
+        return self._sum(params, *joined(index, self.num_examples), context, bounding)
 
 
 class LinearRegressionGradients(RowSums):
@@ -278,7 +293,12 @@ class LinearRegressionGradients(RowSums):
         return inputs, inputs @ weight.astype(np.float64) - self._y[chosen]
 
     def _sum(
-        self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
+        self,
+        params: Params,
+        chosen: np.ndarray,
+        starts: np.ndarray | None,
+        context: Context,
+        bounding: Bounding,
     ) -> Params:
         if not len(chosen):
             return {"weight": np.zeros(self._x.shape[1])}
@@ -288,12 +308,14 @@ class LinearRegressionGradients(RowSums):
             if starts is not None:
                 updates = np.add.reduceat(updates, starts[:-1], axis=0)
                 updates /= np.diff(starts)[:, np.newaxis]
-            if bound.mixture is not None:
-                updates = np.float32(bound.mixture.own) * updates + bound.mixture.offset["weight"]
-            if "weight" in bound.multiplier:
-                updates = updates * bound.multiplier["weight"]
+            if context.mixture is not None:
+                updates = (
+                    np.float32(context.mixture.own) * updates + context.mixture.offset["weight"]
+                )
+            if "weight" in context.multiplier:
+                updates = updates * context.multiplier["weight"]
             norms = np.sqrt(np.einsum("gd,gd->g", updates, updates))
-            factors = factors_of(bound, norms, updates.shape[1])
+            factors = bounding(norms)
         kept = factors != 0.0
         return {"weight": factors[kept] @ updates[kept]}
 
@@ -520,11 +542,16 @@ class SparseLinearGradients(RowSums):
         return self._loss.residual(self._logits(params, chosen), self._labels[chosen])
 
     def _sum(
-        self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
+        self,
+        params: Params,
+        chosen: np.ndarray,
+        starts: np.ndarray | None,
+        context: Context,
+        bounding: Bounding,
     ) -> Params:
         residuals = self._residuals(params, chosen)
-        public = Public.of(bound, self._name, self._shape)
-        total, bias_total = bounded_outer_sum(self._x, chosen, starts, residuals, public, bound)
+        public = Public.of(context, self._name, self._shape)
+        total, bias_total = bounded_outer_sum(self._x, chosen, starts, residuals, public, bounding)
         return self._as_params(params, total, bias_total)
 
     def _as_params(self, params: Params, matrix: np.ndarray, bias: np.ndarray) -> Params:
@@ -628,13 +655,18 @@ class UnbiasedSoftmaxGradients(SoftmaxGradients):
         return super().gradient(self._padded(params), index, key)
 
     def _sum(
-        self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
+        self,
+        params: Params,
+        chosen: np.ndarray,
+        starts: np.ndarray | None,
+        context: Context,
+        bounding: Bounding,
     ) -> Params:
         residuals = self._residuals(self._padded(params), chosen)
         none = np.zeros(self._shape[1])
-        public = Public.of(bound, self._name, self._shape)
+        public = Public.of(context, self._name, self._shape)
         public = replace(public, bias_multiplier=none, bias_offset=none)
-        total, _ = bounded_outer_sum(self._x, chosen, starts, residuals, public, bound)
+        total, _ = bounded_outer_sum(self._x, chosen, starts, residuals, public, bounding)
         return self._as_params(params, total, none)
 
     def _padded(self, params: Params) -> Params:

@@ -20,10 +20,12 @@ Reference for the factors: Goodfellow, "Efficient Per-Example Gradient Computati
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +41,7 @@ from fedpriv.training.devices import bytes_at_once, usable_device
 from fedpriv.training.failures import KeepsStateError, contributes_zero
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import copied_apart, kept_parameters, put_back
-from fedpriv.training.per_example.example_sum import Examples, factors_of
+from fedpriv.training.per_example.example_sum import Bounding, Examples, factors_of
 from fedpriv.training.per_example.losses import (
     Loss,
     check_loss,
@@ -49,6 +51,7 @@ from fedpriv.training.per_example.losses import (
 )
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import own_stream
+from fedpriv.training.work import NO_CONTEXT, Context
 from fedpriv.tree import Params
 
 Way = Literal["factors", "vmap", "loop"]
@@ -84,19 +87,19 @@ class Public:
     multiplier: Tensor | None = None
 
     @classmethod
-    def of(cls, bound: Bound, name: str, parameter: Tensor) -> Public:
-        """Return the part of a bound that is of one parameter, on the parameter's device."""
+    def of(cls, context: Context, name: str, parameter: Tensor) -> Public:
+        """Return the part of a context that is of one parameter, on the parameter's device."""
 
         def full(array: np.ndarray) -> Tensor:
             spread = np.broadcast_to(np.asarray(array, np.float32), tuple(parameter.shape))
             return torch.from_numpy(np.array(spread)).to(parameter.device)
 
-        multiplier = bound.multiplier.get(name)
+        multiplier = context.multiplier.get(name)
         if multiplier is not None and np.all(np.asarray(multiplier) == 1):
             multiplier = None
         return cls(
-            own=1.0 if bound.mixture is None else bound.mixture.own,
-            offset=None if bound.mixture is None else full(bound.mixture.offset[name]),
+            own=1.0 if context.mixture is None else context.mixture.own,
+            offset=None if context.mixture is None else full(context.mixture.offset[name]),
             multiplier=None if multiplier is None else full(multiplier),
         )
 
@@ -291,7 +294,14 @@ class ModuleGradients:
         return ModuleGradients(self._module, self._loss, x.cpu().numpy(), y.cpu().numpy())
 
     def bounded_sum(
-        self, params: Params, index: Examples, bound: Bound, key: Key | None = None
+        self,
+        params: Params,
+        index: Examples,
+        bound: Bound,
+        key: Key | None = None,
+        *,
+        context: Context = NO_CONTEXT,
+        longest: float = math.inf,
     ) -> dict[str, np.ndarray]:
         """Return the bounded sum over examples or groups, float64 dense arrays.
 
@@ -300,7 +310,9 @@ class ModuleGradients:
         Args:
             params: float32 by name, all trained parameters; not changed.
             index: Distinct positions in the training set, or groups of them; may be empty.
-            bound: Includes what comes before it: mixture and multiplier. On no grid.
+            bound: On no grid.
+            context: As of `ExampleGradients.bounded_sum`.
+            longest: Likewise.
             key: Needed if the module draws at random, as dropout does.
 
         Raises:
@@ -317,13 +329,14 @@ class ModuleGradients:
         if chosen.draws and key is None:
             raise ValueError("the module draws at random while it trains: give this round's key")
         self._module.train()
-        step = self._given_chunk or chosen.chunk(dense=not alone or bound.mixture is not None)
+        step = self._given_chunk or chosen.chunk(dense=not alone or context.mixture is not None)
         if alone:
             chunks = (self._sound(part, key) for part in _parts(index, step))
         else:
             chunks = self._means(index, step, key)
         with torch.no_grad():
-            return self._sum(bound, (chunk for chunk in chunks if chunk is not None))
+            bounding = partial(factors_of, bound, longest=longest, tiny=_SMALLEST)
+            return self._sum(context, bounding, (chunk for chunk in chunks if chunk is not None))
 
     def gradient(
         self, params: Params, index: np.ndarray, key: Key | None = None
@@ -493,17 +506,19 @@ class ModuleGradients:
                 means[name].index_add_(0, place[members[0] : members[-1] + 1], rows)
         return Dense({n: m / sizes.reshape(-1, *(1,) * (m.ndim - 1)) for n, m in means.items()})
 
-    def _sum(self, bound: Bound, chunks: Iterable[Gradients]) -> dict[str, np.ndarray]:
+    def _sum(
+        self, context: Context, bounding: Bounding, chunks: Iterable[Gradients]
+    ) -> dict[str, np.ndarray]:
         """Bound every example's update of every chunk and add them up."""
-        public = {name: Public.of(bound, name, p) for name, p in self._own.items()}
+        public = {name: Public.of(context, name, p) for name, p in self._own.items()}
         safety = _SAFETY * sum(each.constant for each in public.values())
         totals: dict[str, Tensor] = {}
         weight = 0.0
         for gradients in chunks:
-            if bound.mixture is not None:
+            if context.mixture is not None:
                 gradients = gradients.dense()
             norms = torch.sqrt(gradients.squares(public) + safety).cpu().numpy()
-            factors = factors_of(bound, norms, self._size, _SMALLEST)
+            factors = bounding(norms)
             weight += float(factors.sum())
             weights = torch.from_numpy(factors.clip(-_LARGEST, _LARGEST).astype(np.float32))
             for name, part in gradients.total(weights.to(self._device)).items():

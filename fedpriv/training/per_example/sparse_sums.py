@@ -18,8 +18,8 @@ from typing import cast
 import numpy as np
 from scipy import sparse
 
-from fedpriv.mechanisms.bounds import Bound
-from fedpriv.training.per_example.example_sum import Examples, factors_of
+from fedpriv.training.per_example.example_sum import Bounding, Examples
+from fedpriv.training.work import Context
 
 # Where update and offset nearly cancel, their norm has lost digits: such an example is made dense.
 _CANCELS = 1e-4
@@ -82,7 +82,7 @@ def joined(index: Examples, num_examples: int) -> tuple[np.ndarray, np.ndarray |
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Public:
-    """A bound's public part in the shapes of a linear model: one matrix and one row of biases.
+    """A round's public part in the shapes of a linear model: one matrix and one row of biases.
 
     Attributes:
         own: Weight of an example's own update.
@@ -99,24 +99,24 @@ class Public:
     bias_offset: np.ndarray
 
     @classmethod
-    def of(cls, bound: Bound, name: str, shape: tuple[int, int]) -> Public:
-        """Return the mixture and multiplier of a bound.
+    def of(cls, context: Context, name: str, shape: tuple[int, int]) -> Public:
+        """Return the mixture and multiplier of a context.
 
         Args:
-            bound: Any.
+            context: Any.
             name: The matrix's name among the params; the other is "bias".
             shape: (num_inputs, num_classes).
         """
         multiplier, offset, own = None, None, 1.0
         bias_multiplier, bias_offset = np.ones(shape[1]), np.zeros(shape[1])
-        if name in bound.multiplier:
-            multiplier = _matrix(bound.multiplier[name], shape)
-        if "bias" in bound.multiplier:
-            bias_multiplier = bias_multiplier * bound.multiplier["bias"]
-        if bound.mixture is not None:
-            own = float(np.float32(bound.mixture.own))  # as `Mixture.of` has it
-            offset = np.broadcast_to(_matrix(bound.mixture.offset[name], shape), shape)
-            bias_offset = bias_offset + bound.mixture.offset["bias"]
+        if name in context.multiplier:
+            multiplier = _matrix(context.multiplier[name], shape)
+        if "bias" in context.multiplier:
+            bias_multiplier = bias_multiplier * context.multiplier["bias"]
+        if context.mixture is not None:
+            own = float(np.float32(context.mixture.own))  # as `Mixture.of` has it
+            offset = np.broadcast_to(_matrix(context.mixture.offset[name], shape), shape)
+            bias_offset = bias_offset + context.mixture.offset["bias"]
         return cls(
             own=own,
             multiplier=multiplier,
@@ -179,7 +179,7 @@ def bounded_outer_sum(
     starts: np.ndarray | None,
     residuals: np.ndarray,
     public: Public,
-    bound: Bound,
+    bounding: Bounding,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return Σ bound(mean over a group of -(x_i ⊗ residual_i)), and the same of the biases.
 
@@ -188,8 +188,8 @@ def bounded_outer_sum(
         chosen: int64, the examples, group after group.
         starts: int64, where each group starts in `chosen`, and its end; None for examples alone.
         residuals: float64 `(chosen, num_classes)`.
-        public: Of the bound.
-        bound: Without a grid.
+        public: Of the round.
+        bounding: From norms to factors, 0 of an update that fails.
 
     Returns:
         float64 `(num_inputs, num_classes)` and `(num_classes,)`. A group whose norm is not finite
@@ -198,24 +198,24 @@ def bounded_outer_sum(
     shape = (size_of(x)[1], residuals.shape[1])
     if not len(chosen):
         return np.zeros(shape), np.zeros(shape[1])
-    rows, num_elements = x[chosen], shape[0] * shape[1] + shape[1]
+    rows = x[chosen]
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite contributes zero
         if starts is None and public.offset is None:
-            return _sum_alone(rows, -public.own * residuals, public, bound, num_elements)
+            return _sum_alone(rows, -public.own * residuals, public, bounding)
         starts = np.arange(len(chosen) + 1) if starts is None else starts
         sizes = np.diff(starts)
         own = residuals * np.repeat(-public.own / sizes, sizes)[:, np.newaxis]
         total, bias_total = np.zeros(shape), np.zeros(shape[1])
         for groups, examples in _blocks(rows, starts, shape[1]):
             inside = starts[groups.start : groups.stop + 1] - examples.start
-            found = _sum_groups(rows[examples], own[examples], inside, public, bound, num_elements)
+            found = _sum_groups(rows[examples], own[examples], inside, public, bounding)
             total += found[0]
             bias_total += found[1]
     return total, bias_total
 
 
 def _sum_alone(
-    rows: sparse.csr_matrix, own: np.ndarray, public: Public, bound: Bound, num_elements: int
+    rows: sparse.csr_matrix, own: np.ndarray, public: Public, bounding: Bounding
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums over examples alone, of which no two touch the same numbers."""
     biases = own * public.bias_multiplier
@@ -226,7 +226,7 @@ def _sum_alone(
     weights = ones if public.multiplier is None else np.square(public.multiplier[columns])
     squared = (touched.multiply(touched) @ weights * np.square(own)).sum(axis=1)
     squared += np.square(biases).sum(axis=1)
-    factors = factors_of(bound, np.sqrt(squared), num_elements)
+    factors = bounding(np.sqrt(squared))
     kept = factors != 0.0
     # Of the others nothing is multiplied: 0 times infinity is no zero.
     found = touched[kept].T @ (own[kept] * factors[kept, np.newaxis])
@@ -240,8 +240,7 @@ def _sum_groups(
     own: np.ndarray,
     starts: np.ndarray,
     public: Public,
-    bound: Bound,
-    num_elements: int,
+    bounding: Bounding,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums over means of groups, with the offset added to each."""
     number, shape = len(starts) - 1, (size_of(rows)[1], own.shape[1])
@@ -261,7 +260,7 @@ def _sum_groups(
     squared += np.bincount(place, touched, number)
     cancels = squared < _CANCELS * energy
     squared[cancels] = 0.0  # taken one by one below
-    factors = factors_of(bound, np.sqrt(squared), num_elements)
+    factors = bounding(np.sqrt(squared))
     kept = factors != 0.0
     there = kept[place]
     entries = (factors[place[there]], column[there], np.arange(there.sum() + 1))
@@ -276,7 +275,7 @@ def _sum_groups(
         dense = np.asarray(rows[members].T @ own[members]) + public.offset
         dense = public.times_multiplier(dense, slice(None))
         norm = math.sqrt(float(np.square(dense).sum() + np.square(biases[group]).sum()))
-        factor = factors_of(bound, np.array([norm]), num_elements)[0]
+        factor = bounding(np.array([norm]))[0]
         total += factor * dense
         bias_total = bias_total + factor * biases[group]
     return total, bias_total

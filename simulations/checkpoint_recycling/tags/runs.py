@@ -7,7 +7,7 @@ A row has for each aggregate of a run's checkpoints how many held-out examples a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,12 +24,13 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.start import public_only
 from fedpriv.kernels.sparse_softmax import train
+from fedpriv.mechanisms.bounds import bounded_factors
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.sums import PartialSum
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
-from fedpriv.training.work import SumRequest, Work
+from fedpriv.training.work import Attempt, SumRequest, UserData, Work
 from fedpriv.tree import Params
 from simulations.checkpoint_recycling.checkpoints import (
     Aggregates,
@@ -87,7 +88,7 @@ class Together(Work):
     """The sum of a cohort's bounded updates in one call.
 
     Guarantees:
-        * As of `fedpriv.training.work.UserByUser`: a user moves the sum by at most the bound, and
+        * As of `fedpriv.training.bounded_sum`: a user moves the sum by at most the bound, and
           none depends on who else takes part.
 
     Attributes:
@@ -102,22 +103,24 @@ class Together(Work):
         if self.trainer.word_features is not None or self.trainer.schedule.epochs != 1:
             raise ValueError("word features or several epochs: train one user after another")
 
-    def template(self, params: Params) -> Params:
-        """Return the shapes of the params, without the share that a round has of questions."""
-        return {name: array for name, array in params.items() if name != SHARE}
-
-    def answer(self, request: SumRequest) -> PartialSum:
+    def answer(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> PartialSum:
         """Return the sum; of whole numbers where the bound is on a grid.
 
         Raises:
             ValueError: If the bound multiplies or mixes first.
             DivergedError: If an update is not finite.
         """
-        params, bound, user_ids = request.params, request.bound, request.user_ids
-        if bound.multiplier or bound.mixture is not None:
-            raise ValueError(f"{bound!r} preconditions; train one user after another")
-        share = float(params[SHARE][0]) if SHARE in params else None
-        orders = [self._order(user, request.key.fold(user), share) for user in user_ids]
+        params, bound, context = request.params, attempt.bound, request.context
+        if context.multiplier or context.mixture is not None:
+            raise ValueError("updates are preconditioned; train one user after another")
+        share = float(context.extra[SHARE][0]) if SHARE in context.extra else None
+        orders = [self._order(user, attempt.key.fold(user), share) for user in users]
         ends = np.cumsum([0, *(len(order) for order in orders)])
         kernel, bias = params["kernel"], params["bias"]
         grain = bound.granularity
@@ -131,8 +134,8 @@ class Together(Work):
             np.ascontiguousarray(kernel, np.float32),
             np.ascontiguousarray(bias, np.float32),
             _NO_MULTIPLIER if self.trainer.multiplier is None else self.trainer.multiplier,
-            self.trainer.schedule.learning_rate,
-            bound.bounded_norm(_LONG, num),
+            self.trainer.schedule.learning_rate * context.rate,
+            _LONG * float(bounded_factors(bound, np.array([_LONG]), bound.longest(num))[0]),
             0.0 if grain is None else grain,
         )
         if not sound:
@@ -140,8 +143,8 @@ class Together(Work):
         kind = np.float64 if grain is None else np.int64
         total: dict[str, Any] = {"kernel": of_kernel.astype(kind), "bias": of_bias.astype(kind)}
         return PartialSum(
-            total={name: total[name] for name in self.template(params)},
-            num_users=len(user_ids),
+            total={name: total[name] for name in params},
+            num_users=len(users),
             num_failed=0,
             granularity=grain,
         )

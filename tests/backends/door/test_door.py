@@ -27,7 +27,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.secret_state import SecretState
-from fedpriv.training.algorithm import Query
+from fedpriv.training.work import SumRequest
 from tests.backends.door import toy_methods, toys
 from tests.backends.flower import stub_grid as stub
 from tests.harness.combinations import each_once
@@ -178,7 +178,7 @@ def test_a_the_held_sum_dies_with_its_block_and_does_not_travel(tmp_path):
             gradient = Mechanism(
                 sampler=toy_methods.ALL, bound=toy_methods.CLIP, privatizer=self.coarse
             )
-            with door.hold(Query(params=state.params, mechanism=gradient, name="g")) as held:
+            with door.hold(SumRequest(params=state.params, mechanism=gradient, name="g")) as held:
                 taken.append(held)
                 for copied in (pickle.dumps, copy.copy, copy.deepcopy):
                     with pytest.raises(TypeError):

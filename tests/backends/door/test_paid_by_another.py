@@ -16,7 +16,8 @@ from fedpriv.mechanisms.privatizer import Cost, NoisedMean, Privatizer
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
-from fedpriv.training.algorithm import Algorithm, Query
+from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.work import SumRequest
 from tests.backends.door import toy_methods as methods
 from tests.backends.door import toys
 from tests.harness.refusals import refuses
@@ -85,8 +86,8 @@ ONCE = Mechanism(  # of the same event, without a memory
 def test_the_charge_of_a_whole_run_pays_for_its_own_rows_alone(more, named, tmp_path):
     assert ONCE.event == STREAM.event
     asks = [
-        lambda door, params: door.ask(Query(params=params)) and None,
-        lambda door, params: door.ask(Query(params=params, **more)),
+        lambda door, params: door.ask(SumRequest(params=params)) and None,
+        lambda door, params: door.ask(SumRequest(params=params, **more)),
     ]
     with refuses(ValueError, *named):
         play(asks, STREAM, tmp_path)
@@ -104,8 +105,8 @@ def test_noise_of_a_whole_run_is_for_its_own_plan_only(tmp_path):
     )
     stream = replace(STREAM.live_mechanism)
     asks = [
-        lambda door, params: door.ask(Query(params=params)) and None,
-        lambda door, params: door.ask(Query(params=params, mechanism=stream, name="rows")),
+        lambda door, params: door.ask(SumRequest(params=params)) and None,
+        lambda door, params: door.ask(SumRequest(params=params, mechanism=stream, name="rows")),
     ]
     with refuses(ValueError, "two-bands"):
         play(asks, plan, tmp_path)
@@ -119,7 +120,7 @@ def shot(work, scale):
             total = raw.sum(params, bound=methods.OneShot.bound)
             return replace(total, total={"w": scale * total.real()["w"]}, granularity=None)
 
-        return door.run(Query(params=params), program)
+        return door.run(SumRequest(params=params), program)
 
     return ask
 
@@ -141,7 +142,7 @@ def test_a_replay_is_of_what_was_charged(tmp_path):
 
     loud = replace(plan.live_mechanism, privatizer=Loud())
     program = lambda raw: raw.sum(toys.LIKE)  # noqa: E731
-    ask = lambda door, p: door.run(Query(params=p, mechanism=loud), program)  # noqa: E731
+    ask = lambda door, p: door.run(SumRequest(params=p, mechanism=loud), program)  # noqa: E731
     with pytest.raises(ValueError):
         play([ask], plan, tmp_path)
 
@@ -154,7 +155,7 @@ def test_a_replayed_answer_is_charged_for_what_it_is(tmp_path):
 
     plan = methods.OneShot.plan
     loud = replace(plan.live_mechanism, privatizer=Loud())
-    ask = lambda door, params: door.ask(Query(params=params, mechanism=loud))  # noqa: E731
+    ask = lambda door, params: door.ask(SumRequest(params=params, mechanism=loud))  # noqa: E731
     with refuses(BudgetSpentError, 1000):
         play([ask], plan, tmp_path)
 
@@ -183,7 +184,7 @@ def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
 
     def asking(name, distance):
         def ask(door, params):
-            query = Query(params={"w": params["w"] + np.float32(distance)}, name=name)
+            query = SumRequest(params={"w": params["w"] + np.float32(distance)}, name=name)
             if by == "ask":
                 return door.ask(query)
             return door.run(query, lambda raw: raw.sum(query.params))
@@ -208,7 +209,7 @@ def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
 
 def test_a_first_charge_takes_over_no_key_that_lies_there(tmp_path):
     """Two runs under one key would draw the same rows; a resume goes on with the run's own."""
-    ask = lambda door, params: door.ask(Query(params=params, name="rows"))  # noqa: E731
+    ask = lambda door, params: door.ask(SumRequest(params=params, name="rows"))  # noqa: E731
     keys = {}
 
     def ask_beside_a_foreign_key(door, params):
@@ -233,9 +234,9 @@ def test_nothing_is_asked_from_within_a_program(tmp_path):
         def program(raw):
             total = raw.sum(params, bound=methods.CLIP)
             bare = {"w": total.real()["w"].astype(np.float32)}
-            return door.ask(Query(params=bare, name="more"))
+            return door.ask(SumRequest(params=bare, name="more"))
 
-        return door.run(Query(params=params), program)
+        return door.run(SumRequest(params=params), program)
 
     with pytest.raises(ValueError):
         play([ask], methods.OneShot.plan, tmp_path)
@@ -263,7 +264,7 @@ def test_a_secure_run_of_real_arithmetic_answers_in_no_other(tmp_path):
     def asked(mechanism, folder):
         plan = Plan(mechanism=mechanism, num_rounds=1, delta=1e-3)
         ask = lambda door, params: door.ask(  # noqa: E731
-            Query(params=params, name="more", mechanism=floats)
+            SumRequest(params=params, name="more", mechanism=floats)
         )
         return play([ask], plan, folder, mode="secure")
 

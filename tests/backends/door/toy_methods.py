@@ -26,7 +26,8 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Algorithm, ArrayState, Query
+from fedpriv.training.algorithm import Algorithm, ArrayState
+from fedpriv.training.work import SumRequest
 from tests.backends.door import toys
 
 N = len(toys.ROSTER)
@@ -66,12 +67,14 @@ class Descent(Algorithm):
     def step(self, state, door):
         gradient = Mechanism(sampler=ALL, bound=CLIP, privatizer=self.coarse)
         losses = Mechanism(sampler=ALL, bound=self.capped, privatizer=NoisyMin(8.0))
-        query = Query(params=state.params, mechanism=gradient, name="gradient")
+        query = SumRequest(params=state.params, mechanism=gradient, name="gradient")
         with door.hold(query) as held:
             direction = held.answer.update["w"]
             for n in range(2):
                 tried = {**state.params, "direction": direction}
-                along = Query(params=tried, work="losses", mechanism=losses, name=f"losses {n}")
+                along = SumRequest(
+                    params=tried, work="losses", mechanism=losses, name=f"losses {n}"
+                )
                 best = door.ask(along)
                 if best:
                     break
@@ -111,7 +114,9 @@ class OneShot(Algorithm):
                 w = w + 0.25 * raw.sum({"w": w.astype(np.float32)}, bound=CLIP).real()["w"] / N
             return PartialSum(total={"w": w}, num_users=N)
 
-        return state.after({"w": door.run(Query(params=state.params), program).astype(np.float32)})
+        return state.after(
+            {"w": door.run(SumRequest(params=state.params), program).astype(np.float32)}
+        )
 
 
 # -- (c) correlated noise, discarded rows, one charge, a participation limit --------------------
@@ -173,7 +178,7 @@ class Stream(Algorithm):
     plan = Plan(mechanism=mechanism, num_rounds=6, delta=1e-3)
 
     def step(self, state, door):
-        mean = door.ask(Query(params=state.params))
+        mean = door.ask(SumRequest(params=state.params))
         return state.after({"w": state.params["w"] + 0.5 * mean.update["w"]})
 
 
@@ -203,7 +208,7 @@ class Distributed(Algorithm):
     plan = Plan(mechanism=mechanism, num_rounds=3, delta=1e-3)
 
     def step(self, state, door):
-        mean = door.ask(Query(params=state.params, work="shares"))
+        mean = door.ask(SumRequest(params=state.params, work="shares"))
         return state.after({"w": state.params["w"] + 0.5 * mean.update["w"]})
 
 
@@ -229,7 +234,7 @@ class Adaptive(Algorithm):
     def step(self, state, door):
         threshold = state.memory["threshold"]
         asked = {**state.params, "threshold": threshold}
-        mean = door.ask(Query(params=asked, work="below")).update
+        mean = door.ask(SumRequest(params=asked, work="below")).update
         share = float(mean["below"][0]) / self.bound.bit
         moved = {"threshold": np.array(threshold * np.exp(-0.2 * share), np.float32)}
         return state.after({"w": state.params["w"] + 0.5 * mean["w"]}, memory=moved)

@@ -12,7 +12,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.sums import RunningSum
-from fedpriv.training.work import UserByUser
+from fedpriv.training.work import UserByUser, UserTrainer
 
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
 STEP_SIZES = (0.0, 0.25, 0.5, 1.0)
@@ -29,25 +29,25 @@ class Users:
         return 1
 
 
-class Gradient:
+class Gradient(UserTrainer):
     """Towards the user's point: minus the gradient of half the squared distance."""
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         return {"w": examples - params["w"]}
 
 
-class Losses:
+class Losses(UserTrainer):
     """The distance at every step size along a direction that was released."""
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         tried = [params["w"] + size * params["direction"] for size in STEP_SIZES]
         return {"losses": np.array([np.linalg.norm(examples - w) for w in tried], np.float32)}
 
 
-class Below:
+class Below(UserTrainer):
     """The update, and whether it is shorter than a released threshold: ±1/2."""
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         update = examples - params["w"]
         below = np.linalg.norm(update) <= float(params["threshold"])
         return {"w": update, "below": np.array([0.5 if below else -0.5], np.float32)}

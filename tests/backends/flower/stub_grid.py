@@ -25,7 +25,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import BOUNDS
@@ -38,6 +37,7 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
+from fedpriv.training.work import Attempt, SumRequest
 
 Tamper = Callable[[Message, Message], list[Message]]
 
@@ -348,11 +348,11 @@ class Federation:
         self.oracle = SerialBackend(trainer=self.task.trainer(SCHEDULE, {}), data=self.task.data)
 
     def sum(self, cohort=None, *, round_num=1, attempt=1, backend=None, key=None) -> PartialSum:
-        order = Order(
-            params=self.task.params(), bound=BOUND, key=key or Key.simulation(1),
-            round_num=round_num, attempt=attempt,
-        )  # fmt: skip
-        return (backend or self.backend).sum_over(cohort or self.task.roster, order)
+        attempted = Attempt(
+            bound=BOUND, key=key or Key.simulation(1), round_num=round_num, number=attempt
+        )
+        request = SumRequest(params=self.task.params())
+        return (backend or self.backend).sum(request, attempted, cohort or self.task.roster)
 
     def is_sum_without(self, found: PartialSum, *gone: int, users=(), cohort=None) -> bool:
         """Whether a sum is, to the bit, that of the cohort but for some users and some nodes'."""

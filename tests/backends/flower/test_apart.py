@@ -18,6 +18,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from tests.backends.flower import stub_grid as stub
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import asked
 
 START = {"w": np.zeros(4, np.float32)}
 BOUND = Clip(l2_clip_norm=0.5)
@@ -137,7 +138,7 @@ def answer():
 
     def summed(app, cohort=ROSTER):
         backend = fp.flower.connect(stub.StubGrid({1: stub.AppNode(app, 0, 1)}), ROSTER, SOON)
-        done = backend.partial_sum(cohort=cohort, params=START, bound=BOUND, key=Key.simulation(4))
+        done = asked(backend, cohort=cohort, params=START, bound=BOUND, key=Key.simulation(4))
         return done.total["w"] if done.num_failed == 0 else done
 
     return summed

@@ -23,6 +23,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.training.work import as_works
 from tests.backends.flower import stub_grid as stub
+from tests.harness.toys_of_training import answered
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flower-app"
 PAGE = EXAMPLE.parents[1] / "docs" / "flower-apps.md"
@@ -127,7 +128,8 @@ class TestBounded:
     def total(self, train, users=None):
         """Return the sum that the training function's work makes of all users."""
         data = _GivenUsers(users=users or self.users)
-        return as_works(_FunctionTrainer(function=train))["train"].partial_sum(
+        return answered(
+            as_works(_FunctionTrainer(function=train))["train"],
             params=self.params,
             bound=Clip(l2_clip_norm=0.5),
             data=data,

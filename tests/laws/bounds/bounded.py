@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
-from fedpriv.mechanisms.preconditioners import RoundContext
+from fedpriv.mechanisms.preconditioners import Preconditioning
 from fedpriv.optimizers import sgd
 from fedpriv.rng import Key
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import as_work
+from fedpriv.training.work import UserTrainer
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
+from tests.harness.toys_of_training import answered
 from tests.privacy.plans.clipped import clipped
 
 ROWS, COLUMNS = 40, 3
@@ -80,7 +81,7 @@ def exact_norm(update):
 # The sum. Every law below goes through the real `partial_sum`.
 
 
-class Users:
+class Users(UserTrainer):
     """Users whose update is written down: a tree, or something that raises or misbehaves."""
 
     def __init__(self, updates, sizes=None):
@@ -89,7 +90,7 @@ class Users:
     def examples(self, user_id):
         return self.updates[user_id], range(self.sizes.get(user_id, 1))
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         found = examples[0]
         return found(params, key) if callable(found) else found
 
@@ -102,7 +103,7 @@ def make_plan(**changes):
     return clipped(**{**given, **changes})
 
 
-def released(plan, total, key, context=RoundContext(), params=PARAMS):  # noqa: B008 - frozen
+def released(plan, total, key, context=Preconditioning(), params=PARAMS):  # noqa: B008 - frozen
     """The server's state after one round of a sum, from given params."""
     server = FederatedAveraging(optimizer=sgd(1.0), aggregate=identity())
     state = server.init({n: t.copy() for n, t in params.items()})
@@ -113,7 +114,8 @@ def released(plan, total, key, context=RoundContext(), params=PARAMS):  # noqa: 
 
 def summed(bound, updates, user_ids=None, sizes=None):
     users = Users(updates, sizes)
-    result = as_work(users).partial_sum(
+    result = answered(
+        users,
         params=PARAMS,
         bound=bound,
         data=users,

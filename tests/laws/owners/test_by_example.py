@@ -17,6 +17,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.by_example import kept_examples
 from fedpriv.tasks.central import OwnedExamples
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import answered
 from tests.tasks.people import USERS, person, task
 from tests.tasks.sixty import sixty
 
@@ -38,7 +39,7 @@ def sums(users, most=MOST):
 
     def over(ids):
         bound = Clip(l2_clip_norm=CLIP)
-        return made.trainer.partial_sum(params=params, bound=bound, user_ids=ids, key=key).total
+        return answered(made.trainer, params=params, bound=bound, user_ids=ids, key=key).total
 
     return [over([slot]) for slot in made.task.roster], over(made.task.roster)
 
@@ -182,7 +183,7 @@ def test_tags_are_the_examples_that_users_train_on(tiny_corpus, inputs):
     place = users.roster.index("u07")
     ask = {"params": params, "bound": Clip(l2_clip_norm=100.0), "key": Key.simulation(1)}
     for slot, kept in enumerate(kept_examples("u07", users.data.num_examples("u07"), 2)):
-        total = made.trainer.partial_sum(user_ids=[str(2 * place + slot)], **ask).total
+        total = answered(made.trainer, user_ids=[str(2 * place + slot)], **ask).total
         rows = users.view.all_rows(["u07"], "train")[kept : kept + 1]
         one = users.examples(rows)
         residual = np.eye(10)[one.labels[0]] - 0.1
@@ -190,7 +191,7 @@ def test_tags_are_the_examples_that_users_train_on(tiny_corpus, inputs):
         np.testing.assert_allclose(total["kernel"], np.outer(row, residual), atol=1e-6)
         np.testing.assert_allclose(total["bias"], residual, atol=1e-6)
     empty = users.roster.index("u59")
-    nothing = made.trainer.partial_sum(user_ids=[str(2 * empty)], **ask).total
+    nothing = answered(made.trainer, user_ids=[str(2 * empty)], **ask).total
     assert not nothing["kernel"].any()
 
 

@@ -15,6 +15,7 @@ from fedpriv.training.per_example.example_sum import CentralSum
 from simulations.threads.owner_tags import task_of
 from tests.datasets.corpus.threaded import ROSTERED, make, sentences
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import answered
 from tests.laws.owners.test_by_example import apart, mixture
 from tests.tasks.sixty import sixty
 
@@ -57,7 +58,7 @@ def contributions(found):
 
     def over(ids):
         bound, key = Clip(l2_clip_norm=CLIP), Key.simulation(1)
-        return sums.partial_sum(params=params, bound=bound, user_ids=ids, key=key).total
+        return answered(sums, params=params, bound=bound, user_ids=ids, key=key).total
 
     return [over([number]) for number in found.roster], over(found.roster)
 
@@ -144,9 +145,9 @@ def test_a_blank_example_contributes_zero_and_counts():
     made = build(experiment(), task=owned(MOST, blank))
     params = made.init_params(Key.simulation(0))
     ask = {"params": params, "bound": Clip(l2_clip_norm=1.0), "key": Key.simulation(1)}
-    assert not made.trainer.partial_sum(user_ids=["0", "4"], **ask).total["weight"].any()
-    both = made.trainer.partial_sum(user_ids=["0", "1"], **ask).total["weight"]
-    assert (both == made.trainer.partial_sum(user_ids=["1"], **ask).total["weight"]).all()
+    assert not answered(made.trainer, user_ids=["0", "4"], **ask).total["weight"].any()
+    both = answered(made.trainer, user_ids=["0", "1"], **ask).total["weight"]
+    assert (both == answered(made.trainer, user_ids=["1"], **ask).total["weight"]).all()
     assert made.plan.live_mechanism.denominator == 6
 
 

@@ -21,6 +21,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import merged
 from fedpriv.training.work import as_work
+from tests.harness.toys_of_training import answered
 from tests.laws.test_raw_deletion import LITTLE, PUBLIC, ROSTERED, community, imported
 
 PERSONS = ROSTERED[:4]
@@ -87,7 +88,7 @@ def contributions(corpus, owners):
     def bounded(user):
         given = {"params": params, "bound": bound, "data": made.task.data}
         key = Key.simulation(1).fold("users")
-        total = work.partial_sum(**given, user_ids=[user], key=key)
+        total = answered(work, **given, user_ids=[user], key=key)
         assert total.granularity == bound.granularity
         return dict(merged(params, [total]).total)
 

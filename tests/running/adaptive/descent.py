@@ -21,7 +21,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.tasks.task import Task, TaskDescription
-from fedpriv.training.algorithm import Algorithm, ArrayState, Query
+from fedpriv.training.algorithm import Algorithm, ArrayState
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.work import UserByUser
 
@@ -86,10 +86,10 @@ class Descent(Algorithm):
     \"\"\"A cheap gradient of rho 1/50, then a dear choice among step sizes of rho 1/8.\"\"\"
 
     def step(self, state, door):
-        asked = Query(params=state.params, mechanism=answered(5.0), name="gradient")
+        asked = SumRequest(params=state.params, mechanism=answered(5.0), name="gradient")
         direction = door.ask(asked).update["w"]
         tried = {**state.params, "direction": direction}
-        asked = Query(params=tried, work="losses", mechanism=answered(2.0), name="losses")
+        asked = SumRequest(params=tried, work="losses", mechanism=answered(2.0), name="losses")
         best = int(np.argmin(door.ask(asked).update["losses"]))
         return state.after({"w": state.params["w"] + np.float32(SIZES[best]) * direction})
 

@@ -163,10 +163,10 @@ def test_a_plan_that_pays_for_nothing():
 def test_an_algorithm_that_has_nothing_left_to_ask():
     """Of a fixed plan: the last round is evaluated, and why there are no more is known."""
     changed(
-        "        asked = Query(params=state.params, mechanism=answered(5.0)",
+        "        asked = SumRequest(params=state.params, mechanism=answered(5.0)",
         "        if state.round_num == 3:\n            return None\n"
-        "        return state.after(door.ask(Query(params=state.params)).update)\n"
-        "        asked = Query(params=state.params, mechanism=answered(5.0)",
+        "        return state.after(door.ask(SumRequest(params=state.params)).update)\n"
+        "        asked = SumRequest(params=state.params, mechanism=answered(5.0)",
     )
     changed("replace(made, plan=plan, ", "replace(made, ")
     start("run").run()

@@ -20,7 +20,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.secret_state import SecretState
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Query
+from fedpriv.training.work import SumRequest
 from tests.harness.refusals import refuses
 
 ROSTER = ("a", "b")
@@ -118,7 +118,7 @@ def test_no_two_attempts_share_a_key(mode, keys, tmp_path):
                     if name == UPDATE:  # a public choice is that of the coming attempt
                         public = root.fold("order").fold(round_num).fold(attempt)
                         assert door.key("order") == public
-                    query = Query(params=PARAMS, name=name)
+                    query = SumRequest(params=PARAMS, name=name)
                     if not backend.failing:
                         door.ask(query)
                         continue
@@ -143,10 +143,10 @@ def test_each_pass_of_a_program_is_of_what_it_asks(keys, tmp_path):
             seen.extend([raw, raw.num_users, raw.key("order")])
             raw.sum(moved, work="losses", bound=other, among=[1])
             with refuses(ValueError, "another"):
-                door.ask(Query(params=PARAMS, name="another"))
+                door.ask(SumRequest(params=PARAMS, name="another"))
             return raw.sum(moved)
 
-        door.run(Query(params=PARAMS, name="steps"), program)
+        door.run(SumRequest(params=PARAMS, name="steps"), program)
         first, second = backend.asked
         assert (first["cohort"], second["cohort"]) == (("b",), ("a", "b"))
         assert (first["bound"], second["bound"]) == (other, door._plan.live_mechanism.bound)
@@ -161,7 +161,7 @@ def test_each_pass_of_a_program_is_of_what_it_asks(keys, tmp_path):
             seen[0].sum(PARAMS)
         assert repr(seen[0]) == "Passes(hidden)"
         assert [stream for stream, _ in keys].count("noise") == 1
-        door.ask(Query(params=PARAMS, name="another", work="losses"))
+        door.ask(SumRequest(params=PARAMS, name="another", work="losses"))
         assert list(backend.asked[-1]["template"]) == ["losses"]
         assert backend.asked[-1]["work"] == "losses"
 
@@ -176,5 +176,5 @@ def test_places_that_are_nobodys_or_named_twice_are_refused(tmp_path):
             return raw.sum(PARAMS, among=[1, 0])
 
         door.begin(1)
-        door.run(Query(params=PARAMS), program)
+        door.run(SumRequest(params=PARAMS), program)
         assert [asked["cohort"] for asked in backend.asked] == [("b", "a")]

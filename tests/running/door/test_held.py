@@ -21,14 +21,15 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.training.algorithm import Algorithm, Query
+from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.work import SumRequest, UserTrainer
 
 ROSTER = tuple(f"u{number:02d}" for number in range(12))
 NOISE = Gaussian(noise_multiplier=1.0)
 EVERYBODY = Everybody(num_users=12)
 
 
-class Users:
+class Users(UserTrainer):
     """Who was asked for an update is noted down."""
 
     def __init__(self):
@@ -39,7 +40,7 @@ class Users:
             self.asked.append(user_id)
         return np.full(3, int(user_id[1:]), np.float32)
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         return {"w": examples}
 
 
@@ -62,7 +63,7 @@ def twice(times=1):
     """Answers one held sum so many times more."""
 
     def asking(door, params):
-        with door.hold(Query(params=params)) as held:
+        with door.hold(SumRequest(params=params)) as held:
             yield held.answer
             for _ in range(times):
                 yield held.release(NOISE)
@@ -138,7 +139,7 @@ def test_a_privatizer_that_uses_a_sum_up_leaves_the_held_one_whole():
 
     def again(door, params):
         asked = replace(mechanism(EVERYBODY), privatizer=greedy)
-        with door.hold(Query(params=params, mechanism=asked)) as held:
+        with door.hold(SumRequest(params=params, mechanism=asked)) as held:
             yield held.answer
             yield held.release(greedy)
 
@@ -155,7 +156,7 @@ def test_all_passes_of_a_program_are_over_the_charges_one_cohort():
         def program(raw):
             return [raw.sum(params) for _ in range(3)][-1]
 
-        yield door.run(Query(params=params), program)
+        yield door.run(SumRequest(params=params), program)
 
     sampler = PoissonSampler(num_users=12, expected_cohort_size=4.0)
     _, asked = play(sampler, Does(asking), num_rounds=1)
@@ -185,7 +186,7 @@ def test_of_threads_that_ask_at_once_one_is_charged_after_the_other(monkeypatch)
     def asking(door, params):
         def ask(number):
             barrier.wait()
-            return door.ask(Query(params=params, name=f"number {number}"))
+            return door.ask(SumRequest(params=params, name=f"number {number}"))
 
         with ThreadPoolExecutor(4) as threads:
             return list(threads.map(ask, range(4)))

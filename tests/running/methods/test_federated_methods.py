@@ -24,6 +24,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.module_task import PersonalLayers
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.evaluate import Metrics
+from fedpriv.training.work import NO_CONTEXT, UserTrainer
 from tests.harness import toy_users
 from tests.harness.kills import Killed, Stop
 from tests.harness.refusals import refuses
@@ -33,13 +34,13 @@ USERS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Votes:
+class Votes(UserTrainer):
     """A user's update is the learning rate at its own place: the mean says who contributed."""
 
     schedule: Any
     thread_safe = True
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         update = np.zeros(USERS, np.float32)
         update[examples] = self.schedule.learning_rate
         return {"w": update}
@@ -191,7 +192,9 @@ class TestOnModules:
         ):
             made = build(experiment, None)
             params = params or made.init_params(key)
-            updates.append(made.trainer.train(params, made.task.data.examples("user-00"), key))
+            updates.append(
+                made.trainer.train(params, NO_CONTEXT, made.task.data.examples("user-00"), key)
+            )
         for name, array in updates[0].items():
             np.testing.assert_array_equal(array, updates[1][name])
 

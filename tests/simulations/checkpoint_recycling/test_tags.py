@@ -52,6 +52,7 @@ from simulations.checkpoint_recycling.tags.study import (
 )
 from simulations.reproduction.study import t_half
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import answered
 
 WHICH = Aggregates(decays=(0.8,), ks=(3,))
 
@@ -84,8 +85,8 @@ class TestTogether:
             "params": params, "bound": bound, "data": made.task.data,
             "user_ids": made.task.roster, "key": Key.simulation(4),
         }  # fmt: skip
-        mine = Together(trainer=made.trainer, columns=columns_of(site.view())).partial_sum(**asked)
-        whole = UserByUser(trainer=made.trainer).partial_sum(**asked)
+        mine = answered(Together(trainer=made.trainer, columns=columns_of(site.view())), **asked)
+        whole = answered(UserByUser(trainer=made.trainer), **asked)
         assert (mine.num_users, mine.num_failed) == (whole.num_users, whole.num_failed)
         assert mine.granularity == whole.granularity
         for name, array in whole.total.items():
@@ -102,7 +103,7 @@ class TestTogether:
         params = made.init_params(Key.simulation(3))
 
         def total(**more):
-            return work.partial_sum(
+            return answered(work, 
                 params={**params, **more}, bound=Clip(l2_clip_norm=2.0), data=None,
                 user_ids=made.task.roster, key=Key.simulation(4),
             ).total["kernel"]  # fmt: skip

@@ -39,6 +39,7 @@ from simulations.linear_models.comparators import (
 )
 from simulations.linear_models.perturbation import ObjectiveNoise
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import answered
 from tests.running.by_hand import components
 
 KEY = Key.simulation(4)
@@ -180,8 +181,12 @@ class TestMinimum:
     def test_all_rows_are_asked(self):
         x, y = data(60)
         with refuses(ValueError, 3):
-            work("logistic", x, y, made(number=60)).partial_sum(
-                params={}, bound=OutputSensitivity(l2_bound=1.0), user_ids=("0", "1", "2"), key=KEY
+            answered(
+                work("logistic", x, y, made(number=60)),
+                params={},
+                bound=OutputSensitivity(l2_bound=1.0),
+                user_ids=("0", "1", "2"),
+                key=KEY,
             )
 
 
@@ -266,8 +271,12 @@ class TestThroughTheDoor:
         params = {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
         asked = {**params, **{TERM + name: np.ones(a.shape) for name, a in params.items()}}
         assert set(made_work.template(asked)) == set(params)
-        found = made_work.partial_sum(
-            params=asked, bound=OutputSensitivity(l2_bound=1.0), user_ids=example_ids(200), key=KEY
+        found = answered(
+            made_work,
+            params=asked,
+            bound=OutputSensitivity(l2_bound=1.0),
+            user_ids=example_ids(200),
+            key=KEY,
         )
         assert {name: a.shape for name, a in found.total.items()} == {"weight": (3,), "bias": (1,)}
 

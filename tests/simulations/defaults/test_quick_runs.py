@@ -9,6 +9,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
+from fedpriv.training.work import NO_CONTEXT
 from fedpriv.tree import to_dense
 from simulations.defaults import quick
 
@@ -43,7 +44,7 @@ def test_a_round_without_noise_is_the_mean_of_the_trainers_clipped_updates(corpu
     few = [user for user in users if 0 < bench.view.num_examples(user) <= 100]
     total = {name: np.zeros_like(array) for name, array in start.items()}
     for user in few:
-        update = trainer.train(start, bench.view.examples(user), Key.simulation(1))
+        update = trainer.train(start, NO_CONTEXT, bench.view.examples(user), Key.simulation(1))
         for name, array in to_dense(clip.apply(update)).items():
             total[name] += array
     # Of users of several batches only the norm is known: their batches are drawn.

@@ -10,6 +10,7 @@ from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.rng import Key
 from fedpriv.tasks.next_words import FULL, REDUCED, NextWords, Size
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import assert_same
 from tests.tasks.words import phrases
 
@@ -70,7 +71,7 @@ def test_training_learns_the_phrases_better_than_a_unigram(view):
     key = Key.simulation(1)
     for number in range(4):
         for user in view.roster[:4]:
-            update = trainer.train(params, task.data.examples(user), key.fold(number))
+            update = trainer.train(params, NO_CONTEXT, task.data.examples(user), key.fold(number))
             params = {name: params[name] + update[name] for name in params}
     found = task.evaluate(params, public=False)
     trivial = task.trivial(public=False)
@@ -119,7 +120,9 @@ def test_threads_of_a_pool_train_the_same_update(view):
     trainer = task.trainer(Schedule(learning_rate=1.0, batch_size=2, epochs=3), {})
 
     def train(user):
-        return trainer.train(params, task.data.examples(user), Key.simulation(1).fold(user))
+        return trainer.train(
+            params, NO_CONTEXT, task.data.examples(user), Key.simulation(1).fold(user)
+        )
 
     before = torch.get_num_threads()
     alone = [train(user) for user in view.roster]

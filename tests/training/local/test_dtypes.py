@@ -7,6 +7,7 @@ from torch import nn
 from fedpriv.mechanisms import Clip
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import (
     CLIP,
     KEY,
@@ -56,7 +57,7 @@ def test_words_of_every_integer_type_reach_an_embedding(dtype):
     words = np.array([[1, 2], [3, 0]], dtype)
     embed = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2))
     examples = ArrayExamples(words, np.array([0, 1]))
-    update = trainer_of(embed, **STEPS).train(module_params(embed), examples, KEY)
+    update = trainer_of(embed, **STEPS).train(module_params(embed), NO_CONTEXT, examples, KEY)
     assert all(np.isfinite(array).all() for array in update.values())
 
 

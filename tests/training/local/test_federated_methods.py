@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from fedpriv.training.local.rates import RATE, RateOfRound, following_rounds
 from torch import nn
 
 from fedpriv.experiments.local import ClientAdam, ClientMomentum
@@ -17,12 +18,12 @@ from fedpriv.models.text import next_word_loss
 from fedpriv.rng import Key
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.rates import RATE, RateOfRound, following_rounds
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import as_client_optimizer
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, DenseSoftmaxTrainer
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
+from fedpriv.training.work import NO_CONTEXT, UserTrainer
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     assert_near,
@@ -110,8 +111,8 @@ class TestLocalSteps:
     def test_the_steps_of_the_epochs_are_the_epochs(self):
         user, params = arrays(8), module_params(small())
         steps = replace(PLAIN, epochs=1, num_steps=9)  # three passes of three batches
-        left = module_trainer(PLAIN).train(params, user, KEY)
-        right = module_trainer(steps).train(params, user, KEY)
+        left = module_trainer(PLAIN).train(params, NO_CONTEXT, user, KEY)
+        right = module_trainer(steps).train(params, NO_CONTEXT, user, KEY)
         assert_same(left, right)
 
     def test_a_user_without_examples_takes_none(self):
@@ -120,8 +121,8 @@ class TestLocalSteps:
     @pytest.mark.slow
     def test_compiled_and_torch_trainers_take_the_same_ones(self):
         schedule, user = replace(PLAIN, epochs=1, num_steps=4), make_examples(8)
-        left = CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, user, KEY)
-        assert_close(batched(schedule).train(PARAMS, user, KEY), left)
+        left = CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, NO_CONTEXT, user, KEY)
+        assert_close(batched(schedule).train(PARAMS, NO_CONTEXT, user, KEY), left)
 
 
 class TestFedProx:
@@ -137,13 +138,13 @@ class TestFedProx:
             small(), cross_entropy, user.x, user.y, self.schedule, KEY, mu=MU,
             multiplier=torch_factors,
         )  # fmt: skip
-        assert_near(trainer.train(params, user, KEY), expected, rtol=1e-4)
+        assert_near(trainer.train(params, NO_CONTEXT, user, KEY), expected, rtol=1e-4)
         many = VectorisedTrainer(alone=trainer, users_at_once=2)
         work = many.prepare(params, 0, user, KEY)
         update, well = many.together(many.start(params), [work])
         assert bool(well[0])
         assert_near({n: t[0].numpy() for n, t in update.items()}, expected, rtol=1e-4)
-        plain = module_trainer(PLAIN, multiplier=multiplier).train(params, user, KEY)
+        plain = module_trainer(PLAIN, multiplier=multiplier).train(params, NO_CONTEXT, user, KEY)
         assert distance(plain, expected) > 1e-3
 
     @pytest.mark.parametrize("bias", [False, True])
@@ -166,7 +167,7 @@ class TestFedProx:
         expected = {"kernel": found["weight"].T} | ({"bias": found["bias"]} if bias else {})
         given = {"multiplier": MULTIPLIER if multiplied else None}
         trainer = batched(self.schedule, inputs="unit-norm", **given)
-        assert_close(trainer.train(start, user, KEY), expected)
+        assert_close(trainer.train(start, NO_CONTEXT, user, KEY), expected)
         if bias or multiplied:
             return
 
@@ -175,7 +176,7 @@ class TestFedProx:
             return dense, np.arange(len(dense))
 
         dense = DenseSoftmaxTrainer(schedule=self.schedule, inputs=rows)
-        assert_close(dense.train(start, user, KEY), expected)
+        assert_close(dense.train(start, NO_CONTEXT, user, KEY), expected)
         with refuses(ValueError, "proximal-mu", MU):
             DenseSoftmaxTrainer(schedule=self.schedule, inputs=rows, multiplier=MULTIPLIER)
 
@@ -186,29 +187,32 @@ class TestFedProx:
         assert len(works[0].batches) < len(works[1].batches)
         works[0] = replace(works[0], shape=works[1].shape, width=works[1].width)
         update, _ = trainer.together(trainer.start(PARAMS), works)
-        alone = trainer.train(PARAMS, users[0], KEY)
+        alone = trainer.train(PARAMS, NO_CONTEXT, users[0], KEY)
         np.testing.assert_allclose(update["bias"][0].numpy(), alone["bias"], atol=2e-6)
 
     @pytest.mark.parametrize("tied", [False, True])
     def test_next_words(self, tied):
         module, params, examples = of_words(tied)
         as_module = ModuleTrainer(module=module, loss=next_word_loss, schedule=self.schedule)
-        expected = as_module.train(params, examples, KEY)
-        found = word_trainer(self.schedule).train(params, examples, KEY)
+        expected = as_module.train(params, NO_CONTEXT, examples, KEY)
+        found = word_trainer(self.schedule).train(params, NO_CONTEXT, examples, KEY)
         assert_near(found, expected, rtol=1e-3, atol=1e-5)
 
     def test_one_step_is_fedavgs(self):
         """The pull is zero where a user begins."""
         user, params = arrays(3), module_params(small())
         one = replace(PLAIN, epochs=1)
-        left = module_trainer(one).train(params, user, KEY)
-        right = module_trainer(replace(one, proximal=100.0)).train(params, user, KEY)
+        left = module_trainer(one).train(params, NO_CONTEXT, user, KEY)
+        right = module_trainer(replace(one, proximal=100.0)).train(params, NO_CONTEXT, user, KEY)
         assert_same(left, right)
 
     def test_mu_zero_is_fedavg_to_the_bit(self):
         for make, params, user in _every_trainer():
             left, right = make(PLAIN), make(replace(PLAIN, proximal=0.0))
-            assert_same(left.train(params, user, KEY), right.train(params, user, KEY))
+            assert_same(
+                left.train(params, NO_CONTEXT, user, KEY),
+                right.train(params, NO_CONTEXT, user, KEY),
+            )
 
 
 def _every_trainer():
@@ -239,17 +243,17 @@ class TestClientOptimizers:
             small(), cross_entropy, user.x, user.y, schedule, KEY,
             make=partial(torchs, lr=0.05),
         )  # fmt: skip
-        found = module_trainer(schedule).train(module_params(small()), user, KEY)
+        found = module_trainer(schedule).train(module_params(small()), NO_CONTEXT, user, KEY)
         assert_near(found, expected, rtol=1e-4, atol=1e-5)
         module, params, examples = of_words(True)
-        found = word_trainer(schedule).train(params, examples, KEY)
+        found = word_trainer(schedule).train(params, NO_CONTEXT, examples, KEY)
         same = ModuleTrainer(module=module, loss=next_word_loss, schedule=schedule)
-        assert_near(found, same.train(params, examples, KEY), 1e-2, 1e-3)
+        assert_near(found, same.train(params, NO_CONTEXT, examples, KEY), 1e-2, 1e-3)
 
     def test_torchs_plain_sgd_is_ours_to_the_bit(self):
         schedule = replace(PLAIN, optimizer=as_client_optimizer(torch.optim.SGD))
-        left = module_trainer(PLAIN).train(module_params(small()), arrays(), KEY)
-        right = module_trainer(schedule).train(module_params(small()), arrays(), KEY)
+        left = module_trainer(PLAIN).train(module_params(small()), NO_CONTEXT, arrays(), KEY)
+        right = module_trainer(schedule).train(module_params(small()), NO_CONTEXT, arrays(), KEY)
         assert_same(left, right)
 
     def test_what_a_trainer_does_not_take_is_refused_with_the_way_out(self):
@@ -292,8 +296,8 @@ class TestRates:
         assert_close(found, _summed(expected, module_params(small()), arrays()))
 
     def test_a_trainer_without_a_schedule_is_refused(self):
-        class Own:
-            def train(self, params, examples, key):
+        class Own(UserTrainer):
+            def train(self, params, context, examples, key):
                 return params
 
         with refuses(ValueError, "Own", "schedule"):
@@ -321,9 +325,9 @@ class TestPersonalLayers:
         user = arrays()
         expected = by_hand(module, cross_entropy, user.x, user.y, PLAIN, KEY)
         for _ in range(2):  # whoever trained before
-            found = trainer.train(params, user, KEY)
+            found = trainer.train(params, NO_CONTEXT, user, KEY)
             assert_near(found, {n: expected[n] for n in params}, rtol=1e-4)
-            trainer.train(params, arrays(5, seed=9), KEY)
+            trainer.train(params, NO_CONTEXT, arrays(5, seed=9), KEY)
 
     def test_personalised_the_rest_stays(self):
         trainer = module_trainer(PLAIN, personal=self.own)

@@ -26,8 +26,9 @@ from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import as_work
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import answered
 
 KEY = Key.simulation(5)
 BOUND = Clip(l2_clip_norm=1.0)
@@ -393,8 +394,13 @@ def moved(kind, users_at_once, loss=cross_entropy):
         params = module_params(trainer.module)
         if users_at_once > 1:
             trainer = VectorisedTrainer(alone=trainer, users_at_once=users_at_once)
-        found = as_work(trainer).partial_sum(
-            params=params, bound=BOUND, data=data, user_ids=list(data.by_id)[left_out:], key=KEY
+        found = answered(
+            trainer,
+            params=params,
+            bound=BOUND,
+            data=data,
+            user_ids=list(data.by_id)[left_out:],
+            key=KEY,
         )
         assert found.num_failed == (kind is FreezesItself and left_out == 0)  # the one that did it
         sums.append(found.total)
@@ -530,7 +536,9 @@ def test_a_copied_trainer_has_a_module_of_its_own():
     )
     other = copy.deepcopy(trainer)
     params, data = module_params(trainer.module), Users()
-    found = [one.train(params, data.examples("u1"), KEY) for one in (trainer, other, trainer)]
+    found = [
+        one.train(params, NO_CONTEXT, data.examples("u1"), KEY) for one in (trainer, other, trainer)
+    ]
     assert other.module is not trainer.module
     for update in found[1:]:
         assert all(np.array_equal(found[0][name], update[name]) for name in update)

@@ -23,7 +23,7 @@ from fedpriv.training.local.module import (
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, TorchOptimizer
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import as_work
+from fedpriv.training.work import NO_CONTEXT, as_work
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     KEY,
@@ -50,7 +50,7 @@ from tests.training.local.tag_examples import (
 
 def trained(module, params, examples, key=KEY, **schedule):
     own = {"learning_rate": 0.1, "batch_size": 4, "epochs": 2, **schedule}
-    return trainer_of(module, **own).train(params, examples, key)
+    return trainer_of(module, **own).train(params, NO_CONTEXT, examples, key)
 
 
 class Scaled(nn.Module):
@@ -103,8 +103,8 @@ class TestModuleTrainer:
                     schedule=schedule,
                     multiplier={} if multiplier is None else {"kernel": multiplier},
                 )
-                found = module.train(PARAMS, ArrayExamples(x, y.astype(np.int64)), KEY)
-                assert_close(found, sparse.train(PARAMS, examples, KEY))
+                found = module.train(PARAMS, NO_CONTEXT, ArrayExamples(x, y.astype(np.int64)), KEY)
+                assert_close(found, sparse.train(PARAMS, NO_CONTEXT, examples, KEY))
 
     def test_the_key_decides_and_torchs_own_generator_is_left_alone(self):
         module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
@@ -132,15 +132,15 @@ class TestModuleTrainer:
         module = make()
         params, trainer = module_params(module), trainer_of(module, batch_size=4, epochs=2)
         own = labelled(9, classes=3, seed=1)
-        alone = trainer.train(params, own, KEY)
+        alone = trainer.train(params, NO_CONTEXT, own, KEY)
         poisoned = ArrayExamples(np.full((5, 4), np.nan, np.float32), np.zeros(5, np.int64))
         for before in (labelled(20, classes=3, seed=2), poisoned):
-            trainer.train(params, before, Key.simulation(1))
-            assert_same(trainer.train(params, own, KEY), alone)
+            trainer.train(params, NO_CONTEXT, before, Key.simulation(1))
+            assert_same(trainer.train(params, NO_CONTEXT, own, KEY), alone)
         wrong = ArrayExamples(np.ones((5, 3), np.float32), np.zeros(5, np.int64))
         with pytest.raises(RuntimeError):
-            trainer.train(params, wrong, Key.simulation(1))
-        assert_same(trainer.train(params, own, KEY), alone)
+            trainer.train(params, NO_CONTEXT, wrong, Key.simulation(1))
+        assert_same(trainer.train(params, NO_CONTEXT, own, KEY), alone)
 
     def test_frozen_and_unused_parameters(self):
         module = Partly(classes=3)
@@ -198,7 +198,7 @@ def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(
     params = made.init_params(key)
     trainer = made.trainer(schedule, {})
     for _ in range(2):
-        found = trainer.train(params, data, key)
+        found = trainer.train(params, NO_CONTEXT, data, key)
         module = load_params(nn.Linear(4, 3), params)
         optimizer = (expected or given)(module.parameters(), lr=0.05)
         rates, stream = scheduler and scheduler(optimizer), key.generator()

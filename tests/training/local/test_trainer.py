@@ -7,6 +7,7 @@ from fedpriv import tree
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import KEY, assert_same, contributed
 from tests.training.local.tag_examples import MULTIPLIER, PARAMS, make_examples
 
@@ -14,7 +15,7 @@ from tests.training.local.tag_examples import MULTIPLIER, PARAMS, make_examples
 def test_an_empty_user_is_zero_and_does_not_fail():
     trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5), multiplier=MULTIPLIER)
     users = {"some": make_examples(5), "none": make_examples(0)}
-    update = trainer.train(PARAMS, users["none"], KEY)
+    update = trainer.train(PARAMS, NO_CONTEXT, users["none"], KEY)
     tree.check_like(PARAMS, update)
     assert tree.l2_norm(update) == 0.0
     alone, both = (contributed(trainer, PARAMS, users, ids) for ids in (["some"], users))
@@ -42,7 +43,7 @@ class TestCap:
         schedule = Schedule(learning_rate=0.1, batch_size=8, epochs=2, max_examples=20)
         for number, steps in ((5, 2), (20, 6), (21, 6), (2000, 6)):
             examples = Counted(number)
-            CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, examples, KEY)
+            CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, NO_CONTEXT, examples, KEY)
             (taken,) = examples.taken
             assert len(taken) == len(set(taken.tolist())) == min(number, 20)
             batches = schedule.batches(len(taken), np.random.default_rng(0))

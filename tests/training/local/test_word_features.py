@@ -11,6 +11,7 @@ from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import assert_same, difference, drawn, zeros
 from tests.training.local.tag_examples import PARAMS, TAGS, WORDS, assert_close, make_examples
 
@@ -44,7 +45,7 @@ def test_equals_dense_autograd(made, preconditioned):
         schedule=schedule, inputs="unit-norm", multiplier=multiplier, word_features=made
     )
     examples, key = make_examples(13, seed=3), Key.simulation(4)
-    found = trainer.train(params, examples, key)
+    found = trainer.train(params, NO_CONTEXT, examples, key)
 
     draws = key.generator()
     chosen = schedule.choose(len(examples), draws)
@@ -73,11 +74,11 @@ def test_a_power_of_zero_on_binary_counts_is_unit_norm_to_the_bit():
     schedule, key = Schedule(learning_rate=0.5, batch_size=4, epochs=3), Key.simulation(2)
     made = WordFeatures(num_words=WORDS, weights=np.ones(WORDS, np.float32))
     plain = CompiledSoftmaxTrainer(schedule=schedule, inputs="unit-norm")
-    found = replace(plain, word_features=made).train(PARAMS, examples, key)
-    expected = plain.train(PARAMS, examples, key)
+    found = replace(plain, word_features=made).train(PARAMS, NO_CONTEXT, examples, key)
+    expected = plain.train(PARAMS, NO_CONTEXT, examples, key)
     assert found["kernel"].rows.tolist() == expected["kernel"].rows.tolist()
     assert_same(found, expected)
-    other = replace(plain, word_features=MADE["tf-idf"]).train(PARAMS, examples, key)
+    other = replace(plain, word_features=MADE["tf-idf"]).train(PARAMS, NO_CONTEXT, examples, key)
     assert other["kernel"].values.tobytes() != expected["kernel"].values.tobytes()
 
 
@@ -91,6 +92,6 @@ def test_only_the_chosen_examples_are_made(monkeypatch):
         schedule=Schedule(learning_rate=0.5, max_examples=7), inputs="unit-norm", word_features=made
     )
     params = zeros(kernel=(made.num_rows, TAGS), bias=TAGS)
-    trainer.train(params, make_examples(500), Key.simulation(0))
-    trainer.train(params, make_examples(0), Key.simulation(0))
+    trainer.train(params, NO_CONTEXT, make_examples(500), Key.simulation(0))
+    trainer.train(params, NO_CONTEXT, make_examples(0), Key.simulation(0))
     assert seen == [7, 0]

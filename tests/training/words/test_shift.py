@@ -17,9 +17,9 @@ from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift
-from fedpriv.training.work import transformed
+from fedpriv.training.work import UserTrainer, transformed
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import assert_same, contributed, zeros
+from tests.harness.toys_of_training import answered, assert_same, contributed, zeros
 from tests.tasks.words import phrases
 
 BOUND = Rounded(bound=Clip(l2_clip_norm=0.05))
@@ -29,7 +29,7 @@ SCHEDULE = Schedule(learning_rate=1.0, batch_size=2)
 TINY = Size(num_words=40, width=8, units=12, tied=True)
 
 
-class Seen:
+class Seen(UserTrainer):
     """Notes which sentences each user trains on."""
 
     thread_safe = True
@@ -37,7 +37,7 @@ class Seen:
     def __init__(self):
         self.kinds = []
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         self.kinds.append(examples.kinds.tolist())
         return {name: np.zeros_like(array) for name, array in params.items()}
 
@@ -93,12 +93,12 @@ def test_threads_and_serial_find_the_same_sum(corpus):
     params = {**task.init_params(Key.simulation(0)), **task.round_tensors(3)}
     asked = {"params": params, "bound": BOUND, "cohort": task.roster, "key": KEY,
              "round_num": 3, "attempt": 1, "template": trainer.template(params)}  # fmt: skip
-    alone = SerialBackend(trainer=trainer, data=task.data).partial_sum(**asked)
+    alone = answered(SerialBackend(trainer=trainer, data=task.data), **asked)
     threads = ThreadBackend(
         trainer=trainer, data=task.data, measure=task.evaluate, num_workers=3, max_examples=9
     )
     with contextlib.closing(threads):
-        together = threads.partial_sum(**asked)
+        together = answered(threads, **asked)
     assert SHARE not in alone.total and alone.num_failed == together.num_failed == 0
     assert_same(together.total, alone.total)
 

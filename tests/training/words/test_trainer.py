@@ -9,6 +9,7 @@ from fedpriv.rng import Key
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import assert_near
 
 VOCABULARY, TIME = 14, 6
@@ -65,10 +66,12 @@ def test_a_user_trains_as_by_module_trainer(tied, multiplied):
     own = {"schedule": schedule, "multiplier": multiplier}
     alone = ModuleTrainer(module=network(tied), loss=next_word_loss, **own)
     fused = WordTrainer(encode=lambda chosen: (chosen.x, chosen.y), **own)
-    expected, found = (t.train(params, examples, key) for t in (alone, fused))
+    expected, found = (t.train(params, NO_CONTEXT, examples, key) for t in (alone, fused))
     size = max(np.abs(array).max() for array in expected.values())
     assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
     assert_near(found, expected, rtol=1e-4, atol=1e-4 * size)
     if multiplied:  # the case could fail: without multipliers the update is another
-        plain = WordTrainer(schedule=schedule, encode=fused.encode).train(params, examples, key)
+        plain = WordTrainer(schedule=schedule, encode=fused.encode).train(
+            params, NO_CONTEXT, examples, key
+        )
         assert np.abs(plain["embedding.weight"] - found["embedding.weight"]).max() > 1e-3 * size

@@ -8,6 +8,7 @@ from torch import nn
 from fedpriv import tree
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.vectorised import random_layer
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import cross_entropy, distance
 from tests.training.local.vectorised.users import (
     CLASSES,
@@ -22,7 +23,7 @@ from tests.training.local.vectorised.users import (
 
 def one_by_one(trainer, params, users):
     return [
-        trainer.train(params, examples, key)
+        trainer.train(params, NO_CONTEXT, examples, key)
         for examples, key in zip(users.values(), keys(users), strict=True)
     ]
 
@@ -73,7 +74,7 @@ class TestEqualsOneByOne:
         alone, many = trainers(module, multiplier=multiplier)
         plain, _ = trainers(built(name)[0])
         expected = one_by_one(alone, params, users)
-        assert distance(expected[0], plain.train(params, users["u0"], keys(users)[0]))
+        assert distance(expected[0], plain.train(params, NO_CONTEXT, users["u0"], keys(users)[0]))
         only_vectorised()
         assert_same_updates(together(many, params, users), expected)
 
@@ -165,7 +166,7 @@ class TestFallsBack:
         expected = one_by_one(alone, params, users)
         assert not module.running.any()
         afresh, _ = trainers(Running(replaced), learning_rate=0.05)
-        last = afresh.train(params, users["u9"], keys(users)[9])
+        last = afresh.train(params, NO_CONTEXT, users["u9"], keys(users)[9])
         assert_same_updates([last], expected[9:], relative=0.0)
         assert_same_updates(together(many, params, users), expected)
         assert not module.running.any()

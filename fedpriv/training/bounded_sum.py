@@ -1,0 +1,248 @@
+"""The one place where contributions are bounded, rounded and added.
+
+A trainer makes *stacks*: contributions of some users, not bounded yet, where the engine that made
+them keeps them. `bounded_sum` preconditions and bounds each by its norm, and adds it to one running
+sum; a stack knows no bound, and a bound no stack.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.mechanisms.bounds import Bound, bounded_factors
+from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.sums import BeyondBound, PartialSum, RunningSum, beyond_bound
+from fedpriv.training.failures import contributes_zero, counted_failures
+from fedpriv.tree import Params, RowSparse, Tensor, Tree
+
+if TYPE_CHECKING:
+    from fedpriv.training.work import Attempt, SumRequest, Trainer, UserData
+
+_Besides = Mapping[str, np.ndarray]
+
+
+class NotFiniteError(ValueError):
+    """An update whose norm is not finite: training diverged, or a user is hostile."""
+
+
+class Stack(ABC):
+    """Contributions of some users, not bounded yet, in the memory of the engine that made them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def mixed(self, mixture: Mixture) -> Stack:
+        """Return own · Δ + offset of every contribution Δ."""
+
+    @abstractmethod
+    def times(self, multiplier: Params) -> Stack:
+        """Return every contribution times factors by name; names left out stay as they are."""
+
+    @abstractmethod
+    def limited(self, low: float, high: float) -> Stack:
+        """Return every coordinate within limits; what is not finite stays so."""
+
+    @abstractmethod
+    def multiples_of(self, spacing: float) -> Stack:
+        """Return every coordinate rounded to a whole multiple of the spacing, a power of two."""
+
+    @abstractmethod
+    def norms(self) -> np.ndarray:
+        """Return the l2 norms over all tensors, float64 (users,), in the order of the users."""
+
+    @abstractmethod
+    def add_to(self, total: Any, factors: np.ndarray, besides: _Besides) -> np.ndarray:
+        """Add contributions times their factors, and what comes besides, to the engine's sum.
+
+        Args:
+            total: From `Trainer.empty_sum`.
+            factors: float64 (users,); 0 leaves a user out, whatever its contribution holds.
+            besides: float64 (users, ...) by name, added as they are.
+
+        Returns:
+            Positions of users who are longer than the bound on its grid, and add nothing.
+        """
+
+
+def bounded_sum(
+    trainer: Trainer,
+    request: SumRequest,
+    attempt: Attempt,
+    users: Sequence[str],
+    data: UserData | None,
+) -> PartialSum:
+    """Return the sum of users' bounded contributions.
+
+    A contribution Δ is mixed and multiplied as the request's context says, cut to the bound's
+    limits, multiplied by the factor that the bound gives for its norm, and rounded to the bound's
+    grid. The bound comes last: whatever is before, a user moves the sum by at most its norm.
+
+    Guarantees:
+        * Each user moves the sum by at most `attempt.bound.l2_bound` (l2).
+        * A user that fails, is not finite or is refused contributes zero, alone.
+
+    Raises:
+        ValueError: If there are so many coordinates that rounding alone would fill the bound.
+    """
+    bound, context = attempt.bound, request.context
+    own = trainer.template(request)
+    number = tree.num_elements(own)
+    longest = bound.longest(number)
+    total = trainer.empty_sum(template_with(own, bound, context.clip_norm), bound.granularity)
+    with counted_failures() as failures:
+        for stack in trainer.stacks(request, attempt, users, data):
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
+                if context.mixture is not None:
+                    stack = stack.mixed(context.mixture)
+                if context.multiplier:
+                    stack = stack.times(context.multiplier)
+                if bound.limits is not None:
+                    stack = stack.limited(*bound.limits)
+                if bound.multiple_of is not None:
+                    stack = stack.multiples_of(bound.multiple_of)
+                norms = stack.norms()
+                factors, besides = _bounded(bound, norms, longest, context.clip_norm)
+                for _ in stack.add_to(total, factors, besides):
+                    contributes_zero(beyond_bound())
+    return PartialSum(
+        total=total.result(),
+        num_users=len(users),
+        num_failed=failures.count,
+        granularity=bound.granularity,
+        l2_bound=bound.l2_bound,
+    )
+
+
+def template_with(own: Params, bound: Bound, clip_norm: float | None) -> Params:
+    """Return names and shapes of a sum: of a contribution, and of what the bound has users add."""
+    besides = bound.besides(np.ones(1), clip_norm)
+    return {**own, **{name: rows[0].astype(np.float32) for name, rows in besides.items()}}
+
+
+def _bounded(
+    bound: Bound, norms: np.ndarray, longest: float, clip_norm: float | None
+) -> tuple[np.ndarray, _Besides]:
+    """Return each user's factor, 0 of one that fails, and what it adds besides."""
+    fine = np.isfinite(norms)
+    lengths = np.where(fine, norms, 0.0)
+    factors = bounded_factors(bound, lengths, longest, clip_norm)
+    for norm, factor in zip(norms, factors, strict=True):
+        if not np.isfinite(norm):
+            why = f"the update's norm is {norm}; a diverged or hostile user contributes 0"
+            contributes_zero(NotFiniteError(why))
+        elif not np.isfinite(factor):
+            contributes_zero(
+                ValueError(
+                    f"an update of norm {norm:g} is refused by a bound of {bound.l2_bound:g}; its "
+                    "inputs are longer than stated, or its loss is another"
+                )
+            )
+    factors = np.where(fine & np.isfinite(factors), factors, 0.0)
+    besides = bound.besides(lengths, clip_norm)
+    if besides and np.isfinite(longest):
+        rows = [(factors * lengths)[:, None]]
+        rows += [array.reshape(len(norms), -1) for array in besides.values()]
+        shares = np.minimum(1.0, longest / np.linalg.norm(np.concatenate(rows, axis=1), axis=1))
+        factors = factors * shares
+        besides = {n: a * shares.reshape(-1, *(1,) * (a.ndim - 1)) for n, a in besides.items()}
+    return factors, besides
+
+
+@dataclass(frozen=True, slots=True)
+class UserStack(Stack):
+    """The contribution of one user, as dense or row-sparse arrays."""
+
+    update: Tree = field(repr=False)
+
+    def mixed(self, mixture: Mixture) -> UserStack:
+        """Return own · Δ + offset, dense."""
+        return UserStack(mixture.of(self.update))
+
+    def times(self, multiplier: Params) -> UserStack:
+        """Return the contribution times factors by name."""
+        return UserStack(tree.multiply(self.update, multiplier))
+
+    def limited(self, low: float, high: float) -> UserStack:
+        """Return every coordinate within limits."""
+        dense = tree.to_dense(self.update)
+        return UserStack({n: _limited(array, low, high) for n, array in dense.items()})
+
+    def multiples_of(self, spacing: float) -> UserStack:
+        """Return every coordinate rounded."""
+        return UserStack({n: _rounded(tensor, spacing) for n, tensor in self.update.items()})
+
+    def norms(self) -> np.ndarray:
+        """Return the norm."""
+        return np.array([tree.l2_norm(self.update)])
+
+    def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
+        """Add the contribution."""
+        if factors[0] == 0.0:
+            return np.zeros(0, np.int64)
+        try:
+            total.add(self.update, float(factors[0]), {n: rows[0] for n, rows in besides.items()})
+        except BeyondBound:
+            return np.zeros(1, np.int64)
+        return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RowStack(Stack):
+    """Contributions of many users as dense arrays, float (users, ...) by name."""
+
+    rows: Mapping[str, np.ndarray] = field(repr=False)
+
+    def mixed(self, mixture: Mixture) -> RowStack:
+        """Return own · Δ + offset."""
+        own = np.float32(mixture.own)
+        return RowStack({n: own * rows + mixture.offset[n] for n, rows in self.rows.items()})
+
+    def times(self, multiplier: Params) -> RowStack:
+        """Return the contributions times factors by name."""
+        changed = {n: rows * multiplier[n] for n, rows in self.rows.items() if n in multiplier}
+        return RowStack({**self.rows, **changed})
+
+    def limited(self, low: float, high: float) -> RowStack:
+        """Return every coordinate within limits."""
+        return RowStack({n: _limited(array, low, high) for n, array in self.rows.items()})
+
+    def multiples_of(self, spacing: float) -> RowStack:
+        """Return every coordinate rounded."""
+        return RowStack({n: np.asarray(_rounded(a, spacing)) for n, a in self.rows.items()})
+
+    def norms(self) -> np.ndarray:
+        """Return the norms."""
+        number = len(next(iter(self.rows.values())))
+        flat = [rows.reshape(number, -1).astype(np.float64) for rows in self.rows.values()]
+        return np.linalg.norm(np.concatenate(flat, axis=1), axis=1)
+
+    def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
+        """Add the contributions."""
+        kept = np.flatnonzero(factors)
+        rows = {name: array[kept] for name, array in {**self.rows, **besides}.items()}
+        if besides:  # what comes besides is bounded already
+            rows |= {
+                name: array[kept] / factors[kept].reshape(-1, *(1,) * (array.ndim - 1))
+                for name, array in besides.items()
+            }
+        return kept[total.add_rows(rows, factors[kept])]
+
+
+def _limited(array: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return numbers within limits, float64; what is not finite stays so."""
+    return np.where(np.isfinite(array), np.clip(array, low, high, dtype=np.float64), array)
+
+
+def _rounded(tensor: Any, spacing: float) -> Tensor:
+    """Return whole multiples of a power of two, in the tensor's dtype or float32."""
+    if isinstance(tensor, RowSparse):
+        values: Any = _rounded(tensor.values, spacing)
+        return RowSparse(rows=tensor.rows, values=values, num_rows=tensor.num_rows)
+    whole = np.rint(np.divide(tensor, spacing, dtype=np.float64)) * spacing
+    return whole.astype(np.result_type(tensor.dtype, np.float32))
