@@ -25,7 +25,6 @@ from harness.main_job import about, open_job, parser
 from jobs.ledger_only import LedgerOnly
 from numba import njit
 
-from fedpriv.backends.backend import Order
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Components
 from fedpriv.rng import Key
@@ -33,6 +32,7 @@ from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
+from fedpriv.training.work import Attempt, SumRequest
 
 F = np.float32
 _ONE: Any = F(1.0)  # what the kernel is compiled for
@@ -170,13 +170,13 @@ def main() -> None:
     experiment, corpus = open_job(arguments, rounds=arguments.rounds + 5, eval_every=10**6)
     components = build(experiment, corpus)
     floor, backend = Floor(components, experiment), serial(experiment, components)
-    root, drawn, sum_over = Key.simulation(0), [], backend.sum_over
+    root, drawn, answer = Key.simulation(0), [], backend.sum
 
-    def noting(cohort: Sequence[str], order: Order) -> PartialSum:
+    def noting(request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
         drawn.append(cohort)  # the floor is of the very users that the round had
-        return sum_over(cohort, order)
+        return answer(request, attempt, cohort)
 
-    backend.sum_over = noting
+    backend.sum = noting
     with tempfile.TemporaryDirectory() as folder:
         kept = LedgerOnly.create(Path(folder) / "run", experiment, components)
         running = rounds(

@@ -44,8 +44,7 @@ from fedpriv.rng import Key
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.per_example.linear import SoftmaxGradients
-from fedpriv.training.work import TRAIN, as_works
-from tests.harness.toys_of_training import answered
+from fedpriv.training.work import TRAIN, Attempt, SumRequest, as_works
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = ("path", "linear", "best", "words", "cifar", "users")
@@ -123,10 +122,10 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
 
         def summed(name: str | None, users: list[str] = users) -> Callable:
             work = as_works(experiment.make_trainer(task, device=name))[TRAIN]
-            asked = {"params": params, "bound": bound, "key": Key.simulation(0), "data": task.data}
+            asked = SumRequest(params=params), Attempt(bound=bound, key=Key.simulation(0))
 
             def once() -> None:
-                failed = answered(work, user_ids=users, **asked).num_failed
+                failed = work.answer(*asked, users, task.data).num_failed
                 if failed:  # a round without users would be quick
                     raise SystemExit(f"{failed} of {len(users)} users failed on {name}")
 

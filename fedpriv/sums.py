@@ -21,7 +21,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Protocol, TypeGuard
+from typing import NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
@@ -32,7 +32,6 @@ BITS = 24
 LONGEST = 2.0 ** (2 * BITS)
 """The square of a bound in granularities: no contribution's whole numbers have more together."""
 
-_ONE_ROW = np.zeros(1, np.int64)
 _PLAIN = ("A", "C")  # aligned and contiguous, as compiled code wants its arrays
 _USERS_IN_INT32 = 2 ** (31 - BITS) - 1
 _USERS_IN_INT64 = 2 ** (63 - BITS) - 1
@@ -140,14 +139,13 @@ class RunningSum:
         self._carried: dict[str, np.ndarray] | None = None
         self._since_carry = self._num_added = 0
 
-    def add(self, update: Tree, factor: float, besides: Tree = MappingProxyType({})) -> None:
-        """Add `factor * update` and what comes besides, which are bounded together.
+    def add(self, update: Tree, factor: float) -> None:
+        """Add `factor * update`, which a bound has already been applied to.
 
         Args:
             update: Finite float tensors of the template's names and shapes.
             factor: What the bound multiplies it by. With a granularity, no coordinate of the
                 product may exceed `2**BITS` of it.
-            besides: The template's other tensors, added as they are.
 
         Raises:
             BeyondBound: If it is longer than the bound that the grid was made for, or not finite;
@@ -155,90 +153,69 @@ class RunningSum:
             ValueError: If names or shapes are others, or the integers cannot hold one user more;
                 nothing is added then.
         """
-        _check_shapes(self._total, {**update, **besides} if besides else update)
-        if self._granularity is None:
-            self._add_real(update, factor)
-            self._add_real(besides, 1.0)
-        else:
-            self._make_room(1)
-            scale, unit = factor / self._granularity, 1.0 / self._granularity
-            if not self._add_whole(update, scale) + self._add_whole(besides, unit) <= LONGEST:
-                self._add_whole(update, -scale)  # to the bit: rint is odd
-                self._add_whole(besides, -unit)
-                raise beyond_bound()
-        self._since_carry += 1
-        self._num_added += 1
+        _check_shapes(self._total, update)
+        if len(self.add_block({n: rows_of(t) for n, t in update.items()}, np.array([factor]))):
+            raise beyond_bound()
 
-    def add_rows(self, rows: Mapping[str, np.ndarray], factors: np.ndarray) -> np.ndarray:
-        """Add many contributions at once, as `add` does one by one.
+    def add_block(
+        self,
+        tensors: Mapping[str, Block],
+        factors: np.ndarray,
+        besides: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> np.ndarray:
+        """Add several users' contributions times their factors, and what comes besides.
 
         Args:
-            rows: float (contributions, ...) by name, of the template's names and shapes.
-            factors: What each is multiplied by.
+            tensors: Rows of the template's tensors, by name; finite where the factor is not 0.
+            factors: float64 (users,); 0 leaves a user out, whatever its rows hold.
+            besides: The template's other tensors, float64 (users, ...), added as they are and
+                bounded together with the rest.
 
         Returns:
-            Positions of contributions that are longer than the bound, of which nothing was added.
+            Positions of users whose whole numbers are together longer than the bound, compared
+            without tolerance; nothing of them is added.
+
+        Raises:
+            ValueError: If rows lie outside the sum, or the integers cannot hold so many users.
         """
         found: list[np.ndarray] = []
-        for start in range(0, len(factors), _USERS_IN_INT32):
-            part = slice(start, start + _USERS_IN_INT32)
-            found.append(
-                start + self._add_few({n: a[part] for n, a in rows.items()}, factors[part])
-            )
+        for first in range(0, len(factors), _USERS_IN_INT32):
+            users = slice(first, first + _USERS_IN_INT32)
+            here = np.ascontiguousarray(factors[users], np.float64)
+            there = np.where(here != 0.0, 1.0, 0.0)
+            parts = [(name, block.part(users), here) for name, block in tensors.items()]
+            parts += [(name, dense_block(rows[users]), there) for name, rows in besides.items()]
+            found.append(first + self._add(parts, len(here)))
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
-    def _add_few(self, rows: Mapping[str, np.ndarray], factors: np.ndarray) -> np.ndarray:
-        """Add as many contributions as an int32 holds at most."""
-        _check_shapes(self._total, {name: array[0] for name, array in rows.items()})
-        unit = 1.0 if self._granularity is None else self._granularity
-        scaled = {
-            name: array * (factors / unit).reshape(-1, *(1,) * (array.ndim - 1))
-            for name, array in rows.items()
-        }
-        beyond = np.zeros(len(factors), bool)
-        if self._granularity is not None:
-            self._make_room(len(factors))
-            scaled = {name: np.rint(array) for name, array in scaled.items()}
-            squares = (np.square(a).reshape(len(factors), -1).sum(axis=1) for a in scaled.values())
-            beyond = ~(sum(squares, np.zeros(len(factors))) <= LONGEST)
-        for name, array in scaled.items():
-            added = array[~beyond].sum(axis=0)
-            self._total[name] += added.astype(self._total[name].dtype)
-        number = int(np.count_nonzero(~beyond))
+    def _add(self, parts: Sequence[tuple[str, Block, np.ndarray]], number: int) -> np.ndarray:
+        """Add contributions of as many users as an int32 holds at most; see `add_block`."""
+        from fedpriv.kernels.sums import add_real_block, add_whole_block
+
+        squared = np.zeros(number)
+        if self._granularity is None:
+            for name, block, factors in parts:
+                add_real_block(self._matrix(name, block), *block, factors)
+        else:
+            check_users_fit(self._num_added + number)
+            if self._since_carry + number > _USERS_IN_INT32:
+                self._carry()
+            for name, block, factors in parts:
+                scales = factors / self._granularity
+                add_whole_block(self._matrix(name, block), *block, scales, squared)
+        beyond = ~(squared <= LONGEST)
+        if beyond.any():  # taken away again, to the bit: rint is odd
+            nothing = np.zeros(number)
+            for name, block, factors in parts:
+                scales = np.where(beyond, -factors / (self._granularity or 1.0), 0.0)
+                add_whole_block(self._matrix(name, block), *block, scales, nothing)
         self._since_carry += number
         self._num_added += number
         return np.flatnonzero(beyond)
 
-    def _make_room(self, number: int) -> None:
-        """See that the integers hold so many contributions more.
-
-        Raises:
-            ValueError: If they cannot.
-        """
-        check_users_fit(self._num_added + number)
-        if self._since_carry + number > _USERS_IN_INT32:
-            self._carry()
-
-    def _add_real(self, update: Tree, factor: float) -> None:
-        from fedpriv.kernels.sums import add_real
-
-        for name, tensor in update.items():
-            rows, values = _rows_and_values(tensor)
-            if values.size:
-                total = self._total[name].reshape(-1, values.shape[1])
-                add_real(total, rows, values, factor)
-
-    def _add_whole(self, update: Tree, scale: float) -> float:
-        """Add whole numbers, and return the sum of their squares."""
-        from fedpriv.kernels.sums import add_whole
-
-        squared = 0.0
-        for name, tensor in update.items():
-            rows, values = _rows_and_values(tensor)
-            if values.size:
-                total = self._total[name].reshape(-1, values.shape[1])
-                squared += add_whole(total, rows, values, scale)
-        return squared
+    def _matrix(self, name: str, block: Block) -> np.ndarray:
+        """Return a tensor of the sum as rows as wide as the block's."""
+        return self._total[name].reshape(-1, max(1, block.values.shape[1]))
 
     def _carry(self) -> None:
         if self._carried is None:
@@ -279,13 +256,43 @@ def check_users_fit(num_users: int) -> None:
         )
 
 
-def _rows_and_values(tensor: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return a tensor as rows of a matrix; a dense one is a matrix of a single row."""
-    if isinstance(tensor, RowSparse):
-        width = math.prod(tensor.shape[1:])
-        values = _float32_or_64(tensor.values.reshape(len(tensor.rows), width))
-        return np.require(tensor.rows, requirements=_PLAIN), values
-    return _ONE_ROW, _float32_or_64(tensor.reshape(1, -1))
+class Block(NamedTuple):
+    """Rows of one tensor of several users; a dense tensor is a single row.
+
+    Attributes:
+        rows: int64, one user after another; those of one user are distinct.
+        starts: int64 (users + 1,), where each user's rows start.
+        values: float32 or float64 (rows, width).
+    """
+
+    rows: np.ndarray
+    starts: np.ndarray
+    values: np.ndarray
+
+    def part(self, users: slice) -> Block:
+        """Return a run of the users."""
+        if len(self.starts) - 1 <= users.stop - users.start:
+            return self
+        starts = self.starts[users.start : users.stop + 1]
+        rows = slice(starts[0], starts[-1])
+        return Block(self.rows[rows], starts - starts[0], self.values[rows])
+
+
+def dense_block(values: np.ndarray) -> Block:
+    """Return a dense tensor of several users, (users, ...)."""
+    number = len(values)
+    flat = _float32_or_64(values.reshape(number, math.prod(values.shape[1:])))
+    return Block(np.zeros(number, np.int64), np.arange(number + 1), flat)
+
+
+def rows_of(tensor: Tensor) -> Block:
+    """Return one user's tensor."""
+    if not isinstance(tensor, RowSparse):
+        return dense_block(tensor[np.newaxis])
+    width = math.prod(tensor.shape[1:])
+    values = _float32_or_64(tensor.values.reshape(len(tensor.rows), width))
+    rows = np.require(tensor.rows, np.int64, _PLAIN)
+    return Block(rows, np.array([0, len(rows)]), values)
 
 
 def _float32_or_64(values: np.ndarray) -> np.ndarray:

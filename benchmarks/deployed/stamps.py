@@ -60,14 +60,14 @@ _SERVER = """
 import fedpriv.backends.flower.exchange as _exchange
 import fedpriv.backends.flower.strategy as _strategy
 
-_sum, _push = _strategy.GridBackend.partial_sum, _exchange.Exchange._push
+_sum, _push = _strategy.GridBackend.sum, _exchange.Exchange._push
 _add = _strategy.BoundedSum.add
 
 
-def _round(self, **given):
+def _round(self, *given):
     _stamp("asked")
     try:
-        return _sum(self, **given)
+        return _sum(self, *given)
     finally:
         _stamp("summed")
 
@@ -83,7 +83,7 @@ def _added(self, *given, **named):
     return _add(self, *given, **named)
 
 
-_strategy.GridBackend.partial_sum = _round
+_strategy.GridBackend.sum = _round
 _exchange.Exchange._push = _pushed
 _strategy.BoundedSum.add = _added
 """

@@ -20,8 +20,6 @@ from typing import Any
 
 from harness.process_tree import Peak, cpu_seconds, pss_mib
 
-from tests.harness.toys_of_training import answered
-
 STARTED = time.perf_counter()
 
 
@@ -93,20 +91,20 @@ def backend_factory(case: Case) -> Iterator[Any]:
 
 
 class TimedBackend:
-    """Passes everything on, and adds up this thread's CPU time inside `partial_sum`."""
+    """Passes everything on, and adds up this thread's CPU time inside `sum`."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
         self.cpu, self.users = 0.0, 0
 
-    def partial_sum(self, **arguments: Any) -> Any:
+    def sum(self, request: Any, attempt: Any, cohort: Any) -> Any:
         """Return what the backend does; count its time and users."""
         before = time.thread_time()
         try:
-            return answered(self._backend, **arguments)
+            return self._backend.sum(request, attempt, cohort)
         finally:
             self.cpu += time.thread_time() - before
-            self.users += len(arguments["cohort"])
+            self.users += len(cohort)
 
     def under(self, plan: str) -> TimedBackend:
         """Return this: no node receives a plan."""

@@ -64,7 +64,7 @@ def _table(rows: Rows) -> str:
 def _equal(results: Results) -> str:
     lines = [
         "Users of the same size and the same model; runs alternate. *Work* is the CPU time inside "
-        "`partial_sum`; *round* is the CPU time of the whole process, over the users drawn.",
+        "the backend's `sum`; *round* is the CPU time of the whole process, over the users drawn.",
         "",
         "| users | cohort | work, CPU ms a user | round, CPU ms a user | highest memory, MiB |",
         "|---:|---:|---:|---:|---:|",

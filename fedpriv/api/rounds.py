@@ -336,7 +336,7 @@ class _Given(Trainer):
         """Yield the updates that have the names, shapes and dtypes."""
         for update in self.updates:
             self.count += 1
-            found: tree.Tree | None = None
+            found: Any = None
             with contributing_zero_on_failure():  # whatever a user sends concerns no one else
                 found = tree.check_like(self.like, _as_arrays(update))
             if found is not None:

@@ -1,4 +1,4 @@
-"""Backends within this process: one thread, the oracle of all other backends, or several.
+"""Backends within this process.
 
 A compiled trainer holds the interpreter's lock for a tenth of its time, so threads share the cores
 as processes would, and nothing is sent or copied. Trainers that keep a resident model, or draw from
@@ -11,19 +11,28 @@ import heapq
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
 from fedpriv.backends.backend import Backend, Measure, answered, shapes_of, sum_of_nobody
 from fedpriv.sums import PartialSum, merged
+from fedpriv.training.devices import default_threads
 from fedpriv.training.evaluate import Metrics, Part, combined
 from fedpriv.training.stopping import end_if_interrupted
-from fedpriv.training.work import Attempt, SumRequest, Trainers, UserData, as_works
+from fedpriv.training.work import Attempt, SumRequest, Trainers, UserData, as_works, find_work
 from fedpriv.tree import Params
+
+# Fewer users a thread are trained sooner than sums are merged.
+_FEWEST_SHARED = 8
 
 
 class SerialBackend(Backend):
-    """Trains the cohort in this process, one user after another, or sums over a batch.
+    """Trains the cohort in this process, or sums over a batch: the oracle of all other backends.
+
+    Guarantees:
+        * The sum is that of one thread to the bit: several threads share a cohort only where the
+          trainer may be shared and the bound is on a grid.
 
     Args:
         trainer: What a user does, or the sum over examples of centralised training; or works
@@ -33,6 +42,7 @@ class SerialBackend(Backend):
         device: What it computes on, in words.
         asked: The device that the trainer was made for, where it trains many users, or examples,
             at once; None for what is quickest on a processor. Their last bits differ.
+        threads: Among how many a cohort may be shared; None for `default_threads`.
     """
 
     def __init__(
@@ -43,13 +53,33 @@ class SerialBackend(Backend):
         measure: Measure | None = None,
         device: str = "cpu",
         asked: str | None = None,
+        threads: int | None = None,
     ) -> None:
+        self._threads = default_threads() if threads is None else threads
+        self._pool: ThreadPoolExecutor | None = None
         self._works, self._data, self._measure = as_works(trainer), data, measure
         self._device, self._asked = device, asked
 
     def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
-        return answered(self._works, self._data, request, attempt, cohort)
+        work, exact = find_work(self._works, request.work), attempt.bound.granularity is not None
+        if not (exact and work.thread_safe) or len(cohort) < _FEWEST_SHARED * self._threads:
+            return answered(self._works, self._data, request, attempt, cohort)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="users")
+
+        def one(users: Sequence[str]) -> PartialSum:
+            return answered(self._works, self._data, request, attempt, users)
+
+        shards = [cohort[first :: self._threads] for first in range(self._threads)]
+        calls = [self._pool.submit(copy_context().run, one, shard) for shard in shards]
+        found = [call.result() for call in calls]
+        return merged(found[0].total, found, reuse=True)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def evaluate(self, params: Params, *, public: bool, **part: Part) -> Metrics | None:
         """Return the metrics of this process's measure, on a `part=` of the examples or on all."""

@@ -147,8 +147,8 @@ def _print_result(found: StudyResult, folder: Path, *, as_json: bool) -> None:
 def _print_forecast(
     chosen: Study, cells: list[CellForecast], workers: int | None, *, as_json: bool
 ) -> None:
-    from fedpriv.backends.ray.cluster import usable_cores
     from fedpriv.studies.study import Resolver
+    from fedpriv.training.devices import usable_cores
 
     number = workers or usable_cores()
     unlike = Resolver(chosen).unlike({(cell.method, cell.data): cell.public for cell in cells})

@@ -1,8 +1,8 @@
-"""Softmax regression on bags of words, fused: local SGD of one user, and AdaGrad in the open.
+"""Softmax regression on bags of words, fused: local SGD of users, and AdaGrad in the open.
 
-One call trains one user: rows of the global kernel are read where they lie, and only the user's
-own change of its own rows is kept, so nothing dense is made and no batch is gathered. Everything
-depends on the user's examples, its order and the params alone.
+One call trains a block of users, one after another: rows of the global kernel are read where they
+lie, and only the user's own change of its own rows is kept, so nothing dense is made and no batch
+is gathered. Everything depends on the user's examples, its order and the params alone.
 
 A pass of AdaGrad (Duchi, Hazan and Singer 2011, diagonal form) is for models trained in the open,
 on public examples or without privacy: every example is a step, on the rows of its own inputs.
@@ -154,75 +154,72 @@ def own_rows(
     return rows, position
 
 
-@njit(
-    [
-        (INT64, INT32, c, INT32, INT64, boolean, INT64, MATRIX32, FLOAT32, FLOAT32, float64)
-        for c in (FLOAT32, UINT8, UINT16)
-    ],
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-    fastmath={"contract"},
-)
-def train(
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _squares(values: np.ndarray) -> float:
+    total = 0.0
+    for i in range(values.size):
+        value = np.float64(values[i])
+        total += value * value
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _fits(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    labels: np.ndarray,
+    order: np.ndarray,
+    num_rows: int,
+    num_classes: int,
+) -> bool:
+    """Return whether examples lie within their columns, and words and labels within the model."""
+    for k in range(order.size):
+        example = order[k]
+        if example < 0 or example >= labels.size:
+            return False
+        first, last = indptr[example], indptr[example + 1]
+        if first < 0 or last < first or last > indices.size:
+            return False
+        if labels[example] < 0 or labels[example] >= num_classes:
+            return False
+        for j in range(first, last):
+            if indices[j] < 0 or indices[j] >= num_rows:
+                return False
+    return True
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def _train(
     indptr: np.ndarray,
     indices: np.ndarray,
     counts: np.ndarray,
     labels: np.ndarray,
     order: np.ndarray,
-    unit_norm: bool,
-    starts: np.ndarray,
+    scales: np.ndarray,
+    steps: np.ndarray,
+    position: np.ndarray,
     kernel: np.ndarray,
     bias: np.ndarray,
     multiplier: np.ndarray,
     learning_rate: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Train one user.
-
-    Args:
-        indptr: int64 `(n + 1,)`, where each example starts in `indices` and `counts`.
-        indices: int32, words.
-        counts: float32, uint8 or uint16, occurrences.
-        labels: int32 `(n,)`.
-        order: int64, the examples in the order of the steps, all epochs.
-        unit_norm: Whether rows of inputs have l2 norm 1; else they sum to 1.
-        starts: int64 `(steps + 1,)`, where each step starts in `order`.
-        kernel: float32 `(num_words, num_classes)`.
-        bias: float32 `(num_classes,)`.
-        multiplier: float32, 1/A for each word at every step; empty for none.
-        learning_rate: Local step size.
+    change: np.ndarray,
+    moved: np.ndarray,
+) -> float:
+    """Take one user's steps; the kernel's change on its rows and the bias's are filled in.
 
     Returns:
-        The user's rows (int64, increasing), the kernel's change on them and the bias's change
-        (float32), and a number that is not 0 if any logit was not finite.
-
-    Raises:
-        ValueError: If a word or a label is outside the kernel, or arrays do not fit together.
+        A number that is not 0 if any logit was not finite.
     """
-    num_classes = kernel.shape[1]
-    if counts.size != indices.size or indptr.size != labels.size + 1 or bias.size != num_classes:
-        raise ValueError("arrays of one user, or of the params, differ in length")
-    for step in range(starts.size - 1):
-        if starts[step] < 0 or starts[step + 1] < starts[step] or starts[step + 1] > order.size:
-            raise ValueError("a step lies outside the order of the examples")
-    if multiplier.size != 0 and multiplier.size != kernel.shape[0]:
-        raise ValueError("the multiplier has not one number for each word")
-    rows, position = own_rows(indptr, indices, order, kernel.shape[0])
-    scales = row_scales(indptr, counts, order, unit_norm)
-    change = np.zeros((rows.size, num_classes), np.float32)
-    moved = np.zeros(num_classes, np.float32)
-    widest = 0
-    for step in range(starts.size - 1):
-        widest = max(widest, starts[step + 1] - starts[step])
+    num_classes, widest = moved.size, 0
+    for step in range(steps.size - 1):
+        widest = max(widest, steps[step + 1] - steps[step])
     residuals = np.empty((widest, num_classes), np.float32)
     unsound = _F(0.0)
-    for step in range(starts.size - 1):
-        first, last = starts[step], starts[step + 1]
+    for step in range(steps.size - 1):
+        first, last = steps[step], steps[step + 1]
         scale = _F(-learning_rate / (last - first))
         for k in range(first, last):
             example, logits = order[k], residuals[k - first]
-            if labels[example] < 0 or labels[example] >= num_classes:
-                raise ValueError("a label lies outside the classes")
             for c in range(num_classes):
                 logits[c] = bias[c] + moved[c]
             for j in range(indptr[example], indptr[example + 1]):
@@ -247,7 +244,103 @@ def train(
                 own = change[position[indices[j]]]
                 for c in range(num_classes):
                     own[c] += value * residual[c]
-    return rows, change, moved, unsound
+    return unsound
+
+
+@njit(
+    [
+        (
+            INT64, INT32, c, INT32, INT64, INT64, INT64, INT64, boolean, MATRIX32, FLOAT32,
+            FLOAT32, float64,
+        )
+        for c in (FLOAT32, UINT8, UINT16)
+    ],
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)  # fmt: skip
+def train(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    labels: np.ndarray,
+    order: np.ndarray,
+    ends: np.ndarray,
+    steps: np.ndarray,
+    step_ends: np.ndarray,
+    unit_norm: bool,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+    multiplier: np.ndarray,
+    learning_rate: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Train a block of users, each from the same kernel and bias.
+
+    Args:
+        indptr: int64 `(n + 1,)`, where each example starts in `indices` and `counts`.
+        indices: int32, words.
+        counts: float32, uint8 or uint16, occurrences.
+        labels: int32 `(n,)`.
+        order: int64, the examples in the order of the steps, all epochs, user after user.
+        ends: int64 `(users + 1,)`, where each user's part of `order` starts, and the end.
+        steps: int64, where each step of a user starts in its own part, and the end of the last.
+        step_ends: int64 `(users + 1,)`, where each user's part of `steps` starts, and the end.
+        unit_norm: Whether rows of inputs have l2 norm 1; else they sum to 1.
+        kernel: float32 `(num_words, num_classes)`.
+        bias: float32 `(num_classes,)`.
+        multiplier: float32, 1/A for each word at every step; empty for none.
+        learning_rate: Local step size.
+
+    Returns:
+        All users' rows (int64, increasing within a user), where each user's start (users + 1,), the
+        kernel's change on them, the bias's change `(users, num_classes)` (float32), each user's sum
+        of squares of both (float64), and whether its examples fit and all its logits were finite
+        (uint8): what the others have there is not to be used.
+
+    Raises:
+        ValueError: If arrays do not fit together.
+    """
+    num_rows, num_classes = kernel.shape
+    if counts.size != indices.size or indptr.size != labels.size + 1 or bias.size != num_classes:
+        raise ValueError("arrays of the examples, or of the params, differ in length")
+    if multiplier.size != 0 and multiplier.size != num_rows:
+        raise ValueError("the multiplier has not one number for each word")
+    number = ends.size - 1
+    if step_ends.size != ends.size or ends[number] > order.size or step_ends[number] > steps.size:
+        raise ValueError("users' parts lie outside the order of the examples")
+    sound = np.zeros(number, np.uint8)
+    starts = np.zeros(number + 1, np.int64)
+    seen = np.full(num_rows, -1, np.int64)
+    for u in range(number):
+        own = order[ends[u] : ends[u + 1]]
+        sound[u] = _fits(indptr, indices, labels, own, num_rows, num_classes)
+        count = 0
+        if sound[u]:
+            for k in range(own.size):
+                for j in range(indptr[own[k]], indptr[own[k] + 1]):
+                    if seen[indices[j]] != u:
+                        seen[indices[j]] = u
+                        count += 1
+        starts[u + 1] = starts[u] + count
+    rows = np.empty(starts[number], np.int64)
+    change = np.zeros((starts[number], num_classes), np.float32)
+    moved = np.zeros((number, num_classes), np.float32)
+    squares = np.zeros(number)
+    for u in range(number):
+        if not sound[u]:
+            continue
+        own = order[ends[u] : ends[u + 1]]
+        mine, position = own_rows(indptr, indices, own, num_rows)
+        first, last = starts[u], starts[u + 1]
+        rows[first:last] = mine
+        unsound = _train(
+            indptr, indices, counts, labels, own, row_scales(indptr, counts, own, unit_norm),
+            steps[step_ends[u] : step_ends[u + 1]], position, kernel, bias, multiplier,
+            learning_rate, change[first:last], moved[u],
+        )  # fmt: skip
+        sound[u] = unsound == 0.0
+        squares[u] = _squares(change[first:last].reshape(-1)) + _squares(moved[u])
+    return rows, starts, change, moved, squares, sound
 
 
 @njit(

@@ -78,6 +78,57 @@ def add_real(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: fl
 
 
 @njit(
+    [
+        (_matrix(int32), INT64, INT64, v, _flat(float64, readonly=True), _flat(float64))
+        for v in _VALUES
+    ],
+    nogil=True,
+    cache=True,
+)
+def add_whole_block(
+    total: np.ndarray,
+    rows: np.ndarray,
+    starts: np.ndarray,
+    values: np.ndarray,
+    factors: np.ndarray,
+    squared: np.ndarray,
+) -> None:
+    """Add the rows of several users to an int32 matrix, as `add_whole` does of one.
+
+    Args:
+        total: Changed in place.
+        rows: int64, all users' rows, one user after another.
+        starts: int64 `(users + 1,)`, where each user's rows start.
+        values: `(rows, width)`.
+        factors: float64 `(users,)`; a user of 0 is left out.
+        squared: float64 `(users,)`; each user's sum of squares is added.
+    """
+    for u in range(factors.size):
+        if factors[u] != 0.0:
+            first, last = starts[u], starts[u + 1]
+            squared[u] += add_whole(total, rows[first:last], values[first:last], factors[u])
+
+
+@njit(
+    [(_matrix(float64), INT64, INT64, v, _flat(float64, readonly=True)) for v in _VALUES],
+    nogil=True,
+    cache=True,
+)
+def add_real_block(
+    total: np.ndarray,
+    rows: np.ndarray,
+    starts: np.ndarray,
+    values: np.ndarray,
+    factors: np.ndarray,
+) -> None:
+    """Add the rows of several users to a float64 matrix, as `add_real` does of one."""
+    for u in range(factors.size):
+        if factors[u] != 0.0:
+            first, last = starts[u], starts[u + 1]
+            add_real(total, rows[first:last], values[first:last], factors[u])
+
+
+@njit(
     [(_matrix(a), INT64, _matrix(b, readonly=True)) for a in _KINDS for b in _KINDS if a == b]
     + [(_matrix(int64), INT64, _matrix(int32, readonly=True))],
     nogil=True,

@@ -139,12 +139,14 @@ def bounded_factors(
         clip_norm: The round's, of a bound that adapts.
     """
     factors = bound.factors(norms, clip_norm)
-    if math.isinf(longest):
-        return factors
-    with np.errstate(divide="ignore"):  # a norm of zero is within any
-        return np.minimum(factors, longest / norms)
+    if not math.isinf(longest):
+        with np.errstate(divide="ignore", over="ignore"):  # a norm of zero is within any
+            factors = np.minimum(factors, longest / norms)
+    # Float64 does not hold such a factor to full precision: it is rounded down.
+    return np.where(np.abs(factors) < _TINIEST, np.nextafter(factors, 0.0), factors)
 
 
+_TINIEST = np.finfo(np.float64).tiny
 # Below it float64 does not hold norms, or their inverses, to full precision: such updates count as
 # the zero update, which stays as it is.
 _SHORTEST = 1e-290

@@ -644,8 +644,8 @@ class AdaptivePlan(_Guarantee):
             ValueError: Always.
         """
         raise ValueError(
-            "an adaptive plan has no mechanism for all charges; give each query its own "
-            "(Query(mechanism=...))"
+            "an adaptive plan has no mechanism for all charges; give each request its "
+            "own (SumRequest(mechanism=...))"
         )
 
     def total(self) -> Epsilon:

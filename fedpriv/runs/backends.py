@@ -12,7 +12,7 @@ from typing import Any
 
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.in_process import ThreadBackend, check_shareable
-from fedpriv.backends.ray.cluster import Cluster, Request, usable_cores
+from fedpriv.backends.ray.cluster import Cluster, Request
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
@@ -20,7 +20,7 @@ from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
-from fedpriv.training.devices import device_description, usable_device
+from fedpriv.training.devices import device_description, usable_cores, usable_device
 from fedpriv.training.evaluate import measure_of
 from fedpriv.training.work import Trainers
 

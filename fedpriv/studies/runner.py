@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedpriv import __version__, json_lines
-from fedpriv.backends.ray.cluster import Request, usable_cores
+from fedpriv.backends.ray.cluster import Request
 from fedpriv.experiments.options import Option
 from fedpriv.privacy.accounting import epsilon_of
 from fedpriv.privacy.epsilon import Epsilon
@@ -43,7 +43,7 @@ from fedpriv.studies.record import (
 )
 from fedpriv.studies.search import Search
 from fedpriv.studies.study import Resolver, Study, Trial
-from fedpriv.training.devices import usable_device
+from fedpriv.training.devices import usable_cores, usable_device
 from fedpriv.training.stopping import interruptible
 
 #: Seconds that a study's lock is waited for: workers of a command that was killed leave by then.

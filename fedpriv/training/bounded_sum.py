@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, bounded_factors
 from fedpriv.mechanisms.preconditioners import Mixture
-from fedpriv.sums import BeyondBound, PartialSum, RunningSum, beyond_bound
+from fedpriv.sums import Block, PartialSum, RunningSum, beyond_bound, dense_block, rows_of
 from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
 
@@ -91,10 +91,9 @@ def bounded_sum(
         ValueError: If there are so many coordinates that rounding alone would fill the bound.
     """
     bound, context = attempt.bound, request.context
-    own = trainer.template(request)
-    number = tree.num_elements(own)
-    longest = bound.longest(number)
-    total = trainer.empty_sum(template_with(own, bound, context.clip_norm), bound.granularity)
+    template = template_with(trainer.template(request), bound, context.clip_norm)
+    longest = bound.longest(tree.num_elements(template))
+    total = trainer.empty_sum(template, bound.granularity)
     with counted_failures() as failures:
         for stack in trainer.stacks(request, attempt, users, data):
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
@@ -183,13 +182,8 @@ class UserStack(Stack):
 
     def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
         """Add the contribution."""
-        if factors[0] == 0.0:
-            return np.zeros(0, np.int64)
-        try:
-            total.add(self.update, float(factors[0]), {n: rows[0] for n, rows in besides.items()})
-        except BeyondBound:
-            return np.zeros(1, np.int64)
-        return np.zeros(0, np.int64)
+        tensors = {name: rows_of(tensor) for name, tensor in self.update.items()}
+        return total.add_block(tensors, factors, besides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +218,73 @@ class RowStack(Stack):
 
     def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
         """Add the contributions."""
-        kept = np.flatnonzero(factors)
-        rows = {name: array[kept] for name, array in {**self.rows, **besides}.items()}
-        if besides:  # what comes besides is bounded already
-            rows |= {
-                name: array[kept] / factors[kept].reshape(-1, *(1,) * (array.ndim - 1))
-                for name, array in besides.items()
-            }
-        return kept[total.add_rows(rows, factors[kept])]
+        tensors = {name: dense_block(rows) for name, rows in self.rows.items()}
+        return total.add_block(tensors, factors, besides)
+
+
+@dataclass(frozen=True, slots=True)
+class SparseStack(Stack):
+    """Contributions of several users who each move a few rows of one tensor.
+
+    Attributes:
+        name: Of that tensor.
+        block: Its rows; float32, of a tensor of two axes.
+        num_rows: Length of its first axis.
+        dense: The other tensors, float32 (users, ...) by name.
+        sound: Who could be trained, bool (users,); the norm of the others is NaN.
+        squares: Sums of squares over all of them, float64 (users,); None where not known.
+    """
+
+    name: str
+    block: Block = field(repr=False)
+    num_rows: int
+    dense: Mapping[str, np.ndarray] = field(repr=False)
+    sound: np.ndarray
+    squares: np.ndarray | None = field(default=None, repr=False)
+
+    def _with(self, values: np.ndarray, dense: Mapping[str, np.ndarray]) -> SparseStack:
+        block = self.block._replace(values=values)
+        return replace(self, block=block, dense=dense, squares=None)
+
+    def mixed(self, mixture: Mixture) -> NoReturn:
+        """Refuse: who makes such stacks yields dense ones where there is a mixture."""
+        raise NotImplementedError("mixtures are dense")
+
+    def times(self, multiplier: Params) -> SparseStack:
+        """Return the contributions times factors by name."""
+        values, factor = self.block.values, multiplier.get(self.name)
+        if factor is not None:
+            values = values * (factor[self.block.rows] if len(factor) == self.num_rows else factor)
+        dense = RowStack(self.dense).times(multiplier).rows
+        return self._with(values, dense)
+
+    def limited(self, low: float, high: float) -> SparseStack:
+        """Return every coordinate within limits, which hold 0."""
+        return self._with(
+            _limited(self.block.values, low, high), RowStack(self.dense).limited(low, high).rows
+        )
+
+    def multiples_of(self, spacing: float) -> SparseStack:
+        """Return every coordinate rounded."""
+        values = np.asarray(_rounded(self.block.values, spacing))
+        return self._with(values, RowStack(self.dense).multiples_of(spacing).rows)
+
+    def norms(self) -> np.ndarray:
+        """Return the norms."""
+        if self.squares is not None:
+            return np.where(self.sound, np.sqrt(self.squares), np.nan)
+        number, values = len(self.block.starts) - 1, self.block.values.astype(np.float64)
+        owners = np.repeat(np.arange(number), np.diff(self.block.starts))
+        found = np.bincount(owners, np.square(values).sum(axis=1), number)
+        squares = found.astype(np.float64)  # of no rows at all they would be whole numbers
+        if self.dense:
+            squares += np.square(RowStack(self.dense).norms())
+        return np.where(self.sound, np.sqrt(squares), np.nan)
+
+    def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
+        """Add the contributions."""
+        tensors = {name: dense_block(rows) for name, rows in self.dense.items()}
+        return total.add_block({self.name: self.block, **tensors}, factors, besides)
 
 
 def _limited(array: np.ndarray, low: float, high: float) -> np.ndarray:

@@ -266,8 +266,8 @@ class DeviceStack(Stack):
         return DeviceStack(multiplied(self.updates, factors))
 
     def limited(self, low: float, high: float) -> DeviceStack:
-        """Return every coordinate within limits; what is not finite stays so."""
-        return self._each(lambda t: torch.where(t.isfinite(), t.clamp(low, high), t))
+        """Return every coordinate within limits, float64; what is not finite stays so."""
+        return self._each(lambda t: torch.where(t.isfinite(), t.double().clamp(low, high), t))
 
     def multiples_of(self, spacing: float) -> DeviceStack:
         """Return every coordinate rounded."""

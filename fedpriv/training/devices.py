@@ -12,6 +12,7 @@ import ctypes
 import os
 import platform
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.untrusted_text import is_device_name
@@ -32,6 +33,31 @@ def use_one_thread() -> None:
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+_MOST_THREADS = 8
+
+
+def default_threads() -> int:
+    """Return how many threads share a cohort: a core each, 1 where others compute beside.
+
+    These are workers, trials of a study and children of nodes (`use_one_thread`).
+    """
+    if os.environ.get("OMP_NUM_THREADS") == "1":
+        return 1
+    return min(usable_cores(), _MOST_THREADS)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: its affinity, and its container's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    try:
+        allowed, period = quota.read_text("ascii").split()
+        cores = min(cores or 1, max(1, int(int(allowed) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max": no quota
+        pass
+    return cores or 1
 
 
 def load_optimizers() -> None:

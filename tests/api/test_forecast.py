@@ -17,8 +17,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.work import TRAIN, UserByUser
-from tests.harness.toys_of_training import answered
+from fedpriv.training.work import TRAIN, Work
 
 WIDTH, RNG = 6, np.random.default_rng(0)
 PUBLIC = ArrayExamples(
@@ -96,12 +95,15 @@ def test_time_and_memory_are_of_this_plan(line):
 def test_nobody_is_trained_where_no_time_is_asked_for(monkeypatch):
     trained = []
 
-    class Recorder(UserByUser):
-        def partial_sum(self, **query):
-            trained.append(query["user_ids"])
-            return answered(super(), **query)
+    class Recorder(Work):
+        def __init__(self, trainer):
+            self.trainer = trainer
 
-    monkeypatch.setattr(module, "as_works", lambda trainer: {TRAIN: Recorder(trainer=trainer)})
+        def answer(self, request, attempt, users, data=None):
+            trained.append(users)
+            return self.trainer.answer(request, attempt, users, data)
+
+    monkeypatch.setattr(module, "as_works", lambda trainer: {TRAIN: Recorder(trainer)})
     found = forecast(an_experiment(), timed=False)
     assert not trained and "not known" in found.cost.time()
     forecast(an_experiment())

@@ -126,16 +126,16 @@ class TestResume:
     @pytest.fixture
     def interrupted(self, tmp_path, monkeypatch):
         """The folder of a run of three rounds that Ctrl-C ended in the second."""
-        real, calls = SerialBackend.partial_sum, []
+        real, calls = SerialBackend.sum, []
 
-        def second_fails(self, **arguments):
-            calls.append(arguments["round_num"])
-            if len(calls) == 2:
+        def second_fails(self, request, attempt, cohort):
+            calls.append(attempt.round_num)
+            if attempt.round_num == 2:
                 raise KeyboardInterrupt
-            return real(self, **arguments)
+            return real(self, request, attempt, cohort)
 
         with monkeypatch.context() as patched:
-            patched.setattr(SerialBackend, "partial_sum", second_fails)
+            patched.setattr(SerialBackend, "sum", second_fails)
             with pytest.raises(KeyboardInterrupt) as caught:
                 fp.run(dense.experiment(), tmp_path / "run", progress=False)
         (note,) = caught.value.__notes__

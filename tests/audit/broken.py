@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, gaussian
 from fedpriv.mechanisms.privatizer import Memory
@@ -71,15 +73,15 @@ SETTINGS = (
 class TwiceTheBound(Clip):
     """Lets updates be twice as long as it says."""
 
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        return min(norm, 2 * self.l2_clip_norm)
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        return np.minimum(1.0, 2 * self.l2_clip_norm / np.maximum(norms, 1e-300))
 
 
 class NoClip(Clip):
     """Lets every update through."""
 
-    def bounded_norm(self, norm: float, num_elements: int) -> float:
-        return norm
+    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
+        return np.ones_like(norms)
 
 
 class CountedTwice(PoissonSampler):

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.backends import guard as guards
-from fedpriv.backends.backend import Order
+from fedpriv.backends.backend import answered
 from fedpriv.backends.guard import Guard, can_fork, decode_sum, encode_sum
 from fedpriv.deploy.processes import children
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import NO_CONTEXT, UserTrainer, as_works
+from fedpriv.training.work import NO_CONTEXT, Attempt, SumRequest, UserTrainer, as_works
 from fedpriv.tree import RowSparse
 
 pytestmark = pytest.mark.skipif(
@@ -86,9 +86,12 @@ class Trainer(UserTrainer):
 
 
 def total(odd, *, users=USERS, guard=None, bound=BOUND, seconds=None, trainer=None):
-    order = Order(params=PARAMS, bound=bound, key=Key.simulation(3))
-    ask = as_works(trainer or Trainer()), Behaved(odd=odd), users
-    return order.sum_of(*ask) if guard is None else guard.summed(order, *ask, seconds)
+    ask = (as_works(trainer or Trainer()), Behaved(odd=odd), *given_of(bound), users)
+    return answered(*ask) if guard is None else guard.summed(*ask, seconds)
+
+
+def given_of(bound):
+    return SumRequest(params=PARAMS), Attempt(bound=bound, key=Key.simulation(3))
 
 
 def equal(left, right):
@@ -172,12 +175,11 @@ class Machine:
     def sum(self, users, guard, seconds, trainer=None, odd=None):
         """Return the guard's sum, and when it is there."""
         self.clock.now, data = 0.0, Behaved(odd=odd or {})
-        order = Order(params=PARAMS, bound=Rounded(bound=BOUND), key=Key.simulation(3))
         works = as_works(trainer or Training(machine=self))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(guards, "time", self.clock)
             patch.setattr(guards, "Child", self.child)
-            return guard.summed(order, works, data, users, seconds)
+            return guard.summed(works, data, *given_of(Rounded(bound=BOUND)), users, seconds)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.backend import Order
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from tests.backends import staff
 from tests.backends.frail import Frail
+from tests.harness.toys_of_training import asked
 
 pytestmark = pytest.mark.ray
 EXACT = Rounded(bound=Clip(l2_clip_norm=0.3))
@@ -68,8 +68,8 @@ def deeds(backend, team):
 
 
 def total(backend, cohort=None, bound=EXACT, key=KEY):
-    order = Order(params=staff.params(), bound=bound, key=key)
-    return backend.sum_over(staff.ROSTER[:9] if cohort is None else cohort, order)
+    cohort = staff.ROSTER[:9] if cohort is None else cohort
+    return asked(backend, cohort=cohort, params=staff.params(), bound=bound, key=key)
 
 
 def oracle(**arguments):

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from fedpriv.backends.ray import cluster
-from fedpriv.backends.ray.cluster import Request, Share, share_of, store_bytes, usable_cores
+from fedpriv.backends.ray.cluster import Request, Share, share_of, store_bytes
+from fedpriv.training.devices import usable_cores
 from tests.harness.refusals import refuses
 
 SMALL, BIG = {"CPU": 2.0}, {"CPU": 16.0, "GPU": 2.0}

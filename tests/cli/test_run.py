@@ -135,15 +135,14 @@ class TestResume:
     def test_an_interrupted_run_says_how_and_goes_on(
         self, tiny_corpus, tmp_path, monkeypatch, capsys
     ):
-        folder, real, calls = tmp_path / "run", SerialBackend.partial_sum, []
+        folder, real = tmp_path / "run", SerialBackend.sum
 
-        def interrupted(self, **arguments):
-            calls.append(arguments["round_num"])
-            if len(calls) == 2:
+        def interrupted(self, request, attempt, cohort):
+            if (attempt.round_num, attempt.number) == (2, 1):
                 raise KeyboardInterrupt
-            return real(self, **arguments)
+            return real(self, request, attempt, cohort)
 
-        monkeypatch.setattr(SerialBackend, "partial_sum", interrupted)
+        monkeypatch.setattr(SerialBackend, "sum", interrupted)
         given = ("--corpus", tiny_corpus.directory, *SMALL, "--out", folder, "--json")
         assert main(monkeypatch, "run", "dp-fedavg-tags", *given) == 130
         assert f"--resume {folder}" in capsys.readouterr().err

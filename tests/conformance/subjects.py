@@ -18,7 +18,7 @@ from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.training.work import Context, UserByUser, UserTrainer
+from fedpriv.training.work import Context, UserTrainer
 from tests.conformance.subject import SHAPES, Arrays, Sent
 from tests.harness.toys_of_training import answered
 
@@ -57,10 +57,10 @@ class Fedpriv:
 
         key = Key.secure()
         total = answered(
-            UserByUser(trainer=Sending()),  # pyright: ignore[reportArgumentType]
+            Sending(),
             params=TEMPLATE,
             bound=mechanism.bound,
-            data=Users(),  # pyright: ignore[reportArgumentType]
+            data=Users(),
             user_ids=[str(i) for i in range(len(sent))],
             key=key.fold("users"),
         )

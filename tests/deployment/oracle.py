@@ -18,9 +18,10 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
+from fedpriv.sums import PartialSum
+from fedpriv.training.work import Attempt, SumRequest
 from tests.deployment.layout import attempts
 from tests.harness.resumed import resume_run
-from tests.harness.toys_of_training import asked
 
 
 class _Crashed(Exception):
@@ -30,17 +31,18 @@ class _Crashed(Exception):
 class _Told(SerialBackend):
     """Trains everybody but who was lost, and is killed where the server was."""
 
+    trains_again = False  # as of nodes
     failed: Mapping[int, int]
     nodes: Mapping[str, frozenset[str]]
     down: str
     killed: Sequence[tuple[int, int]]
 
-    def partial_sum(self, *, cohort, round_num, attempt, **given):
-        if (round_num, attempt) in self.killed:
+    def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
+        if (attempt.round_num, attempt.number) in self.killed:
             raise _Crashed
-        gone = self._gone(cohort, self.failed.get(round_num, 0))
+        gone = self._gone(cohort, self.failed.get(attempt.round_num, 0))
         came = [user for user in cohort if user not in gone]
-        return asked(super(), cohort=came, round_num=round_num, attempt=attempt, **given)
+        return super().sum(request, attempt, came)
 
     def _gone(self, cohort: Sequence[str], number: int) -> frozenset[str]:
         """Return the users of the fewest nodes, of the killed one first, that are so many here."""

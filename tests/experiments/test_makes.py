@@ -38,8 +38,8 @@ class Halving(Clip):
     def name(self):
         return "halving"
 
-    def bounded_norm(self, norm, num_elements):
-        return 0.5 * Clip.bounded_norm(self, norm, num_elements)
+    def factors(self, norms, clip_norm=None):
+        return 0.5 * Clip.factors(self, norms, clip_norm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,6 @@ from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import as_work
 from tests.harness.toys_of_training import answered, asked
 
 pytestmark = pytest.mark.gpu
@@ -41,20 +40,21 @@ GRID = Rounded(bound=BOUND)
 TAGS = ("dp-fedavg-tags", "adadps-tags", "adadps-tags-paper", "dp-fedavg-words", "adadps-words")
 
 
+def _noting(together, seen):
+    def noted(self, start, context, works):
+        local, well = together(self, start, context, works)
+        seen.update(each.device for each in (*start.values(), *local.values(), well))
+        return local, well
+
+    return noted
+
+
 @pytest.fixture(autouse=True)
 def entered(monkeypatch, device):
     """Note the devices on which batches are trained; the test's own must be among them."""
     seen = set()
-
-    def noting(method, self, start, works):
-        local, well = method(self, start, works)
-        seen.update(each.device for each in (*start.values(), *local.values(), well))
-        return local, well
-
     for kind in (BatchedSoftmaxTrainer, VectorisedTrainer):
-        method = functools.partial(noting, kind.together)
-        # A plain function, so that it is bound to the trainer.
-        monkeypatch.setattr(kind, "together", lambda self, a, b, method=method: method(self, a, b))
+        monkeypatch.setattr(kind, "together", _noting(kind.together, seen))
     yield seen
     assert seen == {usable_device(device)}
 
@@ -138,7 +138,7 @@ def test_modules(device, kind):
     )
     schedule, params = Schedule(learning_rate=0.1, batch_size=4), task.init_params(KEY)
     trainer = task.trainer(schedule, {}, device=device)
-    expected = total(as_work(task.trainer(schedule, {})), task, params, BOUND)
+    expected = total(task.trainer(schedule, {}), task, params, BOUND)
     assert_near(total(trainer, task, params, BOUND), expected, 1e-5)
     first, second = (total(trainer, task, params, GRID).total for _ in range(2))
     for tensor in first:

@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fedpriv.training.adaptive_clipping import CLIP
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
@@ -25,8 +24,9 @@ from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.build import make_task, takes_corpus
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
-from fedpriv.mechanisms.bounds import Mixture
+from fedpriv.mechanisms import AdaptiveClip, Clip, Normalise, Rounded
+from fedpriv.mechanisms.bounds import WITHIN, bounded_factors
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
 from fedpriv.runs.backends import open_worker
 from fedpriv.sums import RunningSum, merged
@@ -34,7 +34,7 @@ from fedpriv.training.device_sum import DeviceSum, StackedRows, l2_norms
 from fedpriv.training.local.batched import BatchedTrainer
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import TRAIN, UserByUser, as_works
+from fedpriv.training.work import NO_CONTEXT, TRAIN, Context, as_works
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import embed_tiny
@@ -63,12 +63,13 @@ def trained_params(task, size=0.05):
     return {n: a + size * rng.standard_normal(a.shape).astype(np.float32) for n, a in start.items()}
 
 
-def total(trainer, task, params, bound, users=None):
-    tensors = {} if task.round_tensors is None else task.round_tensors(3)
+def total(trainer, task, params, bound, users=None, context=NO_CONTEXT):
+    extra = {} if task.round_tensors is None else task.round_tensors(3)
     done = answered(
         as_works(trainer)[TRAIN],
-        params={**params, **tensors},
+        params=params,
         bound=bound,
+        context=replace(context, extra=extra),
         user_ids=list(users or task.roster),
         key=KEY,
         data=task.data,
@@ -78,9 +79,8 @@ def total(trainer, task, params, bound, users=None):
 
 
 def inner_trainer(trainer):
-    """Return what trains users, within whatever scales what they send."""
-    work = as_works(trainer)[TRAIN]
-    return work.trainer if isinstance(work, UserByUser) else work
+    """Return what trains users."""
+    return as_works(trainer)[TRAIN]
 
 
 def difference(found, expected):
@@ -165,9 +165,9 @@ class TestTags:
         sizes, kind = [], type(trainer)
         many = kind._many
 
-        def counting(self, start, works):
+        def counting(self, start, context, works):
             sizes.append(len(works))
-            return many(self, start, works)
+            return many(self, start, context, works)
 
         monkeypatch.setattr(kind, "_many", counting)
         total(trainer, task, trained_params(task), GRID)
@@ -183,15 +183,15 @@ class TestTags:
         rows = len(params["kernel"])
         multiplier = {"kernel": np.linspace(0.1, 3, rows, dtype=np.float32)[:, None]}
         offset = {name: np.full_like(array, 0.01) for name, array in params.items()}
-        bound = {
-            "normalise": Normalise(l2_clip_norm=0.3, regulariser=0.1),
-            "mixed": Preconditioned(
-                multiplier=multiplier, mixture=Mixture(own=0.75, offset=offset), bound=BOUND
-            ),
-            "preconditioned": Preconditioned(multiplier=multiplier, bound=BOUND),
+        bound = Normalise(l2_clip_norm=0.3, regulariser=0.1) if kind == "normalise" else BOUND
+        context = {
+            "normalise": NO_CONTEXT,
+            "mixed": Context(multiplier=multiplier, mixture=Mixture(own=0.75, offset=offset)),
+            "preconditioned": Context(multiplier=multiplier),
         }[kind]
-        expected = total(usual, task, params, bound)
-        assert difference(total(batched, task, params, bound), expected) <= 1e-6
+        expected = total(usual, task, params, bound, context=context)
+        found = total(batched, task, params, bound, context=context)
+        assert difference(found, expected) <= 1e-6
 
     def test_who_fails_contributes_zero_alone(self, tiny_corpus):
         experiment, task = made("dp-fedavg-tags", tiny_corpus)
@@ -260,14 +260,20 @@ class TestTags:
 
     def test_a_clip_norm_that_adapts(self, tiny_corpus):
         experiment, task = made("dp-fedavg-tags", tiny_corpus, **{"clip-norm": "adaptive"})
-        clip = {CLIP: np.array([0.05], np.float32)}
-        params, bound = {**trained_params(task), **clip}, Clip(l2_clip_norm=1.0)
+        params, bound = trained_params(task), AdaptiveClip(initial=0.05, least=0.01, most=1.0)
         usual, batched = (experiment.make_trainer(task, device=each) for each in (None, "cpu"))
         assert isinstance(batched, BatchedTrainer)
-        found, expected = (total(each, task, params, bound) for each in (batched, usual))
-        assert difference(found, expected) <= 1e-6
-        assert set(found.total) == {"kernel", "bias", CLIP}
-        np.testing.assert_allclose(found.total[CLIP], expected.total[CLIP], rtol=1e-6)
+        norms = []
+        for clip_norm in (0.05, 50.0):
+            context = Context(clip_norm=clip_norm)
+            found, expected = (
+                total(each, task, params, bound, context=context) for each in (batched, usual)
+            )
+            assert difference(found, expected) <= 1e-6
+            assert set(found.total) == {"kernel", "bias", WITHIN}
+            np.testing.assert_allclose(found.total[WITHIN], expected.total[WITHIN], rtol=1e-6)
+            norms.append(float(found.total[WITHIN][0]))
+        assert norms[0] < norms[1]  # more users are within the larger one
 
 
 class TestGivenTheSameUpdates:
@@ -303,10 +309,12 @@ class TestGivenTheSameUpdates:
             zeros = {name: torch.from_numpy(array) for name, array in template.items()}
             found = DeviceSum(zeros, bound.granularity)
             expected = RunningSum(template, bound.granularity)
-            scaled = [bound.scaled(update) for update in updates]
-            assert found.add(stacked, [factor for _, factor in scaled]) == []
-            for update, factor in scaled:
-                expected.add(update, factor)
+            norms = np.array([tree.l2_norm(update) for update in updates])
+            longest = bound.longest(tree.num_elements(template))
+            factors = bounded_factors(bound, norms, longest)
+            assert found.add(stacked, factors) == []
+            for update, factor in zip(updates, factors, strict=True):
+                expected.add(update, float(factor))
             for name, array in expected.result().items():
                 assert found.result()[name].dtype == array.dtype
                 if bound is GRID:

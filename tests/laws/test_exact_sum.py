@@ -1,6 +1,6 @@
 """Laws of the exact sum: whole numbers, whoever adds them up and in whatever order.
 
-Everything goes through the real `partial_sum`; the oracle is Python's integers.
+Everything goes through the real `bounded_sum`; the oracle is Python's integers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.mechanisms.bounds import WITHIN, bounded_factors
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioning
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.sums import BITS, RunningSum, merged
+from fedpriv.training.bounded_sum import _bounded, template_with
 from fedpriv.tree import RowSparse
 from tests.laws.bounds.bounded import BOUNDS as EVERY_BOUND
-from tests.laws.bounds.bounded import COLUMNS, PARAMS, ROWS, make_plan, released
-from tests.laws.bounds.bounded import summed as sums_of
+from tests.laws.bounds.bounded import COLUMNS, PARAMS, ROWS, adaptive, make_plan, released
 
 BOUNDS = {name: make for name, make in EVERY_BOUND.items() if "rounded" in name}
 every_bound = pytest.mark.parametrize("make", BOUNDS.values(), ids=BOUNDS)
@@ -48,17 +49,29 @@ def update_of(number, scale=1.0):
     return {"kernel": kernel, "bias": (size * rng.normal(size=COLUMNS)).astype(np.float32)}
 
 
-def summed(*given):
-    return sums_of(*given)[0]
+def summed(make, c, *given):
+    return make.summed(c, *given)[0]
 
 
-def integers(bound, updates):
+def template_of(make, c):
+    return template_with(PARAMS, make(c), make.context(c).clip_norm)
+
+
+def integers(make, c, updates):
     """The oracle: Σ rint(float64(v) * factor / granularity) in Python's integers."""
-    total = {name: [0] * t.size for name, t in PARAMS.items()}
+    bound, said, template = make(c), make.context(c), template_of(make, c)
+    longest = bound.longest(sum(t.size for t in template.values()))
+    total = {name: [0] * t.size for name, t in template.items()}
     for update in updates:
-        found, factor = bound.scaled(update)
-        for name, tensor in tree.to_dense(found).items():
-            whole = np.rint(tensor.astype(np.float64).reshape(-1) * (factor / bound.granularity))
+        if said.mixture is not None:
+            update = said.mixture.of(update)
+        update = tree.multiply(update, said.multiplier)
+        norm = np.array([tree.l2_norm(update)])
+        [factor], besides = _bounded(bound, norm, longest, said.clip_norm)
+        parts = [(name, tensor, factor) for name, tensor in tree.to_dense(update).items()]
+        parts += [(name, rows[0], 1.0) for name, rows in besides.items()]
+        for name, tensor, times in parts:
+            whole = np.rint(tensor.astype(np.float64).reshape(-1) * (times / bound.granularity))
             total[name] = [a + int(b) for a, b in zip(total[name], whole, strict=True)]
     return total
 
@@ -79,41 +92,40 @@ class TestOrder:
     @every_bound
     @given(cohort=cohorts, c=norms, data=st.data())
     def test_neither_order_nor_workers_change_a_bit(self, make, cohort, c, data):
-        bound = make(c)
         updates = {f"u{number}": update_of(number, c) for number in cohort}
-        expected = integers(bound, updates.values())
-        assert as_ints(summed(bound, updates)) == expected
+        expected = integers(make, c, updates.values())
+        assert as_ints(summed(make, c, updates)) == expected
         order = data.draw(st.permutations(list(updates)))
-        assert as_ints(summed(bound, updates, order)) == expected
+        assert as_ints(summed(make, c, updates, order)) == expected
         worker_of = [data.draw(st.integers(0, 3)) for _ in order]
         shards = [
             [u for u, w in zip(order, worker_of, strict=True) if w == number] for number in range(4)
         ]
-        parts = [summed(bound, updates, shard) for shard in shards]
+        parts = [summed(make, c, updates, shard) for shard in shards]
         parts = [part.compact() if data.draw(st.booleans()) else part for part in parts]
-        found = merged(PARAMS, data.draw(st.permutations(parts)))
+        found = merged(template_of(make, c), data.draw(st.permutations(parts)))
         assert as_ints(found) == expected
         assert (found.num_users, found.num_failed) == (len(order), 0)
-        assert found.granularity == bound.granularity
+        assert found.granularity == make(c).granularity
 
     @pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
     def test_three_hundred_users(self, num_workers):
         """Beyond what an int32 holds, dealt to any number of workers."""
-        bound = Rounded(bound=Clip(l2_clip_norm=0.25))
+        make = BOUNDS["rounded-clip"]
         push = {**PARAMS, "bias": np.array([-1e9, 0, -1e9], np.float32)}
         updates = {f"u{i}": push if i % 3 else update_of(i) for i in range(300)}
         names = list(updates)
-        parts = [summed(bound, updates, names[w::num_workers]) for w in range(num_workers)]
-        expected = integers(bound, updates.values())
+        parts = [summed(make, 0.25, updates, names[w::num_workers]) for w in range(num_workers)]
+        expected = integers(make, 0.25, updates.values())
         assert max(map(abs, expected["bias"])) > 2**31
         assert as_ints(merged(PARAMS, parts)) == expected
 
     def test_float_sums_do_depend_on_the_order(self):
         """What the exact sum is for; if this fails, nothing above tells anything."""
         updates = {f"u{i}": update_of(i) for i in range(40)}
-        bound = Clip(l2_clip_norm=1.0)
-        one = summed(bound, updates).total
-        other = summed(bound, updates, list(updates)[::-1]).total
+        make = EVERY_BOUND["clip"]
+        one = summed(make, 1.0, updates).total
+        other = summed(make, 1.0, updates, list(updates)[::-1]).total
         assert any(not np.array_equal(one[name], other[name]) for name in one)
 
 
@@ -121,22 +133,22 @@ class TestBound:
     @every_bound
     @given(number=st.integers(0, 10**6), c=norms, size=st.floats(-30, 30))
     def test_a_user_is_at_most_two_to_the_24_units_long(self, make, number, c, size):
-        whole = as_ints(summed(make(c), {"u": update_of(number, c * 10.0**size)}))
+        whole = as_ints(summed(make, c, {"u": update_of(number, c * 10.0**size)}))
         assert squared(whole) <= 2 ** (2 * BITS)
 
     @every_bound
     @given(cohort=cohorts, c=norms)
     def test_one_user_moves_the_sum_by_no_more(self, make, cohort, c):
-        bound, updates = make(c), {f"u{n}": update_of(n, 1e4 * c) for n in cohort}
-        everyone = as_ints(summed(bound, updates))
+        updates = {f"u{n}": update_of(n, 1e4 * c) for n in cohort}
+        everyone = as_ints(summed(make, c, updates))
         for left_out in updates:
-            others = as_ints(summed(bound, updates, [u for u in updates if u != left_out]))
+            others = as_ints(summed(make, c, updates, [u for u in updates if u != left_out]))
             moved = {
                 name: [a - b for a, b in zip(everyone[name], others[name], strict=True)]
-                for name in PARAMS
+                for name in everyone
             }
             assert squared(moved) <= 2 ** (2 * BITS)
-            assert moved == as_ints(summed(bound, updates, [left_out]))
+            assert moved == as_ints(summed(make, c, updates, [left_out]))
 
     @pytest.mark.parametrize("c", [1e-9, 0.3, 1.0, 1e6])
     @pytest.mark.parametrize("num", [1, 2, 3, 16, 1000, 99_991, 1_000_000])
@@ -148,8 +160,9 @@ class TestBound:
     @staticmethod
     def assert_bounded(bound, values):
         running = RunningSum({"x": values}, bound.granularity)
-        update, factor = bound.scaled({"x": values})
-        running.add(update, factor)
+        norm = np.array([tree.l2_norm({"x": values})])
+        [factor] = bounded_factors(bound, norm, bound.longest(len(values)))
+        running.add({"x": values}, float(factor))
         whole = running.result()["x"].astype(np.int64)
         # At most 2^48 by law, so that these squares fit; twice as long would too.
         assert int((whole * whole).sum()) <= 2 ** (2 * BITS)
@@ -161,7 +174,7 @@ class TestBound:
         rng = np.random.default_rng(seed)
         bound = Rounded(bound=Clip(l2_clip_norm=1.0))
         num = int(rng.integers(100, 300_000))
-        largest = bound.bounded_norm(math.inf, num)
+        largest = min(bound.longest(num), 1.0 - 2.0**-22)
         size = int(largest / bound.granularity / math.sqrt(num))
         values = (rng.integers(max(0, size // 2), size + 1, num) * 2 - 1).clip(1) / 2.0
         values = np.where(rng.random(num) < 0.5, values, values + 1.0) * bound.granularity
@@ -184,16 +197,16 @@ class TestBound:
                 break
         assert tried == 5
 
-    @every_bound
-    @given(number=st.integers(0, 10**6), c=norms)
-    def test_apply_is_what_the_sum_adds(self, make, number, c):
-        bound, update = make(c), update_of(number, c)
-        applied = tree.to_dense(bound.apply(update))
-        whole = as_ints(summed(bound, {"u": update}))
-        for name, tensor in applied.items():
-            np.testing.assert_array_equal(
-                tensor.reshape(-1), np.array(whole[name], np.float64) * bound.granularity
-            )
+    @pytest.mark.parametrize("num", [1, 65, 66, 100, 4097])
+    def test_what_comes_besides_is_rounded_too(self, num):
+        """Half a step each, all outwards: d coordinates of an update, and one of the count."""
+        bound = Rounded(bound=adaptive(1.0))
+        template = template_with({"x": np.zeros(num, np.float32)}, bound, 1.0)
+        longest = bound.longest(sum(t.size for t in template.values()))
+        norms = np.array([1e-3, 1.0, 1e9])
+        factors, besides = _bounded(bound, norms, longest, 1.0)
+        length = np.hypot(factors * norms, besides[WITHIN][:, 0])
+        assert (length + 0.5 * bound.granularity * math.sqrt(num + 1) <= 1.0).all()
 
 
 class TestRelease:
@@ -201,9 +214,9 @@ class TestRelease:
     UNIT = 0.37 * 2.0**-BITS
 
     def total(self, num_users=20):
-        bound = Rounded(bound=Clip(l2_clip_norm=0.37))
-        assert bound.granularity == self.UNIT
-        return summed(bound, {f"u{i}": update_of(i) for i in range(num_users)})
+        assert BOUNDS["rounded-clip"](0.37).granularity == self.UNIT
+        updates = {f"u{i}": update_of(i) for i in range(num_users)}
+        return summed(BOUNDS["rounded-clip"], 0.37, updates)
 
     @pytest.mark.parametrize("share", [7, 2.5, 64])
     @pytest.mark.parametrize("num_users", [0, 1, 20])

@@ -20,6 +20,7 @@ import fedpriv as fp
 from fedpriv.experiments.own_code import describe_code
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import PoissonSampler
+from fedpriv.runs import prepared
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.runs.prepared import start_run
 from fedpriv.studies.runner import composed
@@ -34,14 +35,20 @@ NOISY = {"noise_multiplier": 50.0, "local_learning_rate": 1e-6}
 
 @pytest.fixture
 def cohorts(monkeypatch):
-    """The keys that cohorts are drawn from, in order."""
-    keys, draw = [], PoissonSampler.next
+    """The keys that runs' cohorts are drawn from, in order; those of rehearsals are of nobody."""
+    keys, draw, rehearse = [], PoissonSampler.next, prepared._train_synthetic_user
 
     def noted(self, memory, key, roster):
         keys.append(key.to_bytes())
         return draw(self, memory, key, roster)
 
+    def rehearsed(*asked, **more):
+        before = len(keys)
+        rehearse(*asked, **more)
+        del keys[before:]
+
     monkeypatch.setattr(PoissonSampler, "next", noted)
+    monkeypatch.setattr(prepared, "_train_synthetic_user", rehearsed)
     return keys
 
 

@@ -5,13 +5,15 @@ import pytest
 
 from fedpriv.mechanisms import Capped
 from fedpriv.sums import RunningSum
+from tests.harness import toys_of_training
 from tests.harness.refusals import refuses
 
 BOUND = Capped(cap=3.0, num_coordinates=21)
 
 
 def bounded(*losses):
-    return BOUND.apply({"losses": np.array(losses, np.float32)})["losses"]
+    sent = {"losses": np.array(losses, np.float32)}
+    return toys_of_training.bounded(BOUND, sent)["losses"]
 
 
 def test_each_coordinate_is_capped_alone():
@@ -34,8 +36,9 @@ def test_the_longest_vector_fits_the_grid_of_running_sums():
     for number in (1, 2, 21, 64, 1000):
         bound = Capped(cap=0.7, num_coordinates=number)
         running = RunningSum({"losses": np.zeros(number, np.float32)}, bound.granularity)
+        longest = toys_of_training.bounded(bound, {"losses": np.full(number, 1e30, np.float32)})
         for _ in range(200):  # beyond what an int32 holds
-            running.add(*bound.scaled({"losses": np.full(number, 1e30, np.float32)}))
+            running.add(longest, 1.0)
         total = running.result()["losses"] * bound.granularity
         assert np.all(total <= 200 * 0.7) and np.all(total > 199.99 * 0.7)
         assert np.linalg.norm(total / 200) <= bound.l2_bound

@@ -111,8 +111,8 @@ def attacked(made, key, corpus=None):
         def evaluate(self, params, *, public):
             return inner.evaluate(params, public=public)
 
-        def sum_over(self, cohort, order):
-            total = inner.sum_over(cohort, order)
+        def sum(self, request, attempt, cohort):
+            total = inner.sum(request, attempt, cohort)
             truth.update({n: np.asarray(t) != 0 for n, t in total.real().items()})
             return total
 

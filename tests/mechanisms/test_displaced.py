@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.bounded_sum import BoundedSum
-from fedpriv.backends.flower.messages import Request, answer
+from fedpriv.backends.flower.messages import NodeRequest, answer
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum, RunningSum
+from fedpriv.sums import PartialSum
+from fedpriv.training.bounded_sum import UserStack
+from fedpriv.training.work import Attempt, SumRequest
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import Given, bounded, contributed
 
 PARAMS = {"w": np.zeros((50, 4), np.float32)}
 
@@ -25,10 +27,10 @@ def update(rng, bound):
 
 
 def summed(bound, updates):
-    running = RunningSum(PARAMS, bound.granularity)
-    for one in updates:
-        running.add(*bound.scaled(one))
-    return running.result()["w"]
+    users = {f"u{place}": one for place, one in enumerate(updates)}
+    done = contributed(Given(), PARAMS, users, bound=bound)
+    assert done.num_failed == 0
+    return done.real()["w"]
 
 
 @pytest.mark.slow
@@ -53,24 +55,26 @@ def test_rounding_moves_an_update_by_less_than_is_said_and_keeps_its_form():
     dense = update(rng, bound)
     rows = np.array([3, 8])
     sparse = {"w": RowSparse(rows=rows, values=dense["w"][rows], num_rows=50)}
-    once, factor = bound.scaled(dense)
-    assert factor == 1.0 and once["w"].dtype == np.float32
+    once = UserStack(dense).multiples_of(bound.multiple_of).update
+    assert once["w"].dtype == np.float32
+    np.testing.assert_array_equal(bounded(bound, dense)["w"], once["w"])
     moved = tree.l2_norm({"w": once["w"].astype(np.float64) - dense["w"]})
     assert 0 < moved <= 0.5 * 2.0**-39 * bound.l2_bound * np.sqrt(200)
-    again, _ = bound.scaled(once)
-    assert np.array_equal(again["w"], once["w"])
-    found, _ = bound.scaled(sparse)
+    np.testing.assert_array_equal(bounded(bound, once)["w"], once["w"])
+    found = UserStack(sparse).multiples_of(bound.multiple_of).update
     assert isinstance(found["w"], RowSparse) and np.array_equal(found["w"].values, once["w"][rows])
 
 
 def test_one_that_is_too_long_is_refused_and_none_is_shortened():
     bound = Checked(l2_bound=1.0)
     longest = {"w": np.full((50, 4), np.float32(1.0 / np.sqrt(200)))}
-    assert np.array_equal(bound.apply(longest)["w"], bound.scaled(longest)[0]["w"])
-    np.testing.assert_allclose(bound.apply(longest)["w"], longest["w"], rtol=1e-6)
-    for factor in (1.001, np.nan, np.inf):
-        with refuses(ValueError, 1):
-            bound.scaled(tree.scale(longest, factor))
+    assert bound.factors(np.array([0.0, 1.0, 1.0 + 2.0**-17])).tolist() == [1.0, 1.0, 1.0]
+    np.testing.assert_allclose(bounded(bound, longest)["w"], longest["w"], rtol=1e-6)
+    with refuses(ValueError, 1):
+        bounded(bound, tree.scale(longest, 1.001))
+    for factor in (np.nan, np.inf):
+        with refuses(ValueError, factor):
+            bounded(bound, tree.scale(longest, factor))
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -80,10 +84,10 @@ def test_a_server_takes_the_longest_updates_as_they_are(number):
     longest = {"w": np.full((50, 4), np.float32((1 + 2.0**-18) / np.sqrt(200)))}
     total = summed(bound, [longest] * number)
     users = tuple(f"u{place}" for place in range(number))
-    order = Order(params=PARAMS, bound=bound, key=Key.simulation(0))
-    request = Request(order=order, user_ids=users)
-    sent = answer(request, PartialSum(total={"w": total}, num_users=number))
-    added = BoundedSum(order=order)
+    request, attempt = SumRequest(params=PARAMS), Attempt(bound=bound, key=Key.simulation(0))
+    node = NodeRequest(request=request, attempt=attempt, user_ids=users)
+    sent = answer(node, PartialSum(total={"w": total}, num_users=number))
+    added = BoundedSum(request=request, attempt=attempt)
     added.add(sent, num_users=number)
     assert not added.dropped
     assert added.result(number).total["w"].tobytes() == total.tobytes()

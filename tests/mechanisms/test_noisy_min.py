@@ -17,6 +17,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, most_each
+from tests.harness.toys_of_training import bounded
 
 KEY = Key.simulation(11)
 FORMS = ("permute-and-flip", "exponential")
@@ -208,7 +209,7 @@ class TestPrivatizer:
         def wins(key, *users):
             running = RunningSum(template, bound.granularity)
             for losses in users:
-                running.add(*bound.scaled({"losses": np.array(losses)}))
+                running.add(bounded(bound, {"losses": np.array(losses)}), 1.0)
             total = PartialSum(
                 total=running.result(),
                 num_users=len(users),

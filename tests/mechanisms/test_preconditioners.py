@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.mechanisms.bounds import Mixture
+from fedpriv.mechanisms import Clip, Normalise, Rounded
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
     Fixed,
     MirrorDescent,
+    Mixture,
     NoPreconditioner,
     PastReleases,
     Preconditioning,
@@ -24,8 +24,13 @@ from fedpriv.mechanisms.preconditioners import (
     private_share,
     rmsprop,
 )
+from fedpriv.optimizers import sgd
 from fedpriv.rng import Key
+from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.work import Context
+from fedpriv.transform import identity
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import bounded
 
 KEY = Key.simulation(0)
 PUBLIC = [np.array(g, np.float32) for g in ([1, 0.1], [2, 0], [0, 0.2])]
@@ -53,40 +58,52 @@ def rounds(preconditioner, number, params=PARAMS, means=None):
     return out
 
 
+def users_part(public):
+    """What users are told of a preconditioning, by the request that federated averaging makes."""
+    server = FederatedAveraging(optimizer=sgd(1.0), aggregate=identity())
+    return server.request(server.init(PARAMS), public).context
+
+
+def applied(public, bound, update):
+    """One user's bounded contribution in a round so preconditioned."""
+    return bounded(bound, {"w": np.array(update, np.float32)}, users_part(public))
+
+
 MULTIPLIER = {"w": np.array([0.5, 4.0], np.float32)}
 
 
 class TestPreconditioning:
-    def test_nothing_leaves_the_bound_alone(self):
-        for bound in (Clip(l2_clip_norm=1.0), Rounded(bound=Clip(l2_clip_norm=1.0)), Unbounded()):
-            assert Preconditioning().bound(bound) is bound
+    def test_nothing_is_said_of_nothing(self):
+        assert users_part(Preconditioning()) == Context()
         context, state = NoPreconditioner().begin(PARAMS, NoPreconditioner().init(PARAMS), 1, KEY)
-        assert context.bound(Unbounded()) == Unbounded() and state == {}
+        assert users_part(context) == Context() and state == {}
+
+    def test_users_get_multiplier_and_mixture_and_nothing_else(self):
+        mixture = Mixture(own=0.5, offset=MULTIPLIER)
+        public = Preconditioning(
+            multiplier=MULTIPLIER,
+            inverse=MULTIPLIER,
+            mixture=mixture,
+            blend=0.5,
+            public=MULTIPLIER,
+            scale=MULTIPLIER,
+        )
+        assert users_part(public) == Context(multiplier=MULTIPLIER, mixture=mixture)
 
     def test_the_preconditioner_goes_inside_the_grid(self):
-        context = Preconditioning(multiplier=MULTIPLIER)
-        bound = context.bound(Rounded(bound=Normalise(l2_clip_norm=2.0)))
-        assert isinstance(bound, Rounded) and isinstance(bound.bound, Preconditioned)
-        assert bound.bound.bound == Normalise(l2_clip_norm=2.0)
+        public = Preconditioning(multiplier=MULTIPLIER)
+        bound = Rounded(bound=Normalise(l2_clip_norm=2.0))
         assert bound.l2_bound == 2.0 and bound.granularity == 2.0 * 2.0**-24
-        out = bound.apply({"w": np.array([1.0, 1.0], np.float32)})["w"]
+        out = applied(public, bound, [1.0, 1.0])["w"]
         assert np.array_equal(out, np.rint(out / bound.granularity) * bound.granularity)
         close(out / np.linalg.norm(out), np.array([0.5, 4.0]) / math.hypot(0.5, 4.0), 1e-5)
 
     def test_multiplier_comes_before_the_bound(self):
         """algorithms.md 1.9; the other order has norm up to C · max(1/A)."""
-        bound = Preconditioning(multiplier={"w": np.array([100, 0.01], np.float32)}).bound(
-            Clip(l2_clip_norm=1.0)
-        )
-        out = bound.apply({"w": np.array([3.0, 3.0], np.float32)})
+        public = Preconditioning(multiplier={"w": np.array([100, 0.01], np.float32)})
+        out = applied(public, Clip(l2_clip_norm=1.0), [3.0, 3.0])
         assert tree.l2_norm(out) <= 1.0
-
-    def test_twice_is_refused(self):
-        context = Preconditioning(multiplier=MULTIPLIER)
-        bound = context.bound(Clip(l2_clip_norm=1.0))
-        for twice in (bound, Rounded(bound=bound)):
-            with refuses(ValueError, "Rounded"):
-                context.bound(twice)
+        close(out["w"], np.array([100, 0.01]) / math.hypot(100, 0.01))
 
     def test_refusals(self):
         for blend in (-0.1, 1.1, math.nan):
@@ -135,7 +152,7 @@ class TestFixed:
             assert np.array_equal(context.multiplier["w"], 1 / a)
             assert np.array_equal(context.inverse["w"], a)
             assert context.mixture is None and context.blend == 1.0 and not context.scale
-        out = context.bound(Clip(l2_clip_norm=1.0)).apply({"w": np.array([3, 0.4], np.float32)})
+        out = applied(context, Clip(l2_clip_norm=1.0), [3, 0.4])
         close(out["w"], [0.447214, 0.894427])
 
     @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
@@ -231,7 +248,7 @@ class TestPublicMoments:
         preconditioner = PublicMoments(gradient=gradients(PUBLIC), statistics=adam(), divide="step")
         before = PublicMoments(gradient=gradients(PUBLIC), statistics=adam())
         for late, early in zip(rounds(preconditioner, 3), rounds(before, 3), strict=True):
-            assert late.bound(Clip(l2_clip_norm=1.0)) == Clip(l2_clip_norm=1.0)
+            assert users_part(late) == Context()
             assert np.array_equal(late.scale["w"], early.multiplier["w"])
 
 
@@ -247,7 +264,7 @@ class TestMirrorDescent:
         close([g.blend for g in seen], [1, math.cos(math.pi / 8), math.sqrt(0.5), 0.382683])
         for context in seen:
             assert np.array_equal(context.public["w"], -PUBLIC[0])
-            assert context.bound(Unbounded()) == Unbounded()
+            assert users_part(context) == Context()
 
 
 PAST = ({"w": np.array([2.0, 0.1], np.float32)}, {"w": np.array([1.0, -0.3], np.float32)})
@@ -265,15 +282,15 @@ class TestPastReleases:
         ],
     )
     def test_it_undoes_itself_without_noise_where_nothing_is_clipped(self, preconditioner):
-        updates = [{"w": np.array(u, np.float32)} for u in ([3, 0.4], [-0.3, 0.05], [0, 1e-4])]
-        plain = sum(update["w"] for update in updates) / 3
+        updates = [[3, 0.4], [-0.3, 0.05], [0, 1e-4]]
+        plain = np.mean(updates, axis=0)
         for context in rounds(preconditioner, 3, means=[*PAST, PARAMS]):
-            bound = context.bound(Clip(l2_clip_norm=1e6))
-            total = sum(bound.apply(update)["w"] for update in updates)
+            bound = Clip(l2_clip_norm=1e6)
+            total = sum(applied(context, bound, update)["w"] for update in updates)
             mean = tree.multiply({"w": total / np.float32(3)}, context.inverse)
             close(mean["w"], plain, 1e-6)
-            tight = context.bound(Clip(l2_clip_norm=0.5))
-            total = sum(tight.apply(update)["w"] for update in updates)
+            tight = Clip(l2_clip_norm=0.5)
+            total = sum(applied(context, tight, update)["w"] for update in updates)
             scaled = tree.multiply({"w": total / np.float32(3)}, context.inverse)
             assert not np.allclose(scaled["w"], plain, rtol=1e-2)
 
@@ -290,10 +307,9 @@ class TestDelayed:
         seen = rounds(ratios, 3, means=self.means)
         assert not seen[0].multiplier and not seen[0].inverse
         for update in ([3, 0.4], [0.02, 0.001], [40, -9]):
-            update = {"w": np.array(update, np.float32)}
-            bounded = seen[-1].bound(Clip(l2_clip_norm=0.2)).apply(update)
-            found = tree.multiply(bounded, seen[-1].inverse)
-            expected = plain.bound(Clip(l2_clip_norm=1.0)).apply(update)
+            short = applied(seen[-1], Clip(l2_clip_norm=0.2), update)
+            found = tree.multiply(short, seen[-1].inverse)
+            expected = applied(plain, Clip(l2_clip_norm=1.0), update)
             close(found["w"], 0.1 * expected["w"], 1e-5)
 
     def test_refusals(self):
@@ -335,11 +351,8 @@ class TestEveryPreconditioner:
         means = [{"w": np.array([5.0, 1e-3], np.float32)}] * 6
         for context in rounds(preconditioner, 6, means=means):
             for inner in (Clip(l2_clip_norm=0.3), Normalise(l2_clip_norm=0.3)):
-                bound = context.bound(inner)
-                assert bound.l2_bound == 0.3
                 for update in ([1e3, -1e3], [1e-6, 1e-6], [0, 7]):
-                    out = bound.apply({"w": np.array(update, np.float32)})
-                    assert tree.l2_norm(out) <= 0.3
+                    assert tree.l2_norm(applied(context, inner, update)) <= 0.3
 
     def test_everything_said_is_float32(self, preconditioner):
         for context in rounds(preconditioner, 4, means=[{"w": np.ones(2, np.float32)}] * 4):

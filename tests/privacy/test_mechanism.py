@@ -219,10 +219,15 @@ def test_secure_noise_is_drawn_on_the_grid_wherever_there_is_one(mode, whole):
 
 
 def test_a_round_may_not_let_through_more_than_noise_is_for():
-    """A context of one's own might widen the bound, and ε would stay what it was."""
-    made = mechanism(bound=Clip(l2_clip_norm=1.0))
-    assert made.within(Clip(l2_clip_norm=0.5)) == Clip(l2_clip_norm=0.5)
-    made.within(Clip(l2_clip_norm=1.0 + 5e-13))  # what rounding of one product may add
-    for norm in (1.0 + 1e-11, 2.0):
+    """A wider bound than the mechanism's would be noised for less, and ε stay what it was."""
+    made, template = mechanism(bound=Clip(l2_clip_norm=1.0)), {"w": np.zeros(2, np.float32)}
+
+    def released(norm):
+        total = PartialSum(total={"w": np.ones(2)}, num_users=1, l2_bound=norm)
+        return made.release(total, made.draw(template, Key.simulation(0)))
+
+    for norm in (0.5, 1.0, 1.0 + 5e-13):  # what rounding of one product may add
+        assert released(norm).update["w"].shape == (2,)
+    for norm in (1.0 + 1e-11, 2.0, np.inf, np.nan):
         with refuses(ValueError, norm, 1.0):
-            made.within(Clip(l2_clip_norm=norm))
+            released(norm)

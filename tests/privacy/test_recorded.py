@@ -3,11 +3,9 @@
 import json
 import math
 
-import numpy as np
 import pytest
 
-from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.mechanisms.bounds import Normalise, Preconditioned, RoundedSum, Unbounded
+from fedpriv.mechanisms import AdaptiveClip, Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
@@ -74,10 +72,6 @@ def ordinary(bound=None, privatizer=None):
 ORDINARY = {
     "clip": ordinary(),
     "clip, rounded": ordinary(Rounded(bound=Clip(l2_clip_norm=0.5))),
-    "clip, sum rounded": ordinary(RoundedSum(bound=Clip(l2_clip_norm=0.5), float_error=1e-9)),
-    "clip, mixed sum rounded": ordinary(
-        RoundedSum(bound=Clip(l2_clip_norm=0.5), float_error=1e-9, mixed_error=1e-8)
-    ),
     "normalise": ordinary(Normalise(l2_clip_norm=0.5)),
     "normalise by 5": ordinary(Normalise(l2_clip_norm=0.5, regulariser=5)),
     "normalise by 5, rounded": ordinary(Rounded(bound=Normalise(l2_clip_norm=0.5, regulariser=5))),
@@ -142,7 +136,8 @@ class TestPlansOfOnesOwn:
     def test_bounds_that_numbers_do_not_determine_are_recorded(self):
         for bound in (
             Shorter(l2_clip_norm=0.5),
-            Preconditioned(multiplier={"w": np.ones(2)}, bound=Clip(l2_clip_norm=0.5)),
+            AdaptiveClip(initial=0.5, least=0.1, most=2.0),
+            Rounded(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0)),
         ):
             made = plan(sampler=POISSON, bound=bound, privatizer=Gaussian(noise_multiplier=2.0))
             found = Plan.from_json(through_json(made.to_json()))
@@ -155,16 +150,17 @@ class TestPlansOfOnesOwn:
             {"regulariser": 0.1},
             {"bound": "normalise", "regulariser": -1.0},
             {"bound": "normalise", "regulariser": None},
-            {"rounding": "all"},
-            {"rounding": True},
-            {"rounding": {"float_error": 0.1}},
-            {"rounding": {"float_error": -0.1, "mixed_error": None}},
-            {"rounding": {"float_error": "0", "mixed_error": None}},
+            {"rounding": "each"},
+            {"exact_sum": "all"},
+            {"exact_sum": "true"},
+            {"exact_sum": 1},
+            {"exact_sum": None},
+            {"exact_sum": {"float_error": 0.1}},
             {"unprotected_stddev": 1.0},
             {"noise": "none", "noise_multiplier": 0.0, "unprotected_stddev": -1.0},
             {"noise": "none", "noise_multiplier": 0.0, "unprotected_stddev": math.inf},
             {"bound": "none", "l2_bound": None, "noise": "none", "noise_multiplier": 0.0,
-             "rounding": "each"},
+             "exact_sum": True},
         ],
         ids=str,
     )  # fmt: skip

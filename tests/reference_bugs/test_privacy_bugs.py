@@ -18,7 +18,7 @@ from fedpriv.backends import Backend
 from fedpriv.experiments.build import build
 from fedpriv.sums import PartialSum
 from tests.datasets.corpus.sentences import write_counted
-from tests.harness.toys_of_training import KEY, asked, contributed
+from tests.harness.toys_of_training import KEY, contributed
 from tests.reference_bugs.small_runs import experiment, states
 
 
@@ -28,11 +28,11 @@ class SeedsLikeTheReference(Backend):
     def __init__(self, seed=100):
         self.seed = seed
 
-    def sum_over(self, cohort, order):
+    def sum(self, request, attempt, cohort):
         np.random.seed(self.seed)
         torch.manual_seed(self.seed)
         np.random.permutation(300)  # the last client's batches
-        return PartialSum(total=tree.zeros(order.params), num_users=1)
+        return PartialSum(total=tree.zeros(request.params), num_users=1)
 
 
 class TestNoise2:
@@ -58,9 +58,11 @@ class TestNoise2:
             drawn = []
 
             class Spy(SeedsLikeTheReference):
-                def partial_sum(self, *, cohort, **order):
+                trains_again = False  # else drawn users are asked once more, alone
+
+                def sum(self, request, attempt, cohort):
                     drawn.append(cohort)
-                    return asked(super(), cohort=cohort, **order)
+                    return super().sum(request, attempt, cohort)
 
             states(experiment(), tiny_corpus, Spy(), seed)
             return drawn

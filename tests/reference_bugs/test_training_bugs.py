@@ -21,7 +21,7 @@ from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import NO_CONTEXT
 from tests.datasets.corpus.sentences import said, write
-from tests.harness.toys_of_training import KEY, asked, drawn, zeros
+from tests.harness.toys_of_training import KEY, drawn, zeros
 from tests.reference_bugs.small_runs import experiment
 
 
@@ -62,8 +62,8 @@ class TestData7:
                 return Examples(user_id)
 
         class One(SerialBackend):
-            def partial_sum(self, *, cohort, **arguments):
-                return asked(super(), cohort=["u00"], **arguments)
+            def sum(self, request, attempt, cohort):
+                return super().sum(request, attempt, ["u00"])
 
         components = build(experiment(local_batch_size=3), tiny_corpus)
         backend = One(trainer=components.trainer, data=Data(), measure=components.task.evaluate)

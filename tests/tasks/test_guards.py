@@ -20,7 +20,7 @@ from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState, Saved
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.work import NO_CONTEXT, UserTrainer
+from fedpriv.training.work import UserTrainer
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import KEY, cross_entropy, data_set, labelled, zeros
 from tests.tasks.people import accepted, experiment, refused, task
@@ -362,9 +362,8 @@ class Own(Task):
 
 class ByPrefix(Trains):
     def train(self, params, context, examples, key):
-        found = super().train(
-            {n.partition("/")[2]: a for n, a in params.items()}, NO_CONTEXT, examples, key
-        )
+        own = {n.partition("/")[2]: a for n, a in params.items()}
+        found = super().train(own, context, examples, key)
         return {f"head/{name}": array for name, array in found.items()}
 
 
@@ -373,7 +372,7 @@ class Copied(Trains):
 
     def train(self, params, context, examples, key):
         there = copy.deepcopy(params)
-        for name, change in super().train(params, NO_CONTEXT, examples, key).items():
+        for name, change in super().train(params, context, examples, key).items():
             there[name] += change
         return {name: array - np.float32(params[name]) for name, array in params.items()}
 

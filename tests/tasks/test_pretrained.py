@@ -277,7 +277,7 @@ class TestTraining:
         trainer = made.trainer(SCHEDULE, {})
         assert trainer.why_apart == ""
         works = [
-            trainer.prepare(params, n, made.data.examples(f"u{n}"), KEY.fold(n)) for n in range(8)
+            trainer.prepare(params, made.data.examples(f"u{n}"), KEY.fold(n)) for n in range(8)
         ]
         kinds = {}
         for work in works:
@@ -285,10 +285,12 @@ class TestTraining:
         assert len(kinds) > 1
         for same in kinds.values():
             for few in (same[:4], same[4:]):
-                updates, well = trainer.together(trainer.start(params), few) if few else ({}, None)
+                if not few:
+                    continue
+                updates, well = trainer.together(trainer.start(params), NO_CONTEXT, few)
                 for slot, work in enumerate(few):
                     assert well[slot]
-                    alone = trainer.train(params, NO_CONTEXT, work.examples, work.key)
+                    alone = trainer.alone.train(params, NO_CONTEXT, work.examples, work.key)
                     for name, update in alone.items():
                         found = updates[name][slot].numpy()
                         np.testing.assert_allclose(found, update, rtol=1e-2, atol=1e-5)

@@ -24,10 +24,11 @@ from fedpriv.experiments.preconditioning import InSteps, OwnMultipliers
 from fedpriv.measures import Measure
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.evaluate import Metrics
+from fedpriv.training.work import UserTrainer
 
 
-class Descent:
-    def train(self, params, examples, key):
+class Descent(UserTrainer):
+    def train(self, params, context, examples, key):
         return {"w": examples.mean(axis=0) - params["w"]}
 
 

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fedpriv.training.adaptive_clipping import AdaptiveClip, AdaptivelyClipped
 
 from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
+from fedpriv.mechanisms import AdaptiveClip
+from fedpriv.mechanisms.bounds import WITHIN
 from fedpriv.mechanisms.preconditioners import Preconditioning
 from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.optimizers import ftrl, momentum, sgd
@@ -29,8 +30,8 @@ class Quadratic:
     def key(self, stream):
         return Key.simulation(0).fold(stream)
 
-    def ask(self, query):
-        at = query.params["w"]
+    def ask(self, request):
+        at = request.params["w"]
         self.asked.append(float(at[0]))
         return NoisedMean(update={"w": 1 - at}, squared_norm=0.0)
 
@@ -90,16 +91,16 @@ class TestLaws:
         asked = []
 
         class Door(Quadratic):
-            def ask(self, query):
-                asked.append(float(query.params["w"][0]))
-                update = {"w": 1 - query.params["w"], "clip norm": np.zeros(1, np.float32)}
+            def ask(self, request):
+                asked.append(float(request.params["w"][0]))
+                update = {"w": 1 - request.params["w"], WITHIN: np.zeros(1, np.float32)}
                 return NoisedMean(update=update, squared_norm=0.0)
 
-        algorithm = AdaptivelyClipped(
+        algorithm = FederatedAveraging(
             optimizer=sgd(0.5),
             aggregate=upa(2),
             at_aggregates=AtAggregates(start=1, reading=reading),
-            clip=AdaptiveClip(initial=1.0, least=0.1, most=10.0),
+            bound=AdaptiveClip(initial=1.0, least=0.1, most=10.0),
         )
         state, expected = algorithm.init(zeros(w=1)), []
         for _ in range(4):

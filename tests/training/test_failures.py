@@ -21,7 +21,7 @@ from fedpriv.training.failures import (
 )
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import NO_CONTEXT, as_work
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import KEY, contributed, mse, trainer_of
 from tests.tasks.people import task
 
@@ -77,7 +77,7 @@ def test_nor_from_a_trainer_whose_library_quotes_the_data(caplog, users_at_once)
     ones = np.ones((3, 4), np.float32)
     users = {name: ArrayExamples(ones, np.full(3, label)) for name, label in labels.items()}
     made = task(users=users, users_at_once=users_at_once)
-    work = as_work(made.trainer(Schedule(learning_rate=0.1), {}))
+    work = made.trainer(Schedule(learning_rate=0.1), {})
     total = contributed(work, made.init_params(KEY), users)
     assert total.num_failed == 1
     assert "IndexError" in caplog.text and "777" not in caplog.text

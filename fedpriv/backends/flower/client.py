@@ -742,7 +742,7 @@ class UserLevelClientApp(ClientApp):
             def works_of(config: Mapping[str, Any]) -> Mapping[str, Work]:
                 return as_works(
                     _AppTrainer(
-                        answer=answer,
+                        function=answer,
                         message=message,
                         context=context,
                         config=config,
@@ -760,14 +760,14 @@ class _AppTrainer(UserTrainer):
     """A trainer that calls a training function of Flower's kind.
 
     Attributes:
-        answer: The function.
+        function: The function.
         message: The server's; calls have copies of it.
         context: The node's.
         config: The server's train config.
         alone: Whether one user is declared to live here.
     """
 
-    answer: ClientAppCallable = field(repr=False)
+    function: ClientAppCallable = field(repr=False)
     message: Message = field(repr=False)
     context: Context = field(repr=False)
     config: Mapping[str, Any]
@@ -783,7 +783,7 @@ class _AppTrainer(UserTrainer):
         place = _NodeConfig(self.context.node_config, examples)
         own = copy(self.context)
         own.node_config, own.state = place, RecordDict()
-        reply = self.answer(message, own)
+        reply = self.function(message, own)
         if not (self.alone or place.was_asked):
             error = SeveralUsersBehindOneCallError(
                 f'the training function did not read context.node_config["{USER_ID}"]: were it '

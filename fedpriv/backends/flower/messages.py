@@ -210,6 +210,7 @@ _FIRST_ERROR, _LONGEST_ERROR = "first-error", 400
 _LONGEST_REASON = 400
 _GRANULARITY, _NONCE, _SECONDS = "granularity", "nonce", "seconds"
 _NUMBER = "bound."
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class StaleAnswerError(MalformedRecordError):
@@ -352,10 +353,11 @@ def read_request(
     bound = _read_bound(work, bounds)
     if work.get("exact-sum"):
         bound = Rounded(bound=bound)
+    params = decode_params(content.get(_PARAMS))
     return NodeRequest(
         request=SumRequest(
-            params=decode_params(content.get(_PARAMS)),
-            context=_read_context(content, work),
+            params=params,
+            context=_read_context(content, work, params),
             work=words["work"],
         ),
         attempt=Attempt(
@@ -372,7 +374,7 @@ def read_request(
     )
 
 
-def _read_context(content: RecordDict, work: ConfigRecord) -> Context:
+def _read_context(content: RecordDict, work: ConfigRecord, params: Params) -> Context:
     """Return the public facts of a round.
 
     Raises:
@@ -382,18 +384,36 @@ def _read_context(content: RecordDict, work: ConfigRecord) -> Context:
     for name, number in numbers.items():
         if not (type(number) is float and math.isfinite(number) and number > 0.0):
             raise MalformedRecordError(f"{name} is {number!r:.40}, not a number above 0")
-    line, sizes = None, work.get(_SIZES)
-    if _DIRECTION in content:
-        if not isinstance(sizes, list):
-            raise MalformedRecordError("the request has a direction and no step sizes")
-        line = Line(direction=decode_params(content[_DIRECTION]), sizes=np.array(sizes, np.float32))
     return Context(
         rate=cast("float", numbers.get(_RATE, 1.0)),
         clip_norm=cast("float | None", numbers.get(_CLIP_NORM)),
         multiplier=decode_params(content.get(_MULTIPLIER)),
-        line=line,
+        line=_read_line(content, work, params),
         extra=decode_params(content.get(_EXTRA)),
     )
+
+
+def _read_line(content: RecordDict, work: ConfigRecord, params: Params) -> Line | None:
+    """Return where losses are evaluated; None where none are.
+
+    Raises:
+        MalformedRecordError: If step sizes are no numbers, or the direction is none of the params.
+    """
+    sizes = work.get(_SIZES)
+    if sizes is None and _DIRECTION not in content:
+        return None
+    if not (isinstance(sizes, list) and sizes and all(map(_is_float32, sizes))):
+        raise MalformedRecordError(f"{_SIZES} is {sizes!r:.40}, not a list of numbers")
+    direction = decode_params(content.get(_DIRECTION))
+    shapes = [{name: array.shape for name, array in one.items()} for one in (direction, params)]
+    if shapes[0] != shapes[1]:
+        raise MalformedRecordError("the direction has other names or shapes than the params")
+    return Line(direction=direction, sizes=np.array(sizes, np.float32))
+
+
+def _is_float32(number: object) -> bool:
+    """Return whether a number is one that float32 holds, and finite."""
+    return type(number) is float and abs(number) <= _LARGEST
 
 
 def naming_plan(plan: str) -> RecordDict:

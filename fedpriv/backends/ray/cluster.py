@@ -18,11 +18,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedpriv.libraries import need
 from fedpriv.training import stopping
+from fedpriv.training.devices import usable_cores
 
 _MIB = 1 << 20
 _FREE_SECONDS = 10.0
@@ -153,18 +153,6 @@ def this_machine(request: Request) -> dict[str, float]:
 
         gpus = torch.cuda.device_count()
     return {"CPU": float(usable_cores()), "GPU": float(gpus)}
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use: its affinity, and its container's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = Path("/sys/fs/cgroup/cpu.max")
-    try:
-        allowed, period = quota.read_text("ascii").split()
-        cores = min(cores or 1, max(1, int(int(allowed) / int(period))))
-    except (OSError, ValueError):  # no such file, or "max": no quota
-        pass
-    return cores or 1
 
 
 class Cluster:

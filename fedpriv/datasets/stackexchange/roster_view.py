@@ -116,7 +116,7 @@ class RosterView(Generic[C]):
         Raises:
             ValueError: unknown user or subset.
         """
-        start, end = self._span(user_id, subset)
+        start, end = self.span(user_id, subset)
         return end - start
 
     def examples(self, user_id: str, subset: str = "train") -> C:
@@ -129,7 +129,7 @@ class RosterView(Generic[C]):
         Raises:
             ValueError: unknown user or subset.
         """
-        return self.columns.part(*self._span(user_id, subset))
+        return self.columns.part(*self.span(user_id, subset))
 
     def rows(
         self, user_ids: Sequence[str], subset: str = "test", *, size: int = BATCH_EXAMPLES
@@ -159,7 +159,8 @@ class RosterView(Generic[C]):
         starts, ends = self._edges[subset]
         return starts[positions], ends[positions]
 
-    def _span(self, user_id: str, subset: str) -> tuple[int, int]:
+    def span(self, user_id: str, subset: str) -> tuple[int, int]:
+        """Return where a user's examples start and end in `columns`."""
         starts, ends = self._spans([user_id], subset)
         return int(starts[0]), int(ends[0])
 
@@ -186,6 +187,15 @@ class TrainingSplit:
     def num_examples(self, user_id: str) -> int:
         """Return how many they are."""
         return self._view.num_examples(user_id, subset="train")
+
+    @property
+    def columns(self) -> Any:
+        """All examples of the view, in which every user's are a run."""
+        return self._view.columns
+
+    def span(self, user_id: str) -> tuple[int, int]:
+        """Return where a user's training examples start and end in the columns."""
+        return self._view.span(user_id, "train")
 
 
 def open_users(

@@ -316,7 +316,8 @@ class BatchedTrainer(Trainer):
     def _is_batch_invariant(
         self, start: Start, context: Context, kind: Hashable, slots: int
     ) -> bool:
-        if kind not in self._batch_invariant:
+        tried = kind, context.rate  # at a low rate what is off may be rounded away
+        if tried not in self._batch_invariant:
             found = is_batch_invariant(
                 lambda works: self.together(start, context, works)[0],
                 lambda number, **size: self.synthetic(kind, number, **size),
@@ -331,8 +332,8 @@ class BatchedTrainer(Trainer):
                     self.device,
                     slots,
                 )
-            self._batch_invariant[kind] = found
-        return self._batch_invariant[kind]
+            self._batch_invariant[tried] = found
+        return self._batch_invariant[tried]
 
     def _one(self, start: Start, context: Context, work: UserWork) -> Iterator[DeviceStack]:
         """Yield the update of a single user; its failure is its own."""

@@ -82,8 +82,15 @@ class Schedule:
                     f"{label}: {type(trainer).__name__} takes plain steps of one rate; {instead}"
                 )
 
+    def is_one_batch(self, num_examples: int) -> bool:
+        """Return whether a user of so many takes a single step by all of them: nothing is drawn."""
+        passes = self.epochs if self.num_steps is None else self.num_steps
+        return passes == 1 and num_examples <= min(self.batch_size, self.max_examples)
+
     def choose(self, num_examples: int, rng: np.random.Generator) -> np.ndarray:
         """Return positions of at most `max_examples` examples in random order."""
+        if self.is_one_batch(num_examples):
+            return np.arange(num_examples)
         return rng.permutation(num_examples)[: self.max_examples]
 
     def steps(self, num_chosen: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

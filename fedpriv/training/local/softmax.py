@@ -1,27 +1,49 @@
 """Fast paths of local SGD for softmax regression, on bags of words and on dense rows.
 
-Both take the steps of `fedpriv.training.local.sgd.train_locally` with `SGD`, in one compiled call
-for each user (`fedpriv.kernels.sparse_softmax`, `dense_softmax`), without torch.
+Both take the steps of `fedpriv.training.local.sgd.train_locally` with `SGD`, in compiled calls
+(`fedpriv.kernels.sparse_softmax`, `dense_softmax`) and without torch: of a block of users whose
+examples lie in common columns, else of each user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples
 from fedpriv.rng import Key
+from fedpriv.sums import Block
+from fedpriv.training.bounded_sum import SparseStack, Stack
+from fedpriv.training.failures import contributing_zero_on_failure
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import Context, UserTrainer
+from fedpriv.training.stopping import stop_if_asked
+from fedpriv.training.work import Attempt, Context, SumRequest, UserData, UserTrainer
 from fedpriv.tree import Params, RowSparse, Tree
 
-_NOTHING = np.empty(0, np.float32)
+_NOTHING, _NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
+# Users of a compiled call: their updates stay in a core's cache until they are added.
+_BLOCK = 16
 # Counts that the compiled loop reads in place; others are converted, those of the chosen examples
 # only, so that work never follows the size of a user.
 _COUNTS = (np.uint8, np.uint16, np.float32)
+
+
+@runtime_checkable
+class InColumns(Protocol):
+    """User data whose examples are runs of common columns, which may be mapped from a file."""
+
+    columns: TagExamples
+
+    def span(self, user_id: str) -> tuple[int, int]:
+        """Return where a user's examples start and end in the columns.
+
+        Raises:
+            ValueError: If the user is unknown.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,38 +100,100 @@ class CompiledSoftmaxTrainer(UserTrainer):
         Raises:
             ValueError: If a word or a label is outside the model, or a logit is not finite.
         """
-        from fedpriv.kernels.sparse_softmax import train
-
         rng = key.generator()
         chosen = self.schedule.choose(len(examples), rng)
         order, starts = self.schedule.steps(len(chosen), rng)
         if self.word_features is not None:
-            examples, chosen = (
-                examples.with_features(self.word_features, chosen),
-                np.arange(len(chosen)),
-            )
+            examples = examples.with_features(self.word_features, chosen)
         elif not isinstance(examples, TagExamples) or examples.counts.dtype not in _COUNTS:
-            examples, chosen = examples.take(chosen), np.arange(len(chosen))
-        counts = examples.counts if examples.counts.dtype in _COUNTS else None
-        rows, change, moved, unsound = train(
+            examples = examples.take(chosen)
+        else:
+            order = chosen[order]
+        stack = self._trained(params, context, examples, [order], [starts])
+        if not stack.sound[0]:
+            raise ValueError("a word or a label is outside the model, or a logit is not finite")
+        own = RowSparse(rows=stack.block.rows, values=stack.block.values, num_rows=stack.num_rows)
+        return {"bias": stack.dense["bias"][0], "kernel": own}
+
+    def stacks(
+        self,
+        request: SumRequest,
+        attempt: Attempt,
+        users: Sequence[str],
+        data: UserData | None = None,
+    ) -> Iterator[Stack]:
+        """Yield blocks of users whose examples lie in common columns; of others user by user."""
+        plain = self.word_features is None and self.select is None
+        plain = plain and request.context.mixture is None  # else sums are dense
+        if not plain or not isinstance(data, InColumns) or data.columns.counts.dtype not in _COUNTS:
+            yield from UserTrainer.stacks(self, request, attempt, users, data)
+            return
+        columns = data.columns
+        for first in range(0, len(users), _BLOCK):
+            stop_if_asked()
+            orders, steps = [], []
+            for user_id in users[first : first + _BLOCK]:
+                with contributing_zero_on_failure():
+                    own = attempt.key.fold(user_id)
+                    order, starts = self._ordered(data, user_id, request.context, own)
+                    orders.append(order)
+                    steps.append(starts)
+            yield self._trained(request.params, request.context, columns, orders, steps)
+
+    def rows(self, data: InColumns, user_id: str, context: Context, key: Key) -> np.ndarray:
+        """Return the rows of the columns that a user trains on in a round, int64."""
+        return np.arange(*data.span(user_id))
+
+    def _ordered(
+        self, data: InColumns, user_id: str, context: Context, key: Key
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a user's rows in the order of its steps, and where each step starts."""
+        rows = self.rows(data, user_id, context, key)
+        if self.schedule.is_one_batch(len(rows)):
+            return rows, np.array([0, len(rows)] if len(rows) else [0])
+        rng = key.generator()
+        chosen = self.schedule.choose(len(rows), rng)
+        order, starts = self.schedule.steps(len(chosen), rng)
+        return rows[chosen[order]], starts
+
+    def _trained(
+        self,
+        params: Params,
+        context: Context,
+        examples: TagExamples,
+        orders: Sequence[np.ndarray],
+        steps: Sequence[np.ndarray],
+    ) -> SparseStack:
+        """Return the updates of a block of users."""
+        from fedpriv.kernels.sparse_softmax import train
+
+        rows, starts, change, moved, squares, sound = train(
             np.ascontiguousarray(examples.indptr, np.int64),
             np.ascontiguousarray(examples.indices, np.int32),
-            np.ascontiguousarray(examples.counts, np.float32 if counts is None else counts.dtype),
+            np.ascontiguousarray(examples.counts, _kept_or_float32(examples.counts)),
             np.ascontiguousarray(examples.labels, np.int32),
-            chosen[order],
+            np.concatenate([_NO_ROWS, *orders]),
+            np.cumsum([0, *map(len, orders)]),
+            np.concatenate([_NO_ROWS, *steps]),
+            np.cumsum([0, *map(len, steps)]),
             self.inputs == "unit-norm",
-            starts,
             params["kernel"],
             params["bias"],
             _NOTHING if self.multiplier is None else self.multiplier,
             self.schedule.learning_rate * context.rate,
         )
-        if unsound != 0:
-            raise ValueError("a logit is not finite")
-        return {
-            "bias": moved,
-            "kernel": RowSparse(rows=rows, values=change, num_rows=len(params["kernel"])),
-        }
+        return SparseStack(
+            name="kernel",
+            block=Block(rows, starts, change),
+            num_rows=len(params["kernel"]),
+            dense={"bias": moved},
+            sound=sound == 1,
+            squares=squares,
+        )
+
+
+def _kept_or_float32(counts: np.ndarray) -> Any:
+    return counts.dtype if counts.dtype in _COUNTS else np.float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,22 +182,17 @@ def _summed(
         own = order[ends[user] : ends[user + 1]].copy()
         if own.size == 0:
             continue
-        starts = np.append(np.arange(0, own.size, batch), own.size)
-        rows, change, moved, unsound = train(
-            indptr, indices, counts, labels, own, unit_norm, starts, kernel, bias, multiplier, rate
-        )
-        squares = 0.0
-        for i in range(rows.size):
-            for c in range(moved.size):
-                squares += np.float64(change[i, c]) ** 2
-        for c in range(moved.size):
-            squares += np.float64(moved[c]) ** 2
-        norm = np.sqrt(squares)
-        if unsound != 0 or not np.isfinite(norm):
+        steps = np.append(np.arange(0, own.size, batch), own.size)
+        rows, _, change, moved, squares, sound = train(
+            indptr, indices, counts, labels, own, np.array([0, own.size]), steps,
+            np.array([0, steps.size]), unit_norm, kernel, bias, multiplier, rate,
+        )  # fmt: skip
+        norm = np.sqrt(squares[0])
+        if sound[0] == 0 or not np.isfinite(norm):
             return of_kernel, of_bias, False
         factor = min(norm, limit) / norm if norm > 0.0 else 1.0
-        for c in range(moved.size):
-            of_bias[c] += _grained(np.float64(moved[c]) * factor, grain)
+        for c in range(bias.size):
+            of_bias[c] += _grained(np.float64(moved[0, c]) * factor, grain)
             for i in range(rows.size):
                 of_kernel[rows[i], c] += _grained(np.float64(change[i, c]) * factor, grain)
     return of_kernel, of_bias, True

@@ -54,8 +54,8 @@ def ends(monkeypatch, one_root):
     """Where trainings end, before any noise."""
     found, real = [], Wrapped.answer
 
-    def seen(self, asked):
-        total = real(self, asked)
+    def seen(self, *asked):
+        total = real(self, *asked)
         found.append(total.total["w"])
         return total
 

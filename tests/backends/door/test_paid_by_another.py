@@ -117,7 +117,7 @@ def shot(work, scale):
 
     def ask(door, params):
         def program(raw):
-            total = raw.sum(params, bound=methods.OneShot.bound)
+            total = raw.sum(SumRequest(params=params), bound=methods.OneShot.bound)
             return replace(total, total={"w": scale * total.real()["w"]}, granularity=None)
 
         return door.run(SumRequest(params=params), program)
@@ -141,7 +141,7 @@ def test_a_replay_is_of_what_was_charged(tmp_path):
         cost = Cost(kind="pure", value=1000.0)
 
     loud = replace(plan.live_mechanism, privatizer=Loud())
-    program = lambda raw: raw.sum(toys.LIKE)  # noqa: E731
+    program = lambda raw: raw.sum(SumRequest(params=toys.LIKE))  # noqa: E731
     ask = lambda door, p: door.run(SumRequest(params=p, mechanism=loud), program)  # noqa: E731
     with pytest.raises(ValueError):
         play([ask], plan, tmp_path)
@@ -187,7 +187,7 @@ def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
             query = SumRequest(params={"w": params["w"] + np.float32(distance)}, name=name)
             if by == "ask":
                 return door.ask(query)
-            return door.run(query, lambda raw: raw.sum(query.params))
+            return door.run(query, lambda raw: raw.sum(query))
 
         return ask
 
@@ -232,7 +232,7 @@ def test_a_first_charge_takes_over_no_key_that_lies_there(tmp_path):
 def test_nothing_is_asked_from_within_a_program(tmp_path):
     def ask(door, params):
         def program(raw):
-            total = raw.sum(params, bound=methods.CLIP)
+            total = raw.sum(SumRequest(params=params), bound=methods.CLIP)
             bare = {"w": total.real()["w"].astype(np.float32)}
             return door.ask(SumRequest(params=bare, name="more"))
 

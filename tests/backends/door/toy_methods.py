@@ -6,7 +6,7 @@ What they ask of users, and the users, are in `toys`.
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import SimpleNamespace
 
@@ -27,10 +27,11 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState
-from fedpriv.training.work import SumRequest
+from fedpriv.training.work import Context, Line, SumRequest
 from tests.backends.door import toys
 
 N = len(toys.ROSTER)
+SIZES = np.array(toys.STEP_SIZES, np.float32)
 ALL = Everybody(num_users=N)
 CLIP = Clip(l2_clip_norm=8.0)
 HERE = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
@@ -71,9 +72,13 @@ class Descent(Algorithm):
         with door.hold(query) as held:
             direction = held.answer.update["w"]
             for n in range(2):
-                tried = {**state.params, "direction": direction}
-                along = SumRequest(
-                    params=tried, work="losses", mechanism=losses, name=f"losses {n}"
+                line = Line(direction={"w": direction}, sizes=SIZES)
+                along = replace(
+                    query,
+                    context=Context(line=line),
+                    work="losses",
+                    mechanism=losses,
+                    name=f"losses {n}",
                 )
                 best = door.ask(along)
                 if best:
@@ -111,7 +116,8 @@ class OneShot(Algorithm):
         def program(raw):
             w = state.params["w"].astype(np.float64)
             for _ in range(10):
-                w = w + 0.25 * raw.sum({"w": w.astype(np.float32)}, bound=CLIP).real()["w"] / N
+                at = SumRequest(params={"w": w.astype(np.float32)})
+                w = w + 0.25 * raw.sum(at, bound=CLIP).real()["w"] / N
             return PartialSum(total={"w": w}, num_users=N)
 
         return state.after(
@@ -233,8 +239,8 @@ class Adaptive(Algorithm):
 
     def step(self, state, door):
         threshold = state.memory["threshold"]
-        asked = {**state.params, "threshold": threshold}
-        mean = door.ask(SumRequest(params=asked, work="below")).update
+        context = Context(clip_norm=float(threshold))
+        mean = door.ask(SumRequest(params=state.params, context=context)).update
         share = float(mean["below"][0]) / self.bound.bit
         moved = {"threshold": np.array(threshold * np.exp(-0.2 * share), np.float32)}
         return state.after({"w": state.params["w"] + 0.5 * mean["w"]}, memory=moved)

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.mechanisms.bounds import Bound
-from fedpriv.sums import RunningSum
-from fedpriv.training.work import UserByUser, UserTrainer
+from fedpriv.rng import Key
+from fedpriv.training.bounded_sum import UserStack
+from fedpriv.training.work import UserTrainer
 
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
 STEP_SIZES = (0.0, 0.25, 0.5, 1.0)
@@ -39,42 +39,49 @@ class Gradient(UserTrainer):
 class Losses(UserTrainer):
     """The distance at every step size along a direction that was released."""
 
+    def template(self, request):
+        return {"losses": np.zeros(len(STEP_SIZES), np.float32)}
+
     def train(self, params, context, examples, key):
-        tried = [params["w"] + size * params["direction"] for size in STEP_SIZES]
+        tried = [params["w"] + size * context.line.direction["w"] for size in context.line.sizes]
         return {"losses": np.array([np.linalg.norm(examples - w) for w in tried], np.float32)}
 
 
-class Below(UserTrainer):
-    """The update, and whether it is shorter than a released threshold: ±1/2."""
-
-    def train(self, params, context, examples, key):
-        update = examples - params["w"]
-        below = np.linalg.norm(update) <= float(params["threshold"])
-        return {"w": update, "below": np.array([0.5 if below else -0.5], np.float32)}
-
-
-class NoisyShares(RunningSum):
+@dataclass(frozen=True, slots=True)
+class NoisyStack(UserStack):
     """Every user adds a share of noise to its own contribution: whole steps of the grid."""
 
-    def __init__(self, template, granularity):
-        super().__init__(template, granularity)
-        self._step = granularity
+    key: Key
+    step: float
 
-    def add(self, update, factor, key=None):
-        super().add(update, factor)
-        draws = key.fold("share").generator()
-        share = {n: draws.integers(-SHARE, SHARE + 1, a.shape) for n, a in update.items()}
-        super().add({n: a.astype(np.float64) for n, a in share.items()}, self._step)
+    def add_to(self, total, factors, besides):
+        longer = super(NoisyStack, self).add_to(total, factors, besides)
+        draws = self.key.fold("share").generator()
+        share = {n: draws.integers(-SHARE, SHARE + 1, a.shape) for n, a in self.update.items()}
+        total.add({n: a.astype(np.float64) for n, a in share.items()}, self.step)
+        return longer
+
+
+class NoisyShares(Gradient):
+    """The same, with a share of noise beside each user's."""
+
+    def stacks(self, request, attempt, users, data=None):
+        for user in users:
+            for stack in super().stacks(request, attempt, (user,), data):
+                step = attempt.bound.granularity
+                yield NoisyStack(stack.update, attempt.key.fold(user), step)
 
 
 SHARE = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joint(Bound):
-    """An update clipped to C beside a bit of ±1/2 that is scaled to the length `bit`."""
+class Joint(Clip):
+    """An update clipped to C, and besides whether it is shorter than a threshold: ±`bit`.
 
-    l2_clip_norm: float
+    The threshold is released, and comes as the round's clip norm; it clips nothing here.
+    """
+
     bit: float
     name = "joint"
 
@@ -82,13 +89,8 @@ class Joint(Bound):
     def l2_bound(self):
         return math.hypot(self.l2_clip_norm, self.bit)
 
-    def bounded_norm(self, norm, num_elements):
-        return min(norm, self.l2_bound)
-
-    def scaled(self, update):
-        clipped, factor = Clip(l2_clip_norm=self.l2_clip_norm).scaled({"w": update["w"]})
-        below = np.sign(update["below"]).astype(np.float32) * np.float32(self.bit)
-        return {"w": clipped["w"] * np.float32(factor), "below": below}, 1.0
+    def besides(self, norms, clip_norm=None):
+        return {"below": np.where(norms <= clip_norm, self.bit, -self.bit)[:, None]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +106,9 @@ class Shared(Clip):
 BOUNDS = {"clip": Clip, "capped": Capped, "joint": Joint, "shared": Shared}
 LIKE = {"w": np.zeros(3, np.float32)}
 WORKS = {
-    "train": UserByUser(trainer=Gradient()),
-    "losses": UserByUser(
-        trainer=Losses(), shapes={"losses": np.zeros(len(STEP_SIZES), np.float32)}
-    ),
-    "below": UserByUser(trainer=Below(), shapes={**LIKE, "below": np.zeros(1, np.float32)}),
-    "shares": UserByUser(trainer=Gradient(), adder=NoisyShares),
+    "train": Gradient(),
+    "losses": Losses(),
+    "shares": NoisyShares(),
 }
 TASK = SimpleNamespace(
     measures=(),

@@ -98,8 +98,8 @@ from fedpriv.mechanisms import Clip, Rounded
 class Halving(Clip):
     name = "halving"
 
-    def bounded_norm(self, norm, num_elements):
-        return 0.5 * Clip.bounded_norm(self, norm, num_elements)
+    def factors(self, norms, clip_norm=None):
+        return 0.5 * Clip.factors(self, norms, clip_norm)
 
 
 def halved(made):

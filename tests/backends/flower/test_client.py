@@ -7,22 +7,29 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from fedpriv import tree
-from fedpriv.backends.backend import Order
+from fedpriv.backends.backend import answered as computed
+from fedpriv.backends.backend import shapes_of, sum_of_nobody
 from fedpriv.backends.flower.client import Host, shard
 from fedpriv.backends.flower.messages import (
+    MalformedRecordError,
     SharedRecords,
+    encode,
     read_answer,
     read_request,
 )
-from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms import AdaptiveClip, Capped, Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import Checked
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import NO_CONTEXT, Attempt, Context, Line, SumRequest
 from fedpriv.tree import RowSparse
 from tests.backends.flower import stub_grid as stub
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import bounded
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=5)
 STEPS = {"kernel": np.linspace(1, 5, 30, dtype=np.float32).reshape(-1, 1)}
@@ -39,13 +46,14 @@ def host_of(task, **place):
     return Host.of(task, task.trainer(SCHEDULE, {}), **place)
 
 
-def order(task, bound=None):
-    bound = bound or Clip(l2_clip_norm=0.5)
-    return Order(params=task.params(), bound=bound, key=KEY, round_num=7, attempt=2)
+def asking(task, bound=None, context=NO_CONTEXT):
+    """A request of the task's params, and an attempt at it."""
+    attempt = Attempt(bound=bound or Clip(l2_clip_norm=0.5), key=KEY, round_num=7, number=2)
+    return SumRequest(params=task.params(), context=context), attempt
 
 
-def shared(task, bound=None):
-    return SharedRecords.of(order(task, bound))
+def shared(task, bound=None, context=NO_CONTEXT):
+    return SharedRecords.of(*asking(task, bound, context))
 
 
 def ask(content):
@@ -60,37 +68,135 @@ def difference(left, right):
 
 def answered(host, task, user_ids, bound=None):
     reply = host.train(ask(shared(task, bound).request(user_ids)))
-    return reply, read_answer(reply.content, order(task, bound), num_users=len(user_ids))
+    return reply, read_answer(reply.content, *asking(task, bound), num_users=len(user_ids))
 
 
 BOUNDS = [
     Clip(l2_clip_norm=0.5),
     Normalise(l2_clip_norm=0.25, regulariser=0.125),
     Unbounded(),
-    Preconditioned(multiplier=STEPS, bound=Normalise(l2_clip_norm=2.0)),
     Rounded(bound=Clip(l2_clip_norm=0.5)),
-    Rounded(bound=Preconditioned(multiplier=STEPS, bound=Normalise(l2_clip_norm=2.0))),
+    Rounded(bound=Normalise(l2_clip_norm=2.0)),
     Capped(cap=0.5, num_coordinates=124),
-    Checked(l2_bound=20.0),
+    Checked(l2_bound=40.0),
+    Rounded(bound=AdaptiveClip(initial=0.5, least=0.25, most=2.0, quantile=0.75, rate=0.5)),
 ]
 EXACT = Rounded(bound=Clip(l2_clip_norm=0.5))
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: type(bound).__name__)
 def test_a_request_reads_back(task, bound):
-    content = shared(task, bound).request(["user-01", "user-04"])
-    request = read_request(stub.through_the_wire(ask(content)).content)
-    assert request.user_ids == ("user-01", "user-04")
-    found = request.order
-    assert (found.work, found.key, found.round_num, found.attempt) == ("train", KEY, 7, 2)
+    context = Context(clip_norm=0.75, multiplier=STEPS)
+    content = shared(task, bound, context).request(["user-01", "user-04"])
+    found = read_request(stub.through_the_wire(ask(content)).content)
+    assert found.user_ids == ("user-01", "user-04")
+    request, attempt = found.request, found.attempt
+    assert (request.work, attempt.key, attempt.round_num, attempt.number) == ("train", KEY, 7, 2)
     for name, array in task.params().items():
-        assert np.array_equal(found.params[name], array) and found.params[name].flags.writeable
-    assert list(found.params) == list(task.params())
-    assert (found.bound.l2_bound, found.bound.granularity) == (bound.l2_bound, bound.granularity)
+        assert np.array_equal(request.params[name], array) and request.params[name].flags.writeable
+    assert list(request.params) == list(task.params())
+    assert attempt.bound == bound
     update = {"bias": np.ones(4, np.float32), "kernel": np.ones((30, 4), np.float32)}
-    ours, theirs = bound.apply(update), found.bound.apply(update)
-    assert all(np.array_equal(ours[name], theirs[name]) for name in update)
+    ours = bounded(bound, update, context)
+    theirs = bounded(attempt.bound, update, request.context)
+    assert ours.keys() == theirs.keys() and all(np.array_equal(ours[n], theirs[n]) for n in ours)
     assert ours["kernel"].sum() != 0
+
+
+LINE = Line(
+    direction=stub.TinyTags().params(seed=6),
+    sizes=np.array([0.0, 0.1, 1 / 3, 2.0**-140], np.float32),
+)
+CONTEXTS = {
+    "nothing": NO_CONTEXT,
+    "rate": Context(rate=1 / 3),
+    "clip norm": Context(clip_norm=0.1),
+    "multiplier": Context(multiplier=STEPS),
+    "line": Context(line=LINE),
+    "extra": Context(extra={"level": np.array(4.5, np.float32), "none": np.zeros((0, 3), "f4")}),
+    "all": Context(
+        rate=2.0, clip_norm=1e-9, multiplier=STEPS, line=LINE, extra={"a/b": np.ones(2, np.float32)}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
+def test_the_public_facts_of_a_round_read_back_to_the_bit(task, context):
+    content = shared(task, context=context).request(["user-01"])
+    found = read_request(stub.through_the_wire(ask(content)).content).request.context
+    assert (found.rate, found.clip_norm) == (context.rate, context.clip_norm)
+    assert found.mixture is None and (found.line is None) == (context.line is None)
+    pairs = [(found.multiplier, context.multiplier), (found.extra, context.extra)]
+    if context.line is not None:
+        pairs.append((found.line.direction, context.line.direction))
+        pairs.append(({"": found.line.sizes}, {"": context.line.sizes}))
+    for ours, theirs in pairs:
+        assert list(ours) == list(theirs)
+        for name, array in theirs.items():
+            assert (ours[name].dtype, ours[name].shape) == (np.float32, array.shape)
+            np.testing.assert_array_equal(ours[name], array)
+
+
+def test_what_is_not_sent_to_nodes_is_refused_on_the_server(task):
+    context = Context(mixture=Mixture(own=0.5, offset=task.params()))
+    with refuses(ValueError, "mixture"):
+        shared(task, context=context)
+
+
+def put(name, value):
+    """Write a value into a request's own record."""
+    return lambda content: content["work"].__setitem__(name, value)
+
+
+def direction(**tensors):
+    """Give a request another direction."""
+    record = encode({**LINE.direction, **tensors})
+    return lambda content: content.__setitem__("direction", record)
+
+
+NO_NUMBERS = [0.0, -1.0, float("nan"), float("inf"), "1.0", 1, True, b"1", [1.0]]
+NO_SIZES = [
+    "1.0", 1.0, [], [float("nan")], [0.5, float("inf")], [-float("inf")], ["0.5"], [b"1"], [1, 2],
+    [True], [1e300],
+]  # fmt: skip
+HOSTILE = {
+    **{f"rate {value!r}": put("rate", value) for value in NO_NUMBERS},
+    **{f"clip norm {value!r}": put("clip-norm", value) for value in NO_NUMBERS},
+    **{f"step sizes {value!r}": put("step-sizes", value) for value in NO_SIZES},
+    "no step sizes": lambda content: content["work"].pop("step-sizes"),
+    "no direction": lambda content: content.pop("direction"),
+    "direction of one tensor more": direction(more=np.zeros(2, np.float32)),
+    "direction of another shape": direction(bias=np.zeros(3, np.float32)),
+    "direction in float64": direction(bias=np.zeros(4)),
+    "direction that is no record of arrays": lambda content: content.__setitem__(
+        "direction", ConfigRecord({"bias": 1.0})
+    ),
+    **{
+        f"{why} {name}": lambda content, name=name, change=change: change(content, name)
+        for name in ("multiplier", "extra")
+        for why, change in {
+            "no": lambda content, name: content.pop(name),
+            "config for": lambda content, name: content.__setitem__(name, ConfigRecord({"a": 1.0})),
+            "float64 in": lambda content, name: content.__setitem__(
+                name, encode({"kernel": np.ones((30, 1))})
+            ),
+            "rows in": lambda content, name: content.__setitem__(
+                name,
+                encode({"kernel": RowSparse(rows=np.array([1]), values=np.ones((1, 1), "f4"),
+                                            num_rows=30)}),
+            ),
+        }.items()
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", HOSTILE.values(), ids=HOSTILE)
+def test_public_facts_that_are_none_make_no_request(task, spoil):
+    content = shared(task, context=CONTEXTS["all"]).request(["user-01"])
+    assert read_request(content).request.context.rate == 2.0
+    spoil(content)
+    with pytest.raises(MalformedRecordError):
+        read_request(content)
 
 
 def test_a_bound_that_nodes_do_not_know_is_refused_on_the_server(task):
@@ -136,7 +242,7 @@ def test_a_node_answers_with_the_sum_over_its_own_users(task):
     host = host_of(task, partition=1, num_partitions=3)
     asked = ["user-01", "user-04", "user-07"]
     reply, found = answered(host, task, asked)
-    expected = order(task).sum_of(host.works, task.data, asked)
+    expected = computed(host.works, task.data, *asking(task), asked)
     assert tree.l2_norm(difference(found, expected)) == 0.0
     assert set(reply.content) == {"total", "report"}
     assert dict(reply.content["report"]) == {
@@ -165,7 +271,7 @@ def test_an_answer_carries_only_the_rows_that_were_touched(task):
 def test_an_exact_sum_is_sent_as_the_whole_numbers_it_is(task, num_users):
     asked = list(task.roster[:num_users])
     reply, found = answered(host_of(task), task, asked, EXACT)
-    expected = order(task, EXACT).sum_of(host_of(task).works, task.data, asked)
+    expected = computed(host_of(task).works, task.data, *asking(task, EXACT), asked)
     assert (found.granularity, found.num_users, found.num_failed) == (
         EXACT.granularity,
         num_users,
@@ -204,9 +310,9 @@ def test_users_have_what_is_left_of_the_time_since_they_were_asked_for(task, age
     given = []
 
     class Noted:
-        def summed(self, order, works, data, user_ids, seconds, *, apart):
+        def summed(self, works, data, request, attempt, user_ids, seconds, *, apart):
             given.append(seconds)
-            return order.nothing(order.shapes)
+            return sum_of_nobody(shapes_of(request, attempt), attempt.bound.granularity)
 
     message = ask(shared(task).request(["user-01"], 100.0))
     message.metadata.__dict__["_created_at"] = time.time() - age

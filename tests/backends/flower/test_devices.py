@@ -20,6 +20,7 @@ from fedpriv.backends.guard import Guard
 from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.real.processes import DECLARED
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import Given
 
 OWN = """
 import numpy as np
@@ -130,7 +131,7 @@ def test_a_node_without_its_device_says_so_and_contributes_nothing(
 )
 def test_no_child_is_forked_off_a_process_that_has_a_gpu_open(device, guard):
     task = stub.TinyTags()
-    node = Node(task=task, trainer=SimpleNamespace(train=len), bounds=BOUNDS, device=device)
+    node = Node(task=task, trainer=Given(), bounds=BOUNDS, device=device)
     assert read_host(node, {}, {}).guard == guard
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -24,10 +23,11 @@ from fedpriv.experiments.load import load_experiment
 from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.real.processes import DECLARED
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import Given
 
 
 def node_of(task):
-    return Node(task=task, trainer=SimpleNamespace(train=len), bounds=BOUNDS)
+    return Node(task=task, trainer=Given(), bounds=BOUNDS)
 
 
 def test_every_key_is_declared_so_that_it_can_be_overridden():

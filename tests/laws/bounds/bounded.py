@@ -1,20 +1,26 @@
 """Every bound, updates of every kind, their exact norms, and bounded sums."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from fedpriv import tree
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
-from fedpriv.mechanisms.preconditioners import Preconditioning
+from fedpriv.mechanisms import AdaptiveClip, Clip, Normalise, Rounded
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.preconditioners import Mixture, Preconditioning
 from fedpriv.optimizers import sgd
 from fedpriv.rng import Key
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import UserTrainer
+from fedpriv.training.work import NO_CONTEXT, Context, UserTrainer
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
+from tests.harness import toys_of_training
 from tests.harness.toys_of_training import answered
 from tests.privacy.plans.clipped import clipped
 
@@ -25,21 +31,69 @@ MULTIPLIER = {
     # Condition number 1e8, one factor for each row; the bias has none.
     "kernel": (10.0 ** _rng.uniform(-4, 4, (ROWS, 1))).astype(np.float32)
 }
+MIXTURE = Mixture(
+    own=0.75,
+    offset={n: _rng.normal(size=t.shape).astype(np.float32) for n, t in PARAMS.items()},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A bound, made for a norm, and what a round says of it.
+
+    Attributes:
+        make: From a norm to the bound.
+        said: Public facts of the round.
+        adapts: Whether the norm is the round's clip norm, and the bound's own is 1.
+    """
+
+    make: Callable[[float], Bound]
+    said: Context = NO_CONTEXT
+    adapts: bool = False
+
+    def __call__(self, c: float) -> Bound:
+        """Return the bound."""
+        return self.make(c)
+
+    def context(self, c: float) -> Context:
+        """Return the round's context."""
+        return replace(self.said, clip_norm=c) if self.adapts else self.said
+
+    def bounded(self, c, update):
+        """Return one user's bounded contribution, dense; raise what its user would fail of."""
+        return toys_of_training.bounded(self(c), update, self.context(c))
+
+    def summed(self, c, updates, user_ids=None, sizes=None):
+        """Return the sum over users, and its numbers."""
+        return summed(self(c), updates, user_ids, sizes, self.context(c))
+
+    @property
+    def update_share(self):
+        """The most that an update may take of the bound: what it does not, a count has."""
+        return adaptive(1.0).update_weight if self.adapts else 1.0
+
+
+def adaptive(c):
+    return AdaptiveClip(initial=c, least=0.1 * c, most=10.0 * c)
+
+
+MULTIPLIED = Context(multiplier=MULTIPLIER)
+MIXED = Context(multiplier=MULTIPLIER, mixture=MIXTURE)
 BOUNDS = {
-    "clip": lambda c: Clip(l2_clip_norm=c),
-    "normalise": lambda c: Normalise(l2_clip_norm=c),
-    "normalise-regularised": lambda c: Normalise(l2_clip_norm=c, regulariser=0.3 * c),
-    "precondition-clip": lambda c: Preconditioned(
-        multiplier=MULTIPLIER, bound=Clip(l2_clip_norm=c)
+    "clip": Case(make=lambda c: Clip(l2_clip_norm=c)),
+    "normalise": Case(make=lambda c: Normalise(l2_clip_norm=c)),
+    "normalise-regularised": Case(make=lambda c: Normalise(l2_clip_norm=c, regulariser=0.3 * c)),
+    "adaptive": Case(make=adaptive, adapts=True),
+    "precondition-clip": Case(make=lambda c: Clip(l2_clip_norm=c), said=MULTIPLIED),
+    "precondition-normalise": Case(make=lambda c: Normalise(l2_clip_norm=c), said=MULTIPLIED),
+    "mixed-clip": Case(make=lambda c: Clip(l2_clip_norm=c), said=MIXED),
+    "rounded-clip": Case(make=lambda c: Rounded(bound=Clip(l2_clip_norm=c))),
+    "rounded-normalise": Case(make=lambda c: Rounded(bound=Normalise(l2_clip_norm=c))),
+    "rounded-adaptive": Case(make=lambda c: Rounded(bound=adaptive(c)), adapts=True),
+    "rounded-precondition": Case(
+        make=lambda c: Rounded(bound=Clip(l2_clip_norm=c)), said=MULTIPLIED
     ),
-    "precondition-normalise": lambda c: Preconditioned(
-        multiplier=MULTIPLIER, bound=Normalise(l2_clip_norm=c)
-    ),
-    "rounded-clip": lambda c: Rounded(bound=Clip(l2_clip_norm=c)),
-    "rounded-normalise": lambda c: Rounded(bound=Normalise(l2_clip_norm=c)),
-    "rounded-precondition": lambda c: Rounded(
-        bound=Preconditioned(multiplier=MULTIPLIER, bound=Clip(l2_clip_norm=c))
-    ),
+    "rounded-mixed": Case(make=lambda c: Rounded(bound=Normalise(l2_clip_norm=c)), said=MIXED),
 }
 every_bound = pytest.mark.parametrize("make", BOUNDS.values(), ids=BOUNDS)
 
@@ -78,10 +132,10 @@ def exact_norm(update):
     return math.ldexp(root, exponent)
 
 
-# The sum. Every law below goes through the real `partial_sum`.
+# The sum. Every law below goes through the real `bounded_sum`.
 
 
-class Users(UserTrainer):
+class Users:
     """Users whose update is written down: a tree, or something that raises or misbehaves."""
 
     def __init__(self, updates, sizes=None):
@@ -89,6 +143,10 @@ class Users(UserTrainer):
 
     def examples(self, user_id):
         return self.updates[user_id], range(self.sizes.get(user_id, 1))
+
+
+class Written(UserTrainer):
+    """Sends what is written down."""
 
     def train(self, params, context, examples, key):
         found = examples[0]
@@ -112,14 +170,14 @@ def released(plan, total, key, context=Preconditioning(), params=PARAMS):  # noq
     return server.next(state, answer, context)
 
 
-def summed(bound, updates, user_ids=None, sizes=None):
-    users = Users(updates, sizes)
+def summed(bound, updates, user_ids=None, sizes=None, context=NO_CONTEXT):
     result = answered(
-        users,
+        Written(),
         params=PARAMS,
         bound=bound,
-        data=users,
+        data=Users(updates, sizes),
         user_ids=list(updates) if user_ids is None else user_ids,
         key=Key.simulation(0),
+        context=context,
     )
     return result, tree.to_dense(result.real())

@@ -1,4 +1,4 @@
-"""What a bound returns is no longer than it says, whatever was sent.
+"""A bounded contribution is no longer than its bound says, whatever was sent.
 
 Planted wrong bounds show that the laws can fail.
 """
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
-from fedpriv.mechanisms.bounds import Bound, OutputSensitivity
+from fedpriv.mechanisms.bounds import WITHIN, Bound, OutputSensitivity
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import bounded
 from tests.laws.bounds.bounded import (
     BOUNDS,
     COLUMNS,
@@ -28,18 +29,17 @@ from tests.laws.bounds.bounded import (
 )
 
 
-def exceeds(bound, update):
-    """Whether the bounded update is longer than the bound says."""
-    return exact_norm(bound.apply(update)) > bound.l2_bound
+def exceeds(make, c, update):
+    """Whether the bounded contribution is longer than the bound says."""
+    return exact_norm(make.bounded(c, update)) > make(c).l2_bound
 
 
 class TestNorm:
     @every_bound
     @given(update=updates(), exponent=st.floats(-9, 9))
     def test_no_output_exceeds_the_bound(self, make, update, exponent):
-        bound = make(10.0**exponent)
         try:
-            assert not exceeds(bound, update)
+            assert not exceeds(make, 10.0**exponent, update)
         except ValueError:
             # Only what leaves the range of its dtype may be refused instead.
             assert exact_norm(update) > 1e30
@@ -54,7 +54,7 @@ class TestNorm:
                 "bias": np.full(COLUMNS, value, dtype),
                 "kernel": np.full((ROWS, COLUMNS), value / 3, dtype),
             }
-            assert not exceeds(make(norm), update)
+            assert not exceeds(make, norm, update)
 
     @pytest.mark.parametrize("c", [1e-9, 1e-3, 1.0, 1e6])
     @pytest.mark.parametrize(
@@ -71,18 +71,24 @@ class TestNorm:
         for other in (dtype, np.float32, np.float64):
             kernel = (rng.uniform(0.3, 1.0, (ROWS, COLUMNS)) * size).astype(dtype)
             update = {"kernel": kernel, "bias": np.zeros(COLUMNS, other)}
-            clipped = min(exact_norm(update), c)
-            for bound, length in ((Clip(l2_clip_norm=c), clipped), (Normalise(l2_clip_norm=c), c)):
-                assert not exceeds(bound, update)
-                assert exact_norm(bound.apply(update)) == pytest.approx(length, rel=1e-6)
+            norm = exact_norm(update)
+            # What is shorter than 1e-290 counts as the zero update, which stays as it is.
+            normalised = c if norm > 1e-290 else norm
+            for name, length in (("clip", min(norm, c)), ("normalise", normalised)):
+                assert not exceeds(BOUNDS[name], c, update)
+                found = exact_norm(BOUNDS[name].bounded(c, update))
+                assert found == pytest.approx(length, rel=1e-6)
 
     @every_bound
     @given(update=updates(-30, 30))
     def test_the_direction_is_kept(self, make, update):
-        bound = make(1.0)
-        inner = getattr(bound, "multiplier", {})
-        wanted = tree.to_dense(tree.multiply({n: _as64(t) for n, t in update.items()}, inner))
-        found = tree.to_dense(bound.apply(update))
+        bound, said = make(1.0), make.said
+        wanted = {n: _as64(t) for n, t in update.items()}
+        if said.mixture is not None:
+            offset = said.mixture.offset
+            wanted = {n: 0.75 * t + offset[n] for n, t in tree.to_dense(wanted).items()}
+        wanted = tree.to_dense(tree.multiply(wanted, said.multiplier))
+        found = make.bounded(1.0, update)
         a, b = (
             np.concatenate([t[n].reshape(-1).astype(np.float64) for n in sorted(PARAMS)])
             for t in (wanted, found)
@@ -101,7 +107,7 @@ class TestNorm:
         if bound.granularity is None:
             return
         assert bound.granularity == bound.l2_bound / 2**24
-        for tensor in tree.to_dense(bound.apply(update)).values():
+        for tensor in make.bounded(10.0**exponent, update).values():
             whole = np.rint(tensor / bound.granularity)
             np.testing.assert_array_equal(whole * bound.granularity, tensor)
             assert np.abs(whole).max() <= 2**24
@@ -111,9 +117,9 @@ class TestNorm:
         norm = exact_norm(update)
         if norm == 0.0 or norm > 1e30:
             return
-        kept = Clip(l2_clip_norm=norm * 1.001).apply(update)
+        kept = bounded(Clip(l2_clip_norm=norm * 1.001), update)
         for name, tensor in tree.to_dense(update).items():
-            np.testing.assert_array_equal(tree.to_dense(kept)[name], tensor)
+            np.testing.assert_array_equal(kept[name], tensor)
 
     @given(update=updates(-30, 30), exponent=st.floats(-9, 9))
     def test_lengths_are_what_the_formulas_say(self, update, exponent):
@@ -126,17 +132,31 @@ class TestNorm:
             (Normalise(l2_clip_norm=c), c),
             (Normalise(l2_clip_norm=c, regulariser=c), c * norm / (c + norm)),
         ):
-            found = exact_norm(bound.apply(update))
-            # float16 outputs that were not scaled are exact; 1e-37 is float32's grain.
+            found = exact_norm(bounded(bound, update))
             assert found == pytest.approx(length, rel=1e-6, abs=1e-37)
+
+    @given(update=updates(-30, 30), exponent=st.floats(-9, 9))
+    def test_an_adapting_clip_sends_two_parts_that_are_one_long_together(self, update, exponent):
+        """a Δ / max(‖Δ‖, C), and ±h by the side of C that ‖Δ‖ is on; a² + h² = 1."""
+        c, norm = 10.0**exponent, exact_norm(update)
+        if abs(norm / c - 1.0) < 1e-6:
+            return
+        make = BOUNDS["adaptive"]
+        found = make.bounded(c, update)
+        count = float(found.pop(WITHIN)[0])
+        assert count == pytest.approx(0.2 if norm <= c else -0.2, rel=1e-6)
+        weight = math.sqrt(1 - 0.2**2)
+        assert exact_norm(found) == pytest.approx(weight * min(norm / c, 1.0), rel=1e-6, abs=1e-37)
+        if norm > c:
+            assert math.hypot(exact_norm(found), count) == pytest.approx(1.0, rel=1e-6)
 
     @pytest.mark.slow
     @every_bound
     @given(update=updates(-30, 30))
     def test_row_sparse_equals_dense(self, make, update):
         bound = make(1.0)
-        sparse, dense = (tree.to_dense(bound.apply(u)) for u in (update, tree.to_dense(update)))
-        for name in PARAMS:
+        sparse, dense = (make.bounded(1.0, u) for u in (update, tree.to_dense(update)))
+        for name in dense:
             # Norms that differ in their last bit may round a tie to either side.
             near = 1e-44 if bound.granularity is None else bound.granularity * (1 + 1e-9)
             np.testing.assert_allclose(sparse[name], dense[name], rtol=3e-7, atol=near)
@@ -145,14 +165,16 @@ class TestNorm:
     @given(update=updates(-30, 30))
     def test_the_update_is_not_changed(self, make, update):
         before = {n: t.copy() for n, t in tree.to_dense(update).items()}
-        make(1e-3).apply(update)
+        make.bounded(1e-3, update)
         for name, tensor in tree.to_dense(update).items():
             np.testing.assert_array_equal(tensor, before[name])
 
     @every_bound
     def test_zero_stays_zero(self, make):
-        out = tree.to_dense(make(1.0).apply(PARAMS))
-        assert all(not tensor.any() for tensor in out.values())
+        out = make.bounded(1.0, PARAMS)
+        if make.said.mixture is None:  # else the public part is bounded with the user's own
+            assert not any(out[name].any() for name in PARAMS)
+        assert exact_norm(out) <= make(1.0).l2_bound
 
     @every_bound
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -161,13 +183,14 @@ class TestNorm:
         for name in PARAMS:
             update = {n: t.astype(dtype) for n, t in PARAMS.items()}
             update[name].reshape(-1)[-1] = bad
-            for bound in (make(1.0), Unbounded()):
-                with pytest.raises(ValueError):
-                    bound.apply(update)
+            with pytest.raises(ValueError):
+                make.bounded(1.0, update)
+            with pytest.raises(ValueError):
+                bounded(Unbounded(), update)
 
     def test_matrices_are_measured_by_frobenius_not_spectral_norm(self):
         matrix = {"kernel": np.eye(4, dtype=np.float32) * np.float32(0.9)}
-        clipped = Clip(l2_clip_norm=1.0).apply(matrix)["kernel"]
+        clipped = bounded(Clip(l2_clip_norm=1.0), matrix)["kernel"]
         np.testing.assert_allclose(clipped, 0.5 * np.eye(4), rtol=1e-6)
 
     @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, None, "1", True, 1j, [1.0]])
@@ -183,7 +206,7 @@ class TestNorm:
 
     def test_every_bound_states_its_own(self):
         for make in BOUNDS.values():
-            assert make(0.25).l2_bound == 0.25
+            assert make(0.25).l2_bound == (1.0 if make.adapts else 0.25)
         assert Unbounded().l2_bound == math.inf
 
     def test_none_is_made_that_certifies_and_does_not_bound(self):
@@ -198,15 +221,16 @@ class TestNorm:
     def test_clip_changes_nothing_up_to_a_part_in_2_22_below_it_and_normalise_everything(self):
         clip, largest = Clip(l2_clip_norm=1.0), 1.0 - 2.0**-22
         for norm, left in ((largest, largest), (np.nextafter(largest, 1), largest), (9, largest)):
-            assert clip.bounded_norm(float(norm), 1) == left
+            assert clip.factors(np.array([norm], float))[0] * norm == left
         smaller = Normalise(l2_clip_norm=1.0, regulariser=1.0)
         for norm in (0.5, 2.0):
-            assert smaller.bounded_norm(norm, 1) == norm / (1 + norm) * largest
+            factor = smaller.factors(np.array([norm]))[0]
+            assert factor * norm == pytest.approx(norm / (1 + norm) * largest, rel=1e-15)
 
     def test_no_sum_of_results_is_held_to_how_far_they_are_apart(self):
         result = {name: np.full_like(array, 9.0) for name, array in PARAMS.items()}
         bound = OutputSensitivity(l2_bound=0.1)
-        assert tree.l2_norm(bound.apply(result)) > bound.l2_bound
+        assert tree.l2_norm(bounded(bound, result)) > bound.l2_bound
         with pytest.raises(ValueError):
             bound.sum_limit(3)
 
@@ -219,7 +243,7 @@ def _as64(tensor):
 
 def by_tensor(update):
     clip = Clip(l2_clip_norm=1.0)
-    return {name: clip.apply({name: tensor})[name] for name, tensor in update.items()}
+    return {name: bounded(clip, {name: tensor})[name] for name, tensor in update.items()}
 
 
 def by_spectral_norm(update):
@@ -229,8 +253,8 @@ def by_spectral_norm(update):
 
 def rounded_afterwards(update):
     """With nothing set aside for the rounding."""
-    bounded = Clip(l2_clip_norm=1.0).apply(update)
-    return {name: np.rint(tensor / 0.05) * 0.05 for name, tensor in bounded.items()}
+    found = bounded(Clip(l2_clip_norm=1.0), update)
+    return {name: np.rint(tensor / 0.05) * 0.05 for name, tensor in found.items()}
 
 
 #: Wrong on purpose, with a bound of 1: what the laws above must catch.
@@ -238,11 +262,11 @@ WRONG = {
     "each tensor alone": by_tensor,
     "spectral norm": by_spectral_norm,
     "preconditioned afterwards": lambda update: tree.multiply(
-        Clip(l2_clip_norm=1.0).apply(update), MULTIPLIER
+        bounded(Clip(l2_clip_norm=1.0), update), MULTIPLIER
     ),
     "without a margin for float32": lambda update: tree.scale(update, 1.0 / tree.l2_norm(update)),
     "rounded afterwards": rounded_afterwards,
-    "twice the bound": lambda update: Clip(l2_clip_norm=2.0).apply(update),
+    "twice the bound": lambda update: bounded(Clip(l2_clip_norm=2.0), update),
 }
 
 
@@ -261,9 +285,8 @@ def test_a_wrong_bound_is_caught(wrong):
 @settings(max_examples=2000)
 @given(update=updates(), exponent=st.floats(-20, 20))
 def test_no_output_exceeds_the_bound_at_length(make, update, exponent):
-    bound = make(10.0**exponent)
     try:
-        assert not exceeds(bound, update)
+        assert not exceeds(make, 10.0**exponent, update)
     except ValueError:
         assert exact_norm(update) > 1e30
 

@@ -20,7 +20,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import merged
-from fedpriv.training.work import as_work
+from fedpriv.training.work import TRAIN, as_works
 from tests.harness.toys_of_training import answered
 from tests.laws.test_raw_deletion import LITTLE, PUBLIC, ROSTERED, community, imported
 
@@ -83,7 +83,7 @@ def contributions(corpus, owners):
     made = build(experiment.with_options({"max-examples-per-user": 20}), corpus)
     params = made.init_params(Key.simulation(0).fold("init"))
     bound = made.plan.live_mechanism.bound
-    work = as_work(made.trainer)
+    work = as_works(made.trainer)[TRAIN]
 
     def bounded(user):
         given = {"params": params, "bound": bound, "data": made.task.data}

@@ -23,7 +23,7 @@ from fedpriv.privacy.sampling import Everybody
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.work import UserByUser
+from fedpriv.training.work import Context, Line, SumRequest, UserTrainer
 
 SIZES = (0.0, 0.25, 0.5, 1.0)
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
@@ -38,14 +38,17 @@ class Points:
         return 1
 
 
-class Gradient:
-    def train(self, params, examples, key):
+class Gradient(UserTrainer):
+    def train(self, params, context, examples, key):
         return {"w": examples - params["w"]}
 
 
-class Losses:
-    def train(self, params, examples, key):
-        tried = [params["w"] + size * params["direction"] for size in SIZES]
+class Losses(UserTrainer):
+    def template(self, request):
+        return {"losses": np.zeros(len(SIZES), np.float32)}
+
+    def train(self, params, context, examples, key):
+        tried = [params["w"] + size * context.line.direction["w"] for size in context.line.sizes]
         return {"losses": np.array([np.linalg.norm(examples - w) for w in tried], np.float32)}
 
 
@@ -58,11 +61,7 @@ class Near(Task):
         return {"w": np.zeros(3, np.float32)}
 
     def trainer(self, schedule, multiplier, device="cpu"):
-        shapes = {"losses": np.zeros(len(SIZES), np.float32)}
-        return {
-            "train": UserByUser(trainer=Gradient()),
-            "losses": UserByUser(trainer=Losses(), shapes=shapes),
-        }
+        return {"train": Gradient(), "losses": Losses()}
 
     def synthetic_batch(self):
         return np.ones(3, np.float32)
@@ -88,8 +87,11 @@ class Descent(Algorithm):
     def step(self, state, door):
         asked = SumRequest(params=state.params, mechanism=answered(5.0), name="gradient")
         direction = door.ask(asked).update["w"]
-        tried = {**state.params, "direction": direction}
-        asked = SumRequest(params=tried, work="losses", mechanism=answered(2.0), name="losses")
+        line = Line(direction={"w": direction}, sizes=np.array(SIZES, np.float32))
+        asked = SumRequest(
+            params=state.params, context=Context(line=line), work="losses",
+            mechanism=answered(2.0), name="losses",
+        )
         best = int(np.argmin(door.ask(asked).update["losses"]))
         return state.after({"w": state.params["w"] + np.float32(SIZES[best]) * direction})
 

@@ -14,18 +14,18 @@ WHOLE = """from fedpriv.training.work import Work
 
 
 class Whole(Work):
-    def answer(self, request):
+    def answer(self, request, attempt, users, data=None):
         from fedpriv.sums import PartialSum
         from fedpriv.training.failures import contributes_zero
         failed = 0
-        for user in request.user_ids:
+        for user in users:
             try:
-                request.data.examples(user).gone
+                data.examples(user).gone
             except AttributeError as error:
                 FAILED
                 failed += 1
         return PartialSum(
-            total=request.params, num_users=len(request.user_ids), num_failed=failed)
+            total=request.params, num_users=len(users), num_failed=failed)
 
 
 class Near(Task):"""
@@ -52,7 +52,7 @@ def test_a_mistake_ends_the_run_with_nothing_written(old, new, error, named):
 def test_a_work_of_ones_own_is_tried(says):
     failed = "contributes_zero(error)" if says else "pass"
     changed("class Near(Task):", WHOLE.replace("FAILED", failed))
-    changed('"train": UserByUser(trainer=Gradient())', '"train": Whole()')
+    changed('"train": Gradient()', '"train": Whole()')
     with refuses(AttributeError if says else ValueError, "gone" if says else "train"):
         start("run")
     assert not Path("run").exists()

@@ -53,7 +53,7 @@ def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
 def test_another_attempt_at_a_step_looks_at_another_public_batch(tmp_path):
     """It dies in the middle of a step, after its preconditioner has looked."""
     prepared = start_run(experiment("r-pub"), NAME, None, tmp_path / "r")
-    with killed(SerialBackend, "partial_sum", 8):
+    with killed(SerialBackend, "sum", 8):
         prepared.run()
     first = Seen.looks[2:]  # before all steps the task is tried on two public examples
     assert len(first) == 8

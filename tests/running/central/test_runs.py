@@ -99,7 +99,7 @@ def test_a_killed_run_goes_on_from_the_last_step_kept(tmp_path, kills, goes_on_f
     folder = tmp_path / "r"
     prepared = started(folder)
     for steps in kills:
-        with killed(SerialBackend, "partial_sum", steps):
+        with killed(SerialBackend, "sum", steps):
             prepared.run()
         assert verify_run(folder).ok
         prepared = resume_run(folder)
@@ -113,7 +113,7 @@ def test_so_does_a_process_that_is_killed_in_the_middle_of_a_step(tmp_path):
     folder = tmp_path / "r"
     options = {**OPTIONS, "preconditioner": "public-rmsprop"}
     given = [text for name, value in options.items() for text in ("-s", f"{name}={value}")]
-    place = "fedpriv.backends:SerialBackend.partial_sum"
+    place = "fedpriv.backends:SerialBackend.sum"
     sigkilled(place, 9, "run", NAME, "--out", folder, *given)
     assert verify_run(folder).ok and verify_run(folder).num_charges == 9
     check_ended(folder, resume_run(folder).run(), 17, 3)

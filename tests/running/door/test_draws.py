@@ -20,7 +20,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.secret_state import SecretState
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import SumRequest
+from fedpriv.training.work import NO_CONTEXT, Context, SumRequest
 from tests.harness.refusals import refuses
 
 ROSTER = ("a", "b")
@@ -56,12 +56,12 @@ class Fails:
 
     trains_again = False
 
-    def partial_sum(self, *, key, **asked):
-        self.keys.append(("users", key.to_bytes()))
-        self.asked.append(asked)
+    def sum(self, request, attempt, cohort):
+        self.keys.append(("users", attempt.key.to_bytes()))
+        self.asked.append((request, attempt, cohort))
         if self.failing:
             raise ConnectionError
-        total = {name: np.zeros(array.shape) for name, array in asked["template"].items()}
+        total = {name: np.zeros(array.shape) for name, array in attempt.template.items()}
         return PartialSum(total=total, num_users=2)
 
 
@@ -77,8 +77,8 @@ def opened(folder, mode, keys):
     plan = Plan(mechanism=mechanism, num_rounds=18, delta=1e-3)
     backend = Fails(keys)
     shapes = {
-        "train": SimpleNamespace(template=lambda params: params),
-        "losses": SimpleNamespace(template=lambda params: {"losses": params["w"][:1]}),
+        "train": SimpleNamespace(template=lambda request: request.params),
+        "losses": SimpleNamespace(template=lambda request: {"losses": request.params["w"][:1]}),
     }
     with ThreadPoolExecutor(1) as thread:
         yield (
@@ -136,34 +136,37 @@ def test_each_pass_of_a_program_is_of_what_it_asks(keys, tmp_path):
     """Params, work, bound and users are the program's own; round, attempt and keys the query's."""
     seen = []
     other, moved = Clip(l2_clip_norm=7.0), {"w": np.ones(3, np.float32)}
+    context = Context(rate=0.5)
     with opened(tmp_path, "secure", keys) as (door, backend, noise):
         door.begin(4)
 
         def program(raw):
             seen.extend([raw, raw.num_users, raw.key("order")])
-            raw.sum(moved, work="losses", bound=other, among=[1])
+            there = SumRequest(params=moved, context=context, work="losses", name="its own")
+            raw.sum(there, bound=other, among=[1])
             with refuses(ValueError, "another"):
                 door.ask(SumRequest(params=PARAMS, name="another"))
-            return raw.sum(moved)
+            return raw.sum(SumRequest(params=moved))
 
         door.run(SumRequest(params=PARAMS, name="steps"), program)
-        first, second = backend.asked
-        assert (first["cohort"], second["cohort"]) == (("b",), ("a", "b"))
-        assert (first["bound"], second["bound"]) == (other, door._plan.live_mechanism.bound)
-        assert (first["work"], second["work"]) == ("losses", "train")
-        assert (list(first["template"]), second["template"]) == (["losses"], moved)
-        for asked in backend.asked:
-            assert asked["params"] is moved
-            assert (asked["round_num"], asked["attempt"]) == (4, 1)
+        (first, one, some), (second, other_one, everybody) = backend.asked
+        assert (some, everybody) == (("b",), ("a", "b"))
+        assert (one.bound, other_one.bound) == (other, door._plan.live_mechanism.bound)
+        assert (first.work, second.work) == ("losses", "train")
+        assert (first.context, second.context) == (context, NO_CONTEXT)
+        assert (list(one.template), other_one.template) == (["losses"], moved)
+        for request, attempt, _ in backend.asked:
+            assert request.params is moved and request.name == "steps"
+            assert (attempt.round_num, attempt.number) == (4, 1)
         key = noise.fold("program").fold("steps").fold(4).fold(1)
         assert seen[1:] == [2, key.fold("order")]
         with pytest.raises(ValueError):
-            seen[0].sum(PARAMS)
+            seen[0].sum(SumRequest(params=PARAMS))
         assert repr(seen[0]) == "Passes(hidden)"
         assert [stream for stream, _ in keys].count("noise") == 1
         door.ask(SumRequest(params=PARAMS, name="another", work="losses"))
-        assert list(backend.asked[-1]["template"]) == ["losses"]
-        assert backend.asked[-1]["work"] == "losses"
+        request, attempt, _ = backend.asked[-1]
+        assert list(attempt.template) == ["losses"] and request.work == "losses"
 
 
 def test_places_that_are_nobodys_or_named_twice_are_refused(tmp_path):
@@ -172,9 +175,23 @@ def test_places_that_are_nobodys_or_named_twice_are_refused(tmp_path):
         def program(raw):
             for places in ([0, 0], [2], [-1]):
                 with refuses(ValueError, places, 2):
-                    raw.sum(PARAMS, among=places)
-            return raw.sum(PARAMS, among=[1, 0])
+                    raw.sum(SumRequest(params=PARAMS), among=places)
+            return raw.sum(SumRequest(params=PARAMS), among=[1, 0])
 
         door.begin(1)
         door.run(SumRequest(params=PARAMS), program)
-        assert [asked["cohort"] for asked in backend.asked] == [("b", "a")]
+        assert [cohort for _, _, cohort in backend.asked] == [("b", "a")]
+
+
+@pytest.mark.parametrize("norm", [1.0 + 1e-11, 2.0])
+def test_a_program_may_not_let_through_more_than_noise_is_for(norm, tmp_path):
+    """A pass may be bounded by anything; what is released of one is within the mechanism's."""
+    with opened(tmp_path, "simulation", []) as (door, _, _):
+        door.begin(1)
+        for number, allowed in enumerate((0.5, 1.0 + 5e-13)):  # what rounding may add
+            asked = SumRequest(params=PARAMS, name=f"within {number}")
+            bound = Clip(l2_clip_norm=allowed)
+            door.run(asked, lambda raw, asked=asked, bound=bound: raw.sum(asked, bound=bound))
+        asked = SumRequest(params=PARAMS, name="beyond")
+        with refuses(ValueError, norm, 1.0):
+            door.run(asked, lambda raw: raw.sum(asked, bound=Clip(l2_clip_norm=norm)))

@@ -22,14 +22,15 @@ from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.algorithm import Algorithm
-from fedpriv.training.work import SumRequest, UserTrainer
+from fedpriv.training.work import SumRequest
+from tests.harness.toys_of_training import Given
 
 ROSTER = tuple(f"u{number:02d}" for number in range(12))
 NOISE = Gaussian(noise_multiplier=1.0)
 EVERYBODY = Everybody(num_users=12)
 
 
-class Users(UserTrainer):
+class Users:
     """Who was asked for an update is noted down."""
 
     def __init__(self):
@@ -38,10 +39,7 @@ class Users(UserTrainer):
     def examples(self, user_id):
         with self._one:
             self.asked.append(user_id)
-        return np.full(3, int(user_id[1:]), np.float32)
-
-    def train(self, params, context, examples, key):
-        return {"w": examples}
+        return {"w": np.full(3, int(user_id[1:]), np.float32)}
 
 
 @dataclass
@@ -87,9 +85,9 @@ def play(sampler, algorithm, *, num_rounds=4, relation="add-remove"):
             mechanism=mechanism(sampler), num_rounds=num_rounds, delta=1e-3, relation=relation
         ),
         algorithm=algorithm,
-        trainer=users,
+        trainer=Given(),
     )
-    backend = SerialBackend(trainer=users, data=users)
+    backend = SerialBackend(trainer=Given(), data=users)
     played = rounds(components, backend, key, eval_every=1, noise=key)
     return [record for record, _ in played], users.asked
 
@@ -154,7 +152,7 @@ def test_all_passes_of_a_program_are_over_the_charges_one_cohort():
 
     def asking(door, params):
         def program(raw):
-            return [raw.sum(params) for _ in range(3)][-1]
+            return [raw.sum(SumRequest(params=params)) for _ in range(3)][-1]
 
         yield door.run(SumRequest(params=params), program)
 

@@ -133,26 +133,26 @@ def test_nothing_is_drawn_where_the_anchor_cannot_be_written(
         raise LedgerError("no room")
 
     monkeypatch.setattr(anchor, "advance", full)
-    monkeypatch.setattr(SerialBackend, "partial_sum", lambda *_, **given: drawn.append(given))
+    monkeypatch.setattr(SerialBackend, "sum", lambda *given: drawn.append(given))
     with refuses(LedgerError, "no room"):
         prepared.run()
     assert drawn == [] and len(charged(tmp_path / "run")) == 1
 
 
 def test_a_mark_is_synced_before_anything_is_drawn(tiny_corpus, tmp_path, anchor, monkeypatch):
-    seen, synced, fsync, sums = [], [], os.fsync, SerialBackend.partial_sum
+    seen, synced, fsync, sums = [], [], os.fsync, SerialBackend.sum
 
     def sync(fd):
         synced.append(os.readlink(f"/proc/self/fd/{fd}"))
         fsync(fd)
 
-    def look(self, **given):
+    def look(self, *given):
         seen.append((len(anchor.read_bytes().splitlines()), synced[-1]))
-        return sums(self, **given)
+        return sums(self, *given)
 
     prepared = start(tiny_corpus, tmp_path / "run", secure=True, anchors=anchors_of(anchor))
     monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr(SerialBackend, "partial_sum", look)
+    monkeypatch.setattr(SerialBackend, "sum", look)
     prepared.run()
     # The plan, then of every round before a charge and a release, then its own charge.
     assert [lines for lines, _ in seen] == [2 * round_num for round_num in range(1, 7)]

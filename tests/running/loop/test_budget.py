@@ -75,25 +75,31 @@ class TestRedo:
         self, tiny_corpus, tmp_path, monkeypatch
     ):
         noise, drawn = [], []
-        gaussian, sums = NOISE.gaussian, SerialBackend.partial_sum
+        gaussian, sums = NOISE.gaussian, SerialBackend.sum
 
         def spied(key, template, stddev):
             made = gaussian(key, template, stddev)
             noise.append((key.to_bytes(), np.concatenate([made[n].ravel() for n in made])))
             return made
 
-        def spy(self, **arguments):
-            drawn.append((arguments["cohort"], arguments["key"].to_bytes()))
-            return sums(self, **arguments)
+        def spy(self, request, attempt, cohort):
+            drawn.append((cohort, attempt.key.to_bytes()))
+            return sums(self, request, attempt, cohort)
 
-        monkeypatch.setattr(NOISE, "gaussian", spied)
-        monkeypatch.setattr(SerialBackend, "partial_sum", spy)
+        def run(prepared):
+            """Run; before that a step is rehearsed on synthetic users, whose noise is no run's."""
+            with monkeypatch.context() as patched:
+                patched.setattr(NOISE, "gaussian", spied)
+                prepared.run()
+
+        monkeypatch.setattr(SerialBackend, "sum", spy)
+        monkeypatch.setattr(SerialBackend, "trains_again", False)  # one sum an attempt
         prepared = start(tiny_corpus, tmp_path / "run")
         for _ in range(4):  # it dies with the noise drawn and nothing kept
             with killed(RunFolder, "keep"):
-                prepared.run()
+                run(prepared)
             prepared = resume_run(tmp_path / "run")
-        prepared.run()
+        run(prepared)
         assert charged(tmp_path / "run")[:5] == [(1, a) for a in range(1, 6)]
         assert len({key for key, _ in noise}) == len({key for _, key in drawn}) == 6
         assert len({cohort for cohort, _ in drawn[:5]}) == 5

@@ -38,7 +38,7 @@ from fedpriv.privacy.sampling import PoissonSampler
 noise = importlib.import_module("fedpriv.mechanisms.gaussian")
 write, fsync, replace, unlink = os.write, os.fsync, os.replace, os.unlink
 opened, gaussian = io.open, noise.gaussian
-cohort, sums = PoissonSampler.cohort, SerialBackend.partial_sum
+cohort, sums = PoissonSampler.cohort, SerialBackend.sum
 count, crash_at = 0, None
 
 
@@ -68,11 +68,10 @@ def work(order):
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     folder = Path(order["folder"])
 
-    def summed(self, **arguments):
-        note(log, "users", arguments["key"], cohort=arguments["cohort"],
-             pair=[arguments["round_num"], arguments["attempt"]])
+    def summed(self, request, attempt, cohort):
+        note(log, "users", attempt.key, cohort=cohort, pair=[attempt.round_num, attempt.number])
         tick()
-        return sums(self, **arguments)
+        return sums(self, request, attempt, cohort)
 
     def noisy(key, template, stddev):
         note(log, "noise", key)
@@ -98,7 +97,7 @@ def work(order):
             tick()
         return opened(file, mode, *arguments, **named)
 
-    noise.gaussian, PoissonSampler.cohort, SerialBackend.partial_sum = noisy, drawn, summed
+    SerialBackend.trains_again = False  # one sum an attempt
     os.fsync, os.replace, os.unlink = map(around, (fsync, replace, unlink))
     os.write, io.open = torn, opening
     crash_at = order["crash_at"]
@@ -107,6 +106,8 @@ def work(order):
     else:
         experiment = load_experiment("dp-fedavg-tags").with_options(order["options"])
         prepared = start_run(experiment, "dp-fedavg-tags", Corpus.open(order["corpus"]), folder)
+    # Not before: a step is rehearsed on synthetic users, under a key of its own.
+    noise.gaussian, PoissonSampler.cohort, SerialBackend.sum = noisy, drawn, summed
     prepared.run()
     crash_at = None
     opened(order["log"] + ".ticks", "w").write(str(count))

@@ -29,10 +29,10 @@ class Raw(Fifty):
         super().__init__(there)
         self.never, self.later, self.asked = set(never), set(later), []
 
-    def sum(self, params, *, work="train", bound=None, among=None):
-        failing = self.never | (self.later if params["w"].any() else set())
+    def sum(self, request, *, bound=None, among=None):
+        failing = self.never | (self.later if request.params["w"].any() else set())
         self.asked.append(set(among))
-        total = super().sum(params, among=[user for user in among if user not in failing])
+        total = super().sum(request, among=[user for user in among if user not in failing])
         return replace(total, num_users=len(among), num_failed=len(failing & set(among)))
 
 
@@ -73,9 +73,9 @@ class Silent(Raw):
         super().__init__(there)
         self.place = place
 
-    def sum(self, params, *, work="train", bound=None, among=None):
-        able = [user for user in among if user == 7 or params["w"][0] < self.place]
-        return replace(super().sum(params, among=able), num_users=len(among), num_failed=0)
+    def sum(self, request, *, bound=None, among=None):
+        able = [user for user in among if user == 7 or request.params["w"][0] < self.place]
+        return replace(super().sum(request, among=able), num_users=len(among), num_failed=0)
 
 
 def test_who_fails_later_cannot_count_as_a_step_of_zero():
@@ -113,15 +113,15 @@ def test_whoever_is_missing_later_ends_it_and_a_resumed_run_releases_for_the_sam
     tiny_corpus, tmp_path, monkeypatch
 ):
     """Somebody is missing, but where training starts."""
-    sums = SerialBackend.partial_sum
+    sums = SerialBackend.sum
 
-    def losing(self, **given):
-        if any(array.any() for name, array in given["params"].items() if name != "rate"):
-            given["cohort"] = (*given["cohort"][1:], "nobody")
-        return sums(self, **given)
+    def losing(self, request, attempt, cohort):
+        if any(array.any() for array in request.params.values()):
+            cohort = (*cohort[1:], "nobody")
+        return sums(self, request, attempt, cohort)
 
     prepared = started("bolt-on-tags", tiny_corpus, tmp_path / "run")
-    monkeypatch.setattr(SerialBackend, "partial_sum", losing)
+    monkeypatch.setattr(SerialBackend, "sum", losing)
     with pytest.raises(ValueError):
         prepared.run()
     state = ledger_state(tmp_path / "run")

@@ -39,10 +39,11 @@ class Votes(UserTrainer):
 
     schedule: Any
     thread_safe = True
+    takes = ("rate",)
 
     def train(self, params, context, examples, key):
         update = np.zeros(USERS, np.float32)
-        update[examples] = self.schedule.learning_rate
+        update[examples] = self.schedule.learning_rate * context.rate
         return {"w": update}
 
 

@@ -16,7 +16,7 @@ from fedpriv.report.bootstrap import Interval
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.training.periodic_shift import SHARE
-from fedpriv.training.work import UserByUser
+from fedpriv.training.work import NO_CONTEXT, Context
 from simulations.checkpoint_recycling import corpora
 from simulations.checkpoint_recycling.checkpoints import (
     LAST,
@@ -86,7 +86,7 @@ class TestTogether:
             "user_ids": made.task.roster, "key": Key.simulation(4),
         }  # fmt: skip
         mine = answered(Together(trainer=made.trainer, columns=columns_of(site.view())), **asked)
-        whole = answered(UserByUser(trainer=made.trainer), **asked)
+        whole = answered(made.trainer, **asked)
         assert (mine.num_users, mine.num_failed) == (whole.num_users, whole.num_failed)
         assert mine.granularity == whole.granularity
         for name, array in whole.total.items():
@@ -102,14 +102,17 @@ class TestTogether:
         work = Together(trainer=made.trainer, columns=columns_of(site.view(), every))
         params = made.init_params(Key.simulation(3))
 
-        def total(**more):
-            return answered(work, 
-                params={**params, **more}, bound=Clip(l2_clip_norm=2.0), data=None,
-                user_ids=made.task.roster, key=Key.simulation(4),
+        def total(context=NO_CONTEXT):
+            return answered(
+                work, params=params, bound=Clip(l2_clip_norm=2.0), data=None,
+                user_ids=made.task.roster, key=Key.simulation(4), context=context,
             ).total["kernel"]  # fmt: skip
 
-        assert not total(**{SHARE: np.zeros(1, np.float32)}).any()
-        assert np.array_equal(total(**{SHARE: np.ones(1, np.float32)}), total())
+        none, everything = (
+            Context(extra={SHARE: np.full(1, share, np.float32)}) for share in (0, 1)
+        )
+        assert not total(none).any()
+        assert np.array_equal(total(everything), total())
 
 
 class TestAggregates:

@@ -30,9 +30,9 @@ from fedpriv.training.permutation_sgd import (
     one_vs_all_constants,
     softmax_constants,
 )
+from fedpriv.training.work import Context, SumRequest
 from simulations.linear_models import comparators
 from simulations.linear_models.comparators import (
-    TERM,
     PerturbedMinimum,
     full_descent,
     objective_perturbation,
@@ -269,12 +269,14 @@ class TestThroughTheDoor:
         """What the work is handed beside the params is no part of what it returns."""
         made_work = work("logistic", *data(200), made(number=200))
         params = {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
-        asked = {**params, **{TERM + name: np.ones(a.shape) for name, a in params.items()}}
-        assert set(made_work.template(asked)) == set(params)
+        context = Context(extra={name: np.ones(a.shape) for name, a in params.items()})
+        request = SumRequest(params=params, context=context)
+        assert set(made_work.template(request)) == set(params)
         found = answered(
             made_work,
-            params=asked,
+            params=params,
             bound=OutputSensitivity(l2_bound=1.0),
+            context=context,
             user_ids=example_ids(200),
             key=KEY,
         )

@@ -9,7 +9,6 @@ import pytest
 
 from fedpriv.experiments.load import load_experiment
 from fedpriv.report.bootstrap import Interval
-from fedpriv.training.work import NO_CONTEXT
 from simulations.evaluation.evaluate import Estimate
 from simulations.threads import command, study
 from simulations.threads.methods import ABLATION, BY_METHOD, METHODS
@@ -69,7 +68,7 @@ def test_runs_that_share_what_public_users_teach_are_the_runs_alone(tiny_corpus)
         options = {"target-epsilon": epsilon, "seed": seed, "select": selected, "cohort": 10.0}
         experiment = load_experiment("adadps-tags").with_options(options | {"rounds": 2})
         found = study.train(experiment, tiny_corpus, seed, shared)
-        alone = study.train(experiment, NO_CONTEXT, tiny_corpus, seed)
+        alone = study.train(experiment, tiny_corpus, seed)
         results = [(one.params, one.returned()) for one in (found, alone)]
         for left, right in zip(*results, strict=True):
             assert all(left[name].tobytes() == right[name].tobytes() for name in left)

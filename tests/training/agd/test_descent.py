@@ -29,10 +29,10 @@ from fedpriv.training.dp_agd import (
     CentralLosses,
     Prices,
     StepSizes,
-    pack_line,
 )
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import HingeGradients, LogisticGradients
+from fedpriv.training.work import Context, Line
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import contributed, zeros
 from tests.running.by_hand import charges_noted, components
@@ -256,14 +256,21 @@ def test_it_learns_where_noise_is_little():
 
 
 def test_a_loss_that_is_not_finite_counts_as_none():
-    """One example's inputs overflow along the direction: its whole vector is zero."""
+    """One example's inputs are infinite: its whole vector is zero, and the others' are there."""
     x = X.copy()
-    x[2] = 3e38
+    x[2] = np.inf
     work = CentralLosses(losses=LogisticGradients(sparse.csr_matrix(x), Y), number=2)
     direction = {"weight": np.full(3, 1e38, np.float32), "bias": np.zeros(1, np.float32)}
     bound = Capped(cap=3.0, num_coordinates=2)
-    line = pack_line(zeros(weight=3, bias=1), direction, np.array([0, 1e38], np.float32))
-    found = contributed(work, line, ids=range(3), bound=bound)
+    params = zeros(weight=3, bias=1)
+    context = Context(line=Line(direction=direction, sizes=np.array([0, 1e38], np.float32)))
+    found = contributed(work, params, ids=range(3), bound=bound, context=context)
+    assert found.num_failed == 1
     assert np.isfinite(found.real()[LOSSES]).all()
+    others = contributed(work, params, ids=range(2), bound=bound, context=context)
+    np.testing.assert_array_equal(found.total[LOSSES], others.total[LOSSES])
+    assert others.total[LOSSES].all() and others.num_failed == 0
     with refuses(ValueError, "Clip"):
-        contributed(work, line, ids=range(3))
+        contributed(work, params, ids=range(3), context=context)
+    with refuses(ValueError, LOSSES):  # a request without a line
+        contributed(work, params, ids=range(3), bound=bound)

@@ -12,10 +12,11 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms.bounds import Capped
 from fedpriv.tasks.central import CentralTask
-from fedpriv.training.dp_agd import LOSSES, CentralLosses, pack_line
+from fedpriv.training.dp_agd import LOSSES, CentralLosses
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from fedpriv.training.work import Context, Line
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import contributed, cross_entropy, labelled
 
@@ -97,8 +98,9 @@ def numbers(gradients, params, ids=range(NUMBER)):
     """The sums that leave, in whole steps of the cap's grid."""
     direction = {name: np.full_like(array, 0.01) for name, array in params.items()}
     work = CentralLosses(losses=gradients, number=len(SIZES))
-    line = pack_line(params, direction, SIZES)
-    return np.asarray(contributed(work, line, ids=ids, bound=CAPPED).total[LOSSES])
+    context = Context(line=Line(direction=direction, sizes=SIZES))
+    found = contributed(work, params, ids=ids, bound=CAPPED, context=context)
+    return np.asarray(found.total[LOSSES])
 
 
 @pytest.mark.parametrize(

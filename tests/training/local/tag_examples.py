@@ -3,6 +3,8 @@
 import numpy as np
 
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
+from fedpriv.training.device_sum import StackedRows
+from fedpriv.training.work import NO_CONTEXT, UserTrainer
 from tests.harness.toys_of_training import assert_near, drawn, zeros
 
 WORDS, TAGS = 30, 5
@@ -41,6 +43,16 @@ def dense_inputs(examples, inputs):
         elif x[row].any():
             x[row] /= np.sqrt((x[row] ** 2).sum())
     return x
+
+
+def trained(trainer, params, examples, key, context=NO_CONTEXT):
+    """One user's update, whatever makes it."""
+    if isinstance(trainer, UserTrainer):
+        return trainer.train(params, context, examples, key)
+    works = [trainer.prepare(params, examples, key)]
+    [stack] = trainer.batches(trainer.start(params), context, works, batch_invariant=False)
+    dense = ((n, t.dense() if isinstance(t, StackedRows) else t) for n, t in stack.updates.items())
+    return {name: tensor[0].numpy() for name, tensor in dense}
 
 
 def assert_close(found, expected):

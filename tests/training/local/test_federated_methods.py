@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from fedpriv.training.local.rates import RATE, RateOfRound, following_rounds
 from torch import nn
 
 from fedpriv.experiments.local import ClientAdam, ClientMomentum
@@ -23,7 +22,7 @@ from fedpriv.training.local.sgd import as_client_optimizer
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, DenseSoftmaxTrainer
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
-from fedpriv.training.work import NO_CONTEXT, UserTrainer
+from fedpriv.training.work import NO_CONTEXT, Context, UserTrainer
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     assert_near,
@@ -41,6 +40,7 @@ from tests.training.local.tag_examples import (
     assert_close,
     dense_inputs,
     make_examples,
+    trained,
 )
 from tests.training.words.test_trainer import batch as words
 from tests.training.words.test_trainer import network
@@ -61,6 +61,19 @@ def arrays(number=8, seed=0):
 
 def module_trainer(schedule, **more):
     return ModuleTrainer(module=small(), loss=cross_entropy, schedule=schedule, **more)
+
+
+def many(schedule, users_at_once=2):
+    return VectorisedTrainer(alone=module_trainer(schedule), users_at_once=users_at_once)
+
+
+def unit_rows(examples, chosen):
+    dense = dense_inputs(examples.take(chosen), "unit-norm").astype(np.float32)
+    return dense, np.arange(len(dense))
+
+
+def dense_trainer(schedule, **more):
+    return DenseSoftmaxTrainer(schedule=schedule, inputs=unit_rows, **more)
 
 
 def word_trainer(schedule):
@@ -122,7 +135,7 @@ class TestLocalSteps:
     def test_compiled_and_torch_trainers_take_the_same_ones(self):
         schedule, user = replace(PLAIN, epochs=1, num_steps=4), make_examples(8)
         left = CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, NO_CONTEXT, user, KEY)
-        assert_close(batched(schedule).train(PARAMS, NO_CONTEXT, user, KEY), left)
+        assert_close(trained(batched(schedule), PARAMS, user, KEY), left)
 
 
 class TestFedProx:
@@ -139,9 +152,9 @@ class TestFedProx:
             multiplier=torch_factors,
         )  # fmt: skip
         assert_near(trainer.train(params, NO_CONTEXT, user, KEY), expected, rtol=1e-4)
-        many = VectorisedTrainer(alone=trainer, users_at_once=2)
-        work = many.prepare(params, 0, user, KEY)
-        update, well = many.together(many.start(params), [work])
+        both = VectorisedTrainer(alone=trainer, users_at_once=2)
+        work = both.prepare(params, user, KEY)
+        update, well = both.together(both.start(params), NO_CONTEXT, [work])
         assert bool(well[0])
         assert_near({n: t[0].numpy() for n, t in update.items()}, expected, rtol=1e-4)
         plain = module_trainer(PLAIN, multiplier=multiplier).train(params, NO_CONTEXT, user, KEY)
@@ -167,27 +180,22 @@ class TestFedProx:
         expected = {"kernel": found["weight"].T} | ({"bias": found["bias"]} if bias else {})
         given = {"multiplier": MULTIPLIER if multiplied else None}
         trainer = batched(self.schedule, inputs="unit-norm", **given)
-        assert_close(trainer.train(start, NO_CONTEXT, user, KEY), expected)
+        assert_close(trained(trainer, start, user, KEY), expected)
         if bias or multiplied:
             return
-
-        def rows(examples, chosen):
-            dense = dense_inputs(examples.take(chosen), "unit-norm").astype(np.float32)
-            return dense, np.arange(len(dense))
-
-        dense = DenseSoftmaxTrainer(schedule=self.schedule, inputs=rows)
+        dense = dense_trainer(self.schedule)
         assert_close(dense.train(start, NO_CONTEXT, user, KEY), expected)
         with refuses(ValueError, "proximal-mu", MU):
-            DenseSoftmaxTrainer(schedule=self.schedule, inputs=rows, multiplier=MULTIPLIER)
+            dense_trainer(self.schedule, multiplier=MULTIPLIER)
 
     def test_a_user_at_its_end_is_not_pulled_by_a_neighbours_steps(self):
         trainer = batched(self.schedule)
         users = [make_examples(4, seed=1), make_examples(8, seed=2)]
-        works = [trainer.prepare(PARAMS, n, user, KEY) for n, user in enumerate(users)]
+        works = [trainer.prepare(PARAMS, user, KEY) for user in users]
         assert len(works[0].batches) < len(works[1].batches)
         works[0] = replace(works[0], shape=works[1].shape, width=works[1].width)
-        update, _ = trainer.together(trainer.start(PARAMS), works)
-        alone = trainer.train(PARAMS, NO_CONTEXT, users[0], KEY)
+        update, _ = trainer.together(trainer.start(PARAMS), NO_CONTEXT, works)
+        alone = trained(trainer, PARAMS, users[0], KEY)
         np.testing.assert_allclose(update["bias"][0].numpy(), alone["bias"], atol=2e-6)
 
     @pytest.mark.parametrize("tied", [False, True])
@@ -209,10 +217,7 @@ class TestFedProx:
     def test_mu_zero_is_fedavg_to_the_bit(self):
         for make, params, user in _every_trainer():
             left, right = make(PLAIN), make(replace(PLAIN, proximal=0.0))
-            assert_same(
-                left.train(params, NO_CONTEXT, user, KEY),
-                right.train(params, NO_CONTEXT, user, KEY),
-            )
+            assert_same(*(trained(one, params, user, KEY) for one in (left, right)))
 
 
 def _every_trainer():
@@ -221,7 +226,9 @@ def _every_trainer():
         (module_trainer, module_params(small()), arrays()),
         (lambda s: CompiledSoftmaxTrainer(schedule=s), PARAMS, make_examples(8)),
         (batched, PARAMS, make_examples(8)),
+        (dense_trainer, {"kernel": PARAMS["kernel"]}, make_examples(8)),
         (word_trainer, params, examples),
+        (many, module_params(small()), arrays()),
     ]
 
 
@@ -272,40 +279,56 @@ class TestClientOptimizers:
 
 
 class TestRates:
+    @pytest.mark.parametrize("proximal", [0.0, MU])
     @pytest.mark.parametrize("factor", [1.0, 0.25])
-    def test_a_round_trains_at_its_rate_to_the_bit(self, factor):
+    def test_a_round_trains_at_its_rate_to_the_bit(self, factor, proximal):
         for make, params, user in _every_trainer():
-            work = following_rounds(make(PLAIN))
-            assert isinstance(work, RateOfRound)
-            brought = {**params, RATE: np.array([factor], np.float32)}
-            assert set(work.template(brought)) == set(params)
-            found = _summed(work, brought, user)
-            scaled = replace(PLAIN, learning_rate=PLAIN.learning_rate * factor)
-            expected = _summed(make(scaled), params, user)
-            assert_same(found, expected)
-            again = _summed(work, {**params, RATE: np.array([0.5], np.float32)}, user)
+            own = replace(PLAIN, proximal=proximal)
+            if proximal and "proximal" not in make(PLAIN).takes:
+                continue
+            found = _summed(make(own), params, user, Context(rate=factor))
+            scaled = replace(own, learning_rate=own.learning_rate * factor)
+            assert_same(found, _summed(make(scaled), params, user))
+            again = _summed(make(own), params, user, Context(rate=0.5))
             assert any((again[n] != found[n]).any() for n in found)
 
+    @pytest.mark.parametrize("users_at_once", [1, 2])
+    def test_a_client_optimizer_takes_the_rounds_rate(self, users_at_once):
+        own = replace(PLAIN, optimizer=ClientAdam().make())
+        found = _summed(
+            many(own, users_at_once), module_params(small()), arrays(), Context(rate=0.5)
+        )
+        expected = module_trainer(replace(own, learning_rate=0.25))
+        assert_same(found, _summed(expected, module_params(small()), arrays()))
+
     def test_many_users_at_once(self):
-        alone = module_trainer(PLAIN)
-        many = VectorisedTrainer(alone=alone, users_at_once=2)
-        slow = many.at_rate(0.5)
-        assert slow.schedule.learning_rate == 0.25 and slow.alone.module is alone.module
-        found = _summed(slow, module_params(small()), arrays())
+        found = _summed(many(PLAIN), module_params(small()), arrays(), Context(rate=0.5))
         expected = module_trainer(replace(PLAIN, learning_rate=0.25))
         assert_close(found, _summed(expected, module_params(small()), arrays()))
 
-    def test_a_trainer_without_a_schedule_is_refused(self):
+    def test_a_rate_lasts_a_round(self):
+        """Whatever a trainer keeps of a round, the next one is at its own rate."""
+        for make, params, user in _every_trainer():
+            trainer = make(PLAIN)
+            first = _summed(trainer, params, user)
+            _summed(trainer, params, user, Context(rate=0.25))
+            assert_same(_summed(trainer, params, user), first)
+
+    def test_a_trainer_that_does_not_take_a_rate_is_refused(self):
         class Own(UserTrainer):
             def train(self, params, context, examples, key):
                 return params
 
-        with refuses(ValueError, "Own", "schedule"):
-            following_rounds(Own())
+        with refuses(ValueError, "Own", "rate-schedule", "rate"):
+            PLAIN.check_taken(Own(), rates=True)
+        PLAIN.check_taken(Own())
+        for make, _, _ in _every_trainer():
+            PLAIN.check_taken(make(PLAIN), rates=True)
 
 
-def _summed(work, params, user):
-    done = contributed(work, params, {"u": user}, bound=Clip(l2_clip_norm=100.0))
+def _summed(work, params, user, context=NO_CONTEXT):
+    bound = Clip(l2_clip_norm=100.0)
+    done = contributed(work, params, {"u": user}, bound=bound, context=context)
     assert done.num_failed == 0
     return done.real()
 

@@ -1,6 +1,7 @@
 """What one user of a torch module does: plain SGD, whatever threads and buffers there are."""
 
 import itertools
+import math
 from functools import partial
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedpriv.training.local.module import (
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, TorchOptimizer
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import NO_CONTEXT, as_work
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     KEY,
@@ -198,7 +199,7 @@ def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(
     params = made.init_params(key)
     trainer = made.trainer(schedule, {})
     for _ in range(2):
-        found = trainer.train(params, NO_CONTEXT, data, key)
+        found = trainer.alone.train(params, NO_CONTEXT, data, key)
         module = load_params(nn.Linear(4, 3), params)
         optimizer = (expected or given)(module.parameters(), lr=0.05)
         rates, stream = scheduler and scheduler(optimizer), key.generator()
@@ -276,7 +277,7 @@ def test_a_user_whose_step_raises_leaves_nothing_for_the_next():
         client_optimizer=partial(TorchOptimizer, optimizer=clipping),
         users_at_once=1,
     )
-    work = as_work(made.trainer(Schedule(learning_rate=0.1), {}))
+    work = made.trainer(Schedule(learning_rate=0.1), {})
     alone, beside = (
         contributed(work, made.init_params(KEY), made.data, ids, bound=Clip(l2_clip_norm=0.5))
         for ids in (others, ["a", *others])
@@ -301,16 +302,19 @@ class TestKept:
     @pytest.mark.slow
     def test_a_scheduler_that_counts_everybodys_steps_ends_a_simulation(self, tmp_path):
         class Halving:
-            steps = 0
+            steps, most = 0, math.inf
 
             def __call__(self, epoch):
                 self.steps += 1
-                return 1.0 if self.steps < 400 else 0.5
+                return 1.0 if self.steps < self.most else 0.5
 
-        halving = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=Halving())
-        given = partial(TorchOptimizer, optimizer=torch.optim.SGD, scheduler=halving)
-        with refuses(KeepsStateError, "steps"):
-            started(tmp_path / "run", task(client_optimizer=given)).run()
+        halving = Halving()
+        scheduler = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=halving)
+        given = partial(TorchOptimizer, optimizer=torch.optim.SGD, scheduler=scheduler)
+        prepared = started(tmp_path / "run", task(client_optimizer=given), cohort=12.0)
+        halving.most = halving.steps + 8  # among the users of the first round
+        with refuses(KeepsStateError, "train"):
+            prepared.run()
 
 
 def test_params_are_loaded_into_a_module_and_not_into_its_maker():

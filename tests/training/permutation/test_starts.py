@@ -20,7 +20,7 @@ from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.permutation_sgd import LONGEST_START, Passes, StepSchedule, logistic_constants
 from fedpriv.training.wrapped_sgd import Wrapped
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import zeros
+from tests.harness.toys_of_training import bounded, zeros
 from tests.running.methods.test_guarantees import METHODS, of
 from tests.running.methods.test_runs import BOLT_ON, central
 
@@ -30,8 +30,8 @@ def test_a_training_of_ones_own_has_room_for_where_it_starts(power, monkeypatch)
     """All rows but one are the same, and a step is half of the start's last bit."""
     number, ends, real = 100, [], Wrapped.answer
 
-    def seen(self, request):
-        total = real(self, request)
+    def seen(self, *asked):
+        total = real(self, *asked)
         ends.append(total.total["w"])
         return total
 
@@ -66,8 +66,8 @@ class Raw:
     def key(self, stream):
         return Key.simulation(0).fold(stream)
 
-    def sum(self, params, *, work="train", bound=None, among=None):
-        w, rate = params["w"].astype(float), float(params["rate"][0])
+    def sum(self, request, *, bound=None, among=None):
+        w, rate = request.params["w"].astype(float), request.context.rate
         total = np.zeros(1)
         for user in among:
             if user != 7 or self.there:
@@ -99,15 +99,15 @@ class Longest:
 
     key = Raw.key
 
-    def sum(self, params, *, work="train", bound=None, among=None):
+    def sum(self, request, *, bound=None, among=None):
         self.first = self.first or bound.l2_bound
         total, failed = np.zeros(1), 0
         if 0 in among and self.there:
             length = np.float32(bound.l2_bound * (1 + CHECKED_EXCESS) * (1 - 2**-23))
-            if params["w"].any():  # later than at the start, where who fails is left out
+            if request.params["w"].any():  # later than at the start, where who fails is left out
                 length = max(length, self.late(bound))
             try:
-                total = bound.apply({"w": np.full(1, length)})["w"].astype(float)
+                total = bounded(bound, {"w": np.full(1, length)})["w"]
             except ValueError:
                 failed = 1
         return PartialSum(total={"w": total}, num_users=len(among), num_failed=failed)
@@ -141,7 +141,7 @@ def test_the_longest_update_that_is_let_through_is_within_the_sensitivity(
     here, gone = (algorithm._trained(start, Longest(number, t)).total["w"] for t in (True, False))
     assert 0 < abs(here - gone)[0] <= schedule.sensitivity(logistic_constants(), number)
     with pytest.raises(ValueError):
-        Checked(l2_bound=1.0).apply({"w": np.float32([1 + 1.01 * CHECKED_EXCESS])})
+        bounded(Checked(l2_bound=1.0), {"w": np.float32([1 + 1.01 * CHECKED_EXCESS])})
 
 
 def test_where_steps_become_shorter_an_early_one_is_not_let_through_late():

@@ -22,7 +22,7 @@ from fedpriv.training.permutation_sgd import (
     StepSchedule,
     logistic_constants,
 )
-from tests.harness.toys_of_training import answered, assert_same, zeros
+from tests.harness.toys_of_training import assert_same, zeros
 from tests.running.by_hand import components
 
 KEY = Key.simulation(11)
@@ -54,9 +54,9 @@ class Asked(SerialBackend):
         super().__init__(trainer=trainer)
         self.asked, self.totals = [], []
 
-    def partial_sum(self, **asked):
-        total = answered(super(), **asked)
-        self.asked.append((asked["work"], set(asked["cohort"])))
+    def sum(self, request, attempt, cohort):
+        total = super().sum(request, attempt, cohort)
+        self.asked.append((request.work, set(cohort)))
         self.totals.append(total)
         return total
 

@@ -1,7 +1,8 @@
 """The periodic shift: whose sentences a round has, and that backends agree."""
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift
-from fedpriv.training.work import UserTrainer, transformed
+from fedpriv.training.work import Context, Select, SumRequest, UserTrainer
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import answered, assert_same, contributed, zeros
+from tests.harness.toys_of_training import asked, assert_same, contributed, zeros
 from tests.tasks.words import phrases
 
 BOUND = Rounded(bound=Clip(l2_clip_norm=0.05))
@@ -29,13 +30,16 @@ SCHEDULE = Schedule(learning_rate=1.0, batch_size=2)
 TINY = Size(num_words=40, width=8, units=12, tied=True)
 
 
+@dataclass
 class Seen(UserTrainer):
     """Notes which sentences each user trains on."""
 
     thread_safe = True
 
-    def __init__(self):
-        self.kinds = []
+    select: Select | None = SHIFT.select
+
+    def __post_init__(self):
+        self.kinds: list[Any] = []
 
     def train(self, params, context, examples, key):
         self.kinds.append(examples.kinds.tolist())
@@ -49,10 +53,9 @@ def posts():
 
 
 def kinds_seen(share, users=("a",)):
-    seen = Seen()
-    params = {**zeros(w=2), SHARE: np.array([share], np.float32)}
-    own = dict.fromkeys(users, posts())
-    contributed(transformed(seen, SHIFT), params, own, bound=BOUND, key=KEY)
+    seen, own = Seen(), dict.fromkeys(users, posts())
+    context = Context(extra={SHARE: np.array([share], np.float32)})
+    contributed(seen, zeros(w=2), own, bound=BOUND, key=KEY, context=context)
     return seen.kinds
 
 
@@ -73,10 +76,15 @@ def test_a_users_part_is_its_own_whoever_else_is_there():
 
 
 def test_the_sum_has_no_row_for_what_users_are_told():
-    params = {**zeros(w=2), SHARE: np.ones(1, np.float32)}
-    assert set(transformed(Seen(), SHIFT).template(params)) == {"w"}
+    request = SumRequest(params=zeros(w=2), context=Context(extra=SHIFT.extra(1)))
+    assert set(Seen().template(request)) == {"w"}
     with raised_failures(), refuses(ValueError, SHARE):
-        contributed(transformed(Seen(), SHIFT), zeros(w=2), {"a": posts()}, bound=BOUND)
+        contributed(Seen(), zeros(w=2), {"a": posts()}, bound=BOUND)
+
+
+def test_a_round_brings_its_own_share():
+    for number in range(1, 8):
+        assert SHIFT.extra(number)[SHARE].tolist() == [np.float32(SHIFT.share(number))]
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +98,16 @@ def test_threads_and_serial_find_the_same_sum(corpus):
         open_word_view(corpus), size=TINY, length=6, shift=Shift(kind="smooth", period=6)
     )
     trainer = task.trainer(SCHEDULE, {})
-    params = {**task.init_params(Key.simulation(0)), **task.round_tensors(3)}
-    asked = {"params": params, "bound": BOUND, "cohort": task.roster, "key": KEY,
-             "round_num": 3, "attempt": 1, "template": trainer.template(params)}  # fmt: skip
-    alone = answered(SerialBackend(trainer=trainer, data=task.data), **asked)
+    request = {
+        "params": task.init_params(Key.simulation(0)), "bound": BOUND, "cohort": task.roster,
+        "key": KEY, "round_num": 3, "context": Context(extra=task.round_tensors(3)),
+    }  # fmt: skip
+    alone = asked(SerialBackend(trainer=trainer, data=task.data), **request)
     threads = ThreadBackend(
         trainer=trainer, data=task.data, measure=task.evaluate, num_workers=3, max_examples=9
     )
     with contextlib.closing(threads):
-        together = answered(threads, **asked)
+        together = asked(threads, **request)
     assert SHARE not in alone.total and alone.num_failed == together.num_failed == 0
     assert_same(together.total, alone.total)
 

@@ -38,37 +38,40 @@ def numbers_unchecked(ranges):
     ranges.positive_int = lambda name, value, *more: value
 
 
-def bound_one_percent_long(bound):
+def bound_one_percent_long(bounds):
     """Updates leave the bound one part in a hundred too long."""
-    right = bound.scaling_factor
-    bound.scaling_factor = lambda *given: 1.01 * right(*given)
+    right = bounds.bounded_factors
+    bounds.bounded_factors = lambda *given: 1.01 * right(*given)
 
 
-def bounded_before_preconditioned(bound):
+def bounded_before_preconditioned(bounded_sum):
     """Bound first, precondition second: sensitivity C max(1/A)."""
+    right = bounded_sum.UserStack.times
 
-    def wrong(self, update):
-        from fedpriv import tree
+    class Late(bounded_sum.UserStack):
+        def norms(self):
+            return self.before
 
-        return tree.multiply(self.bound.apply(update), self.multiplier)
+    def wrong(self, multiplier):
+        late = Late(right(self, multiplier).update)
+        object.__setattr__(late, "before", self.norms())
+        return late
 
-    bound.Preconditioned.apply = wrong
+    bounded_sum.UserStack.times = wrong
 
 
-def weighted_by_examples(work):
+def weighted_by_examples(bounded_sum):
     """Who has more examples weighs more."""
+    right = bounded_sum.UserStack.add_to
 
-    class Weighing(work.RunningSum):
-        def add(self, update, factor, key=None):
-            import numpy as np
+    def wrong(self, total, factors, besides):
+        import numpy as np
 
-            first = next(iter(update.values()))
-            values = getattr(first, "values", first)
-            super().add(update, factor * (1 + np.count_nonzero(values) % 3), key)
+        first = next(iter(self.update.values()))
+        values = getattr(first, "values", first)
+        return right(self, total, factors * (1 + np.count_nonzero(values) % 3), besides)
 
-    work.RunningSum = Weighing
-    work.UserByUser.__dataclass_fields__["adder"].default = Weighing
-    work.UserByUser.__init__.__kwdefaults__["adder"] = Weighing
+    bounded_sum.UserStack.add_to = wrong
 
 
 def divided_by_survivors(mechanism):
@@ -123,16 +126,18 @@ def noise_in_half_precision(gaussian):
     gaussian.gaussian = wrong
 
 
-def nan_passes(bound):
+def nan_passes(bounded_sum):
     """A norm that is no number makes the factor 1, as in Flower's own clipping."""
     import numpy as np
 
-    right = bound.scaling_factor
+    right = bounded_sum._bounded
 
-    def wrong(bound, norm, num_elements):
-        return right(bound, norm, num_elements) if np.isfinite(norm).all() else 1.0
+    def wrong(bound, norms, *given):
+        fine = np.isfinite(norms)
+        factors, besides = right(bound, np.where(fine, norms, 0.0), *given)
+        return np.where(fine, factors, 1.0), besides
 
-    bound.scaling_factor = wrong
+    bounded_sum._bounded = wrong
 
 
 def charged_after_the_draw(ledger):
@@ -416,10 +421,10 @@ def batches_by_who_is_drawn(batched):
 
     right = batched.BatchedTrainer._many
 
-    def wrong(self, start, works):
-        for found in right(self, start, works):
-            bias = found.tensors["bias"] * (1 + 1e-3 * len(works))
-            yield replace(found, tensors={**found.tensors, "bias": bias})
+    def wrong(self, start, context, works):
+        for found in right(self, start, context, works):
+            bias = found.updates["bias"] * (1 + 1e-3 * len(works))
+            yield replace(found, updates={**found.updates, "bias": bias})
 
     batched.BatchedTrainer._many = wrong
     batched.is_batch_invariant = lambda *given: True
@@ -428,8 +433,8 @@ def batches_by_who_is_drawn(batched):
 def one_percent_long_on_a_device(device_sum):
     """Updates are added one part in a hundred too long."""
     right = device_sum.DeviceSum.add
-    device_sum.DeviceSum.add = lambda self, updates, factors: right(
-        self, updates, [1.01 * factor for factor in factors]
+    device_sum.DeviceSum.add = lambda self, updates, factors, *more: right(
+        self, updates, [1.01 * factor for factor in factors], *more
     )
 
 
@@ -441,15 +446,15 @@ BREAKS = {
         (f"{_PRIVACY}.event", fixed_size_not_doubled),
         ("fedpriv.ranges", numbers_unchecked),
         ("fedpriv.mechanisms.bounds", bound_one_percent_long),
-        ("fedpriv.mechanisms.bounds", bounded_before_preconditioned),
-        ("fedpriv.training.work", weighted_by_examples),
+        ("fedpriv.training.bounded_sum", bounded_before_preconditioned),
+        ("fedpriv.training.bounded_sum", weighted_by_examples),
         (f"{_PRIVACY}.mechanism", divided_by_survivors),
         ("fedpriv.mechanisms.gaussian", noise_one_percent_short),
         ("fedpriv.mechanisms.rounded_gaussian", rounded_noise_one_percent_short),
         ("fedpriv.mechanisms.perturbation", length_of_noise_a_tenth_short),
         ("fedpriv.mechanisms.correlated.noise", correlated_noise_a_tenth_short),
         ("fedpriv.mechanisms.gaussian", noise_in_half_precision),
-        ("fedpriv.mechanisms.bounds", nan_passes),
+        ("fedpriv.training.bounded_sum", nan_passes),
         ("fedpriv.mechanisms.gaussian", noise_halved),
         ("fedpriv.backends.flower.exchange", waits_for_everybody),
         ("fedpriv.backends.flower.pulls", answers_of_any_size),

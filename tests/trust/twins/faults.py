@@ -37,7 +37,7 @@ _ACCOUNTING, _PLAN = f"{_PRIVACY}.accounting", f"{_PRIVACY}.plan"
 _LEDGER = f"{_PRIVACY}.ledger"
 _DOOR, _SECRET_STATE = "fedpriv.runs.door", "fedpriv.runs.secret_state"
 _SUMS, _TRAINING, _LOCAL = "fedpriv.sums", "fedpriv.training", "fedpriv.training.local"
-_ADAPTIVE = f"{_TRAINING}.adaptive_clipping"
+_BOUNDED_SUM = f"{_TRAINING}.bounded_sum"
 _DESCENT, _PERMUTATION = f"{_TRAINING}.dp_agd", f"{_TRAINING}.permutation_sgd"
 _PRECONDITIONERS = f"{_MECHANISMS}.preconditioners"
 _FLOWER = "fedpriv.backends.flower"
@@ -48,24 +48,24 @@ FAULTS = (
         name="short_updates_stretched",
         behaviour="A clipped update that is shorter than the bound is lengthened to it.",
         module=_BOUNDS,
-        old="return _least(norm, self.l2_clip_norm * _ROUNDING)",
-        new="return self.l2_clip_norm * _ROUNDING + 0.0 * norm",
+        old="return _scaled_to(np.minimum(norms, self.l2_clip_norm * _ROUNDING), norms)",
+        new="return _scaled_to(self.l2_clip_norm * _ROUNDING + 0.0 * norms, norms)",
         tests=("laws/bounds/test_norm.py::TestNorm::test_clip_leaves_what_is_short_enough_alone",),
     ),
     Fault(
         name="regulariser_scaled_by_the_bound",
         behaviour="The regulariser of normalised updates is multiplied by the bound.",
         module=_BOUNDS,
-        old="(self.regulariser + norm)",
-        new="(self.l2_clip_norm * self.regulariser + norm)",
+        old="divisors = self.regulariser + norms",
+        new="divisors = self.l2_clip_norm * self.regulariser + norms",
         tests=("laws/bounds/test_norm.py::TestNorm::test_lengths_are_what_the_formulas_say",),
     ),
     Fault(
         name="tensors_bounded_one_by_one",
         behaviour="The length of an update is that of its longest tensor.",
-        module=_BOUNDS,
-        old="norm = tree.l2_norm(update)\n        if norm == 0.0:",
-        new="norm = max(tree.l2_norm({n: t}) for n, t in update.items())\n        if norm == 0.0:",
+        module=_BOUNDED_SUM,
+        old="return np.array([tree.l2_norm(self.update)])",
+        new="return np.array([max(tree.l2_norm({n: t}) for n, t in self.update.items())])",
         tests=("laws/bounds/test_norm.py::TestNorm::test_no_rounding_takes_it_over",),
     ),
     Fault(
@@ -80,8 +80,8 @@ FAULTS = (
         name="unclipped_updates_twice_as_long",
         behaviour="Updates that are checked and not shortened may be twice as long as their bound.",
         module=_BOUNDS,
-        old="if not norm <= self.l2_bound * (1.0 + CHECKED_EXCESS):",
-        new="if not norm <= self.l2_bound * 2.0:",
+        old="return np.where(norms <= self.l2_bound * (1.0 + CHECKED_EXCESS), 1.0, np.nan)",
+        new="return np.where(norms <= self.l2_bound * 2.0, 1.0, np.nan)",
         tests=(
             "mechanisms/test_displaced.py::test_one_that_is_too_long_is_refused_and_none_is_shortened",
         ),
@@ -253,11 +253,11 @@ FAULTS = (
     Fault(
         name="wider_bound_in_a_round",
         behaviour="A round may bound updates to more than its noise is for.",
-        module=_MECHANISM,
-        old="if bound.l2_bound > self.l2_bound * (1.0 + 1e-12):",
-        new="if bound.l2_bound < 0.0:",
+        module=_DOOR,
+        old="        return replace(total, l2_bound=bound.l2_bound)\n",
+        new="        return replace(total, l2_bound=mechanism.l2_bound)\n",
         tests=(
-            "privacy/test_mechanism.py::test_a_round_may_not_let_through_more_than_noise_is_for",
+            "running/door/test_draws.py::test_a_program_may_not_let_through_more_than_noise_is_for",
         ),
     ),
     Fault(
@@ -660,16 +660,16 @@ FAULTS = (
         name="refused_update_stays_in_the_sum",
         behaviour="An update that is refused as too long stays in the sum.",
         module=_SUMS,
-        old="self._add_whole(update, -scale)  # to the bit: rint is odd",
-        new="pass",
+        old="scales = np.where(beyond, -factors / (self._granularity or 1.0), 0.0)",
+        new="scales = nothing",
         tests=("test_sums.py::TestRunning::test_what_is_longer_than_the_bound_is_not_added",),
     ),
     Fault(
         name="updates_of_any_length_added",
         behaviour="An update on the grid is added however long it is.",
         module=_SUMS,
-        old="if not self._add_whole(update, scale) <= LONGEST:",
-        new="if self._add_whole(update, scale) < 0.0:",
+        old="beyond = ~(squared <= LONGEST)",
+        new="beyond = squared < 0.0",
         tests=("test_sums.py::TestRunning::test_what_is_longer_than_the_bound_is_not_added",),
     ),
     # Local training.
@@ -715,8 +715,8 @@ FAULTS = (
         name="one_key_for_all_users",
         behaviour="All users of a round draw their batches from one key.",
         module=f"{_TRAINING}.work",
-        old="key = request.key.fold(user_id)",
-        new="key = request.key",
+        old="key, found = attempt.key.fold(user_id), None",
+        new="key, found = attempt.key, None",
         tests=(
             "laws/bounds/test_sensitivity.py::TestPoisonedUsers::test_each_user_has_a_key_of_its_own_that_nobody_else_moves",
         ),
@@ -724,9 +724,9 @@ FAULTS = (
     Fault(
         name="local_rate_not_followed",
         behaviour="A schedule of local learning rates is sent to users and not followed.",
-        module=f"{_LOCAL}.rates",
-        old="factor = 1.0 if brought is None else float(brought[0])",
-        new="factor = 1.0",
+        module=f"{_LOCAL}.module",
+        old="rate = self.schedule.learning_rate * context.rate",
+        new="rate = self.schedule.learning_rate",
         tests=(
             "training/local/test_federated_methods.py::TestRates::test_a_round_trains_at_its_rate_to_the_bit",
         ),
@@ -735,7 +735,7 @@ FAULTS = (
         name="generators_shared_by_users",
         behaviour="What one user draws from a process's generators moves the next user.",
         module=f"{_TRAINING}.work",
-        old='seeds = alone and not getattr(self.trainer, "seeds_itself", False)',
+        old="seeds = alone and not self.seeds_itself",
         new="seeds = False",
         tests=(
             "training/test_streams.py::test_in_a_round_what_a_user_draws_or_seeds_moves_no_other",
@@ -763,15 +763,15 @@ FAULTS = (
     Fault(
         name="clip_norm_moves_the_wrong_way",
         behaviour="The clip norm rises where more than the quantile of users are below it.",
-        module=_ADAPTIVE,
-        old="exponent = min(max(-self.rate * (share",
-        new="exponent = min(max(self.rate * (share",
+        module=_BOUNDS,
+        old="math.exp(min(max(-self.rate * (share",
+        new="math.exp(min(max(self.rate * (share",
         tests=("oracles/test_federated.py::test_adaptive_clipping",),
     ),
     Fault(
         name="count_beside_a_whole_update",
         behaviour="A user's count is sent beside an update that takes all of the bound.",
-        module=_ADAPTIVE,
+        module=_BOUNDS,
         old="return math.sqrt(1.0 - self.count_weight**2)",
         new="return 1.0",
         tests=("training/test_adaptive_clipping.py::test_a_users_vector_is_no_longer_than_one",),
@@ -779,9 +779,9 @@ FAULTS = (
     Fault(
         name="mean_by_the_next_clip_norm",
         behaviour="A released mean is scaled by the clip norm of the next round.",
-        module=_ADAPTIVE,
-        old="tree.scale(mean, norm / self.clip.update_weight)",
-        new="tree.scale(mean, self.clip.moved(norm, count) / self.clip.update_weight)",
+        module=_BOUNDS,
+        old="tree.scale(update, known / self.update_weight)",
+        new="tree.scale(update, moved / self.update_weight)",
         tests=("oracles/test_federated.py::test_adaptive_clipping",),
     ),
     # Preconditioning.
@@ -797,8 +797,8 @@ FAULTS = (
         name="scale_not_undone",
         behaviour="What was divided by A before the noise is not multiplied by it afterwards.",
         module=f"{_TRAINING}.federated_averaging",
-        old="        if context.inverse:\n",
-        new="        if context.inverse is None:\n",
+        old="        if public.inverse:\n",
+        new="        if public.inverse is None:\n",
         tests=("oracles/test_adadps.py::test_federated",),
     ),
     Fault(

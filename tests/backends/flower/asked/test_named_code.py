@@ -7,7 +7,6 @@ import pytest
 from flwr.app import Message
 
 from client import app as client_app
-from fedpriv.backends.backend import Order
 from fedpriv.backends.flower import client
 from fedpriv.backends.flower.client import PLANS_VARIABLE
 from fedpriv.backends.flower.messages import SharedRecords, naming_plan
@@ -15,6 +14,7 @@ from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.flower.settings import opened_node
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
+from fedpriv.training.work import Attempt, SumRequest
 from tests.backends.flower import stub_grid as stub
 from tests.harness.refusals import refuses
 
@@ -52,8 +52,9 @@ def query(plan):
 
 def train(plan):
     params = {"w": np.zeros(2, np.float32)}
-    order = Order(params=params, bound=Clip(l2_clip_norm=0.5), key=Key.simulation(0))
-    return Message(SharedRecords.of(order, plan=plan).request(["a"], 30.0), 1, "train")
+    attempt = Attempt(bound=Clip(l2_clip_norm=0.5), key=Key.simulation(0))
+    shared = SharedRecords.of(SumRequest(params=params), attempt, plan=plan)
+    return Message(shared.request(["a"], 30.0), 1, "train")
 
 
 @pytest.mark.parametrize("ask", [query, train])

@@ -14,7 +14,6 @@ from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from safetensors.numpy import load_file
 
 import fedpriv as fp
-from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import (
     PLANS_KEY,
     PLANS_VARIABLE,
@@ -28,6 +27,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.training.work import Attempt, SumRequest
 from server import app as server_app
 from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.real.processes import DECLARED
@@ -88,8 +88,8 @@ def test_a_round_under_another_plan_is_refused_too(plan):
     stub.StubGrid({})
     assert host.query(Message(RecordDict(), 1, QUERY)).has_content()
     params = {"w": np.zeros(2, np.float32)}
-    order = Order(params=params, bound=Clip(l2_clip_norm=0.5), key=Key.simulation(0))
-    shared = SharedRecords.of(order, plan=plan)
+    attempt = Attempt(bound=Clip(l2_clip_norm=0.5), key=Key.simulation(0))
+    shared = SharedRecords.of(SumRequest(params=params), attempt, plan=plan)
     with pytest.raises(ValueError):
         host.train(Message(shared.request(["a"], 30.0), 1, "train"))
 

@@ -9,11 +9,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import Attempt, SumRequest
 from tests.backends.flower import stub_grid as stub
 
 BOUND, SCHEDULE = Clip(l2_clip_norm=0.3), Schedule(learning_rate=2.0)
@@ -80,34 +80,36 @@ def exact_report(**changes: object) -> ConfigRecord:
     return report(**({"granularity": EXACT.granularity} | changes))
 
 
-def order(params, bound=BOUND):
-    """What the hostile node is asked for."""
-    return Order(params=params, bound=bound, key=Key.simulation(1), round_num=4, attempt=2)
+def asking(params, bound=BOUND):
+    """What the hostile node is asked for, and by which attempt."""
+    attempt = Attempt(bound=bound, key=Key.simulation(1), round_num=4, number=2)
+    return SumRequest(params=params), attempt
 
 
 def adding(bound=EXACT, params=None):
     """An empty sum that trusts no node."""
     template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
-    return BoundedSum(order=order(template if params is None else params, bound))
+    request, attempt = asking(template if params is None else params, bound)
+    return BoundedSum(request=request, attempt=attempt)
 
 
 def summed(tamper, *, num_nodes=12, cohort=None, bound=BOUND):
     """Return the sum with some nodes hostile, and the counts."""
     task = stub.TinyTags()
     backend = stub.started(task, num_nodes, tamper=tamper)
-    asked = order(task.params(), bound)
-    found = backend.sum_over(task.roster if cohort is None else cohort, asked)
+    asked = asking(task.params(), bound)
+    found = backend.sum(*asked, task.roster if cohort is None else cohort)
     return found, backend.exchange.dropped
 
 
 def run(tamper, *, bound=BOUND):
     """Return the sum with node 103 hostile, how far it moved the others', and the counts."""
     task = stub.TinyTags()
-    cohort, asked = task.roster[:8], order(task.params(), bound)
+    cohort, asked = task.roster[:8], asking(task.params(), bound)
     found, counts = summed({HOSTILE: tamper}, cohort=cohort, bound=bound)
     oracle = SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=task.data)
     others = [user for user in cohort if user != task.roster[HOSTILE - 101]]
-    expected = oracle.sum_over(others, asked)
+    expected = oracle.sum(*asked, others)
     left, right = tree.to_dense(found.real()), tree.to_dense(expected.real())
     return found, tree.l2_norm({name: left[name] - right[name] for name in left}), counts
 

@@ -15,12 +15,12 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 import fedpriv as fp
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.registry import _holder_of, read_node_keys, register
 from fedpriv.backends.flower.settings import read_grid_settings
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.rng import Key
+from fedpriv.training.work import Attempt, SumRequest
 from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.hostile.payloads import EXACT, SCHEDULE
 from tests.backends.flower.stub_grid import Clock
@@ -45,12 +45,12 @@ def claiming(hosts, node_id, user_ids, *, first=False):
 
 def asked(task, grid, settings=QUICK):
     backend = connect(grid, task.roster, settings)
-    order = Order(params=task.params(), bound=EXACT, key=Key.simulation(1))
-    found = backend.sum_over(task.roster, order)
+    given = SumRequest(params=task.params()), Attempt(bound=EXACT, key=Key.simulation(1))
+    found = backend.sum(*given, task.roster)
     oracle = SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=task.data)
 
     def expected(users):
-        return tree.to_dense(oracle.sum_over(users, order).total)
+        return tree.to_dense(oracle.sum(*given, users).total)
 
     return tree.to_dense(found.total), expected, backend.exchange.dropped
 

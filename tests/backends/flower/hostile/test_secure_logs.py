@@ -8,12 +8,12 @@ import pytest
 from flwr.app import Error, Message
 
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import Attempt, SumRequest
 from tests.backends.flower import stub_grid as stub
 from tests.harness.toy_users import Tampered
 
@@ -46,8 +46,8 @@ def asked(backend, task, mode, caplog):
     """Return what is logged of one round with everybody in it."""
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "fedpriv"):
-        order = Order(params=task.params(), bound=BOUND, key=KEYS[mode])
-        backend.sum_over(task.roster[:8], order)
+        attempt = Attempt(bound=BOUND, key=KEYS[mode])
+        backend.sum(SumRequest(params=task.params()), attempt, task.roster[:8])
     return [record.getMessage() for record in caplog.records if record.name.startswith("fedpriv")]
 
 

@@ -12,12 +12,12 @@ import fedpriv as fp
 from fedpriv.backends import SerialBackend
 from fedpriv.training.work import as_works
 from tests.backends.flower.real import processes
-from tests.harness.toys_of_training import asked
 
 SHARED = '''
 import numpy as np
 
 import fedpriv as fp
+from fedpriv.training.work import UserTrainer
 
 ROSTER = tuple(f"user-{number:02d}" for number in range(40))
 PARAMS = {"w": np.zeros(1000, np.float32)}
@@ -38,10 +38,10 @@ class Users:
         return 1
 
 
-class Step:
+class Step(UserTrainer):
     """Towards the user's point."""
 
-    def train(self, params, examples, key):
+    def train(self, params, context, examples, key):
         return {"w": 0.01 * (examples - params["w"])}
 
 
@@ -89,7 +89,7 @@ def train(message, context):
     request = read_request(message.content)
     found = ""
     if context.run_config["faults"]:
-        found = small.fault(request.order.round_num, int(context.node_config["partition-id"]))
+        found = small.fault(request.attempt.round_num, int(context.node_config["partition-id"]))
     if found == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if found == "hangs":
@@ -164,14 +164,16 @@ class Without(SerialBackend):
     `lost` has the number of users that were left out of each cohort.
     """
 
+    trains_again = False  # as of nodes
+
     def __init__(self, small, gone) -> None:
         super().__init__(trainer=as_works(small.Step()), data=small.Users())
         self.gone, self.lost = gone, []
 
-    def partial_sum(self, *, cohort, round_num, **given):
-        came = [user for user in cohort if not self.gone(round_num, user)]
+    def sum(self, request, attempt, cohort):
+        came = [user for user in cohort if not self.gone(attempt.round_num, user)]
         self.lost.append(len(cohort) - len(came))
-        return asked(super(), cohort=came, round_num=round_num, **given)
+        return super().sum(request, attempt, came)
 
 
 def in_process(small, out: Path, rounds: int, gone) -> Without:

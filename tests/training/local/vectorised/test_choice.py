@@ -114,10 +114,10 @@ class TestChoice:
             own = of(lambda: built("mlp")[0], loss=loss)
             many = own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
             monkeypatch.setattr(VectorisedTrainer, "device", torch.device("cuda"))
-            many.prepare(params, 0, good, key)
+            many.prepare(params, good, key)
             bad = ArrayExamples(good.x, np.full(3, CLASSES))
             with pytest.raises(IndexError) if refused else contextlib.nullcontext():
-                many.prepare(params, 0, bad, key)
+                many.prepare(params, bad, key)
             monkeypatch.undo()
 
     def test_weights_of_a_loss_are_where_the_module_is(self):

@@ -152,7 +152,7 @@ def test_users_who_are_always_trained_one_by_one_are_not_compiled(options, why, 
     ],
 )
 def test_the_cause_is_one_line(text, cause, monkeypatch):
-    def fails(self, start, works):
+    def fails(self, start, context, works):
         raise RuntimeError(text)
 
     monkeypatch.setattr(VectorisedTrainer, "together", fails)

@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms.bounds import WITHIN, AdaptiveClip, Clip, Normalise, Rounded, Unbounded
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
 from fedpriv.training.failures import users_not_logged
 from fedpriv.training.local.batched import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import VectorisedTrainer, _IndicesWithin
+from fedpriv.training.work import NO_CONTEXT, Context
 from tests.harness.combinations import each_once
-from tests.harness.toys_of_training import assert_same, difference, gap
+from tests.harness.toys_of_training import assert_same, difference, drawn, gap
 from tests.training.local.vectorised.users import (
     CLASSES,
     GRID,
@@ -32,6 +34,7 @@ from tests.training.local.vectorised.users import (
 )
 
 KIND = (4, (12,), "float32", (), "int64")
+ADAPTIVE = AdaptiveClip(initial=0.6, least=0.1, most=10.0)
 
 
 class Hostile(ArrayExamples):
@@ -52,8 +55,8 @@ def spoilt_cohort(shape):
     return users, ("u0", "u4")
 
 
-def sums(trainer, params, bound, users, ids=None):
-    return [total_of(way, params, users, ids, bound) for way in (trainer, trainer.alone)]
+def sums(trainer, params, bound, users, ids=None, context=NO_CONTEXT):
+    return [total_of(way, params, users, ids, bound, context) for way in (trainer, trainer.alone)]
 
 
 class TestPartialSum:
@@ -66,27 +69,32 @@ class TestPartialSum:
                 "normalise": Normalise(l2_clip_norm=0.5, regulariser=0.1),
                 "unbounded": Unbounded(),
                 "grid": Rounded(bound=Clip(l2_clip_norm=0.2)),
+                "adaptive": ADAPTIVE,
+                "adaptive-grid": Rounded(bound=ADAPTIVE),
             },
-            [True, False],
+            ["plain", "multiplied", "mixed"],
         ),
     )
     def test_equals_one_by_one(self, bound, precondition):
         module, shape = built("mlp")
-        params = module_params(module)
-        if precondition:
-            rng = np.random.default_rng(4)
+        params, rng = module_params(module), np.random.default_rng(4)
+        context = Context(clip_norm=0.6)
+        if precondition != "plain":
             multiplier = {"0.weight": rng.uniform(0.1, 3, (9, 1)).astype(np.float32)}
-            inner = bound.bound if isinstance(bound, Rounded) else bound
-            wrapped = Preconditioned(multiplier=multiplier, bound=inner)
-            bound = Rounded(bound=wrapped) if isinstance(bound, Rounded) else wrapped
+            context = replace(context, multiplier=multiplier)
+        if precondition == "mixed":
+            mixture = Mixture(own=0.7, offset=drawn(params, 0.1))
+            context = replace(context, mixture=mixture)
         _, many = trainers(module)
-        found, expected = sums(many, params, bound, cohort(shape))
+        found, expected = sums(many, params, bound, cohort(shape), context=context)
         assert found.granularity == expected.granularity
         assert (found.num_users, found.num_failed) == (len(SIZES), 0)
         one, other = found.real(), expected.real()
         assert {a.dtype for a in found.total.values()} == {a.dtype for a in expected.total.values()}
         assert tree.l2_norm(other) > 0.05
         assert gap(one, other) <= 1e-5
+        if bound.start is not None:  # of so many users, to the grid's rounding
+            assert gap({WITHIN: one[WITHIN]}, {WITHIN: other[WITHIN]}) <= 1e-6
 
     def test_whoever_fails_contributes_zero_alone(self, caplog):
         module, shape = built("mlp")
@@ -184,8 +192,8 @@ class TestBatchInvariance:
         """Such a device is made up: the second half of a chunk is a last bit off."""
         together = VectorisedTrainer.together
 
-        def mixing(self, start, works):
-            local, well = together(self, start, works)
+        def mixing(self, start, context, works):
+            local, well = together(self, start, context, works)
             for tensor in local.values():
                 tensor[len(tensor) // 2 :] *= 1 + 2**-23
             return local, well
@@ -197,31 +205,49 @@ class TestBatchInvariance:
         assert len(caplog.records) == len(many._batch_invariant) > 1
         assert_same(found, total_of(many.alone, params, users).total)
 
+    def test_users_are_tried_at_the_rounds_own_rate(self, monkeypatch):
+        """What is off at the full rate is not, at half of it."""
+        together = VectorisedTrainer.together
+
+        def mixing(self, start, context, works):
+            local, well = together(self, start, context, works)
+            for tensor in local.values():
+                tensor[len(tensor) // 2 :] *= 1 + 2**-23 * (context.rate == 1.0)
+            return local, well
+
+        monkeypatch.setattr(VectorisedTrainer, "together", mixing)
+        many, params, users = steep("mlp")
+        half = total_of(many, params, users, context=Context(rate=0.5))
+        assert set(many._batch_invariant.values()) == {True} and half.num_failed == 0
+        assert_same(total_of(many, params, users).total, total_of(many.alone, params, users).total)
+
     @pytest.mark.parametrize("slot", [0, 16, 31])
     def test_the_trial_sees_one_slot_that_is_off(self, slot):
         many, params, _ = steep("mlp")
         start = many.alone.start(params)
 
         def train(works):
-            local = many.together(start, works)[0]
+            local = many.together(start, NO_CONTEXT, works)[0]
             local["0.bias"][slot, 0] *= 1 + 2**-22
             return local
 
         synthetic = functools.partial(many.synthetic, KIND)
-        assert is_batch_invariant(lambda works: many.together(start, works)[0], synthetic, 32)
+        assert is_batch_invariant(
+            lambda works: many.together(start, NO_CONTEXT, works)[0], synthetic, 32
+        )
         assert not is_batch_invariant(train, synthetic, 32)
 
     @pytest.mark.parametrize(("key", "said"), [(KEY, True), (Key.secure(), False)])
     def test_of_a_secure_run_nothing_is_logged_of_trials(self, caplog, monkeypatch, key, said):
         """Which kinds of users are tried tells who was drawn."""
 
-        def failing(self, start, works):
+        def failing(self, start, context, works):
             raise RuntimeError("no rule")
 
         monkeypatch.setattr(VectorisedTrainer, "together", failing)
         many, params, _ = steep("mlp")
         with caplog.at_level(logging.DEBUG), users_not_logged(key):
-            assert not many._is_batch_invariant(many.start(params), KIND, 32)
+            assert not many._is_batch_invariant(many.start(params), NO_CONTEXT, KIND, 32)
         assert bool(caplog.records) == said
 
     def test_the_trial_sees_a_batch_that_leaks(self):
@@ -229,8 +255,8 @@ class TestBatchInvariance:
         start = many.alone.start(params)
 
         def train(works):
-            local = many.together(start, works)[0]
-            local["0.bias"] += 1e-6 * float(len({work.user for work in works}) > 1)
+            local = many.together(start, NO_CONTEXT, works)[0]
+            local["0.bias"] += 1e-6 * float(len({id(work) for work in works}) > 1)
             return local
 
         assert not is_batch_invariant(train, functools.partial(many.synthetic, KIND), 32)

@@ -1,10 +1,16 @@
 """Users of small modules, and both ways of training these."""
 
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from fedpriv.mechanisms.bounds import Clip, Rounded
 from fedpriv.rng import Key
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import (
     Partly,
     contributed,
@@ -50,8 +56,8 @@ def trainers(module, users_at_once=4, multiplier=None, loss=cross_entropy, **cha
     return many.alone, many
 
 
-def total_of(trainer, params, users, ids=None, bound=GRID):
-    return contributed(trainer, params, users, ids, bound=bound, key=KEY)
+def total_of(trainer, params, users, ids=None, bound=GRID, context=NO_CONTEXT):
+    return contributed(trainer, params, users, ids, bound=bound, key=KEY, context=context)
 
 
 def keys(users):
@@ -60,12 +66,42 @@ def keys(users):
 
 def together(trainer, params, users):
     """Every user's update in batches, as numpy trees; None of one that failed."""
-    found = dict.fromkeys(range(len(users)))
     works = [
-        trainer.prepare(params, user, examples, key)
-        for user, (examples, key) in enumerate(zip(users.values(), keys(users), strict=True))
+        trainer.prepare(params, examples, key)
+        for examples, key in zip(users.values(), keys(users), strict=True)
     ]
-    for updates in trainer.batches(trainer.start(params), works, batch_invariant=False):
-        for row, user in enumerate(updates.users):
-            found[user] = {n: t[row].cpu().numpy() for n, t in updates.tensors.items()}
+    found: dict[int, Any] = {id(work): None for work in works}
+    many, one = VectorisedTrainer.together, VectorisedTrainer.by_itself
+
+    def in_a_batch(self, start, context, few):
+        local, well = many(self, start, context, few)
+        for row, work in enumerate(few):
+            if well[row]:
+                found[id(work)] = {n: t[row].numpy().copy() for n, t in local.items()}
+        return local, well
+
+    def by_itself(self, start, context, work):
+        local = one(self, start, context, work)
+        found[id(work)] = {n: t[0].numpy().copy() for n, t in local.items()}
+        return local
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VectorisedTrainer, "together", in_a_batch)
+        patch.setattr(VectorisedTrainer, "by_itself", by_itself)
+        start = trainer.start(params)
+        stacks = [*trainer.batches(start, NO_CONTEXT, works, batch_invariant=False)]
+    for work in works:
+        if not work.batches:
+            found[id(work)] = {name: np.zeros_like(array) for name, array in params.items()}
+    rows = [
+        {name: tensor[row].numpy() for name, tensor in stack.updates.items()}
+        for stack in stacks
+        for row in range(len(next(iter(stack.updates.values()))))
+    ]
+    kept = [update for update in found.values() if update is not None]
+    assert sorted(map(_bits, rows)) == sorted(map(_bits, kept))
     return list(found.values())
+
+
+def _bits(update):
+    return [update[name].tobytes() for name in sorted(update)]

@@ -12,8 +12,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms import Clip, Normalise, RoundedSum
-from fedpriv.mechanisms.bounds import scaling_factor
+from fedpriv.mechanisms import AdaptiveClip, Clip, Normalise, Rounded
 from fedpriv.runs.loop import rounds
 from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.per_example.example_sum import CentralSum, factors_of
@@ -110,8 +109,8 @@ class Half(Clip):
     def l2_bound(self):
         return self.l2_clip_norm / 2
 
-    def bounded_norm(self, norm, num_elements):
-        return min(norm, self.l2_bound * (1 - 2.0**-20))
+    def factors(self, norms, clip_norm=None):
+        return np.minimum(1.0, self.l2_bound * (1 - 2.0**-20) / np.maximum(norms, 1e-300))
 
 
 def test_factors_are_those_of_single_norms_to_the_bit():
@@ -119,12 +118,30 @@ def test_factors_are_those_of_single_norms_to_the_bit():
     edges = [0.0, 1e-150, 1e-139, np.nextafter(0.7, 0), 0.7, np.nextafter(0.7, 1), 1e300]
     norms = np.concatenate([edges, 0.7 * (1 + 2.0**-22 * rng.normal(size=200)), rng.random(200)])
     bounds = Clip(l2_clip_norm=0.7), Normalise(l2_clip_norm=0.7, regulariser=0.1)
-    rounded = RoundedSum(bound=bounds[0], float_error=2.0**-30).inside
-    for bound in (*bounds, rounded, Half(l2_clip_norm=0.7)):
-        found = factors_of(bound, norms, 10)
-        expected = [scaling_factor(bound, norm, 10) if norm > 1e-140 else 0.0 for norm in norms]
-        assert found.tolist() == expected
-        assert (found * norms <= bound.l2_bound).all()
+    for bound in (*bounds, Half(l2_clip_norm=0.7)):
+        for longest in (math.inf, 0.7 * (1 - 2.0**-20), 0.3):
+            found = factors_of(bound, norms, longest)
+            expected = [
+                min(float(bound.factors(np.array([norm]))[0]), longest / norm)
+                if norm > 1e-140
+                else 0.0
+                for norm in norms.tolist()
+            ]
+            assert found.tolist() == expected
+            assert (found * norms <= min(bound.l2_bound, longest) * (1 + 2.0**-52)).all()
+            if longest > bound.l2_bound:
+                assert (found * norms <= bound.l2_bound).all()
     with counted_failures() as failures:
-        assert factors_of(Clip(l2_clip_norm=0.7), np.array([math.nan, math.inf]), 1).sum() == 0
+        bad = np.array([math.nan, math.inf])
+        assert factors_of(Clip(l2_clip_norm=0.7), bad, math.inf).sum() == 0
     assert failures.count == 2
+
+
+@pytest.mark.parametrize(
+    "bound", [Rounded(bound=Clip(l2_clip_norm=1.0)), AdaptiveClip(initial=1.0, least=0.1, most=9.0)]
+)
+def test_bounds_that_single_examples_cannot_have_are_refused(bound):
+    """A grid for each, and a clip norm that follows counts of users."""
+    gradients, params = spoilt("logistic", 0.0)
+    with pytest.raises(ValueError):
+        gradients.bounded_sum(params, np.arange(3), bound)

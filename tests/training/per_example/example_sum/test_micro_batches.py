@@ -41,9 +41,9 @@ def test_the_papers_noise_is_half_as_much_of_that():
 class Grouping(LogisticGradients):
     """Notes the groups that are summed."""
 
-    def bounded_sum(self, params, index, bound, key=None):
+    def bounded_sum(self, params, index, *asked, **more):
         self.groups = {frozenset(group.tolist()) for group in index}
-        return super().bounded_sum(params, index, bound, key)
+        return super().bounded_sum(params, index, *asked, **more)
 
 
 class TestGroupsByCoin:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Rounded
+from fedpriv.training.per_example.linear import LinearRegressionGradients
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import CLIP, contributed
 from tests.training.per_example.example_sum.reviews import BASE, KEY, task
@@ -37,8 +39,11 @@ def test_guides_that_need_public_examples_say_so():
         build(BASE.with_options({"preconditioner": "r-pub"}), task=bare)
 
 
-def test_no_grid():
+def test_a_grid_is_of_the_sum_where_its_error_is_stated():
     components = build(BASE)
-    with pytest.raises(ValueError):
-        params = components.task.init_params(KEY)
-        contributed(components.trainer, params, ids=[1], bound=Rounded(bound=CLIP))
+    params = components.task.init_params(KEY)
+    found = contributed(components.trainer, params, ids=[1], bound=Rounded(bound=CLIP))
+    assert found.granularity == 2.0**-24 and found.total["weight"].dtype == np.int64
+    work = replace(components.trainer, gradients=LinearRegressionGradients(np.eye(3), np.ones(3)))
+    with refuses(ValueError, "LinearRegressionGradients"):
+        contributed(work, {"weight": np.zeros(3)}, ids=[1], bound=Rounded(bound=CLIP))

@@ -7,8 +7,7 @@ import pytest
 from scipy import sparse
 from torch import nn
 
-from fedpriv.mechanisms import Preconditioned
-from fedpriv.mechanisms.bounds import Mixture
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
     LogisticGradients,
@@ -16,7 +15,8 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.per_example.module import ModuleGradients
-from tests.harness.toys_of_training import cross_entropy, zeros
+from fedpriv.training.work import NO_CONTEXT, Context
+from tests.harness.toys_of_training import bounded, cross_entropy, zeros
 
 NUM, INPUTS, CLASSES = 14, 25, 4
 
@@ -95,12 +95,12 @@ KINDS = ("logistic", "softmax", "one-vs-all", "regression")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def oracle(updates, groups, bound):
+def oracle(updates, groups, bound, context=NO_CONTEXT):
     updates = list(updates)
     total = {name: np.zeros(array.shape) for name, array in updates[0].items()}
     for group in groups:
         mean = {n: sum(updates[i][n] for i in group) / len(group) for n in total}
-        for name, array in bound.apply(mean).items():
+        for name, array in bounded(bound, mean, context).items():
             total[name] = total[name] + array
     return total
 
@@ -113,11 +113,9 @@ def close(found, expected, tolerance=1e-6):
         np.testing.assert_allclose(found[name], array, rtol=0, atol=tolerance * max(norm, 1e-3))
 
 
-def preconditioned(case, inner, shape, mixed):
+def preconditioned(case, shape, mixed):
     multiplier = {} if shape is None else case.random(0.2, 5.0, full=shape == "full")
     if shape == "matrix alone":
         multiplier.pop("bias", None)
     mixture = Mixture(own=0.9, offset=case.random(-0.3, 0.3, full=True)) if mixed else None
-    if not multiplier and mixture is None:
-        return inner
-    return Preconditioned(multiplier=multiplier, bound=inner, mixture=mixture)
+    return Context(multiplier=multiplier, mixture=mixture)

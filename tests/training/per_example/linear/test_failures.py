@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned
-from fedpriv.mechanisms.bounds import Mixture
+from fedpriv.mechanisms import Clip, Normalise
+from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.training.work import Context
 from fedpriv.tree import l2_norm
 from tests.training.per_example.linear.case import (
     NUM,
@@ -33,12 +34,13 @@ class TestWhatFails:
         bad = case.make(sparse.csr_matrix(case.x))
         index, others = np.arange(NUM), np.delete(np.arange(NUM), 5)
         for mixed in (False, True):
-            bound = preconditioned(case, Normalise(l2_clip_norm=0.7), "row", mixed)
+            bound, context = Normalise(l2_clip_norm=0.7), preconditioned(case, "row", mixed)
             with caplog.at_level(logging.WARNING):
-                found = bad.bounded_sum(case.params, index, bound)
+                found = bad.bounded_sum(case.params, index, bound, context=context)
             assert all(np.isfinite(a).all() for a in found.values())
             if value != 3e38:
-                close(found, bad.bounded_sum(case.params, others, bound), 1e-12)
+                rest = bad.bounded_sum(case.params, others, bound, context=context)
+                close(found, rest, 1e-12)
                 assert "ValueError" in caplog.text
         assert "norm" not in caplog.text  # the kind of the error, never its text
 
@@ -47,10 +49,12 @@ class TestWhatFails:
         case = Case(kind)
         offset = case.random(-1, 1, full=True)
         next(iter(offset.values())).reshape(-1)[1] = np.nan
-        bound = Preconditioned(
-            multiplier={}, bound=Clip(l2_clip_norm=1.0), mixture=Mixture(own=0.5, offset=offset)
+        found = case.made.bounded_sum(
+            case.params,
+            np.arange(NUM),
+            Clip(l2_clip_norm=1.0),
+            context=Context(mixture=Mixture(own=0.5, offset=offset)),
         )
-        found = case.made.bounded_sum(case.params, np.arange(NUM), bound)
         assert all(not a.any() for a in found.values())
 
 
@@ -60,17 +64,15 @@ class TestCancellation:
     @pytest.mark.parametrize("gap", [0.0, 1e-7, 1e-4, 1e-2])
     @pytest.mark.parametrize("kind", ["logistic", "softmax"])
     def test_an_offset_that_cancels_an_example(self, kind, gap):
-        case, inner = Case(kind), Normalise(l2_clip_norm=1.0)
+        case, bound = Case(kind), Normalise(l2_clip_norm=1.0)
         update = list(case.updates())[6]
         offset = {n: (-0.5 * (1 + gap) * a).astype(np.float32) for n, a in update.items()}
         multiplier = case.random(0.5, 2.0, full=True)
-        bound = Preconditioned(
-            multiplier=multiplier, bound=inner, mixture=Mixture(own=0.5, offset=offset)
-        )
-        found = case.made.bounded_sum(case.params, np.array([6]), bound)
+        context = Context(multiplier=multiplier, mixture=Mixture(own=0.5, offset=offset))
+        found = case.made.bounded_sum(case.params, np.array([6]), bound, context=context)
         assert l2_norm(found) == pytest.approx(1.0, rel=1e-6)
         if gap >= 1e-4:
-            close(found, oracle([update], [[0]], bound), 1e-5)
+            close(found, oracle([update], [[0]], bound, context), 1e-5)
 
     @pytest.mark.parametrize("left", [1e-9, 1.3e-8, 1e-6])
     @pytest.mark.parametrize("kind", ["logistic", "softmax"])
@@ -83,12 +85,12 @@ class TestCancellation:
         if kind == "logistic":
             offset = {matrix: 0.25 * row[0], "bias": signs[:1]}
         offset[matrix][4] = left
-        bound = Preconditioned(
-            multiplier={},
-            bound=Normalise(l2_clip_norm=1.0),
-            mixture=Mixture(own=0.5, offset=offset),
+        found = made.bounded_sum(
+            params,
+            np.array([0]),
+            Normalise(l2_clip_norm=1.0),
+            context=Context(mixture=Mixture(own=0.5, offset=offset)),
         )
-        found = made.bounded_sum(params, np.array([0]), bound)
         assert found[matrix][4] == pytest.approx(1.0 if kind == "logistic" else 0.5**0.5, rel=1e-6)
         assert l2_norm(found) <= 1.0
 

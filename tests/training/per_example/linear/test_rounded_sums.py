@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, RoundedSum
-from fedpriv.mechanisms.bounds import Mixture
-from fedpriv.training.per_example.example_sum import CentralSum, SumsApart
+from fedpriv.mechanisms import Clip, Normalise, Rounded
+from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.training.per_example import example_sum
+from fedpriv.training.per_example.example_sum import CentralSum, SumsApart, room_of_sum
+from fedpriv.training.work import NO_CONTEXT, Context
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import contributed
 from tests.training.per_example.linear.case import Case
@@ -15,20 +17,20 @@ KINDS = ("logistic", "softmax")
 LIMIT = 2**48
 
 
-def inner_bounds(case):
+def asked_of(case):
+    """Bounds, and what a round says of each."""
     multiplier = {
         name: np.linspace(0.1, 9.0, shape[0], dtype="f4").reshape(-1, *(1,) * (len(shape) - 1))
         for name, shape in case.shapes.items()
     }
     offset = {n: np.full(s, 0.1, np.float32) for n, s in case.shapes.items()}
     return {
-        "clip": Clip(l2_clip_norm=0.3),
-        "normalise": Normalise(l2_clip_norm=0.3),
-        "preconditioned": Preconditioned(multiplier=multiplier, bound=Clip(l2_clip_norm=0.7)),
-        "mixed": Preconditioned(
-            multiplier=multiplier,
-            bound=Normalise(l2_clip_norm=2.0),
-            mixture=Mixture(own=0.4, offset=offset),
+        "clip": (Clip(l2_clip_norm=0.3), NO_CONTEXT),
+        "normalise": (Normalise(l2_clip_norm=0.3), NO_CONTEXT),
+        "preconditioned": (Clip(l2_clip_norm=0.7), Context(multiplier=multiplier)),
+        "mixed": (
+            Normalise(l2_clip_norm=2.0),
+            Context(multiplier=multiplier, mixture=Mixture(own=0.4, offset=offset)),
         ),
     }
 
@@ -36,16 +38,10 @@ def inner_bounds(case):
 BOUNDS = ("clip", "normalise", "preconditioned", "mixed")
 
 
-def rounded(made, bound):
-    return RoundedSum(
-        bound=bound, float_error=made.float_error(), mixed_error=made.float_error(mixed=True)
-    )
-
-
-def whole_sum(case, bound, index):
+def whole_sum(case, bound, index, context=NO_CONTEXT):
     work = CentralSum(gradients=case.made, num_examples=NUM)
-    done = contributed(work, case.params, ids=index, bound=bound)
-    assert done.granularity == bound.l2_bound * 2.0**-24
+    done = contributed(work, case.params, ids=index, bound=Rounded(bound=bound), context=context)
+    assert (done.granularity, done.l2_bound) == (bound.l2_bound * 2.0**-24, bound.l2_bound)
     assert all(tensor.dtype == np.int64 for tensor in done.total.values())
     return np.concatenate([tensor.reshape(-1) for tensor in done.total.values()])
 
@@ -59,12 +55,13 @@ def squared(difference):
 def test_an_example_moves_the_sum_by_at_most_the_bound_in_whole_numbers(kind, name):
     """Every example of the set, joining batches of many sizes; compared without tolerance."""
     case = Case(kind, num=NUM)
-    bound = rounded(case.made, inner_bounds(case)[name])
+    bound, context = asked_of(case)[name]
     rng, longest = np.random.default_rng(0), 0
     for joining in range(NUM):
         others = np.setdiff1d(rng.choice(NUM, rng.integers(0, NUM), replace=False), [joining])
         batch = rng.permutation(np.append(others, joining))
-        moved = squared(whole_sum(case, bound, batch) - whole_sum(case, bound, others))
+        sums = [whole_sum(case, bound, index, context) for index in (batch, others)]
+        moved = squared(sums[0] - sums[1])
         assert moved <= LIMIT
         longest = max(longest, moved)
     if name != "clip":
@@ -74,8 +71,9 @@ def test_an_example_moves_the_sum_by_at_most_the_bound_in_whole_numbers(kind, na
 def test_without_shortening_it_would_be_too_long(monkeypatch):
     """The broken twin: rounded, and not shortened by what rounding adds."""
     case = Case("softmax", num=NUM)
-    monkeypatch.setattr(RoundedSum, "bounded_norm", lambda self, norm, num_elements: self.l2_bound)
-    bound = rounded(case.made, Normalise(l2_clip_norm=0.3))
+    monkeypatch.setattr(example_sum, "room_of_sum", lambda bound, *_, mixed: bound.l2_bound)
+    monkeypatch.setattr("fedpriv.mechanisms.bounds._ROUNDING", 1.0)
+    bound = Normalise(l2_clip_norm=0.3)
     found = [squared(whole_sum(case, bound, [i]) - whole_sum(case, bound, [])) for i in range(NUM)]
     assert max(found) > LIMIT
 
@@ -95,24 +93,37 @@ def test_what_else_is_in_a_batch_changes_no_bit_of_a_contribution(kind):
 def test_who_has_no_stated_error_is_refused():
     made = Case("regression").made
     assert not isinstance(made, SumsApart)  # a dot product of a batch depends on the batch
-    bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.1)
-    with pytest.raises(ValueError):
-        whole_sum(Case("regression"), bound, [0])
+    with refuses(ValueError, type(made).__name__, "exact-sum"):
+        whole_sum(Case("regression"), Clip(l2_clip_norm=1.0), [0])
 
 
-def test_a_bound_that_allows_for_less_than_is_stated_is_refused():
+@pytest.mark.parametrize("name", BOUNDS)
+def test_every_sum_leaves_the_room_that_its_gradients_state(name, monkeypatch):
+    """And of a mixture that of mixtures, which is more."""
+    case, rooms = Case("softmax", num=NUM), []
+    bound, context = asked_of(case)[name]
+    real = type(case.made).bounded_sum
+
+    def noting(self, *asked, longest, **more):
+        rooms.append(longest)
+        return real(self, *asked, longest=longest, **more)
+
+    monkeypatch.setattr(type(case.made), "bounded_sum", noting)
+    whole_sum(case, bound, [0, 1], context)
+    number = sum(array.size for array in case.params.values())
+    mixed = name == "mixed"
+    assert rooms == [room_of_sum(Rounded(bound=bound), case.made, number, mixed=mixed)]
+    stated = case.made.float_error(mixed=mixed)
+    assert stated > 0.0 and rooms[0] < bound.l2_bound * (1 - stated - number**0.5 * 2.0**-24)
+
+
+def test_too_many_examples_or_coordinates_are_refused(monkeypatch):
     case = Case("softmax", num=NUM)
-    with refuses(ValueError, 0.0):
-        whole_sum(case, RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.0), [0])
-
-
-def test_too_many_examples_or_coordinates_are_refused():
-    bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.6)
-    with refuses(ValueError, 0.6):
-        bound.bounded_norm(1.0, 10)
-    bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.0)
-    assert bound.bounded_norm(1.0, 10**6) == pytest.approx(1 - 1e3 * 2**-24, abs=1e-9)
+    grid, made = Rounded(bound=Clip(l2_clip_norm=1.0)), case.made
+    monkeypatch.setattr(type(made), "float_error", lambda self, *, mixed=False: 0.0)
+    assert room_of_sum(grid, made, 10**6, mixed=False) == pytest.approx(1 - 1e3 * 2**-24, abs=1e-9)
     with refuses(ValueError, 10**16):
-        bound.bounded_norm(1.0, 10**16)
-    with refuses(ValueError, "exact-sum"):
-        RoundedSum(bound=bound, float_error=0.0)
+        room_of_sum(grid, made, 10**16, mixed=False)
+    monkeypatch.setattr(type(made), "float_error", lambda self, *, mixed=False: 0.6)
+    with refuses(ValueError, 0.6):
+        whole_sum(case, grid.bound, [0])

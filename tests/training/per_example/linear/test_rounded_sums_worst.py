@@ -6,9 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms import Clip, Preconditioned, RoundedSum
-from fedpriv.mechanisms.bounds import Mixture
-from fedpriv.training.per_example.example_sum import CentralSum
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.training.per_example.example_sum import CentralSum, room_of_sum
+from fedpriv.training.work import NO_CONTEXT, Context
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import contributed
 from tests.training.per_example.linear.case import at_zero
@@ -19,9 +20,9 @@ def logistic(x):
     return at_zero("logistic", x, np.ones(len(x), np.int64))
 
 
-def mixed(own_bound, offset):
+def mixed(offset):
     mixture = Mixture(own=1.0, offset={"weight": offset, "bias": np.zeros(1, np.float32)})
-    return Preconditioned(multiplier={}, bound=own_bound, mixture=mixture)
+    return Context(mixture=mixture)
 
 
 def test_parts_of_a_mixture_that_nearly_cancel_move_the_sum_by_no_more():
@@ -36,24 +37,15 @@ def test_parts_of_a_mixture_that_nearly_cancel_move_the_sum_by_no_more():
     x = np.full((number, 1), 0.8 * 2.0 ** (21 - 52) * offset, np.float32)
     x[:first] = 2 * (offset - 150.0)
     data, params = logistic(x)
-    bound = RoundedSum(
-        bound=mixed(Clip(l2_clip_norm=1.0), np.array([-offset], np.float32)),
-        float_error=data.float_error(),
-        mixed_error=data.float_error(mixed=True),
-    )
+    bound, context = Rounded(bound=Clip(l2_clip_norm=1.0)), mixed(np.array([-offset], np.float32))
     work = CentralSum(gradients=data, num_examples=number)
     everybody = range(number)
     found = [
-        contributed(work, params, ids=ids, bound=bound).total for ids in (everybody, everybody[1:])
+        contributed(work, params, ids=ids, bound=bound, context=context).total
+        for ids in (everybody, everybody[1:])
     ]
     moved = [int(found[0][name][0]) - int(found[1][name][0]) for name in params]
     assert 0.999 * 2**48 < sum(x**2 for x in moved) <= 2**48
-
-
-def test_a_mixture_whose_error_is_not_stated_is_refused():
-    bound = mixed(Clip(l2_clip_norm=1.0), np.ones(1, np.float32))
-    with refuses(ValueError, "mixed_error"):
-        RoundedSum(bound=bound, float_error=0.0)
 
 
 @pytest.mark.parametrize("value", [0.1, 0.7])
@@ -63,13 +55,13 @@ def test_a_norm_that_float64_got_too_small_is_made_up_for(value, times):
     width = 1 << 20
     x = np.full((1, width), value, np.float32)
     data, params = logistic(x)
-    inner = Clip(l2_clip_norm=1e-3)
+    inner, context = Clip(l2_clip_norm=1e-3), NO_CONTEXT
     if times is not None:  # an offset against the example's own part
         shift = np.full(width, times * value / 2, np.float32)
-        inner = mixed(inner, shift)
+        context = mixed(shift)
     errors = (data.float_error(), data.float_error(mixed=True))
-    bound = RoundedSum(bound=inner, float_error=errors[0], mixed_error=errors[1])
-    total = data.bounded_sum(params, np.array([0]), bound.inside)
+    longest = room_of_sum(Rounded(bound=inner), data, width + 1, mixed=times is not None)
+    total = data.bounded_sum(params, np.array([0]), inner, context=context, longest=longest)
     assert np.unique(total["weight"]).size == 1
     squared = width * Fraction(float(total["weight"][0])) ** 2
     squared += Fraction(float(total["bias"][0])) ** 2
@@ -78,10 +70,11 @@ def test_a_norm_that_float64_got_too_small_is_made_up_for(value, times):
     assert squared <= (Fraction(1e-3) * allowed) ** 2
 
 
-def test_a_bound_without_room_is_refused_and_not_a_failure_of_everybody():
+def test_a_bound_without_room_is_refused_and_not_a_failure_of_everybody(monkeypatch):
     """Refused for each example it was a zero of each, alone: a model of noise, and no word."""
     data, params = logistic(np.ones((3, 1), np.float32))
-    bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.6)
+    bound = Rounded(bound=Clip(l2_clip_norm=1.0))
+    monkeypatch.setattr(type(data), "float_error", lambda self, *, mixed=False: 0.6)
     work = CentralSum(gradients=data, num_examples=3)
     with refuses(ValueError, 0.6):
         contributed(work, params, ids=[0], bound=bound)

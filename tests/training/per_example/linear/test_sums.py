@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms import Clip, Normalise, Unbounded
 from fedpriv.training.per_example.linear import linear_metrics
+from fedpriv.training.work import Context
 from fedpriv.tree import l2_norm
 from tests.harness.toys_of_training import assert_same, distance, zeros
 from tests.training.per_example.linear.case import (
@@ -42,14 +43,14 @@ class TestEqualsTheDenseLoop:
     @every_kind
     def test_examples_and_groups(self, kind, inner, shape, mixed):
         case = Case(kind)
-        bound = preconditioned(case, inner, shape, mixed)
+        context = preconditioned(case, shape, mixed)
         index = np.array([3, 0, 2, 7, 13, 5])
         updates = list(case.updates())
-        close(
-            case.made.bounded_sum(case.params, index, bound), oracle(updates, singles(index), bound)
-        )
+        found = case.made.bounded_sum(case.params, index, inner, context=context)
+        close(found, oracle(updates, singles(index), inner, context))
         groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
-        close(case.made.bounded_sum(case.params, groups, bound), oracle(updates, groups, bound))
+        found = case.made.bounded_sum(case.params, groups, inner, context=context)
+        close(found, oracle(updates, groups, inner, context))
 
     @pytest.mark.parametrize("kind", ["logistic", "softmax", "one-vs-all"])
     @pytest.mark.parametrize("mixed", [False, True])
@@ -57,11 +58,14 @@ class TestEqualsTheDenseLoop:
     def test_a_module_of_the_model_sums_the_same(self, kind, inner, mixed):
         """To the rounding of float32; the path of another device, here on the processor."""
         case = Case(kind)
-        bound, module = preconditioned(case, inner, "full", mixed), case.made.on_device("cpu")
+        context, module = preconditioned(case, "full", mixed), case.made.on_device("cpu")
         groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
         for index in (np.arange(NUM), groups):
-            found = module.bounded_sum(case.params, index, bound)
-            close(found, case.made.bounded_sum(case.params, index, bound), 1e-5)
+            found, expected = (
+                each.bounded_sum(case.params, index, inner, context=context)
+                for each in (module, case.made)
+            )
+            close(found, expected, 1e-5)
 
     @every_kind
     def test_gradient_is_the_mean(self, kind):
@@ -117,15 +121,17 @@ class TestLaws:
         case = Case(kind, seed)
         case.x *= np.float32(size)
         made = case.make(sparse.csr_matrix(case.x))
-        bound = preconditioned(case, inner, shape, mixed)
+        context = preconditioned(case, shape, mixed)
         everyone = np.arange(NUM)
         groups = np.array_split(everyone, 5)
         for most, index, without in (
             (1, everyone, np.delete(everyone, out)),
             (2, groups, [group[group != out] for group in groups]),
         ):
-            sums = [made.bounded_sum(case.params, of, bound) for of in (index, without)]
-            assert distance(*sums) <= most * bound.l2_bound * (1 + 1e-9)
+            sums = [
+                made.bounded_sum(case.params, of, inner, context=context) for of in (index, without)
+            ]
+            assert distance(*sums) <= most * inner.l2_bound * (1 + 1e-9)
 
     @every_kind
     def test_the_whole_group_moves_the_sum_by_the_bound_once(self, kind):
@@ -143,9 +149,11 @@ class TestLaws:
         """AdaDPS with A = 1 is DP-SGD."""
         case, inner = Case(kind), Clip(l2_clip_norm=0.3)
         ones = {n: np.ones_like(a) for n, a in case.random(0, 1, full=shape == "full").items()}
-        bound = Preconditioned(multiplier=ones, bound=inner)
         for index in (np.arange(NUM), [np.arange(5), np.arange(5, 9)]):
-            plain, same = (case.made.bounded_sum(case.params, index, b) for b in (inner, bound))
+            plain, same = (
+                case.made.bounded_sum(case.params, index, inner, context=context)
+                for context in (Context(), Context(multiplier=ones))
+            )
             assert_same(same, plain)
 
 

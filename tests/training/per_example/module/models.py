@@ -4,10 +4,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.mechanisms.bounds import Clip, Mixture, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.models import DigitClassifier, SoftmaxRegression
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from fedpriv.training.work import NO_CONTEXT, Context
 from simulations.adadps.models import TextLSTM
 from simulations.dpnsgd.resnet import ResNet20
 from tests.harness.toys_of_training import Partly, convolutions, cross_entropy, mlp
@@ -76,29 +78,23 @@ def built(name, **options):
     return gradients, {n: p + np.float32(0.01) for n, p in module_params(module).items()}
 
 
-def preconditioned(params, bound, *, multiplied=True, mixed=True):
+def preconditioned(params, *, multiplied=True, mixed=True):
     rng = np.random.default_rng(9)
     offset = {n: rng.normal(size=p.shape).astype(np.float32) * 0.1 for n, p in params.items()}
     factors = {n: rng.uniform(0.01, 30, p.shape).astype(np.float32) for n, p in params.items()}
-    return Preconditioned(
+    return Context(
         multiplier=factors if multiplied else {},
-        bound=bound,
         mixture=Mixture(own=0.9, offset=offset) if mixed else None,
     )
 
 
 def bounds_of(params):
-    yield Clip(l2_clip_norm=0.7)
-    yield Clip(l2_clip_norm=50.0)
-    yield Normalise(l2_clip_norm=0.7, regulariser=0.01)
-    yield Unbounded()
-    yield preconditioned(params, Clip(l2_clip_norm=0.7), mixed=False)
-    yield preconditioned(params, Clip(l2_clip_norm=0.7), multiplied=False)
-    yield preconditioned(params, Normalise(l2_clip_norm=0.7))
-    yield preconditioned(params, Unbounded())
-
-
-def contributions(gradients, params, bound, key=None):
-    """The sum over all examples, and what each adds alone."""
-    singles = [gradients.bounded_sum(params, np.array([i]), bound, key) for i in EVERYBODY]
-    return gradients.bounded_sum(params, EVERYBODY, bound, key), singles
+    """Bounds, each with what a round says of it."""
+    yield Clip(l2_clip_norm=0.7), NO_CONTEXT
+    yield Clip(l2_clip_norm=50.0), NO_CONTEXT
+    yield Normalise(l2_clip_norm=0.7, regulariser=0.01), NO_CONTEXT
+    yield Unbounded(), NO_CONTEXT
+    yield Clip(l2_clip_norm=0.7), preconditioned(params, mixed=False)
+    yield Clip(l2_clip_norm=0.7), preconditioned(params, multiplied=False)
+    yield Normalise(l2_clip_norm=0.7), preconditioned(params)
+    yield Unbounded(), preconditioned(params)

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned
-from fedpriv.mechanisms.bounds import Mixture
+from fedpriv.mechanisms import Clip, Normalise
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from fedpriv.training.work import NO_CONTEXT, Context
 
 DIM = 48
 #: What float32 may leave beyond the bound: a few roundings of a weight and a coordinate.
@@ -63,10 +64,9 @@ def length(total):
     return float(np.sqrt(sum(np.sum(array.astype(np.float64) ** 2) for array in total.values())))
 
 
-def multiplied(bound):
-    """With a preconditioner from 1 to 1,000."""
-    powers = np.logspace(0, 3, DIM * DIM).reshape(DIM, DIM)
-    return Preconditioned(multiplier={"dense.weight": powers.astype(np.float32)}, bound=bound)
+_POWERS = np.logspace(0, 3, DIM * DIM).reshape(DIM, DIM)
+MULTIPLIED = Context(multiplier={"dense.weight": _POWERS.astype(np.float32)})
+"""With a preconditioner from 1 to 1,000."""
 
 
 SIZES = [(1.0, 1.0), (1e4, 1.0), (1e8, 1.0), (1e10, 1.0), (1.0, 1e-5), (1.0, 1e-9)]
@@ -76,19 +76,19 @@ SIZES = [(1.0, 1.0), (1e4, 1.0), (1e8, 1.0), (1e10, 1.0), (1.0, 1e-5), (1.0, 1e-
 def test_one_example_over_time_stays_within_the_bound(subtests):
     for bound in BOUNDS:
         for large, small in SIZES:
-            for change in [lambda bound: bound, multiplied]:
-                with subtests.test(bound=bound, large=large, small=small, change=change):
+            for said in (NO_CONTEXT, MULTIPLIED):
+                with subtests.test(bound=bound, large=large, small=small, said=said):
                     made, params = gradients(OverTime(), cancelling(large, small, number=1))
                     assert made.way == "vmap"
-                    total = made.bounded_sum(params, np.arange(1), change(bound))
+                    total = made.bounded_sum(params, np.arange(1), bound, context=said)
                     assert length(total) <= 0.1 * (1 + SLACK)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
 @pytest.mark.parametrize(("large", "small"), SIZES)
-@pytest.mark.parametrize("change", [lambda bound: bound, multiplied], ids=["plain", "multiplied"])
-def test_a_micro_batch_stays_within_the_bound(bound, large, small, change):
+@pytest.mark.parametrize("said", [NO_CONTEXT, MULTIPLIED], ids=["plain", "multiplied"])
+def test_a_micro_batch_stays_within_the_bound(bound, large, small, said):
     class Plain(nn.Module):
         def __init__(self):
             super().__init__()
@@ -99,7 +99,7 @@ def test_a_micro_batch_stays_within_the_bound(bound, large, small, change):
 
     made, params = gradients(Plain(), cancelling(large, small, number=1)[0])
     assert made.way == "factors"
-    total = made.bounded_sum(params, [np.arange(4)], change(bound))
+    total = made.bounded_sum(params, [np.arange(4)], bound, context=said)
     assert length(total) <= 0.1 * (1 + SLACK)
 
 
@@ -113,17 +113,17 @@ def test_the_sum_is_that_of_the_gradients_themselves():
     """Some cancel, some do not; against one example at a time in float64."""
     x = np.concatenate([cancelling(1.0, 1.0), cancelling(1.0, 1.0, seed=1)[:, ::-1] * 0.3])
     x[4:, 0] += np.float32(1.0)
-    bound = multiplied(Clip(l2_clip_norm=0.1))
     made, params = gradients(OverTime(), x)
-    exact = sum_of_float64(x, bound)
-    found = made.bounded_sum(params, np.arange(len(x)), bound)["dense.weight"]
+    exact = sum_of_float64(x)
+    index, bound = np.arange(len(x)), Clip(l2_clip_norm=0.1)
+    found = made.bounded_sum(params, index, bound, context=MULTIPLIED)["dense.weight"]
     np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-6 * np.abs(exact).max())
 
 
-def sum_of_float64(x, bound):
+def sum_of_float64(x):
     back = np.full(DIM, 1 / DIM)
     back[0] -= 1
-    multiplier = bound.multiplier["dense.weight"].astype(np.float64)
+    multiplier = MULTIPLIED.multiplier["dense.weight"].astype(np.float64)
     total = np.zeros((DIM, DIM))
     for example in x.astype(np.float64):
         update = -np.outer(back, example.sum(0)) * multiplier
@@ -139,9 +139,6 @@ def test_an_offset_that_cancels_stays_within_the_bound(excess):
     made, params = gradients(OverTime(), x)
     whole = made.gradient(params, np.arange(1))["dense.weight"]
     offset = (np.float32(0.9) * whole * np.float32(1 + excess)).astype(np.float32)
-    bound = Preconditioned(
-        multiplier={},
-        bound=Normalise(l2_clip_norm=1.0, regulariser=0.0),
-        mixture=Mixture(own=0.9, offset={"dense.weight": offset}),
-    )
-    assert length(made.bounded_sum(params, np.arange(1), bound)) <= 1.0 + SLACK
+    bound = Normalise(l2_clip_norm=1.0, regulariser=0.0)
+    said = Context(mixture=Mixture(own=0.9, offset={"dense.weight": offset}))
+    assert length(made.bounded_sum(params, np.arange(1), bound, context=said)) <= 1.0 + SLACK

@@ -26,9 +26,10 @@ def test_the_sums_are_the_same(name):
     here, params = built(name)
     there = here.on_device("cpu")
     assert there is not here and there.way == here.way
-    for bound in bounds_of(params):
-        expected = here.bounded_sum(params, EVERYBODY, bound, KEY)
-        assert gap(there.bounded_sum(params, EVERYBODY, bound, KEY), expected) == 0.0
+    for bound, said in bounds_of(params):
+        expected = here.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
+        found = there.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
+        assert gap(found, expected) == 0.0
 
 
 class Moved(nn.Linear):
@@ -115,7 +116,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 def test_gradients_of_ones_own_need_not_know_of_devices():
     class Own:
-        def bounded_sum(self, params, index, bound, key=None):
+        def bounded_sum(self, params, *asked, **more):
             return params
 
     own = Own()
@@ -130,10 +131,11 @@ def test_a_gpu_gives_the_cpus_sums(name, device):
     """To a part in 10^4; and the CPU's own sums are the CPU's again afterwards."""
     here, params = built(name)
     there, where = here.on_device(device), usable_device(device)
-    for bound in bounds_of(params):
-        expected = here.bounded_sum(params, EVERYBODY, bound, KEY)
-        found = there.bounded_sum(params, EVERYBODY, bound, KEY)
+    for bound, said in bounds_of(params):
+        expected = here.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
+        found = there.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
         assert {p.device for p in there._module.parameters()} == {where}
         assert gap(found, expected) < 1e-4
-        assert gap(here.bounded_sum(params, EVERYBODY, bound, KEY), expected) == 0.0
+        again = here.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
+        assert gap(again, expected) == 0.0
     assert {p.device.type for p in here._module.parameters()} == {"cpu"}

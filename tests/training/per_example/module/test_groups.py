@@ -8,7 +8,7 @@ import pytest
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip, Unbounded
 from tests.harness.combinations import each_once
-from tests.harness.toys_of_training import KEY, distance, gap
+from tests.harness.toys_of_training import KEY, bounded, distance, gap
 from tests.training.per_example.module.models import (
     EVERYBODY,
     MODELS,
@@ -22,14 +22,14 @@ from tests.training.per_example.module.models import (
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
 def test_what_is_not_finite_contributes_zero_alone(way, bad, caplog):
     gradients, params = built("mlp", way=way)
-    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
+    bound, said = Clip(l2_clip_norm=0.7), preconditioned(params)
     gradients._x[3] = bad
     if overflows := bad == 3e38:  # finite inputs, saturated layers: only the products overflow
         params = {n: p * np.float32(1e20) for n, p in params.items()}
     with caplog.at_level(logging.WARNING):
-        found = gradients.bounded_sum(params, EVERYBODY, bound)
+        found = gradients.bounded_sum(params, EVERYBODY, bound, context=said)
     assert all(np.isfinite(a).all() for a in found.values())
-    expected = gradients.bounded_sum(params, np.delete(EVERYBODY, 3), bound)
+    expected = gradients.bounded_sum(params, np.delete(EVERYBODY, 3), bound, context=said)
     if overflows and not caplog.records:
         # Some processors' products of several rows are infinite where others' are NaN: then the
         # saturated layers have a gradient, which is bounded as any other.
@@ -56,11 +56,11 @@ def test_groups_contribute_their_bounded_means(name, way, chunk):
     gradients, params = built(name, way=way, chunk=chunk, drops=False)
     groups = [np.array(g) for g in ([5, 1, 2], [0], [3, 4], [6, 7, 8, 9, 10])]
     totals = [gradients.bounded_sum(params, group, Unbounded(), KEY) for group in groups]
-    for bound in bounds_of(params):
+    for bound, said in bounds_of(params):
         expected = tree.zeros(params)
         for group, total in zip(groups, totals, strict=True):
             mean = {n: (a / len(group)).astype(np.float32) for n, a in total.items()}
-            for n, a in bound.apply(mean).items():
+            for n, a in bounded(bound, mean, said).items():
                 expected[n] += a
-        found = gradients.bounded_sum(params, groups, bound, KEY)
+        found = gradients.bounded_sum(params, groups, bound, KEY, context=said)
         assert gap(found, expected) < 1e-5, bound

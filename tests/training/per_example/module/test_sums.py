@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms import Clip, Normalise, Unbounded
 from fedpriv.training.local.module import load_params
 from fedpriv.training.per_example.module import WAYS, ModuleGradients
+from fedpriv.training.work import Context
 from tests.harness.combinations import each_once
-from tests.harness.toys_of_training import KEY, cross_entropy, gap
+from tests.harness.toys_of_training import KEY, bounded, cross_entropy, gap
 from tests.training.per_example.module.models import (
     CLASSES,
     EVERYBODY,
@@ -34,9 +35,9 @@ def test_every_way_finds_the_same(name, other):
     quick, params = built(name)
     slow, _ = built(name, way=other)
     index = np.array([8, 2, 10, 3, 0, 7])
-    for bound in bounds_of(params):
-        expected = slow.bounded_sum(params, index, bound, KEY)
-        found = quick.bounded_sum(params, index, bound, KEY)
+    for bound, said in bounds_of(params):
+        expected = slow.bounded_sum(params, index, bound, KEY, context=said)
+        found = quick.bounded_sum(params, index, bound, KEY, context=said)
         assert gap(found, expected) < 1e-5, bound
         assert all(a.dtype == np.float64 and a.shape == params[n].shape for n, a in found.items())
 
@@ -47,11 +48,11 @@ def test_every_way_finds_the_same(name, other):
 )
 def test_an_example_alone_is_bounded_as_its_update_is(name, way):
     gradients, params = built(name, way=way)
-    for bound in bounds_of(params):
+    for bound, said in bounds_of(params):
         raw = gradients.bounded_sum(params, np.array([4]), Unbounded(), KEY)
         update = {n: a.astype(np.float32) for n, a in raw.items()}
-        found = gradients.bounded_sum(params, np.array([4]), bound, KEY)
-        assert gap(found, bound.apply(update)) < 1e-5, bound
+        found = gradients.bounded_sum(params, np.array([4]), bound, KEY, context=said)
+        assert gap(found, bounded(bound, update, said)) < 1e-5, bound
 
 
 @pytest.mark.parametrize("way", ["factors", "vmap", "loop"])
@@ -88,9 +89,10 @@ def test_mean_gradient_does_not_depend_on_chunks():
 def test_no_example_leaves_the_bound(name, way, scale):
     gradients, params = built(name, way=way)
     steep = {n: p * np.float32(scale) for n, p in params.items()}
-    for bound in bounds_of(params):
+    for bound, said in bounds_of(params):
         for position in SOME:
-            one = gradients.bounded_sum(steep, np.array([position]), bound, KEY)
+            index = np.array([position])
+            one = gradients.bounded_sum(steep, index, bound, KEY, context=said)
             assert tree.l2_norm(one) <= bound.l2_bound
 
 
@@ -105,12 +107,16 @@ def test_no_example_leaves_the_bound(name, way, scale):
 )
 def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, way):
     gradients, params = built(name, way=way, chunk=5, drops=False)
-    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
-    total = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
-    singles = [gradients.bounded_sum(params, np.array([i]), bound, KEY) for i in EVERYBODY]
+    bound, said = Clip(l2_clip_norm=0.7), preconditioned(params)
+
+    def summed(index):
+        return gradients.bounded_sum(params, index, bound, KEY, context=said)
+
+    total = summed(EVERYBODY)
+    singles = [summed(np.array([i])) for i in EVERYBODY]
     assert gap({n: sum(one[n] for one in singles) for n in params}, total) < 1e-6
     for left_out in SOME:
-        others = gradients.bounded_sum(params, np.delete(EVERYBODY, left_out), bound, KEY)
+        others = summed(np.delete(EVERYBODY, left_out))
         moved = {n: total[n] - others[n] for n in params}
         assert tree.l2_norm(moved) <= 0.7 * (1 + 1e-6)
         assert gap(moved, singles[left_out]) < 1e-5
@@ -129,7 +135,7 @@ def test_ones_are_no_preconditioner_bit_for_bit(names):
         ones = {n: np.ones(p.shape, np.float32) for n, p in params.items()}
         left = gradients.bounded_sum(params, EVERYBODY, plain, KEY)
         right = gradients.bounded_sum(
-            params, EVERYBODY, Preconditioned(multiplier=ones, bound=plain), KEY
+            params, EVERYBODY, plain, KEY, context=Context(multiplier=ones)
         )
         assert all(np.array_equal(left[n], right[n]) for n in params)
 
@@ -140,7 +146,10 @@ def test_a_multiplier_broadcasts_as_it_does_for_users():
     full = np.broadcast_to(column, params["kernel"].shape).copy()
     found, expected = (
         gradients.bounded_sum(
-            params, EVERYBODY, Preconditioned(multiplier={"kernel": m}, bound=Clip(l2_clip_norm=1))
+            params,
+            EVERYBODY,
+            Clip(l2_clip_norm=1),
+            context=Context(multiplier={"kernel": m}),
         )
         for m in (column, full)
     )

@@ -1,0 +1,306 @@
+"""Whatever a round's multiplier and mixture are, a contribution keeps its bound's norm.
+
+Over every bound, and whatever engine made the update: dense or row-sparse, one by one, as rows of
+many, and on a device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv import tree
+from fedpriv.mechanisms import Capped, Clip, bounds
+from fedpriv.mechanisms.bounds import (
+    CHECKED_EXCESS,
+    WITHIN,
+    Bound,
+    CappedTogether,
+    Checked,
+    OutputSensitivity,
+    Unbounded,
+    bounded_factors,
+)
+from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.sums import Block
+from fedpriv.training import bounded_sum as frame
+from fedpriv.training.bounded_sum import RowStack, SparseStack, UserStack
+from fedpriv.training.device_sum import DeviceStack, DeviceSum, StackedRows
+from fedpriv.training.work import Context, Trainer
+from fedpriv.tree import RowSparse
+from tests.harness.toys_of_training import answered
+from tests.laws.bounds.bounded import BOUNDS, COLUMNS, PARAMS, ROWS, Case, exact_norm
+
+NUMBER = ROWS * COLUMNS + COLUMNS
+EVERY = {
+    **{name: case for name, case in BOUNDS.items() if not case.said.multiplier},
+    "checked": Case(make=lambda c: Checked(l2_bound=c)),
+    "capped": Case(make=lambda c: Capped(cap=c / np.sqrt(NUMBER), num_coordinates=NUMBER)),
+    "capped-together": Case(
+        make=lambda c: CappedTogether(cap=c / np.sqrt(NUMBER), num_coordinates=NUMBER)
+    ),
+}
+every_bound = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+
+
+class Engine(Trainer):
+    """Users' updates, float32 and dense, in the stacks of one engine."""
+
+    def __init__(self, updates, rows):
+        self.updates, self.rows = updates, rows
+
+    def dense(self, users):
+        return {n: np.stack([self.updates[int(user)][n] for user in users]) for n in PARAMS}
+
+    def sparse(self, update):
+        """The same as stored rows, of which the others are zero."""
+        values = np.ascontiguousarray(update["kernel"][self.rows])
+        return {**update, "kernel": RowSparse(rows=self.rows, values=values, num_rows=ROWS)}
+
+
+class Dense(Engine):
+    def stacks(self, request, attempt, users, data=None):
+        for user in users:
+            yield UserStack(dict(self.updates[int(user)]))
+
+
+class Sparse(Engine):
+    def stacks(self, request, attempt, users, data=None):
+        for user in users:
+            yield UserStack(self.sparse(self.updates[int(user)]))
+
+
+class Rows(Engine):
+    def stacks(self, request, attempt, users, data=None):
+        if users:
+            yield RowStack(self.dense(users))
+
+
+class SparseRows(Engine):
+    """As a compiled kernel yields them; dense rows where there is a mixture."""
+
+    def stacks(self, request, attempt, users, data=None):
+        if request.context.mixture is not None:
+            yield from Rows.stacks(self, request, attempt, users, data)
+        elif users:
+            dense, number = self.dense(users), len(self.rows)
+            values = dense["kernel"][:, self.rows].reshape(-1, COLUMNS)
+            yield SparseStack(
+                name="kernel",
+                block=Block(
+                    np.tile(self.rows, len(users)),
+                    number * np.arange(len(users) + 1),
+                    np.ascontiguousarray(values),
+                ),
+                num_rows=ROWS,
+                dense={"bias": dense["bias"]},
+                sound=np.ones(len(users), bool),
+            )
+
+
+class Device(Engine):
+    def empty_sum(self, template, granularity):
+        return DeviceSum({n: torch.from_numpy(a) for n, a in template.items()}, granularity)
+
+    def stacks(self, request, attempt, users, data=None):
+        if users:
+            yield DeviceStack({n: torch.from_numpy(a) for n, a in self.dense(users).items()})
+
+
+class DeviceRows(Device):
+    def stacks(self, request, attempt, users, data=None):
+        if not users:
+            return
+        bias, kernel = self.dense(users)["bias"], self.dense(users)["kernel"][:, self.rows]
+        # One place more than there are rows: what stands there is nobody's.
+        index = np.broadcast_to(np.append(self.rows, 0), (len(users), len(self.rows) + 1))
+        stored = StackedRows(
+            rows=torch.from_numpy(index.copy()),
+            values=torch.from_numpy(np.pad(kernel, ((0, 0), (0, 1), (0, 0)))),
+            counts=[len(self.rows)] * len(users),
+            num_rows=ROWS,
+        )
+        yield DeviceStack({"bias": torch.from_numpy(bias), "kernel": stored})
+
+
+ENGINES = {
+    "dense": Dense,
+    "sparse": Sparse,
+    "rows": Rows,
+    "sparse rows": SparseRows,
+    "device": Device,
+    "stored": DeviceRows,
+}
+every_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+
+
+@st.composite
+def worlds(draw):
+    """Users' updates with zeros outside some rows, and what a round says."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rows = np.sort(rng.choice(ROWS, draw(st.integers(0, ROWS)), replace=False))
+    updates = []
+    for _ in range(draw(st.integers(1, 4))):
+        size = 10.0 ** draw(st.floats(-12, 12))
+        update = {
+            n: (size * rng.normal(size=a.shape)).astype(np.float32) for n, a in PARAMS.items()
+        }
+        update["kernel"][np.setdiff1d(np.arange(ROWS), rows)] = 0.0
+        updates.append(update)
+    spread = draw(st.sampled_from([0.0, 4.0, 12.0]))
+    shapes = draw(
+        st.sampled_from(
+            [
+                {},
+                {"kernel": (ROWS, 1)},
+                {"kernel": (ROWS, COLUMNS), "bias": (COLUMNS,)},
+                {"bias": (COLUMNS,)},
+            ]
+        )
+    )
+    multiplier = {
+        name: (10.0 ** rng.uniform(-spread, spread, shape) * rng.choice([-1, 1], shape)).astype(
+            np.float32
+        )
+        for name, shape in shapes.items()
+    }
+    mixture = None
+    if draw(st.booleans()):
+        size = 10.0 ** draw(st.floats(-6, 6))
+        mixture = Mixture(
+            own=draw(st.sampled_from([1e-3, 0.5, 1.0])),
+            offset={n: (size * rng.normal(size=a.shape)).astype("f4") for n, a in PARAMS.items()},
+        )
+    return updates, rows, multiplier, mixture
+
+
+def sums(engine, make, c, world, users=None):
+    """The sum of users' contributions in one engine, dense, and how many failed."""
+    updates, rows, multiplier, mixture = world
+    context = Context(multiplier=multiplier, mixture=mixture, clip_norm=c if make.adapts else None)
+    done = answered(
+        engine(updates, rows),
+        params=PARAMS,
+        bound=make(c),
+        user_ids=[str(i) for i in (range(len(updates)) if users is None else users)],
+        context=context,
+    )
+    return tree.to_dense(done.real()), done.num_failed
+
+
+def certified(bound):
+    """What the bound says of a contribution: `Checked` has room for float32's rounding."""
+    excess = CHECKED_EXCESS if isinstance(bound, Checked) else 0.0
+    return bound.l2_bound * (1.0 + excess)
+
+
+@every_engine
+@every_bound
+@given(world=worlds(), exponent=st.floats(-6, 6))
+def test_a_contribution_keeps_the_bounds_norm(engine, make, world, exponent):
+    c = 10.0**exponent
+    most = certified(make(c))
+    everybody = range(len(world[0]))
+    whole, _ = sums(engine, make, c, world)
+    for user in everybody:
+        own, failed = sums(engine, make, c, world, [user])
+        assert exact_norm(own) <= most * (0.0 if failed else 1.0)
+        others, _ = sums(engine, make, c, world, [one for one in everybody if one != user])
+        moved = exact_norm({name: whole[name] - others[name] for name in whole})
+        assert moved <= most * (1 + 1e-12)
+
+
+@every_bound
+@given(world=worlds(), exponent=st.floats(-6, 6))
+def test_every_engine_sends_the_same(make, world, exponent):
+    c, bound = 10.0**exponent, make(10.0**exponent)
+    for user in range(len(world[0])):
+        expected, failed = sums(Dense, make, c, world, [user])
+        # A tie may be rounded to either side, and float32 products to their last bit.
+        near = 1e-6 * bound.l2_bound + (bound.granularity or 0.0)
+        for engine in ENGINES.values():
+            found, number = sums(engine, make, c, world, [user])
+            assert number == failed
+            for name, array in expected.items():
+                np.testing.assert_allclose(found[name], array, rtol=0, atol=near)
+
+
+def test_no_bound_is_left_out():
+    """But those that bound no contribution: of a result, and of a run without privacy."""
+    kinds = {k for k in vars(bounds).values() if isinstance(k, type) and issubclass(k, Bound)}
+    kinds = {kind for kind in kinds if not kind.__abstractmethods__ and kind.__name__[0] != "_"}
+    assert {type(make(1.0)) for make in EVERY.values()} == kinds - {OutputSensitivity, Unbounded}
+
+
+def test_every_bound_is_reached():
+    """By some world, in each engine: else the laws above would let anything pass."""
+    rng = np.random.default_rng(0)
+    update = {n: rng.uniform(1e3, 1e4, a.shape).astype(np.float32) for n, a in PARAMS.items()}
+    multiplier = {"kernel": np.full((ROWS, 1), 7.0, np.float32)}
+    mixture = Mixture(own=0.5, offset={n: np.ones_like(a) for n, a in PARAMS.items()})
+    for name, make in EVERY.items():
+        if name == "checked":  # it refuses such an update, and shortens none
+            continue
+        for engine in ENGINES.values():
+            world = ([update], np.arange(ROWS), multiplier, mixture)
+            own, failed = sums(engine, make, 1.0, world)
+            assert failed == 0
+            assert exact_norm(own) == pytest.approx(make(1.0).l2_bound, rel=1e-5), name
+
+
+def bounded_first(monkeypatch):
+    """Plant the wrong order: the bound's factor is that of the update before it is multiplied."""
+    for kind in (UserStack, RowStack, SparseStack, DeviceStack):
+        times = kind.times
+
+        def late(self, multiplier, kind=kind, times=times):
+            return Late(self, times(self, multiplier))
+
+        monkeypatch.setattr(kind, "times", late)
+
+
+class Late:
+    """Claims the length from before, and adds the product."""
+
+    def __init__(self, before, after):
+        self.norms, self.add_to = before.norms, after.add_to
+        self.rows = getattr(after, "rows", None)
+        self.multiples_of = lambda spacing: Late(before, after.multiples_of(spacing))
+        self.limited = lambda low, high: Late(before, after.limited(low, high))
+
+
+@every_engine
+def test_the_other_order_is_caught(engine, monkeypatch):
+    rng = np.random.default_rng(0)
+    update = {n: rng.normal(size=a.shape).astype(np.float32) for n, a in PARAMS.items()}
+    world = ([update], np.arange(ROWS), {"kernel": np.full((ROWS, 1), 3.0, np.float32)}, None)
+    bounded_first(monkeypatch)
+    own, _ = sums(engine, EVERY["clip"], 1.0, world)
+    assert exact_norm(own) > 2.5
+    # On the grid whole numbers have a limit of their own.
+    own, failed = sums(engine, EVERY["rounded-clip"], 1.0, world)
+    assert failed == 1 and exact_norm(own) == 0.0
+
+
+@every_engine
+def test_a_factor_a_hundredth_too_large_is_caught(engine, monkeypatch):
+    def factors(bound, norms, longest, clip_norm=None):
+        return 1.01 * bounded_factors(bound, norms, longest, clip_norm)
+
+    monkeypatch.setattr(frame, "bounded_factors", factors)
+    update = {n: np.ones_like(a) for n, a in PARAMS.items()}
+    own, _ = sums(engine, EVERY["clip"], 1.0, ([update], np.arange(ROWS), {}, None))
+    assert exact_norm(own) > Clip(l2_clip_norm=1.0).l2_bound
+
+
+@every_engine
+def test_an_adapting_clip_counts_updates_as_they_were_multiplied(engine):
+    """‖own Δ + offset, times 1/A‖ is what is compared with C, and what is bounded."""
+    update = {n: np.full_like(a, 0.01) for n, a in PARAMS.items()}  # 0.11 long
+    ones = {n: np.ones_like(a) for n, a in PARAMS.items()}
+    for multiplier, within in (({}, 1), ({n: 20 * a for n, a in ones.items()}, -1)):
+        own, _ = sums(engine, EVERY["adaptive"], 1.0, ([update], np.arange(ROWS), multiplier, None))
+        np.testing.assert_allclose(own[WITHIN], [0.2 * within], rtol=1e-6)
