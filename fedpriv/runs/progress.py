@@ -145,7 +145,8 @@ class PlainLines:
                 passed = ""
                 if self._news == self._said:
                     minutes, seconds = divmod(round(self._clock() - self._started), 60)
-                    passed = f" ({minutes}:{seconds:02} min so far)"
+                    took = f"{minutes}:{seconds:02} min" if minutes else f"{seconds} s"
+                    passed = f" ({took} so far)"
                 self._print(self._news, passed)
 
     def _is_time(self) -> bool:

@@ -58,7 +58,7 @@ def test_a_thread_reminds_and_is_gone_afterwards(said):
         tell("waiting")
         clock.seconds = 7
         assert heard.wait(60)
-    assert said == ["waiting", "waiting (0:07 min so far)"]
+    assert said == ["waiting", "waiting (7 s so far)"]
     assert threading.active_count() == before
 
 
