@@ -88,7 +88,7 @@ from fedpriv.tasks.checks import (
 )
 from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
 from fedpriv.tasks.task import BaseTask, Task, has_public_folds
-from fedpriv.training.failures import counted_failures
+from fedpriv.training.failures import counted_failures, raised_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.stopping import end_if_interrupted, interruptible
 from fedpriv.training.work import LocalTrainer, Trainers, Work, as_works, find_work
@@ -590,7 +590,8 @@ def _train_synthetic_user(
     trainer, algorithm, task = components.trainer, components.algorithm, components.task
     fresh = FreshWorks.of(trainer, again, task, getattr(task, "data", None))
     if isinstance(algorithm, FederatedAveraging) and isinstance(trainer, LocalTrainer):
-        try_trainer(trainer, params, batch, fresh)
+        with raised_failures():
+            try_trainer(trainer, params, batch, fresh)
     else:
         _play_first_step(components, params, batch, fresh)
 

@@ -128,6 +128,11 @@ def raised_failures() -> AbstractContextManager[None]:
     return _within(_RAISED, True)
 
 
+def failures_are_raised() -> bool:
+    """Return whether failures are raised here: users are synthetic."""
+    return _RAISED.get()
+
+
 @contextmanager
 def users_not_logged(key: Key) -> Iterator[None]:
     """Suppress logging of drawn users and their answers within the `with` under a secure key.
