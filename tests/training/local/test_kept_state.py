@@ -559,9 +559,7 @@ def test_a_copied_trainer_has_a_module_of_its_own():
         assert all(np.array_equal(found[0][name], update[name]) for name in update)
 
 
-@pytest.mark.parametrize(
-    "kind", [Keeping, Cached, CountsUnkept, Dropping, UnusedGlobal, OnlyLarge]
-)
+@pytest.mark.parametrize("kind", [Keeping, Cached, CountsUnkept, Dropping, UnusedGlobal, OnlyLarge])
 def test_others_are_not_refused(kind):
     fp.check_task(task(kind))
     assert moved(kind, 1) <= BOUND.l2_bound * (1 + 1e-6)
