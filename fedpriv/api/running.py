@@ -48,7 +48,7 @@ def experiment(name: str, /, **options: Option) -> Experiment:
                 f"{given}={options[given]!r} is no option of an experiment; it is the run that is "
                 "named, by fedpriv.run(..., label=...)"
             )
-    return load_experiment(name).with_options(_kebab(options))
+    return load_experiment(name).with_options(options)
 
 
 def run(
@@ -223,11 +223,7 @@ def resume(
 
 
 def find_corpus(
-    experiment: Experiment,
-    asked: str | None,
-    *,
-    console: Console | None,
-    importing: Console | None,
+    experiment: Experiment, asked: str | None, *, console: Console | None, importing: Console | None
 ) -> Corpus | None:
     """Return the corpus that an experiment trains on, or None if it brings its own data.
 
@@ -265,15 +261,11 @@ def chosen_experiment(
     """Return the experiment, and the name under which it is found again, if it has one."""
     given = experiment_or_name(experiment)
     if isinstance(given, str):
-        return load_experiment(given).with_options(_kebab(options)), given
-    chosen = given.with_options(_kebab(options))
+        return load_experiment(given).with_options(options), given
+    chosen = given.with_options(options)
     make = find_experiments().get(chosen.name)
     known = make is not None and make().with_options(chosen.options()) == chosen
     return chosen, chosen.name if known else None
-
-
-def _kebab(options: Mapping[str, Option]) -> dict[str, Option]:
-    return {kebab(name): value for name, value in options.items()}
 
 
 def _as_argument(name: str, value: object) -> str:

@@ -19,6 +19,7 @@ from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import DIAGNOSTIC_FACTS
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import from_anywhere, load_experiment
+from fedpriv.experiments.options import normalize
 from fedpriv.experiments.start import Start
 from fedpriv.measures import MAJORITY
 from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
@@ -141,10 +142,7 @@ def make_document(
         "versions": {"fedpriv": __version__, **library_versions()},
         "measures": [measure.to_json() for measure in task.measures],
         "files": {name: sha256(files[name]).hexdigest() for name in sorted(files)},
-        "baseline": {
-            **{name: corpus.get(name) for name in MAJORITY},
-            **described.baseline,
-        },
+        "baseline": {**{name: corpus.get(name) for name in MAJORITY}, **described.baseline},
         "settings": None if components.settings is None else components.settings.to_json(),
         "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
     }
@@ -227,7 +225,7 @@ def describe_unused(document: Mapping[str, Any], given: Experiment) -> str:
     """Return which options of an experiment a run that goes on does not use; "" for none."""
     planned, now = document["experiment"], given.options()
     others = {
-        entry.path: f"{entry.path} {now[entry.path]} (the run's is {planned.get(entry.path)})"
+        entry.path: f"{normalize(entry.path)}={now[entry.path]} (it is {planned.get(entry.path)})"
         for entry in given.entries()
         if now[entry.path] not in (entry.default, planned.get(entry.path))
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 
 import numpy as np
@@ -53,6 +54,21 @@ class TestCautions:
 
 
 class TestDescribe:
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            ({"target_epsilon": 0.0}, ("target_epsilon", 0.0)),
+            ({"local_learning_rate": -1}, ("local_learning_rate",)),
+            ({"local_learning_rates": 1}, ("'local_learning_rate'",)),
+            ({"lr": 0.1}, ("'local-learning-rate'",)),
+            ({"clip_norm": 1.0}, ("clip_norm", "l2_clip_norm", "fixed", "adaptive")),
+            ({"clip-norm": 1.0}, ("clip-norm", "l2-clip-norm", "fixed", "adaptive")),
+        ],
+    )
+    def test_an_option_is_named_as_it_was_given(self, options, named):
+        with refuses(ValueError, *named):
+            fp.experiment("dp-fedavg-tags", **options)
+
     def test_options_are_spelled_as_in_python(self):
         experiment = fp.experiment("dp-fedavg-tags", rounds=7, l2_clip_norm=0.25)
         assert (experiment.rounds, experiment.bound.l2_clip_norm) == (7, 0.25)
@@ -200,7 +216,7 @@ class TestResume:
         other = dense.experiment().with_options({"rounds": 80, "local-learning-rate": 0.3})
         assert fp.resume(interrupted, experiment=other).summary["rounds"] == 2
         [said] = [line for line in capsys.readouterr().err.splitlines() if "not used" in line]
-        assert "rounds 80 (the run's is 3)" in said and "local.learning_rate 0.3" in said
+        assert "rounds=80 (it is 3)" in said and "local_learning_rate=0.3" in said
         assert "noise" not in said
 
     def test_of_a_run_without_a_name_a_name_is_answered_with_what_to_give(self, interrupted):
@@ -251,6 +267,12 @@ class TestFrames:
         assert table["epsilon"].iloc[0] > table["epsilon"].iloc[1]
         assert {"delta", "relation", "unit", "accountant", "simulated", "synthetic"} <= set(table)
         assert len(kept.table()) == 1
+        # What no run has, and what is the same of both, is left out.
+        assert {"users", "corpus", "gain", "gap_closed", "no_meaningful_protection"}.isdisjoint(
+            table
+        )
+        without = fp.run(dense.experiment(), noise="none", bound="none", progress=False)
+        assert list(fp.compare(kept, without)["epsilon"]) == [kept.epsilon.value, math.inf]
         with pytest.raises(ValueError):
             fp.compare()
 
