@@ -191,9 +191,7 @@ def contributes_zero(error: BaseException) -> None:
 
 
 @contextmanager
-def contributing_zero_on_failure(
-    kind: type[BaseException] = BaseException,
-) -> Iterator[None]:
+def contributing_zero_on_failure(kind: type[BaseException] = BaseException) -> Iterator[None]:
     """Catch and count errors of a kind within the `with`: the contribution is zero.
 
     Raises:
