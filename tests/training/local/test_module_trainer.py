@@ -240,6 +240,12 @@ def test_what_needs_more_than_gradients_is_refused_before_a_run(given, changes, 
     refused(tmp_path / "run", task(client_optimizer=given, **changes))
 
 
+@pytest.mark.parametrize("given", [partial(torch.optim.SGD, lr=0.3), partial(SGD, learning_rate=1)])
+def test_a_rate_of_the_optimisers_own_is_refused_and_the_option_named(given):
+    with refuses(ValueError, *given.keywords, *given.keywords.values(), "local_learning_rate"):
+        task(client_optimizer=given)
+
+
 class Heads(nn.Module):
     """Two heads; a user's examples go through one of them."""
 
