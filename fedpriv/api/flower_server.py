@@ -149,10 +149,7 @@ def _open_run(run_config: Any) -> PreparedRun:
                 "leave secure out to go on with it, or start a secure run in another folder"
             )
         prepared = resume_run(
-            resume,
-            experiment=str(run_config["experiment"]),
-            make_backend=checked,
-            anchors=anchors,
+            resume, experiment=str(run_config["experiment"]), make_backend=checked, anchors=anchors
         )
         chosen = prepared.experiment.options()
         automatic = {name: chosen[name] for name in experiment.automatic if name in chosen}

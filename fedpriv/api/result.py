@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import textwrap
@@ -200,10 +201,15 @@ def read(path: Path, temporary: TemporaryFolder | None) -> Run:
     )
 
 
+_SETTINGS = ("finished", "rounds_planned", "users", "corpus", "roster", "interval_over")
+
+
 def compare(*runs: Run | str | Path) -> pd.DataFrame:
     """Return the key figures of runs, one row an experiment; its seeds are averaged.
 
-    `.attrs["notes"]` says what ε does not cover, and in what the runs are not like with like.
+    `.attrs["notes"]` says what ε does not cover, and in what the runs are not like with like. What
+    is known of no run, and settings in which they do not differ, are left out. Without privacy ε is
+    infinite.
 
     Args:
         *runs: Runs, or their folders.
@@ -219,10 +225,16 @@ def compare(*runs: Run | str | Path) -> pd.DataFrame:
     groups = read_groups(
         [run.record.directory if isinstance(run, Run) else Path(run) for run in runs]
     )
-    rows = [
-        {name: value for name, value in row.items() if name not in ("name", "runs")}
-        for row in as_rows(groups)
-    ]
+    rows = as_rows(groups)
+    for row in rows:
+        row["epsilon"] = math.inf if row["epsilon"] is None else row["epsilon"]
+    left_out = {"name", "runs"}
+    for name in rows[0]:
+        first, *others = values = [row[name] for row in rows]
+        same = bool(others) and name in _SETTINGS and all(other == first for other in others)
+        if same or all(value is None or value is False for value in values):
+            left_out.add(name)
+    rows = [{name: row[name] for name in row if name not in left_out} for row in rows]
     frame = pd.DataFrame(rows, index=pd.Index([g.name for g in groups], name="experiment"))
     unlike = mismatches(groups)
     notes = list(gaps(groups))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,7 +16,7 @@ from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import takes_corpus
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.load import find_experiments, load_experiment
+from fedpriv.experiments.load import experiment_or_name, find_experiments, load_experiment
 from fedpriv.experiments.options import Option, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.privacy.ledger.anchor import anchors_of
@@ -49,11 +48,11 @@ def experiment(name: str, /, **options: Option) -> Experiment:
                 f"{given}={options[given]!r} is no option of an experiment; it is the run that is "
                 "named, by fedpriv.run(..., label=...)"
             )
-    return load_experiment(name).with_options(_kebab(options))
+    return load_experiment(name).with_options(options)
 
 
 def run(
-    experiment: str | Experiment,
+    experiment: str | Experiment | Callable[[], Experiment],
     out: str | Path | None = None,
     *,
     corpus: str | Path | NodeData | None = None,
@@ -73,7 +72,7 @@ def run(
     """Train an experiment, federated or centralised, to the end of its plan.
 
     Args:
-        experiment: A name, as for `experiment`, or an experiment.
+        experiment: A name, as for `experiment`, or an experiment, or a function that returns one.
         out: The run folder, which must not hold a run yet. Without it the run has the same ledger
             and files in a temporary folder, removed with the last `Run` that stands for it or
             with the process; `Run.save` keeps them.
@@ -87,8 +86,9 @@ def run(
         device: Train many users, or examples, at once on it: "cuda:0", or "cpu" to try the same
             without a GPU; of Ray's workers "cpu" alone. None for what is quickest on a processor.
         secure: Entropy from the operating system instead of the experiment's seed; needs `out`.
-        progress: "auto" shows it in a terminal and in a notebook, True elsewhere too, as lines;
-            False prints nothing.
+        progress: "auto" shows it in a terminal and in a notebook, and elsewhere only what to beware
+            of, such as public examples that equal rostered users'; True shows it elsewhere too, as
+            lines; False prints nothing.
         keep_checkpoints: Newest checkpoints to keep besides every tenth; None keeps all.
         anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of
             the folder that is continued besides, and an old backup, are then refused.
@@ -133,12 +133,13 @@ def run(
         tell=_teller(console, progress),
         spell=_as_argument,
     ) as factories:
-        heard = console if is_watched(console, progress) else None
         if isinstance(corpus, NodeData):
             found = corpus
         else:
             asked = None if corpus is None else str(corpus)
-            found = find_corpus(chosen, asked, console=heard, importing=heard)
+            importing = console if is_watched(console, progress) else None
+            heard = console if progress is not False else None
+            found = find_corpus(chosen, asked, console=heard, importing=importing)
         prepared = start_run(
             chosen,
             reference,
@@ -159,7 +160,7 @@ def run(
 def resume(
     path: str | Path,
     *,
-    experiment: Experiment | str | None = None,
+    experiment: Experiment | Callable[[], Experiment] | str | None = None,
     backend: str = "serial",
     workers: int | None = None,
     gpus_per_worker: float | None = None,
@@ -175,7 +176,8 @@ def resume(
     Args:
         path: The run folder.
         experiment: What was run, where it was given to `run` as a value that no name leads to, or
-            as the name of user-defined code, which a folder alone does not get to run.
+            as the name of user-defined code, which a folder alone does not get to run. Its options
+            are not used: the run goes on as it was planned, and says so where they are others.
         backend: As for `run`; it may be another one than before.
         workers: As for `run`.
         gpus_per_worker: As for `run`.
@@ -196,10 +198,10 @@ def resume(
     folder, console = Path(path), Console(stderr=True)
     document = read_document(folder)
     callbacks = check_callbacks(callbacks, secure=document["mode"] == "secure")
-    if isinstance(experiment, Experiment):
-        reference = document["reference"]
-    else:
-        reference = check_experiment_name(document, folder, experiment)
+    given = None if experiment is None else experiment_or_name(experiment)
+    reference = document["reference"]
+    if not isinstance(given, Experiment):
+        reference = check_experiment_name(document, folder, given)
     with named_backends(
         backend,
         workers=workers,
@@ -211,7 +213,7 @@ def resume(
     ) as factories:
         prepared = resume_run(
             folder,
-            experiment=experiment,
+            experiment=given,
             make_backend=factories(reference, recorded_place(document)),
             keep_last=_check_keep(keep_checkpoints),
             anchors=anchors_of(anchor),
@@ -221,11 +223,7 @@ def resume(
 
 
 def find_corpus(
-    experiment: Experiment,
-    asked: str | None,
-    *,
-    console: Console | None,
-    importing: Console | None,
+    experiment: Experiment, asked: str | None, *, console: Console | None, importing: Console | None
 ) -> Corpus | None:
     """Return the corpus that an experiment trains on, or None if it brings its own data.
 
@@ -258,24 +256,16 @@ def find_corpus(
 
 
 def chosen_experiment(
-    experiment: str | Experiment, options: Mapping[str, Option]
+    experiment: str | Experiment | Callable[[], Experiment], options: Mapping[str, Option]
 ) -> tuple[Experiment, str | None]:
     """Return the experiment, and the name under which it is found again, if it has one."""
-    if isinstance(experiment, str):
-        return load_experiment(experiment).with_options(_kebab(options)), experiment
-    given: Any = experiment
-    if not isinstance(given, Experiment):
-        raise ValueError(
-            f"{experiment!r} is no experiment; give a name of `fedpriv list` or an Experiment"
-        )
-    chosen = experiment.with_options(_kebab(options))
+    given = experiment_or_name(experiment)
+    if isinstance(given, str):
+        return load_experiment(given).with_options(options), given
+    chosen = given.with_options(options)
     make = find_experiments().get(chosen.name)
     known = make is not None and make().with_options(chosen.options()) == chosen
     return chosen, chosen.name if known else None
-
-
-def _kebab(options: Mapping[str, Option]) -> dict[str, Option]:
-    return {kebab(name): value for name, value in options.items()}
 
 
 def _as_argument(name: str, value: object) -> str:

@@ -56,7 +56,10 @@ COMMANDS = {
         "cli.results",
         "Write a run's model, and a card that states its privacy; a tag model's vocabulary too.",
     ),
-    "predict": ("cli.results", "Rank tags for a text."),
+    "predict": (
+        "cli.results",
+        "Rank tags for a text, by a model of tags only; your own: docs/pretrained.md.",
+    ),
     "uncertainty": (
         "cli.uncertainty",
         "Say how much of a model is noise, from the last checkpoints of its run.",
@@ -104,7 +107,8 @@ fedpriv trains a model on many users' data, with a proven limit on what it revea
   fedpriv list                         all experiments; with a name, the options of one
   fedpriv plan adadps-tags             what a run would cost and gain, before anything is charged
   fedpriv new mine                     a project with a model and users of your own, and its test
-  fedpriv run own.py:experiment        your own model and users in one file: see the README
+  fedpriv run own.py:experiment        your own model and users in one file: see the README; your
+                                       own texts in a CSV: docs/pretrained.md#your-own-texts
   fedpriv compare runs/*               runs side by side
   fedpriv data list                    data that are here, and what can be fetched
 """

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from fedpriv.cli.output import counting, print_json, print_line, print_table
+from fedpriv.cli.output import counting, errors, print_json, print_line, print_table
 from fedpriv.datasets import encoders
 from fedpriv.datasets.importers import locate
+from fedpriv.hashes import Progress
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,9 +44,25 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Check an encoder's files, copy them into the cache, and print its id."""
-    with counting("checking the weights", quiet=as_json) as tell:
+    with _adding(quiet=as_json) as tell:
         found = encoders.add_encoder(path, name, sha256=sha256, progress=tell)
     return _print_encoder(found, as_json)
+
+
+@contextmanager
+def _adding(*, quiet: bool) -> Generator[Progress]:
+    """As `counting`; once all bytes are hashed it names what is done with them."""
+    from fedpriv.runs.progress import telling
+
+    if quiet:
+        yield lambda done, total: None
+        return
+    with telling(errors) as tell:
+        yield lambda done, total: tell(
+            f"checking the weights: {done / total:.0%}"
+            if done < total
+            else "weights checked; loading PyTorch and the encoder, then trying it on two texts"
+        )
 
 
 def _print_encoder(found: encoders.EncoderFiles, as_json: bool) -> None:

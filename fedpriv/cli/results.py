@@ -182,7 +182,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="How many tags.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Rank tags for a text."""
+    """Rank tags for a text, by a model of tags only; your own: docs/pretrained.md."""
     vocabulary, record = None, None
     if (model / "experiment.json").is_file():
         record = read_run(model)

@@ -24,11 +24,10 @@ NUM_INTEGERS, NUM_CATEGORIES = 13, 26
 _COLUMNS = 1 + NUM_INTEGERS + NUM_CATEGORIES
 _DENSE = 2 * NUM_INTEGERS
 _LARGEST = 1 << 62
+_TEST_SHARE = 0.2
 
 
-def load_criteo(
-    file: Path | str, *, buckets: int = 2_000, rows: int | None = None, test_share: float = 0.2
-) -> Dataset:
+def load_criteo(file: Path | str, *, buckets: int = 2_000, rows: int | None = None) -> Dataset:
     """Return a log as sparse rows of unit l2 norm, and labels 0 and 1.
 
     The last of the rows in the file's order, which is time's, are for testing.
@@ -37,7 +36,6 @@ def load_criteo(
         file: The log, plain text.
         buckets: Columns that categories are hashed into.
         rows: At most so many lines; None for all.
-        test_share: Which share of the rows is held out.
 
     Raises:
         ValueError: If the file is missing or a line is not of that form; says which line.
@@ -48,24 +46,21 @@ def load_criteo(
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         x, y = read_rows(lines, str(path), buckets=buckets, rows=rows)
     source = {"source": [{"file": path.name, "sha256": file_sha256(path)}]}
-    return _dataset("criteo", x, y, test_share, source, synthetic=False)
+    return _dataset("criteo", x, y, source, synthetic=False)
 
 
-def synthetic_criteo(
-    num_rows: int = 5_000, *, seed: int = 0, buckets: int = 2_000, test_share: float = 0.2
-) -> Dataset:
+def synthetic_criteo(num_rows: int = 5_000, *, seed: int = 0, buckets: int = 2_000) -> Dataset:
     """Return a synthetic log of Criteo's form, less than half of whose labels are 1.
 
     Args:
         num_rows: How many lines.
         seed: Of all that is drawn.
         buckets: As of `load_criteo`.
-        test_share: As of `load_criteo`.
     """
     lines = list(synthetic_lines(num_rows, seed=seed))
     x, y = read_rows(lines, "the synthetic log", buckets=buckets)
     source = {"source": f"synthetic: generated with seed {seed}"}
-    return _dataset("synthetic-criteo", x, y, test_share, source, synthetic=True)
+    return _dataset("synthetic-criteo", x, y, source, synthetic=True)
 
 
 def synthetic_lines(num_rows: int, *, seed: int = 0) -> Iterator[str]:
@@ -161,14 +156,11 @@ def _dataset(
     name: str,
     x: sparse.csr_array,
     y: np.ndarray,
-    test_share: float,
     source: Mapping[str, object],
     *,
     synthetic: bool,
 ) -> Dataset:
-    if not 0.0 < test_share < 1.0:
-        raise ValueError(f"test_share {test_share} must lie between 0 and 1")
-    cut = len(y) - max(1, int(test_share * len(y)))
+    cut = len(y) - max(1, int(_TEST_SHARE * len(y)))
     if cut < 2:
         raise ValueError(f"{len(y)} rows leave {cut} to train on; give more")
     return Dataset(

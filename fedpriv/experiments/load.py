@@ -94,6 +94,20 @@ def load_experiment(name: str) -> Experiment:
     return found[name]()
 
 
+def experiment_or_name(given: Any) -> Experiment | str:
+    """Return an experiment, or the name of one; of a function what it returns.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    made = given() if callable(given) and not isinstance(given, Experiment) else given
+    if not isinstance(made, Experiment | str):
+        raise ValueError(
+            f"{made!r} is no experiment; give a name of `fedpriv list` or an Experiment"
+        )
+    return made
+
+
 def _of_file(path: Path) -> Experiment:
     """Return the experiment of a TOML file: that of its key `experiment`, with its other options.
 

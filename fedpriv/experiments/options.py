@@ -101,7 +101,7 @@ def naming_options(names: Mapping[str, str]) -> Iterator[None]:
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return the value if it is one of the choices, or raise `ValueError` naming them."""
     if value not in choices:
-        raise ValueError(f"{kebab(name)} {value!r} is not known; use one of {', '.join(choices)}")
+        raise ValueError(f"{name} {value!r} is not known; use one of {', '.join(choices)}")
     return value
 
 
@@ -113,30 +113,29 @@ def coerce(name: str, value: Any, hint: Any) -> Option:
     if absent and type(None) in allowed:
         return None
     kind = next(a for a in allowed if a is not type(None))
-    label = kebab(name)
     if kind is bool:
         value = (
             {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
         )
         if not isinstance(value, bool):
-            raise ValueError(f"{label} {value!r} must be true or false")
+            raise ValueError(f"{name} {value!r} must be true or false")
         return value
     if typing.get_origin(kind) is typing.Literal:
         return check_choice(name, value, typing.get_args(kind))
     if kind is str:
         if not isinstance(value, str):
-            raise ValueError(f"{label} {value!r} is not a word")
+            raise ValueError(f"{name} {value!r} is not a word")
         return value
     remedy = "give one, or none to leave it out" if type(None) in allowed else "give one"
     try:
-        number = finite_float(label, value)
+        number = finite_float(name, value)
     except ValueError:
-        raise ValueError(f"{label} {value!r} is not a finite number; {remedy}") from None
+        raise ValueError(f"{name} {value!r} is not a finite number; {remedy}") from None
     if kind is not int:
         return number
     exact: Any = value  # a float would round what is beyond 2^53
     if int(exact) != exact:
-        raise ValueError(f"{label} {value!r} is not a whole number; {remedy}")
+        raise ValueError(f"{name} {value!r} is not a whole number; {remedy}")
     return int(exact)
 
 
@@ -161,8 +160,7 @@ def option(
             it is refused at a value that is not its default. None for all.
     """
     return field(
-        default=default,
-        metadata={"help": help, "range": allowed, "neutral": neutral, "only": only},
+        default=default, metadata={"help": help, "range": allowed, "neutral": neutral, "only": only}
     )
 
 
@@ -217,7 +215,7 @@ class Entry:
         """
         found = coerce(name, value, self.hint)
         if self.allowed is not None and isinstance(found, (int, float)):
-            self.allowed.check(kebab(name), found)
+            self.allowed.check(name, found)
         return found
 
     @property
@@ -496,10 +494,16 @@ class OptionIndex:
         """Return the error for a name that is no option, with the nearest known one."""
         full = [entry.path for entry in self.entries]
         short = sorted(kebab(form) for form in {*self._whole, *self._endings})
-        meant = [alias for alias in _SUGGESTIONS.get(kebab(name), ()) if self.find(alias)]
-        near = meant or difflib.get_close_matches(kebab(name), full if "." in name else short, n=1)
+        near = self._meant(name) or _like(
+            name, difflib.get_close_matches(kebab(name), full if "." in name else short, n=1)
+        )
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(dict.fromkeys(full))}"
         return ValueError(f"{name!r} is not an option of an experiment; {hint}")
+
+    def _meant(self, name: str) -> list[str]:
+        """Return options that other libraries call so, typed as this name is."""
+        found = [alias for alias in _SUGGESTIONS.get(kebab(name), ()) if self.find(alias)]
+        return _like(name, found)
 
     def kinds(self, values: Mapping[str, Option]) -> dict[str, Option]:
         """Return the kind of every place that is there."""
@@ -528,6 +532,11 @@ class OptionIndex:
             if not found:
                 raise self.unknown(name)
             if found[0].is_choice and value is not None and len({e.path for e in found}) == 1:
+                if isinstance(value, float | int) and (meant := self._meant(name)):
+                    raise ValueError(
+                        f"{name} {value!r} is not known; a number is {meant[0]}, and {name} one of "
+                        f"{', '.join(found[0].choices)}"
+                    )
                 read[found[0].path] = found[0].coerce(name, value)
                 typed[found[0].path] = name
             else:
@@ -560,6 +569,11 @@ class OptionIndex:
                     f"{name} out"
                 )
             found, text = self._whole[normalize(path)], f"{text}, which"
+
+
+def _like(name: str, names: Iterable[str]) -> list[str]:
+    """Return names of options as one was typed: with hyphens, or as keywords of Python."""
+    return [other.replace("-", "_") if "_" in name else other for other in names]
 
 
 def _either(choices: Sequence[str]) -> str:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType
 
 from fedpriv.output_paths import why_unwritten
-from fedpriv.training.failures import label_hint, raised_at
+from fedpriv.training.failures import LIBRARIES, OURS, OURS_AND_LIBRARIES, label_hint, raised_at
 from fedpriv.untrusted_text import plain
 
-_OURS = str(Path(__file__).parents[1])
 _PLACES = 3  # innermost
-_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 
 
 class UserCodeNote(str):
@@ -71,7 +67,7 @@ def one_line(error: BaseException) -> str | None:
     """
     if _notes(error):
         frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if not f.filename.startswith((_OURS, *_LIBRARIES, "<frozen"))]
+        own = [f for f in frames if not f.filename.startswith(OURS_AND_LIBRARIES)]
         where = f" (your own code, {own[-1].filename}, line {own[-1].lineno})" if own else ""
         text = f"{type(error).__name__}: {error}{where}"
     elif isinstance(error, (ValueError, OSError)):
@@ -109,7 +105,7 @@ def _is_refusal(error: BaseException) -> bool:
     for code in reversed(_codes(error)):
         if _is_ours(code.co_filename):
             return True
-        if not code.co_filename.startswith((*_LIBRARIES, "<frozen")):
+        if not code.co_filename.startswith((*LIBRARIES, "<frozen")):
             return False
     return False
 
@@ -120,4 +116,4 @@ def _codes(error: BaseException) -> list[CodeType]:
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith(_OURS)
+    return file.startswith(OURS)

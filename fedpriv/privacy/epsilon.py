@@ -152,7 +152,7 @@ LARGE_DELTA = 0.5
 
 
 def delta_caution(delta: float, number: int, unit: str) -> str:
-    """Return what a δ allows, in a sentence; "" where it is below half of 1/n.
+    """Return what a δ allows, the default too, in a sentence; "" where it is below half of 1/n.
 
     Args:
         delta: δ.
@@ -160,7 +160,7 @@ def delta_caution(delta: float, number: int, unit: str) -> str:
         unit: One of them, such as "user".
 
     >>> delta_caution(default_delta(233), 233, "user").partition(":")[0]
-    'δ = 0.00249 is 0.58 of 1/n = 0.00429'
+    'the default δ = 0.00249, 233^-1.1, is 0.58 of 1/n = 0.00429'
     """
     share = delta * number
     if share < LARGE_DELTA:
@@ -170,9 +170,12 @@ def delta_caution(delta: float, number: int, unit: str) -> str:
         return (
             f"{said} not below 1/n = {1.0 / number:.3g}: it allows publishing one {unit} outright"
         )
+    small = f"delta=1e{math.floor(math.log10(0.1 / number))}"
+    if delta == default_delta(number):
+        said = f"the default {said.removesuffix(' is')}, {number}^-1.1, is"
     return (
         f"{said} {share:.2f} of 1/n = {1.0 / number:.3g}: it allows publishing one {unit} outright "
-        f"with probability {share:.2f}; give a smaller δ"
+        f"with probability {share:.2f}; give a smaller one, such as {small} (-s {small})"
     )
 
 

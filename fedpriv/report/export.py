@@ -28,12 +28,7 @@ from fedpriv.checkpoints.tensor_files import (
     read_tensors,
     write_tensors,
 )
-from fedpriv.checkpoints.vocabulary import (
-    VOCABULARY,
-    Vocabulary,
-    read_vocabulary,
-    write_vocabulary,
-)
+from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, write_vocabulary
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
@@ -42,10 +37,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report import theme
 from fedpriv.report.head import badges, privacy_terms
 from fedpriv.report.run_record import RunRecord, read_run, spent
-from fedpriv.report.wording import (
-    epsilon,
-    figure,
-)
+from fedpriv.report.wording import epsilon, figure
 
 MODEL = "model.safetensors"
 NO_WORDS = (

@@ -20,22 +20,9 @@ from fedpriv.privacy.statement.statement import (
     describe_weights,
     name_data,
 )
-from fedpriv.report.estimate import (
-    FEWEST_SEEDS,
-    Estimate,
-    estimate,
-    over_users,
-    read_user_sums,
-)
+from fedpriv.report.estimate import FEWEST_SEEDS, Estimate, estimate, over_users, read_user_sums
 from fedpriv.report.run_record import RunRecord, guaranteed, spent
-from fedpriv.report.wording import (
-    NOTHING,
-    difference,
-    direction,
-    epsilon,
-    figure,
-    number,
-)
+from fedpriv.report.wording import NOTHING, difference, direction, epsilon, figure, number
 from fedpriv.untrusted_text import plain
 
 Figure = tuple[str, str, list[str]]
@@ -164,11 +151,6 @@ def _with_interval(
         return found
     clustered = over_users(found, [one.count for one in users], known)
     return clustered if clustered.by_user else found
-
-
-def gain_estimate(runs: Sequence[RunRecord]) -> Estimate | None:
-    """Return the gain over public-only of runs that differ in their seed, with its interval."""
-    return _gain(runs, _user_sums(runs))
 
 
 def _gain(runs: Sequence[RunRecord], users: Sequence[UserSums]) -> Estimate | None:
@@ -424,7 +406,7 @@ def rounds_figure(run: RunRecord) -> Figure:
         missing = max(0, planned - done)
         remarks.append(f"{missing:,} missing: {_why(run)}" if missing else "none missing")
     redone = sum(charge.attempt > 1 for charge in run.sealed.state.charges)
-    if redone:
+    if redone and run.summary.get("stopped_early") != "lost-attempts":
         remarks.append(f"{counted(redone, 'attempt')} redone, each charged")
     return title, text, remarks
 
@@ -434,7 +416,7 @@ def _why(run: RunRecord) -> str:
         return "unfinished"
     return {
         "target-epsilon": "one more would exceed the target ε",
-        "lost-attempts": "interrupted attempts used up their charges",
+        "lost-attempts": "attempts that were interrupted, and redone, used up their charges",
         "nothing-left": "the algorithm had nothing left to ask",
     }.get(str(run.summary.get("stopped_early")), "ended early")
 

@@ -117,11 +117,7 @@ def _label_ends(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
 
 
 def _style(
-    figure: Any,
-    axes: Any,
-    grid: NoiseGrid,
-    planned: NoisePoint | None,
-    colours: Mapping[str, str],
+    figure: Any, axes: Any, grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, str]
 ) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 

@@ -16,14 +16,7 @@ from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import describe_candidate, run_statement
 from fedpriv.report import theme
-from fedpriv.report.charts import (
-    Line,
-    Plot,
-    Reference,
-    both_widths,
-    line_legend,
-    line_plot,
-)
+from fedpriv.report.charts import Line, Plot, Reference, both_widths, line_legend, line_plot
 from fedpriv.report.head import head_of
 from fedpriv.report.run_record import (
     RunRecord,
@@ -114,11 +107,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         redone=len(run.attempts) - len(run.released),
         configuration=[
             ("Experiment", "every option", run.described_options),
-            (
-                "Plan",
-                f"what was guaranteed before the first {turn}",
-                by_unit(run.plan, run.unit),
-            ),
+            ("Plan", f"what was guaranteed before the first {turn}", by_unit(run.plan, run.unit)),
             (
                 "Corpus" if run.unit == "user" else "Data",
                 "where the users and the counts came from"
@@ -213,10 +202,7 @@ def references_of(run: RunRecord, measure: Measure) -> list[Reference]:
     majority = run.baseline(measure)
     if majority is None:
         majority = run.baseline(measure, public=True)
-    known = (
-        ("majority class", majority, False),
-        ("public-only", run.public_only(measure), True),
-    )
+    known = (("majority class", majority, False), ("public-only", run.public_only(measure), True))
     return [
         Reference(value=float(value), label=label, text=figure(measure, value), dotted=dotted)
         for label, value, dotted in known

@@ -22,13 +22,7 @@ from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import AnyPlan, UnitWords, unit_words
 from fedpriv.privacy.statement.coverage import USER_LOOP, Coverage, coverage_of
-from fedpriv.privacy.statement.sealed import (
-    DOCUMENT,
-    LEDGER,
-    SealedRun,
-    read_object,
-    read_sealed,
-)
+from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SealedRun, read_object, read_sealed
 from fedpriv.privacy.statement.statement import describe_from_ledger
 from fedpriv.untrusted_text import is_device_name
 

@@ -10,15 +10,7 @@ from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.statement import describe_candidate
 from fedpriv.report.run_record import DECIDED, Row, RunRecord
-from fedpriv.report.wording import (
-    NOTHING,
-    difference,
-    epsilon,
-    figure,
-    half_width,
-    number,
-    percent,
-)
+from fedpriv.report.wording import NOTHING, difference, epsilon, figure, half_width, number, percent
 
 Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
 """Heading and writer of columns, by their names in a record."""

@@ -166,11 +166,7 @@ class Keeping:
 
     @classmethod
     def of(
-        cls,
-        out: str | Path | None,
-        secure: bool,
-        seed: int,
-        anchor: str | Path | None,
+        cls, out: str | Path | None, secure: bool, seed: int, anchor: str | Path | None
     ) -> Keeping:
         """Return it.
 

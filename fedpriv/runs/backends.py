@@ -70,9 +70,7 @@ def check_supported(experiment: Experiment, backend: str) -> None:
 def serial(experiment: Experiment, components: Components) -> Backend:
     """Return the in-process backend."""
     return SerialBackend(
-        trainer=components.trainer,
-        data=components.task.data,
-        measure=measure_of(components.task),
+        trainer=components.trainer, data=components.task.data, measure=measure_of(components.task)
     )
 
 
@@ -304,10 +302,7 @@ def named_backends(
     if name == "serial" and device is not None:
         usable_device(device)
     request = Request(
-        workers=workers,
-        gpus_per_worker=gpus_per_worker or 0.0,
-        address=ray_address,
-        device=device,
+        workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address, device=device
     )
     with BACKENDS[name].open(request, tell) as factories:
         yield factories

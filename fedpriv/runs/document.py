@@ -19,6 +19,7 @@ from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import DIAGNOSTIC_FACTS
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import from_anywhere, load_experiment
+from fedpriv.experiments.options import normalize
 from fedpriv.experiments.start import Start
 from fedpriv.measures import MAJORITY
 from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
@@ -141,10 +142,7 @@ def make_document(
         "versions": {"fedpriv": __version__, **library_versions()},
         "measures": [measure.to_json() for measure in task.measures],
         "files": {name: sha256(files[name]).hexdigest() for name in sorted(files)},
-        "baseline": {
-            **{name: corpus.get(name) for name in MAJORITY},
-            **described.baseline,
-        },
+        "baseline": {**{name: corpus.get(name) for name in MAJORITY}, **described.baseline},
         "settings": None if components.settings is None else components.settings.to_json(),
         "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
     }
@@ -201,9 +199,11 @@ def check_experiment_name(
     name = document.get("reference")
     if name is not None and not isinstance(name, str):
         raise ValueError(f"{path} has {name!r}, which is no name of an experiment; restore it")
+    if given is not None and name is None:
+        raise _nameless(path)
     if given is not None:
         if from_anywhere(given) != name:
-            raise ValueError(f"{path} is a run of {name or 'no name'}, not of {given}")
+            raise ValueError(f"{path} is a run of {name}, not of {given}")
         return name
     if name is not None and ":" in name:
         raise ValueError(
@@ -212,6 +212,25 @@ def check_experiment_name(
             f"`--experiment {name}`, in Python experiment={name!r}"
         )
     return name
+
+
+def _nameless(path: Path) -> ValueError:
+    return ValueError(
+        f"{path} was started from Python, with an experiment that has no name to find it by; give "
+        f"it there as experiment=..., such as fedpriv.resume({str(path)!r}, experiment=...)"
+    )
+
+
+def describe_unused(document: Mapping[str, Any], given: Experiment) -> str:
+    """Return which options of an experiment a run that goes on does not use; "" for none."""
+    planned, now = document["experiment"], given.options()
+    others = {
+        entry.path: f"{normalize(entry.path)}={now[entry.path]} (it is {planned.get(entry.path)})"
+        for entry in given.entries()
+        if now[entry.path] not in (entry.default, planned.get(entry.path))
+    }
+    said = ", ".join(others.values())
+    return said and f"the run goes on as it was planned; not used: {said}"
 
 
 def restore_experiment(
@@ -231,10 +250,7 @@ def restore_experiment(
     if not isinstance(given, Experiment):
         name = check_experiment_name(document, path, given)
         if name is None:
-            raise ValueError(
-                f"{path} was started from Python, with an experiment that has no name to find it "
-                "by; give it there as experiment=..., such as fedpriv.resume(path, experiment=...)"
-            )
+            raise _nameless(path)
         given = load_experiment(name)
     elif given.name != document["name"]:
         raise ValueError(f"{path} is a run of {document['name']}, not of {given.name}")

@@ -250,6 +250,7 @@ class _Loop:
             num_failed=self.participation.num_failed,
             measured=self._measured(params, public=False),
             seconds=seconds,
+            first_error=(self.participation.first_error or "").partition("\n")[0] or None,
         )
         return RoundRecord(released=released, diagnostics=diagnostics)
 

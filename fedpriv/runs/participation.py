@@ -18,8 +18,12 @@ Where half of all users fail so many do by chance once in a million.
 """
 
 
+FEWEST_WHO_MOSTLY_FAIL = 10
+"""Users of a first round, of which more than half failed, after which a run ends, too."""
+
+
 class AllUsersFailedError(ValueError):
-    """All users that a simulation drew failed, so that nothing but noise would be learnt."""
+    """All users that a simulation drew failed, or most of the first: it would learn noise."""
 
 
 @dataclass(slots=True)
@@ -55,13 +59,18 @@ class Participation:
     def note(self, cohort_size: int, total: PartialSum) -> None:
         """Record the sizes and failures of a pass over this many users."""
         self._asked |= cohort_size > 0
-        self._useful |= total.num_failed < cohort_size
+        most = not self.has_learnt and cohort_size >= FEWEST_WHO_MOSTLY_FAIL
+        most = most and mostly_failed(total.num_failed, cohort_size)
+        most = most and total.first_error is not None and total.absent is None
+        self._useful |= total.num_failed < cohort_size and not most
         self.cohort_size, self.num_failed = cohort_size, total.num_failed
         self.first_error = total.first_error or self.first_error
         self.absent = total.absent or self.absent
 
     def end_if_all_failed(self, round_num: int, unit: str) -> None:
         """End the run where all who were drawn failed; an empty cohort is no failure.
+
+        Or where most of at least `FEWEST_WHO_MOSTLY_FAIL` did, before an update was of use.
 
         Once an update was of use, a small cohort of users who all fail may be chance: then a run
         ends when `FAILED_IN_A_ROW` have failed one after another. Users who are merely away, as
@@ -79,9 +88,10 @@ class Participation:
         self._in_a_row += self.cohort_size
         if not self.ends or (self.has_learnt and self._in_a_row < FAILED_IN_A_ROW):
             return
+        who = f"{self.num_failed} of" if self.num_failed < self.cohort_size else "all"
         raise AllUsersFailedError(
-            f"round {round_num}: all {self.cohort_size} drawn {unit}s failed and would contribute "
-            "zero, so that the run learns nothing but noise; it ends here, before more is charged. "
+            f"round {round_num}: {who} {self.cohort_size} drawn {unit}s failed and add zero, so "
+            "that the run learns little but noise; it ends here, before more is charged. "
             f"The first error: {self.first_error}"
         )
 

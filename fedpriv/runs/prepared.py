@@ -8,6 +8,7 @@ and gives it further tensors, made of earlier answers, so that they cannot be tr
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -31,16 +32,17 @@ from fedpriv.checkpoints.tensor_files import (
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build, in_study
-from fedpriv.experiments.experiment import Components, Experiment, Settings
+from fedpriv.experiments.experiment import LONGEST_NOISE, Components, Experiment, Settings
 from fedpriv.experiments.load import from_anywhere
 from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.experiments.user_code import user_code
 from fedpriv.measures import PUBLIC_ONLY, UserSums
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan, unit_words
+from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.coverage import (
     BROUGHT,
     TRAINED,
@@ -63,6 +65,7 @@ from fedpriv.runs.callbacks import Callback, Notifier, check_callbacks
 from fedpriv.runs.document import (
     RunDescription,
     check_label,
+    describe_unused,
     experiment_of,
     restore_experiment,
 )
@@ -384,8 +387,8 @@ def resume_run(
     # edited cannot choose what is opened. What is imported, `restore_experiment` says.
     folder = RunFolder.open(path, keep_last=keep_last, anchors=anchors)
     try:
-        document = folder.document
-        experiment = restore_experiment(document, path, experiment)
+        document, given = folder.document, experiment
+        experiment = restore_experiment(document, path, given)
         corpus, trials = open_corpus(recorded_place(document)), folder.ledger.plan.trials
         components = _built(experiment, document["reference"], corpus, trials, make_backend)
         if components.plan.to_json() != folder.ledger.plan.to_json():
@@ -397,6 +400,8 @@ def resume_run(
         root = Key.secure() if secure else Key.simulation(experiment.seed)
         folder.check_data(components.task)
         trial = _try(components, root, _read_start(path, document))
+        if isinstance(given, Experiment) and (unused := describe_unused(document, given)):
+            trial = replace(trial, noticed=(*trial.noticed, unused))
         state = folder.resume(trial.state, components.algorithm.decided)
         if document["settings"] is not None:  # the options are settled now, and choose nothing
             components = replace(components, settings=Settings.from_json(document["settings"]))
@@ -526,7 +531,7 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
         loss = found.get("loss")
     if loss is not None:
         components.algorithm.check_start(loss)
-    noticed = _describe_noise_length(components.plan, tree.num_elements(state.params))
+    noticed = _describe_noise_length(components, tree.num_elements(state.params))
     if components.settings is not None:
         selects = experiment.options().get("task.select") == "public"
         noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
@@ -542,13 +547,22 @@ def _brought(task: BaseTask, begun: Start) -> list[str]:
     return sorted(name for name in task.brought() if name not in replaced)
 
 
-def _describe_noise_length(plan: AnyPlan, num_params: int) -> tuple[str, ...]:
-    """Return how long the noise on a finished result is, in a line; nothing of other plans."""
-    if plan.mechanism is None or not isinstance(plan.mechanism, Mechanism):
+def _describe_noise_length(components: Components, num_params: int) -> tuple[str, ...]:
+    """Return how long the noise on a finished result is, in a line; nothing of other plans.
+
+    Of averaging, where a round's mean moves the model by the clip norm C at most, and the noise of
+    T rounds adds up to √(Td) times its standard deviation: only where that is far more than TC.
+    """
+    plan, mechanism = components.plan, components.plan.mechanism
+    if not isinstance(mechanism, Mechanism):
         return ()
-    found = relative_length(
-        plan.mechanism.privatizer, num_params=num_params, num_users=plan.num_users
-    )
+    noise, rounds = mechanism.privatizer, plan.affordable_rounds
+    found = relative_length(noise, num_params=num_params, num_users=plan.num_users)
+    if isinstance(components.algorithm, FederatedAveraging) and isinstance(noise, Gaussian):
+        known = components.settings is not None or not rounds  # settings have a caution of theirs
+        length = math.sqrt(num_params / (rounds or 1)) * mechanism.noise_multiplier
+        length /= mechanism.denominator
+        found = None if known or length <= LONGEST_NOISE else length
     if found is None:
         return ()
     noun = unit_words(plan.unit).contributor

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 # torch takes seconds to import; who calls this has loaded it.
 
 ShowProgress = Literal["auto"] | bool
-"""Whether progress is shown. "auto": in a terminal and in a notebook; True: elsewhere too, as
-lines, which a log can keep; False: nothing is printed."""
+"""Whether progress is shown. "auto": in a terminal and in a notebook, and elsewhere what to beware
+of alone; True: elsewhere too, as lines, which a log can keep; False: nothing is printed."""
 
 _WIDGETS = ("IPython", "ipywidgets")
 _NOT_COVERED = " (not covered by ε)"
@@ -71,11 +71,11 @@ def follow(
     Returns:
         The run's summary.
     """
-    if not is_watched(console, shown):
+    watched = is_watched(console, shown)
+    for line in head_lines(prepared, whole=watched) if head and shown is not False else ():
+        console.print(line, highlight=False, soft_wrap=True)
+    if not watched:
         return prepared.run()
-    if head:
-        for line in head_lines(prepared):
-            console.print(line, highlight=False, soft_wrap=True)
     line = _RunLine(prepared, clock)
     with telling(console, clock=clock) as tell:
         tell(str(line))
@@ -144,8 +144,7 @@ class PlainLines:
             if self._is_time():
                 passed = ""
                 if self._news == self._said:
-                    minutes, seconds = divmod(round(self._clock() - self._started), 60)
-                    passed = f" ({minutes}:{seconds:02} min so far)"
+                    passed = f" ({minutes(self._clock() - self._started)} so far)"
                 self._print(self._news, passed)
 
     def _is_time(self) -> bool:
@@ -223,7 +222,7 @@ class Pace:
     def __str__(self) -> str:
         said, passed = f"{self.done:,} of {self._total:,} {self._of}", self._clock() - self._started
         left = self._left(passed)
-        return f"{said}, {_minutes(passed)} so far, {left}" if left else said
+        return f"{said}, {minutes(passed)} so far, {left}" if left else said
 
     @property
     def left(self) -> str:
@@ -234,12 +233,19 @@ class Pace:
         worked = self.done - self.kept
         if worked <= 0 or self.done >= self._total:
             return ""
-        return f"about {_minutes(passed / worked * (self._total - self.done))} left"
+        return f"about {minutes(passed / worked * (self._total - self.done))} left"
 
 
-def _minutes(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes:,}:{rest:02} min"
+def minutes(seconds: float) -> str:
+    """Return a time as it is said of long work.
+
+    >>> minutes(7), minutes(80.4), minutes(1.5e6)
+    ('7 s', '1:20 min', '17 days')
+    """
+    number, rest = divmod(round(seconds), 60)
+    if number == 0:
+        return f"{rest} s"
+    return f"{number:,}:{rest:02} min" if number < 2880 else f"{seconds / 86400:,.0f} days"
 
 
 def plain_lines(console: Console, *, clock: Callable[[], float] = time.monotonic) -> PlainLines:
@@ -298,10 +304,15 @@ def _rewrites(console: Console) -> bool:
     return moves(console)
 
 
-def head_lines(prepared: PreparedRun) -> Iterator[str]:
-    """Yield what is said before the first round, as markup: the guarantee, and its cautions."""
+def head_lines(prepared: PreparedRun, *, whole: bool = True) -> Iterator[str]:
+    """Yield what is said before the first round, as markup: the guarantee, and its cautions.
+
+    Args:
+        prepared: The run.
+        whole: Whether the guarantee is said; cautions are anyway.
+    """
     head = announcement(prepared)
-    yield from map(escape, (head.title, head.training, head.guarantee))
+    yield from map(escape, (head.title, head.training, head.guarantee) if whole else ())
     for caution in head.cautions:
         yield f"[yellow]{escape(caution)}[/]"
 

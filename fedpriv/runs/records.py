@@ -52,6 +52,7 @@ class Diagnostics:
         measured: On held-out examples of rostered users, by the names of the task's measures;
             None where it was not evaluated.
         seconds: Wall time of the round without evaluation.
+        first_error: What the first of those users raised, in a line; None where none did.
     """
 
     round_num: int
@@ -60,6 +61,7 @@ class Diagnostics:
     num_failed: int
     measured: Mapping[str, float | None]
     seconds: float
+    first_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,8 @@ def record_to_json(record: Released | Diagnostics) -> dict[str, Any]:
     for name in record.__slots__:
         if name == "measured":
             values |= figures_as_json(record.measured, suffix)
+        elif name == "first_error" and getattr(record, name) is None:
+            continue
         elif name == "decided":
             values |= decided_as_json(getattr(record, name))
         else:

@@ -19,7 +19,7 @@ from rich.text import Text
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.privacy.epsilon import target_label
-from fedpriv.runs.progress import ShowProgress, is_watched, moves
+from fedpriv.runs.progress import ShowProgress, is_watched, minutes, moves
 from fedpriv.studies.record import RUNS
 from fedpriv.studies.runner import Progress, Show
 from fedpriv.studies.study import Trial
@@ -136,7 +136,7 @@ class _Table:
             if (row := progress.ended.get(trial.key)) is not None and row["failure"] is not None
         ]
         passed = time.monotonic() - progress.started
-        head = f"{progress.num_done} of {len(progress.keys)} trials, {_minutes(passed)} so far"
+        head = f"{progress.num_done} of {len(progress.keys)} trials, {minutes(passed)} so far"
         return Group(
             Text(head + _left(progress)), table, *failed[:_MOST_RUNNING], *running[:_MOST_RUNNING]
         )
@@ -164,12 +164,7 @@ def _head(progress: Progress) -> str:
 
 def _left(progress: Progress) -> str:
     seconds = progress.seconds_left
-    return f"; about {_minutes(seconds)} left" if seconds else ""
-
-
-def _minutes(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes:,}:{rest:02} min"
+    return f"; about {minutes(seconds)} left" if seconds else ""
 
 
 def _round(news: Mapping[str, Any]) -> str:

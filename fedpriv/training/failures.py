@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sysconfig
 import threading
 import traceback
 import warnings
@@ -52,6 +53,9 @@ class Failures:
     text: str | None = None
 
 
+OURS = str(Path(__file__).parents[1])
+LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
+OURS_AND_LIBRARIES = (OURS, *LIBRARIES, "<frozen")
 _PLACES_LOGGED = 3  # innermost
 _COUNTED: ContextVar[Failures | None] = ContextVar("failures counted", default=None)
 _PLACES: ContextVar[bool] = ContextVar("places of errors alone", default=False)
@@ -128,6 +132,11 @@ def raised_failures() -> AbstractContextManager[None]:
     return _within(_RAISED, True)
 
 
+def failures_are_raised() -> bool:
+    """Return whether failures are raised here: users are synthetic."""
+    return _RAISED.get()
+
+
 @contextmanager
 def users_not_logged(key: Key) -> Iterator[None]:
     """Suppress logging of drawn users and their answers within the `with` under a secure key.
@@ -182,9 +191,7 @@ def contributes_zero(error: BaseException) -> None:
 
 
 @contextmanager
-def contributing_zero_on_failure(
-    kind: type[BaseException] = BaseException,
-) -> Iterator[None]:
+def contributing_zero_on_failure(kind: type[BaseException] = BaseException) -> Iterator[None]:
     """Catch and count errors of a kind within the `with`: the contribution is zero.
 
     Raises:
@@ -200,8 +207,13 @@ def contributing_zero_on_failure(
 
 
 def label_hint(error: BaseException) -> str:
-    """Return what to do about labels that are no classes, or of another type than a model takes."""
+    """Return what to do about labels that are no classes, or of another type than a model takes.
+
+    Or about an update that is not finite.
+    """
     text = str(error)
+    if isinstance(error, ValueError) and text.startswith("the update's norm is "):
+        return ": its update is not finite (NaN in its examples, or the rate is too high)"
     if isinstance(error, IndexError) and "Target" in text and "out of bounds" in text:
         return (
             " Labels are numbered from 0 up to the number of the model's outputs less one: number "
@@ -230,8 +242,12 @@ def _as_text(error: BaseException) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return the lines of code on an error's way, the innermost first: no value is among them."""
-    frames = reversed(traceback.extract_tb(error.__traceback__))
+    """Return the lines of code on an error's way, the innermost first: no value is among them.
+
+    The user's own come first, where there are any.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[::-1]
+    frames.sort(key=lambda at: at.filename.startswith(OURS_AND_LIBRARIES))  # keeps their order
     return ", ".join(f"{Path(at.filename).name}:{at.lineno} in {at.name}" for at in frames)
 
 

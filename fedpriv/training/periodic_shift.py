@@ -26,7 +26,6 @@ from fedpriv.tree import Params
 SHARE = "share_of_questions"
 """Name of the tensor that brings the share to users, float32 `(1,)`."""
 
-ShiftKind = Literal["none", "blocks", "smooth"]
 _QUESTION, _ANSWER = KINDS.index("question"), KINDS.index("answer")
 
 

@@ -73,7 +73,6 @@ STUDIES: Mapping[str, tuple[str, str]] = {
 }
 #: Reported of methods that are noised in every step, beyond one pass.
 _FEW_SEEDS = 3
-SIDES = ("batches", "time", "excess")
 _ROWS = (500, 1_000, 2_000, 4_000, 8_000, 11_862)
 _TINY_ROWS = (50, 100, 200)
 #: How many settings a method's one number has, in full and reduced.

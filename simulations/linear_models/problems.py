@@ -36,7 +36,6 @@ from simulations.reviews.features import review_features, synthetic_reviews
 
 #: Rows of Covertype that are taken, by an order that hangs on their number alone.
 COVERTYPE_ROWS = 60_000
-_COVER_TYPES = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 
 import numpy as np
@@ -15,13 +16,59 @@ from fedpriv.backends import SerialBackend
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.status import run_status
 from tests.harness import toy_users as dense
+from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.resealed import reseal
 
 TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
 
 
+class TestCautions:
+    """What to beware of is said on standard error, whether or not it is a terminal."""
+
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_they_are_said_to_a_script_too(self, tmp_path, capsys, secure):
+        given = {"public": dense.examples(0, 4), "users": dense.users(12, 4)}
+        made = dense.experiment(**given).with_options({"delta": None, "rounds": 1})
+        fp.run(made, tmp_path / "run", secure=secure)
+        said = capsys.readouterr().err
+        assert "the default δ" in said and "delta=1e-3" in said and "plan:" not in said
+        assert ("4 of 4 public examples are equal" in said) != secure
+
+    def test_not_to_those_who_ask_for_nothing(self, capsys):
+        fp.run(dense.experiment().with_options({"delta": None, "rounds": 1}), progress=False)
+        assert not capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("options", "times"),
+        [({"target_epsilon": 0.01, "rounds": 300}, True), ({"target_epsilon": 100}, False)],
+    )
+    def test_of_a_plan_that_asks_for_noise_alone(self, capsys, options, times):
+        class Ends(fp.Callback):
+            def on_round(self, *_, **__):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fp.run(dense.experiment(), callbacks=[Ends()], cohort=6.0, **options)
+        assert ("times as long" in capsys.readouterr().err) == times
+
+
 class TestDescribe:
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            ({"target_epsilon": 0.0}, ("target_epsilon", 0.0)),
+            ({"local_learning_rate": -1}, ("local_learning_rate",)),
+            ({"local_learning_rates": 1}, ("'local_learning_rate'",)),
+            ({"lr": 0.1}, ("'local-learning-rate'",)),
+            ({"clip_norm": 1.0}, ("clip_norm", "l2_clip_norm", "fixed", "adaptive")),
+            ({"clip-norm": 1.0}, ("clip-norm", "l2-clip-norm", "fixed", "adaptive")),
+        ],
+    )
+    def test_an_option_is_named_as_it_was_given(self, options, named):
+        with refuses(ValueError, *named):
+            fp.experiment("dp-fedavg-tags", **options)
+
     def test_options_are_spelled_as_in_python(self):
         experiment = fp.experiment("dp-fedavg-tags", rounds=7, l2_clip_norm=0.25)
         assert (experiment.rounds, experiment.bound.l2_clip_norm) == (7, 0.25)
@@ -156,6 +203,27 @@ class TestResume:
         with refuses(ValueError, "fedpriv.resume", "experiment="):
             fp.resume(interrupted, progress=False)
 
+    def test_a_function_stands_for_what_it_returns(self, interrupted):
+        assert fp.resume(interrupted, experiment=dense.experiment).summary["rounds"] == 2
+        assert fp.run(dense.experiment, rounds=1).summary["rounds"] == 1
+        for given in (lambda: 7, 7):
+            with refuses(ValueError, 7, "Experiment"):
+                fp.run(given)
+            with refuses(ValueError, 7, "Experiment"):
+                fp.resume(interrupted, experiment=given)
+
+    def test_options_that_are_not_used_are_said(self, interrupted, capsys):
+        other = dense.experiment().with_options({"rounds": 80, "local-learning-rate": 0.3})
+        assert fp.resume(interrupted, experiment=other).summary["rounds"] == 2
+        [said] = [line for line in capsys.readouterr().err.splitlines() if "not used" in line]
+        assert "rounds=80 (it is 3)" in said and "local_learning_rate=0.3" in said
+        assert "noise" not in said
+
+    def test_of_a_run_without_a_name_a_name_is_answered_with_what_to_give(self, interrupted):
+        done = fedpriv("run", dense.NAME, "--resume", interrupted)
+        assert done.exit_code == 2 and "fedpriv.resume(" in done.stderr
+        assert "experiment=" in done.stderr
+
     def test_another_experiment_is_refused(self, interrupted):
         other = fp.experiment("dp-fedavg-tags")
         with refuses(ValueError, "dense", "dp-fedavg-tags"):
@@ -199,6 +267,12 @@ class TestFrames:
         assert table["epsilon"].iloc[0] > table["epsilon"].iloc[1]
         assert {"delta", "relation", "unit", "accountant", "simulated", "synthetic"} <= set(table)
         assert len(kept.table()) == 1
+        # What no run has, and what is the same of both, is left out.
+        assert {"users", "corpus", "gain", "gap_closed", "no_meaningful_protection"}.isdisjoint(
+            table
+        )
+        without = fp.run(dense.experiment(), noise="none", bound="none", progress=False)
+        assert list(fp.compare(kept, without)["epsilon"]) == [kept.epsilon.value, math.inf]
         with pytest.raises(ValueError):
             fp.compare()
 

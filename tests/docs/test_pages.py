@@ -135,6 +135,18 @@ def test_the_page_of_checkpoints_runs():
 
 
 @pytest.mark.slow
+def test_dp_sgd_of_ones_own_module_has_an_epsilon_per_example(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "your-own.md").read_text("utf-8")
+    [code] = [c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "central =" in c]
+    exec(compile(code, "your-own.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert "per example" in said and "60 of 60 steps" in said
+    # Half of the test examples are of the commoner class; 500 at 0.8 are 13 deviations above.
+    assert float(re.search(r"accuracy +([\d.]+) %", said)[1]) > 80
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_the_page_of_what_a_run_would_cost_runs(capsys):
     users = {f"u{n:03d}": (np.eye(4, dtype="f4")[:3], np.array([0, 1, 1])) for n in range(200)}

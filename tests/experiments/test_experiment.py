@@ -277,5 +277,5 @@ def test_whole_numbers_are_not_rounded_to_floats():
 
 
 def test_a_number_that_no_float_holds_is_refused_like_an_infinite_one():
-    with refuses(ValueError, "num-rounds"):
+    with refuses(ValueError, "num_rounds"):
         coerce("num_rounds", 10**400, int)

@@ -14,7 +14,7 @@ from fedpriv.measures import LOSS
 from fedpriv.report.comparison.groups import find_groups, sections_of
 from fedpriv.report.comparison.paired import BY_USER_ALONE, PUBLIC_ONLY, paired_differences
 from fedpriv.report.estimate import read_user_sums, user_interval
-from fedpriv.report.head import gain_estimate, key_figures
+from fedpriv.report.head import key_figures
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import read_run
 from tests.harness.resealed import reseal
@@ -43,6 +43,12 @@ def measured(make_run):
     return make
 
 
+def gain_of(folder):
+    """The gain over public-only of a run, as comparisons state it."""
+    groups, _ = find_groups([folder])
+    return groups[0].gain
+
+
 def test_the_gain_of_one_run_has_the_interval_of_users_drawn_anew(measured):
     """4,000 replicates made here by hand; ends differ by less than a tenth of the interval."""
     folder = measured()
@@ -51,7 +57,7 @@ def test_the_gain_of_one_run_has_the_interval_of_users_drawn_anew(measured):
     drawn = np.random.default_rng(8).integers(0, USERS, (4000, USERS))
     gains = (sums["value"] - sums["public_value"])[drawn].sum(1) / sums["count"][drawn].sum(1)
     low, high = np.quantile(gains, (0.025, 0.975))
-    found = gain_estimate([run])
+    found = gain_of(folder)
     assert found is not None and found.by_user and found.mean == run.gain
     assert found.interval == pytest.approx((low, high), abs=0.1 * (high - low))
     figures = {name: remarks for name, _, remarks in key_figures(run)}
@@ -70,10 +76,8 @@ def test_of_a_loss_the_gain_and_its_interval_are_what_it_fell_by(make_run):
     count, apart = np.full(40, 5), np.tile([-1.0, 1.0], 20)
     sums = {"count": count, "value": 5 * 1.5 + apart, "public_value": 5 * 2.0 - apart}
     write_tensors(folder / BY_USER, sums, {})
-    found = gain_estimate([read_run(folder)])
+    found = gain_of(folder)
     assert found.by_user and 0.2 < found.interval[0] < 0.5 < found.interval[1] < 0.8
-    groups, _ = find_groups([folder])
-    assert groups[0].gain == found
 
 
 def test_replicates_have_it_over_users_and_seeds_where_all_were_measured(measured, make_run):
@@ -103,8 +107,9 @@ def test_two_runs_of_one_seed_are_compared_over_users(measured):
 
 
 def test_without_users_one_run_has_no_interval(make_run):
-    run = read_run(make_run(public_only=0.18))
-    assert read_user_sums(run) is None and gain_estimate([run]).interval is None
+    folder = make_run(public_only=0.18)
+    run = read_run(folder)
+    assert read_user_sums(run) is None and gain_of(folder).interval is None
     remarks = dict((n, r) for n, _, r in key_figures(run))["Gain over public-only"]
     assert "one run, no interval: other noise may move it" in remarks
 
@@ -178,7 +183,7 @@ class TestRun:
         assert facts == {"covered_by_epsilon": "false"} and sums["count"].tolist() == [3] * 24
         for name, reached in (("value", "accuracy"), ("public_value", "accuracy_public_only")):
             assert sums[name].sum() / 72 == pytest.approx(run.summary[reached], abs=1e-6)
-        assert gain_estimate([read_run(tmp_path / "run")]).by_user
+        assert gain_of(tmp_path / "run").by_user
 
     @pytest.mark.slow
     def test_a_resumed_run_writes_what_a_whole_one_does(self, tmp_path):

@@ -76,6 +76,9 @@ def test_missing_rounds_are_counted_and_explained(make_run) -> None:
         ledger.resume()
         ledger.charge(4, 2)
     assert rounds_figure(read_run(folder))[2] == [said, "1 attempt redone, each charged"]
+    (folder / "summary.json").write_text(json.dumps({"stopped_early": "lost-attempts"}))
+    [once] = rounds_figure(read_run(folder))[2]
+    assert "6 missing" in once and "redone" in once
 
 
 class TestOrigin:

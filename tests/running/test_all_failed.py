@@ -141,7 +141,7 @@ def test_more_than_half_is_said_at_once_with_the_error(tiny_corpus, tmp_path, ba
     made = backend_of(backend, most)
     prepared = start(tiny_corpus, tmp_path / "run", cohort=60.0, make_backend=made)
     seen = []
-    prepared.run(on_round=lambda record: seen.append(len(warned(caplog))))
+    prepared.run(on_round=lambda record: seen.append(len(warned(caplog))), ends_if_all_fail=False)
     assert seen[0] == 1 and len(warned(caplog)) == 1
     assert "round 1: " in warned(caplog)[0] and "ValueError" in warned(caplog)[0]
 
@@ -227,6 +227,37 @@ def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt(
     round_of(FAILED_IN_A_ROW - 1, FAILED_IN_A_ROW - 1)
     with pytest.raises(AllUsersFailedError):
         round_of(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("has_learnt", "cohort_size", "num_failed", "ends"),
+    [(False, 10, 6, True), (False, 10, 5, False), (False, 9, 8, False), (True, 10, 9, False)],
+)
+def test_most_of_the_first_ten_end_a_run_that_has_learnt_nothing(
+    has_learnt, cohort_size, num_failed, ends
+):
+    participation = Participation(has_learnt=has_learnt)
+    for known in ({"absent": "4 are away"}, {}):  # who are away may come back
+        participation.begin()
+        made = PartialSum(
+            total={}, num_users=10, num_failed=num_failed, first_error="IndexError: 7", **known
+        )
+        participation.note(cohort_size, made)
+        participation.has_learnt = has_learnt
+        if ends and not known:
+            with refuses(AllUsersFailedError, num_failed, cohort_size, "IndexError: 7"):
+                participation.end_if_all_failed(1, "user")
+        else:
+            participation.end_if_all_failed(1, "user")
+            participation.has_learnt = has_learnt
+
+
+def test_labels_that_most_users_have_and_no_output_does_end_the_run_at_once(tmp_path):
+    users = {f"u{n}": (np.ones((3, 4), np.float32), np.full(3, n % 3 + 1)) for n in range(24)}
+    made = toy_experiment({"users": users, "public": None}, cohort=24.0)
+    with refuses(AllUsersFailedError, "IndexError", "24", "numbered from 0"):
+        start_run(made, None, None, tmp_path / "run").run()
+    assert len(charged(tmp_path / "run")) == 1
 
 
 def test_labels_that_are_no_classes_are_named_as_the_cause():

@@ -58,7 +58,7 @@ def test_a_thread_reminds_and_is_gone_afterwards(said):
         tell("waiting")
         clock.seconds = 7
         assert heard.wait(60)
-    assert said == ["waiting", "waiting (0:07 min so far)"]
+    assert said == ["waiting", "waiting (7 s so far)"]
     assert threading.active_count() == before
 
 
@@ -81,5 +81,5 @@ def test_counted_work_is_said_before_it_is_done_and_how_long_the_rest_takes(caps
     assert (pace.done, pace.kept) == (4, 2) and "4 of 4 cells" in str(pace)
     first, second, third = capsys.readouterr().err.splitlines()
     assert "first (0 of 4 cells)" in first and "second (1 of 4 cells)" in second
-    for part in ("third", "2 of 4 cells", "0:30 min", "1:00 min"):  # so far, and left
+    for part in ("third", "2 of 4 cells", "30 s", "1:00 min"):  # so far, and left
         assert part in third

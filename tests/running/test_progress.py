@@ -144,7 +144,7 @@ def test_lines_come_every_few_seconds_and_end_with_the_last_round():
     # An earlier figure is not said of a later round, and ε is said of each.
     first, second, *_, last = lines
     assert "1 of 30 charges" in first and f"ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001" in first
-    assert "0:24 min" in second  # of rounds that take a second each
+    assert "24 s" in second  # of rounds that take a second each
     assert second.endswith("round 5: accuracy 50.0%")
     for part in ("[b]old (synthetic)", "30 of 30", "ε ≤ 1.01 at δ = 0.001", "accuracy 50.0%"):
         assert part in last
@@ -185,7 +185,7 @@ def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_e
     first, second, *_ = printed(to).splitlines()
     assert "round 0 of 30" in first and "1 of 30 charges" in first
     assert first.endswith(f"ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
-    left = "about 0:24 min left"  # of rounds that take a second each
+    left = "about 24 s left"  # of rounds that take a second each
     assert second.endswith(f"round 6 of 30, ε ≤ 1.01 at δ = 0.001, {left}; round 5: accuracy 50.0%")
 
 

@@ -29,6 +29,8 @@ def test_failures_are_counted_with_the_first_cause(tmp_path):
     failed, drawn = (sum(line[name] for line in rounds) for name in ("num_failed", "cohort_size"))
     assert 0 < failed < drawn / 2
     assert (summary["users_failed"], summary["users_drawn"]) == (failed, drawn)
+    for line in rounds:
+        assert ("IndexError: Target" in line.get("first_error", "")) == (line["num_failed"] > 0)
     said = " ".join(str(load(tmp_path / "run")).split())
     (failures,) = re.findall(rf"failures {failed} \(of {drawn} users drawn; ([^)]*)\)", said)
     assert "IndexError" in failures and "not covered by ε" in failures
@@ -40,6 +42,7 @@ def test_a_secure_run_says_nothing_of_them(tmp_path):
     for name in ("users_failed", "users_drawn", "first_failure", "rounds_mostly_failed"):
         assert summary[name] is None, name
     assert "  failures" not in str(load(tmp_path / "run"))
+    assert not (tmp_path / "run" / "diagnostics.jsonl").exists()
 
 
 @pytest.mark.slow

@@ -37,8 +37,6 @@ ITEMS = [
     if item.name.startswith("adadps") and item.kind != "study"
     if not item.name.startswith("adadps-figure6")  # by user: test_federated_tags
 ]
-#: Of whose methods or public data the column of the paper's code is not run.
-NOT_RUN = ("adadps-table3-imdb", "adadps-table9-imdb", "adadps-table10-imdb")
 DELAY = "preconditioner.delay_plain"
 #: Tables whose model is linear: a cell is a matter of milliseconds.
 QUICK = ("imdb",)

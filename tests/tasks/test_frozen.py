@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from fedpriv.api.result import load
@@ -130,26 +131,32 @@ def test_a_run_goes_on_with_the_values_it_was_started_with(tmp_path):
 
 
 class Features(nn.Module):
-    """Random features: a buffer that is drawn, and one that is not."""
+    """Random features: a buffer that is drawn, one that is not, and one that is not kept."""
 
     def __init__(self, drawn=None):
         super().__init__()
         self.register_buffer("proj", torch.randn(4, 8) if drawn is None else drawn)
         self.register_buffer("scale", torch.full((8,), 0.5))
+        self.register_buffer("one", torch.ones(8), persistent=False)
         self.head = nn.Linear(8, 2)
 
     def forward(self, x):
-        return self.head(torch.cos(x @ self.proj) * self.scale)
+        return self.head(torch.cos(x @ self.proj) * self.scale * self.one)
 
 
 @pytest.mark.slow
-def test_a_buffer_that_is_drawn_is_the_same_everywhere_and_goes_with_the_model(tmp_path):
+def test_buffers_are_the_same_everywhere_and_go_with_the_model(tmp_path):
     made = of(Features)
     params = made.init_params(Key.simulation(0))
     assert set(params) == {"head.weight", "head.bias"}
     assert made.evaluate(params, public=True) == made.evaluate(params, public=True)
     started(tmp_path / "run", made).run()
-    assert set(load(tmp_path / "run").params) == {*params, "proj"}  # the other is in the code
+    export_run(tmp_path / "run", tmp_path / "export")
+    found, module = load_file(tmp_path / "export" / "model.safetensors"), Features()
+    assert set(load(tmp_path / "run").params) == set(found) == {*params, "proj", "scale"}
+    module.load_state_dict(found)
+    for name, array in load_params(Features(), load(tmp_path / "run").params).state_dict().items():
+        assert torch.equal(array, module.state_dict()[name])
 
 
 @pytest.mark.slow

@@ -265,6 +265,13 @@ class TestModuleMeasures:
         found = fitting_measures(Fixed(), np.zeros((len(y), 1)), y)
         return [own.measure.name for own in found]
 
+    @pytest.mark.parametrize(
+        ("targets", "said"), [(np.eye(3)[[0, 2, 1, 1]], 1), (np.ones((4, 3)), 0), (np.eye(4), 0)]
+    )
+    def test_targets_that_are_one_hot_are_said_to_be_taken_for_numbers(self, targets, said, caplog):
+        assert "accuracy" not in self.fitting(torch.zeros(4, 3), targets)
+        assert ["argmax" in line for line in caplog.messages] == [True] * said
+
     def test_outputs_and_targets_say_what_fits(self):
         whole, real = np.zeros(4, int), np.zeros(4)
         words = np.zeros((4, 7), int)

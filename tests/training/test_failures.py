@@ -39,6 +39,30 @@ def test_the_places_of_an_error_and_none_of_its_text():
     assert said.startswith("test_failures.py:") and "in raising" in said and SECRET not in said
 
 
+class Convolving(nn.Module):
+    def forward(self, x):
+        return nn.Conv2d(1, 1, 1)(x)
+
+
+def test_the_users_own_file_comes_before_a_librarys():
+    with pytest.raises(RuntimeError) as caught:
+        Convolving()(torch.zeros(1))
+    own, library = raised_at(caught.value).split(", ")[0], raised_at(caught.value)
+    assert own.startswith("test_failures.py:") and "conv.py:" in library
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_update_that_is_not_finite_is_said_to_be_that(caplog, value):
+    users = {"a": ArrayExamples(np.full((3, 4), value, np.float32), np.zeros(3, np.int64))}
+    made = task(users=users)
+    trainer = as_work(made.trainer(Schedule(learning_rate=0.1), {}))
+    with counted_failures() as failures:
+        contributed(trainer, made.init_params(KEY), users)
+    assert failures.text is not None
+    for said in (caplog.text, failures.text.splitlines()[0]):
+        assert "not finite" in said and "NaN" in said and "rate" in said
+
+
 def test_of_a_node_kind_and_place_leave_and_no_text():
     with counted_failures() as failures, only_places_of_errors(), contributing_zero_on_failure():
         raising()
@@ -64,8 +88,8 @@ def test_a_simulation_is_told_where_it_was_raised_and_what_to_do(caplog):
                 nn.functional.cross_entropy(torch.zeros(1, 2), torch.tensor([label]))
     [line] = caplog.messages
     assert failures.count == 2 and failures.cause is not None
-    assert failures.cause.startswith("IndexError at functional.py:") and failures.cause in line
-    assert "cross_entropy" in line and "numbered from 0" in line
+    assert failures.cause.startswith("IndexError at test_failures.py:") and failures.cause in line
+    assert "functional.py" in line and "cross_entropy" in line and "numbered from 0" in line
     assert "777" not in line
 
 

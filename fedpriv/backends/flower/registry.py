@@ -111,12 +111,14 @@ def read_registration(content: RecordDict) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(item) for item in ids))
 
 
+_PAUSE_SECONDS = 1.0  # between two looks for new nodes
+
+
 def register(
     exchange: Exchange,
     roster: Sequence[str],
     *,
     seconds: float,
-    poll_seconds: float = 1.0,
     allow_missing: bool = False,
     keys: NodeKeys | None = None,
     plan: str = "",
@@ -127,7 +129,6 @@ def register(
         exchange: The way to the nodes.
         roster: The frozen user ids.
         seconds: Time to wait for nodes.
-        poll_seconds: Pause between looks for new nodes.
         allow_missing: Start without rostered users that no node hosts; they are still
             drawn like everybody, and contribute zero.
         keys: Which node may host whom; nodes whose key is not among them are not even asked. None
@@ -250,7 +251,7 @@ def register(
             _check_missing(seen, missing, contested, len(wanted), allow_missing)
             break
         waiting()
-        exchange.sleep(min(poll_seconds, max(0.0, deadline - clock())))
+        exchange.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - clock())))
     unknown = [node_id for node_id, users in may_host.items() if not users]
     notify(exchange.grid, "roster", +seen.unlisted)
     notify(exchange.grid, "key", dict.fromkeys(unknown, len(unknown)))

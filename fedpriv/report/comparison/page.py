@@ -37,13 +37,7 @@ from fedpriv.report.comparison.paired import (
     Difference,
     paired_differences,
 )
-from fedpriv.report.comparison.plots import (
-    as_svg,
-    epsilon_plot,
-    level_name,
-    points_of,
-    round_plots,
-)
+from fedpriv.report.comparison.plots import as_svg, epsilon_plot, level_name, points_of, round_plots
 from fedpriv.report.comparison.tables import (
     Cell,
     Row,

@@ -29,15 +29,7 @@ from fedpriv.report.comparison.groups import (
 from fedpriv.report.comparison.paired import Difference, paired_differences
 from fedpriv.report.estimate import Estimate, estimate
 from fedpriv.report.run_record import guaranteed
-from fedpriv.report.wording import (
-    NOTHING,
-    difference,
-    epsilon,
-    figure,
-    half_width,
-    number,
-    percent,
-)
+from fedpriv.report.wording import NOTHING, difference, epsilon, figure, half_width, number, percent
 from fedpriv.untrusted_text import plain
 
 

@@ -14,12 +14,14 @@ from torch import nn
 from fedpriv.libraries import one_thread
 from fedpriv.models.lora import check_adapters
 from fedpriv.rng import Key
+from fedpriv.training.failures import failures_are_raised
 from fedpriv.training.local.module_state import (
     Kept,
     Loss,
     copied_apart,
     kept_parameters,
     put_back,
+    refuse_changed_buffers,
 )
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
@@ -113,7 +115,7 @@ def module_params(module: nn.Module) -> Params:
 
 
 def load_params(module: nn.Module, params: Mapping[str, np.ndarray]) -> nn.Module:
-    """Write params into the module's own tensors and return the module.
+    """Write params, and buffers among them, into the module's own tensors; return the module.
 
     Raises:
         TypeError: If it is no module, but a function that makes one, say.
@@ -124,7 +126,7 @@ def load_params(module: nn.Module, params: Mapping[str, np.ndarray]) -> nn.Modul
             f"{type(module).__name__} is no torch module; if it makes one, call it first"
         )
     with torch.no_grad():
-        own = dict(module.named_parameters())
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, array in params.items():
             if own[name].shape != array.shape:  # copy_ would broadcast
                 raise ValueError(
@@ -352,6 +354,8 @@ class ModuleTrainer(UserTrainer):
                 rng=rng,
                 optimizer=self.optimizer_of(context),
             )
+            if failures_are_raised():
+                refuse_changed_buffers(self.module, module)
             return {name: p.detach() for name, p in trained.items()}
 
 

@@ -17,6 +17,7 @@ The loss is always among them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -29,6 +30,8 @@ from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.training.evaluate import WHOLE, MadeOf, Metrics, Part, Total, chunks, combined
 from fedpriv.training.local.module import model_inputs, model_targets
 from fedpriv.training.local.sgd import as_tensor
+
+_LOG = logging.getLogger(__name__)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 #: A target that is not counted, as PyTorch's losses have it.
@@ -188,6 +191,12 @@ def fitting_measures(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[M
         return ()
     targets = as_tensor(model_targets(y))
     if targets.is_floating_point():
+        if outputs.shape == targets.shape and _is_one_hot(targets):
+            _LOG.warning(
+                "targets of shape %s are one-hot and taken for numbers: give classes, y.argmax(1), "
+                "to have accuracy measured",
+                tuple(targets.shape),
+            )
         return REGRESSION if outputs.numel() == targets.numel() else ()
     if targets.ndim == 1 and outputs.ndim == 2 and outputs.shape[1] > 1:
         return CLASSIFICATION
@@ -201,6 +210,12 @@ def fitting_measures(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[M
             "next_token('middle')"
         )
     return next_token("last") if last else next_token("middle") if middle else ()
+
+
+def _is_one_hot(targets: Tensor) -> bool:
+    two_or_more = targets.ndim == 2 and min(targets.shape) > 1
+    whole = bool(((targets == 0) | (targets == 1)).all())
+    return two_or_more and whole and bool((targets.sum(1) == 1).all())
 
 
 def with_loss(measures: Sequence[ModuleMeasure], loss: Loss) -> tuple[ModuleMeasure, ...]:
@@ -250,11 +265,7 @@ def module_metrics(
 
 
 def module_totals(
-    module: nn.Module,
-    measure: ModuleMeasure,
-    x: np.ndarray,
-    y: np.ndarray,
-    counts: Sequence[int],
+    module: nn.Module, measure: ModuleMeasure, x: np.ndarray, y: np.ndarray, counts: Sequence[int]
 ) -> list[Total]:
     """Return the total of one measure for each of several users, whose examples follow each other.
 

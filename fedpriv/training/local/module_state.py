@@ -77,10 +77,11 @@ class SameFrozen:
         other = _untrained(self._made(_ANOTHER))
         drawn = {n for n, tensor in found.items() if not _is_same(tensor, other.get(n))}
         buffers = dict(first.named_buffers())
+        kept_out = buffers.keys() - _persistent_buffers(first).keys()
         return {
             name: tensor.clone()
             for name, tensor in found.items()
-            if name in drawn or not (self._published or name in buffers)
+            if name in drawn or not (self._published or name in kept_out)
         }
 
     def _made(self, key: Key) -> nn.Module:
@@ -101,7 +102,10 @@ class SameFrozen:
 
     @property
     def frozen(self) -> Mapping[str, np.ndarray]:
-        """Untrained parameters and drawn buffers by name; of published ones those drawn alone."""
+        """Untrained parameters and buffers by name, if drawn or of `state_dict`.
+
+        Of published ones those drawn alone.
+        """
         if self._known is None:
             self()
         return {name: as_array(tensor) for name, tensor in (self._known or {}).items()}
@@ -125,6 +129,33 @@ def _untrained(module: nn.Module) -> dict[str, torch.Tensor]:
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     found = {**frozen, **dict(module.named_buffers())}
     return {name: tensor.detach().cpu() for name, tensor in found.items()}
+
+
+def _persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
+    own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    tensors = {n: t for n, t in module.state_dict().items() if isinstance(t, Tensor)}
+    return {name: tensor.cpu() for name, tensor in tensors.items() if name not in own}
+
+
+def refuse_changed_buffers(module: nn.Module, trained: nn.Module) -> None:
+    """Refuse a buffer that training changes, and `state_dict` has: no update carries it.
+
+    Args:
+        module: As every user finds it.
+        trained: A user's copy, after its training.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    before, after = _persistent_buffers(module), _persistent_buffers(trained)
+    for name, tensor in (before | after).items():
+        if name not in before or not _is_same(tensor, before[name]):
+            raise ValueError(
+                f"buffer {name!r} changes while a user trains: it leaves the bounded update, so "
+                "the change is dropped, and the model would be measured and released without it; "
+                "use nn.GroupNorm or nn.LayerNorm for running statistics, or register what may be "
+                "lost with persistent=False"
+            )
 
 
 def copied_apart(module: nn.Module, loss: Loss) -> tuple[nn.Module, Loss]:

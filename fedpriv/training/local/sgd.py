@@ -207,14 +207,19 @@ def as_client_optimizer(given: Any) -> Callable[..., ClientOptimizer]:
             one, which `TorchOptimizer` then takes the steps of.
 
     Raises:
-        ValueError: If it is an optimiser that was made already.
+        ValueError: If it is an optimiser that was made already, or has a rate of its own.
     """
-    made = given.func if isinstance(given, partial) else given
+    made, own = (given.func, given.keywords) if isinstance(given, partial) else (given, {})
     if not callable(given) or isinstance(given, torch.optim.Optimizer):
         raise ValueError(
             f"client_optimizer is a {type(given).__name__} made already, and each user starts "
             "anew; give the class, or a partial of it with its settings, such as "
             "partial(torch.optim.AdamW, weight_decay=0.01)"
+        )
+    for name in own.keys() & {"lr", "learning_rate"}:
+        raise ValueError(
+            f"client_optimizer has {name}={own[name]!r}, and the rate is the experiment's "
+            "local_learning_rate; leave it out"
         )
     maker: Callable[..., Any] = given
     if isinstance(made, type) and issubclass(made, torch.optim.Optimizer):

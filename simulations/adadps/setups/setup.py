@@ -336,8 +336,11 @@ def _is_ahead(setup: Setup, one: float | None, other: float | None) -> bool:
     return one > other if setup.measure.higher_is_better else one < other
 
 
-def _minutes(rows: tuple[Row, ...], seconds: float, *, seeds: int = 3, cores: int = 2) -> float:
+_SEEDS, _CORES = 3, 2
+
+
+def _minutes(rows: tuple[Row, ...], seconds: float) -> float:
     """Return how long rows take, about: every setting once, and every cell for each seed."""
     cells = [cell for row in rows for cell in row.cells.values()]
-    runs = sum(len(cell.grid) if len(cell.grid) > 1 else 0 for cell in cells) + seeds * len(cells)
-    return max(1, math.ceil(runs * seconds / 60 / cores))
+    runs = sum(len(cell.grid) if len(cell.grid) > 1 else 0 for cell in cells) + _SEEDS * len(cells)
+    return max(1, math.ceil(runs * seconds / 60 / _CORES))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.checkpoints.store import save_state
+from fedpriv.checkpoints.store import CheckpointStore, save_state
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -18,6 +18,7 @@ from fedpriv.privacy.statement import verify
 from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values, summary_values
 from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
+from tests.harness.tag_runs import start
 
 PLAN = cohort_plan(
     num_users=400,
@@ -274,6 +275,16 @@ def test_a_finished_run_has_the_files_that_it_wrote(finished, tmp_path, edit):
     assert not verify_run(run).not_checked[1:]
     edit(run)
     assert "files" in failed(run)
+
+
+@pytest.mark.parametrize(("number", "pruned"), [(1, True), (10, False)])
+def test_a_checkpoint_that_a_run_prunes_is_said_to_be_that(tmp_path, tiny_corpus, number, pruned):
+    run = Path(start(tiny_corpus, tmp_path / "run", rounds=12).run()["run_dir"])
+    store = CheckpointStore(run / "checkpoints")
+    assert [*store.rounds()] == [*range(3, 13)]
+    store.path(number).unlink(missing_ok=True)
+    [said] = [line for line in verify_run(run).not_checked if "checkpoints/round" in line]
+    assert ("on purpose" in said) == pruned
 
 
 def test_what_no_digest_names_is_called_unchecked(finished, tmp_path):

@@ -115,6 +115,11 @@ class CountsInABuffer(Keeping):
         return h * self.calls
 
 
+class CountsUnkept(CountsInABuffer):
+    def prepare(self):
+        self.register_buffer("calls", torch.zeros(1), persistent=False)
+
+
 class LastInput(Keeping):
     def prepare(self):
         self.last = None
@@ -505,6 +510,24 @@ def test_a_loss_that_keeps_something_elsewhere_is_refused():
         fp.check_task(task(Keeping, counting))
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(CountsInABuffer, "calls"), (CarriedInABuffer, "hidden")]
+)
+def test_a_buffer_of_the_state_that_training_changes_is_refused(kind, name, tmp_path):
+    """Its change would be dropped, and the model be measured and exported without it."""
+    with refuses(ValueError, name, "persistent"):
+        fp.check_task(task(kind))
+    for users_at_once in (None, 2):
+        made = fp.FederatedExperiment(
+            name="buffer",
+            description="",
+            task=lambda _, n=users_at_once: task(kind, users_at_once=n),
+        )
+        with refuses(ValueError, name, "persistent"):
+            fp.run(made, tmp_path / "run", rounds=1, noise_multiplier=1.0, cohort=2, delta=0.01)
+    assert not (tmp_path / "run").exists()
+
+
 class Locked(Keeping):
     def prepare(self):
         self.lock = threading.Lock()
@@ -544,9 +567,7 @@ def test_a_copied_trainer_has_a_module_of_its_own():
         assert all(np.array_equal(found[0][name], update[name]) for name in update)
 
 
-@pytest.mark.parametrize(
-    "kind", [Keeping, Cached, CountsInABuffer, Dropping, UnusedGlobal, OnlyLarge]
-)
+@pytest.mark.parametrize("kind", [Keeping, Cached, CountsUnkept, Dropping, UnusedGlobal, OnlyLarge])
 def test_others_are_not_refused(kind):
     fp.check_task(task(kind))
     assert moved(kind, 1) <= BOUND.l2_bound * (1 + 1e-6)
