@@ -308,6 +308,14 @@ def train(
     number = ends.size - 1
     if step_ends.size != ends.size or ends[number] > order.size or step_ends[number] > steps.size:
         raise ValueError("users' parts lie outside the order of the examples")
+    for u in range(number):
+        size, last = ends[u + 1] - ends[u], np.int64(0)
+        if ends[u] < 0 or size < 0 or step_ends[u] < 0 or step_ends[u + 1] <= step_ends[u]:
+            raise ValueError("users' parts do not follow one another")
+        for k in range(step_ends[u], step_ends[u + 1]):
+            if steps[k] < last or steps[k] > size:
+                raise ValueError("a step lies outside its user's part of the order")
+            last = steps[k]
     sound = np.zeros(number, np.uint8)
     starts = np.zeros(number + 1, np.int64)
     seen = np.full(num_rows, -1, np.int64)

@@ -77,6 +77,19 @@ def add_real(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: fl
             out[c] += np.float64(row[c]) * factor
 
 
+@njit(nogil=True, cache=True)
+def _check_block(
+    rows: np.ndarray, starts: np.ndarray, values: np.ndarray, factors: np.ndarray
+) -> None:
+    if starts.size != factors.size + 1 or rows.size != len(values):
+        raise ValueError("the users' rows, their starts and their factors differ in number")
+    last = np.int64(0)
+    for u in range(starts.size):
+        if starts[u] < last or starts[u] > rows.size:
+            raise ValueError("a user's rows lie outside the block")
+        last = starts[u]
+
+
 @njit(
     [
         (_matrix(int32), INT64, INT64, v, _flat(float64, readonly=True), _flat(float64))
@@ -103,6 +116,11 @@ def add_whole_block(
         factors: float64 `(users,)`; a user of 0 is left out.
         squared: float64 `(users,)`; each user's sum of squares is added.
     """
+    _check_block(rows, starts, values, factors)
+    if squared.size != factors.size:
+        raise ValueError("there is not one sum of squares for each user")
+    for u in range(factors.size):
+        _check_rows(total, rows[starts[u] : starts[u + 1]], values[starts[u] : starts[u + 1]])
     for u in range(factors.size):
         if factors[u] != 0.0:
             first, last = starts[u], starts[u + 1]
@@ -122,6 +140,9 @@ def add_real_block(
     factors: np.ndarray,
 ) -> None:
     """Add the rows of several users to a float64 matrix, as `add_real` does of one."""
+    _check_block(rows, starts, values, factors)
+    for u in range(factors.size):
+        _check_rows(total, rows[starts[u] : starts[u + 1]], values[starts[u] : starts[u + 1]])
     for u in range(factors.size):
         if factors[u] != 0.0:
             first, last = starts[u], starts[u + 1]

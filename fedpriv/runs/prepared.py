@@ -91,6 +91,7 @@ from fedpriv.tasks.checks import (
 from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
 from fedpriv.tasks.task import BaseTask, Task, has_public_folds
 from fedpriv.training.failures import counted_failures
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.stopping import end_if_interrupted, interruptible
 from fedpriv.training.work import Attempt, SumRequest, Trainers, Work, as_works, find_work
 from fedpriv.tree import Params

@@ -1,8 +1,9 @@
 """Training by users in simulation without a ledger: the same steps, clipping and noise, faster.
 
 A study of settings asks for hundreds of runs, whose ε were computed beforehand: the noise of a
-setting comes in as σ. Noise is float32 Gaussian noise of NumPy, and no sum is on a grid, so a run
-equals one of `fedpriv run` in distribution and not in its bits. Nothing of this protects anybody.
+setting comes in as σ. Users are trained and bounded as in any run; noise is NumPy's Gaussian, and
+no sum is on a grid, so a run equals one of `fedpriv run` in distribution and not in its bits.
+Nothing of this protects anybody.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.start import PublicOnly, public_only
-from fedpriv.kernels.sparse_softmax import train
+from fedpriv.mechanisms import AdaptiveClip, Bound, Clip
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
-from fedpriv.tree import Params, interpolate
+from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
+from fedpriv.training.work import Attempt, Context, SumRequest
+from fedpriv.tree import Params, interpolate, to_dense
 
 BATCH, MOST_EXAMPLES = 100, 256
 _MOST_MEASURED = 20_000
@@ -131,94 +134,40 @@ def run(
     bench: Bench, start: Params, settings: Settings, seed: int
 ) -> tuple[dict[str, Params], float]:
     """Return "last" and "ema", the models at the end of a run, and the mean clip norm of rounds."""
-    rng = np.random.default_rng([seed, 20_000])
-    view, users = bench.view, bench.num_users
-    spans = np.array(view._spans(view.roster, "train"))
-    kernel, bias = start["kernel"].copy(), start["bias"].copy()
-    average = {"kernel": kernel.copy(), "bias": bias.copy()}
-    norm, weight = settings.norm, 0.0 if settings.quantile is None else 0.2
-    columns = arrays(view.columns)
-    per_user, norms_used = settings.q * users, []
-    for _ in range(settings.rounds):
-        cohort = np.flatnonzero(rng.random(users) < settings.q)
-        total, moved, norms = summed(
-            *columns,
-            spans[0][cohort],
-            spans[1][cohort],
-            int(rng.integers(2**31)),
-            kernel,
-            bias,
-            bench.multiplier,
-            settings.rate,
-            norm,
-        )
-        norms_used.append(norm)
-        stddev = np.float32(settings.sigma * norm / math.sqrt(1.0 - weight**2))
-        scale = np.float32(1.0 / per_user)
-        kernel += scale * (total + stddev * rng.standard_normal(total.shape, np.float32))
-        bias += scale * (moved + stddev * rng.standard_normal(moved.shape, np.float32))
-        if settings.quantile is not None:
-            signs = np.where(norms <= norm, 1.0, -1.0).sum() * weight
-            answer = (signs + settings.sigma * rng.standard_normal()) / per_user
-            norm *= math.exp(-0.2 * (0.5 + answer / (2.0 * weight) - settings.quantile))
-        share = np.float32(1.0 - settings.decay)
-        average["kernel"] += share * (kernel - average["kernel"])
-        average["bias"] += share * (bias - average["bias"])
-    ends = {"last": {"kernel": kernel, "bias": bias}, "ema": average}
-    return ends, float(np.mean(norms_used))
-
-
-def arrays(columns: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return starts, words, counts and labels of examples as compiled code takes them."""
-    return (
-        np.ascontiguousarray(columns.indptr, np.int64),
-        np.ascontiguousarray(columns.indices, np.int32),
-        np.ascontiguousarray(columns.counts),
-        np.ascontiguousarray(columns.labels, np.int32),
+    rng, root = np.random.default_rng([seed, 20_000]), Key.simulation(seed).fold("quick")
+    schedule = Schedule(learning_rate=settings.rate, batch_size=BATCH, max_examples=MOST_EXAMPLES)
+    trainer = CompiledSoftmaxTrainer(
+        schedule=schedule, inputs="unit-norm", multiplier=bench.multiplier
     )
+    params = {name: array.copy() for name, array in start.items()}
+    average = {name: array.copy() for name, array in start.items()}
+    norm, norms_used, users = settings.norm, [], np.array(bench.task.roster)
+    for number in range(settings.rounds):
+        cohort = users[rng.random(len(users)) < settings.q].tolist()
+        bound = _bound(settings, norm)
+        request = SumRequest(params=params, context=Context(clip_norm=norm))
+        attempt = Attempt(bound=bound, key=root.fold(number))
+        total = trainer.answer(request, attempt, cohort, bench.task.data).real()
+        norms_used.append(norm)
+        stddev, share = settings.sigma * bound.l2_bound, 1.0 / (settings.q * len(users))
+        mean = {
+            name: np.float32(share) * (array + stddev * rng.standard_normal(array.shape))
+            for name, array in to_dense(total).items()
+        }
+        mean, adapted = bound.released(mean, norm)
+        norm = norm if adapted is None or settings.quantile is None else adapted
+        kept = np.float32(1.0 - settings.decay)
+        for name, array in params.items():
+            array += mean[name].astype(np.float32)
+            average[name] += kept * (array - average[name])
+    return {"last": params, "ema": average}, float(np.mean(norms_used))
 
 
-@njit(nogil=True, cache=True)
-def summed(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    counts: np.ndarray,
-    labels: np.ndarray,
-    firsts: np.ndarray,
-    ends: np.ndarray,
-    seed: int,
-    kernel: np.ndarray,
-    bias: np.ndarray,
-    multiplier: np.ndarray,
-    rate: float,
-    norm: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the sum of users' clipped updates (kernel, bias), and their norms before clipping."""
-    np.random.seed(seed)
-    total, moved = np.zeros_like(kernel), np.zeros_like(bias)
-    norms = np.zeros(firsts.size)
-    for user in range(firsts.size):
-        order = firsts[user] + np.random.permutation(ends[user] - firsts[user])[:256]
-        if order.size == 0:
-            continue
-        starts = np.append(np.arange(0, order.size, 100), order.size)
-        rows, change, shift, _ = train(
-            indptr, indices, counts, labels, order, True, starts, kernel, bias, multiplier, rate
-        )
-        square = 0.0
-        for row in range(rows.size):
-            for c in range(shift.size):
-                square += change[row, c] ** 2
-        for c in range(shift.size):
-            square += shift[c] ** 2
-        norms[user] = math.sqrt(square)
-        factor = np.float32(min(1.0, norm / max(norms[user], 1e-30)))
-        for row in range(rows.size):
-            for c in range(shift.size):
-                total[rows[row], c] += factor * change[row, c]
-        for c in range(shift.size):
-            moved[c] += factor * shift[c]
-    return total, moved, norms
+def _bound(settings: Settings, norm: float) -> Bound:
+    if settings.quantile is None:
+        return Clip(l2_clip_norm=norm)
+    least, most = norm / 1e6, norm * 1e6
+    return AdaptiveClip(initial=norm, least=least, most=most, quantile=settings.quantile)
 
 
 @functools.lru_cache(maxsize=1024)

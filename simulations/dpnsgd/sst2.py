@@ -23,6 +23,7 @@ from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.streams import own_stream
+from fedpriv.training.work import NO_CONTEXT, Context
 from fedpriv.tree import Params
 from simulations.reproduction.items import Split
 from simulations.reviews.bag_of_words import Texts
@@ -48,17 +49,25 @@ class ByLength:
     after: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def bounded_sum(
-        self, params: Params, index: Examples, bound: Bound, key: Key | None = None
+        self,
+        params: Params,
+        index: Examples,
+        bound: Bound,
+        key: Key | None = None,
+        *,
+        context: Context = NO_CONTEXT,
+        longest: float = math.inf,
     ) -> Params:
         """Return the sum of all parts' bounded sums; of groups that of rows of full width."""
+        given: Any = {"context": context, "longest": longest}
         if not isinstance(index, np.ndarray):
-            return self.parts[-1].bounded_sum(params, index, bound, key)
+            return self.parts[-1].bounded_sum(params, index, bound, key, **given)
         total: dict[str, np.ndarray] = {}
         for part, mine in self._split(index):
-            for name, array in part.bounded_sum(params, mine, bound, key).items():
+            for name, array in part.bounded_sum(params, mine, bound, key, **given).items():
                 total[name] = total[name] + array if name in total else array
         self.after()
-        return total or dict(self.parts[0].bounded_sum(params, index, bound, key))
+        return total or dict(self.parts[0].bounded_sum(params, index, bound, key, **given))
 
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over rows of full width, see `ExampleGradients`."""

@@ -42,6 +42,9 @@ MEASURED = {
     "bias": some(F32, 4),
 }  # fmt: skip
 BANDS = {"first": 1, "count": 2}
+# Two users, of one row and of two.
+BLOCK = {"total": np.array([0]), "rows": np.array([0, 1, 2]), "starts": np.array([0, 1, 3]),
+         "values": some(F32, 3, 4), "factors": some(F64, 2)}  # fmt: skip
 NODES = {"outputs": some(F64, 2), "decays": some(F64, 2)}
 
 CALLS = {
@@ -49,6 +52,8 @@ CALLS = {
                      "factor": 1.0},
     sums.add_real: {"total": some(F64, 3, 4), "rows": np.array([0, 2]), "values": some(F32, 2, 4),
                     "factor": 1.0},
+    sums.add_whole_block: {**BLOCK, "total": some(I32, 3, 4), "squared": some(F64, 2)},
+    sums.add_real_block: {**BLOCK, "total": some(F64, 3, 4)},
     sums.add_rows: {"total": some(I64, 3, 4), "rows": np.array([0, 2]), "values": some(I64, 2, 4)},
     sums.release_whole: {"total": some(I32, 5), "noise": some(F32, 5), "granularity": 0.5,
                          "share": 1.0},
@@ -77,8 +82,9 @@ CALLS = {
                                 "unit_norm": True},
     sparse_softmax.own_rows: {**BAG, "order": ORDER, "num_rows": 5},
     sparse_softmax.train: {
-        **BAG, "counts": some(F32, 6), "labels": LABELS, "order": ORDER, "unit_norm": True,
-        "starts": np.array([0, 2, 3]), "kernel": some(F32, 5, 4), "bias": some(F32, 4),
+        **BAG, "counts": some(F32, 6), "labels": LABELS, "order": ORDER, "ends": np.array([0, 3]),
+        "steps": np.array([0, 2, 3]), "step_ends": np.array([0, 3]), "unit_norm": True,
+        "kernel": some(F32, 5, 4), "bias": some(F32, 4),
         "multiplier": some(F32, 5), "learning_rate": 0.1,
     },
     sparse_softmax.adagrad_pass: {
@@ -102,8 +108,8 @@ SMALLER = {
     "tag_scores.measure-chosen-0",
     "word_features.word_features-indptr-0",
 }  # fmt: skip
-AMPLE = {"indptr", "indices", "counts", "order", "starts", "chosen", "kernel", "x", "logits",
-         "offset", "ring", "total", "tag_indices", "multiplier"}  # fmt: skip
+AMPLE = {"indptr", "indices", "counts", "order", "starts", "steps", "chosen", "kernel", "x",
+         "logits", "offset", "ring", "total", "tag_indices", "multiplier"}  # fmt: skip
 """Arrays of which a kernel may read a part."""
 
 
@@ -185,5 +191,8 @@ def test_a_number_outside_is_refused(kernel, name, at):
     for value in (-1, BEYOND[name], 2**31 - 1, -(2**31)):
         call = copy.deepcopy(CALLS[kernel])
         call[name][at] = value
+        if kernel is sparse_softmax.train and name in ("indices", "indptr", "labels", "order"):
+            assert not kernel(*call.values())[-1].any()  # a user's own: it alone is not sound
+            continue
         with pytest.raises(ValueError):
             kernel(*call.values())

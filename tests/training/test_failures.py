@@ -55,7 +55,7 @@ def test_the_users_own_file_comes_before_a_librarys():
 def test_an_update_that_is_not_finite_is_said_to_be_that(caplog, value):
     users = {"a": ArrayExamples(np.full((3, 4), value, np.float32), np.zeros(3, np.int64))}
     made = task(users=users)
-    trainer = as_work(made.trainer(Schedule(learning_rate=0.1), {}))
+    trainer = made.trainer(Schedule(learning_rate=0.1), {})
     with counted_failures() as failures:
         contributed(trainer, made.init_params(KEY), users)
     assert failures.text is not None

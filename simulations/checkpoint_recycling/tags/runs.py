@@ -7,12 +7,11 @@ A row has for each aggregate of a run's checkpoints how many held-out examples a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from fedpriv.checkpoints.aggregates import answers
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -23,14 +22,12 @@ from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.start import public_only
-from fedpriv.kernels.sparse_softmax import train
-from fedpriv.mechanisms.bounds import bounded_factors
 from fedpriv.rng import Key
+from fedpriv.runs.participation import AllUsersFailedError
 from fedpriv.runs.progress import Pace
-from fedpriv.sums import PartialSum
-from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, InColumns
 from fedpriv.training.periodic_shift import SHARE
-from fedpriv.training.work import Attempt, SumRequest, UserData, Work
+from fedpriv.training.work import Context
 from fedpriv.tree import Params
 from simulations.checkpoint_recycling.checkpoints import (
     Aggregates,
@@ -41,166 +38,26 @@ from simulations.checkpoint_recycling.checkpoints import (
 from simulations.evaluation.held_out import held_out, majority
 from simulations.reproduction.study import Row
 
-# Types within compiled code are the compiler's.
-# pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
-
-
-_LONG = 1e300
-_NO_MULTIPLIER = np.empty(0, np.float32)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Training examples of a view, as compiled code reads them.
+class ByHalf(CompiledSoftmaxTrainer):
+    """Trains users on the part of two halves of the text that a round has.
 
     Attributes:
-        spans: By user, its first row and the row after its last.
-        asked: bool (rows,), which examples are of the half that a round's share is of, such as
-            questions; None where every round has all.
-        arrays: indptr, indices, counts and labels of all rows.
+        first: bool (rows,), which rows of the columns are of the first half; a round's share is of
+            it.
     """
 
-    spans: dict[str, tuple[int, int]] = field(repr=False)
-    arrays: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
-    asked: np.ndarray | None = field(default=None, repr=False)
+    first: np.ndarray = field(repr=False)
 
-
-def columns_of(view: TagView, asked: np.ndarray | None = None) -> Columns:
-    """Return the training examples of a view's roster."""
-    of = view.columns
-    spans = {}
-    for user in view.roster:
-        rows = view.all_rows([user], "train")
-        if len(rows) and rows[-1] - rows[0] + 1 != len(rows):
-            raise ValueError(f"training rows of {user!r} do not follow one another")
-        spans[user] = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-    arrays = (
-        np.ascontiguousarray(of.indptr, np.int64),
-        np.ascontiguousarray(of.indices, np.int32),
-        np.ascontiguousarray(of.counts, np.float32),
-        np.ascontiguousarray(of.labels, np.int32),
-    )
-    return Columns(spans=spans, arrays=arrays, asked=asked)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Together(Work):
-    """The sum of a cohort's bounded updates in one call.
-
-    Guarantees:
-        * As of `fedpriv.training.bounded_sum`: a user moves the sum by at most the bound, and
-          none depends on who else takes part.
-
-    Attributes:
-        trainer: Whose schedule, inputs and multiplier are meant; without word features.
-        columns: The training examples.
-    """
-
-    trainer: CompiledSoftmaxTrainer
-    columns: Columns = field(repr=False)
-
-    def __post_init__(self) -> None:
-        if self.trainer.word_features is not None or self.trainer.schedule.epochs != 1:
-            raise ValueError("word features or several epochs: train one user after another")
-
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
-        """Return the sum; of whole numbers where the bound is on a grid.
-
-        Raises:
-            ValueError: If the bound multiplies or mixes first.
-            DivergedError: If an update is not finite.
-        """
-        params, bound, context = request.params, attempt.bound, request.context
-        if context.multiplier or context.mixture is not None:
-            raise ValueError("updates are preconditioned; train one user after another")
-        share = float(context.extra[SHARE][0]) if SHARE in context.extra else None
-        orders = [self._order(user, attempt.key.fold(user), share) for user in users]
-        ends = np.cumsum([0, *(len(order) for order in orders)])
-        kernel, bias = params["kernel"], params["bias"]
-        grain = bound.granularity
-        num = kernel.size + bias.size
-        of_kernel, of_bias, sound = _summed(
-            *self.columns.arrays,
-            np.concatenate([np.arange(0), *orders]),
-            np.asarray(ends, np.int64),
-            self.trainer.inputs == "unit-norm",
-            self.trainer.schedule.batch_size,
-            np.ascontiguousarray(kernel, np.float32),
-            np.ascontiguousarray(bias, np.float32),
-            _NO_MULTIPLIER if self.trainer.multiplier is None else self.trainer.multiplier,
-            self.trainer.schedule.learning_rate * context.rate,
-            _LONG * float(bounded_factors(bound, np.array([_LONG]), bound.longest(num))[0]),
-            0.0 if grain is None else grain,
-        )
-        if not sound:
-            raise DivergedError("an update is not finite: the model diverged; lower a rate")
-        kind = np.float64 if grain is None else np.int64
-        total: dict[str, Any] = {"kernel": of_kernel.astype(kind), "bias": of_bias.astype(kind)}
-        return PartialSum(
-            total={name: total[name] for name in params},
-            num_users=len(users),
-            num_failed=0,
-            granularity=grain,
-        )
-
-    def _order(self, user: str, key: Key, share: float | None) -> np.ndarray:
-        first, end = self.columns.spans[user]
-        rows = np.arange(first, end)
-        if share is not None and self.columns.asked is not None:
-            kept = np.where(self.columns.asked[first:end], share, 1.0 - share)
-            rows = rows[key.fold("mixture").generator().random(len(rows)) < kept]
-        if len(rows) < 2:
+    def rows(self, data: InColumns, user_id: str, context: Context, key: Key) -> np.ndarray:
+        """Return the rows that a user has in a round; without a share all."""
+        rows = CompiledSoftmaxTrainer.rows(self, data, user_id, context, key)
+        if SHARE not in context.extra:
             return rows
-        return rows[self.trainer.schedule.choose(len(rows), key.generator())]
-
-
-@njit(nogil=True, cache=True)
-def _summed(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    counts: np.ndarray,
-    labels: np.ndarray,
-    order: np.ndarray,
-    ends: np.ndarray,
-    unit_norm: bool,
-    batch: int,
-    kernel: np.ndarray,
-    bias: np.ndarray,
-    multiplier: np.ndarray,
-    rate: float,
-    limit: float,
-    grain: float,
-) -> tuple[np.ndarray, np.ndarray, bool]:
-    of_kernel, of_bias = np.zeros(kernel.shape), np.zeros(bias.shape)
-    for user in range(ends.size - 1):
-        own = order[ends[user] : ends[user + 1]].copy()
-        if own.size == 0:
-            continue
-        steps = np.append(np.arange(0, own.size, batch), own.size)
-        rows, _, change, moved, squares, sound = train(
-            indptr, indices, counts, labels, own, np.array([0, own.size]), steps,
-            np.array([0, steps.size]), unit_norm, kernel, bias, multiplier, rate,
-        )  # fmt: skip
-        norm = np.sqrt(squares[0])
-        if sound[0] == 0 or not np.isfinite(norm):
-            return of_kernel, of_bias, False
-        factor = min(norm, limit) / norm if norm > 0.0 else 1.0
-        for c in range(bias.size):
-            of_bias[c] += _grained(np.float64(moved[0, c]) * factor, grain)
-            for i in range(rows.size):
-                of_kernel[rows[i], c] += _grained(np.float64(change[i, c]) * factor, grain)
-    return of_kernel, of_bias, True
-
-
-@njit(nogil=True, cache=True)
-def _grained(value: float, grain: float) -> float:
-    return value if grain == 0.0 else np.rint(value / grain)
+        share = float(context.extra[SHARE][0])
+        kept = np.where(self.first[rows], share, 1.0 - share)
+        return rows[key.fold("mixture").generator().random(len(rows)) < kept]
 
 
 #: Groups of held-out threads whose right answers are counted together.
@@ -213,10 +70,6 @@ _NAMED = (
     "task.measured_on", "seed",
 )  # fmt: skip
 Options = Mapping[str, Option]
-
-
-class DivergedError(ValueError):
-    """An update of a user is not finite."""
 
 
 class Site:
@@ -233,7 +86,7 @@ class Site:
     def __init__(self, corpus: Corpus, roster: str | None) -> None:
         self.pace, self.corpus = Pace(0), corpus
         self.roster = corpus.default_roster if roster is None else roster
-        self._columns: dict[str, Columns] = {}
+        self._halves: dict[str, np.ndarray] = {}
 
     def view(self, *, validation: bool = False) -> TagView:
         """Return its rostered users' threads, of which test or validation ones are held out."""
@@ -255,7 +108,7 @@ class Site:
         halves: str = "",
         first: Callable[[], np.ndarray] | None = None,
     ) -> Components:
-        """Return its components, with users trained together.
+        """Return its components.
 
         Args:
             experiment: Of tags.
@@ -263,13 +116,13 @@ class Site:
             first: Makes bool (rows,), which are of the first; asked once for each name.
         """
         made = build(experiment, self.corpus)
-        validation = experiment.options()["task.measured_on"] == "validation"
-        name = f"{validation} {halves}"
-        if name not in self._columns:
-            rows = None if first is None else first()
-            self._columns[name] = columns_of(self.view(validation=validation), rows)
+        if first is None:
+            return made
+        if halves not in self._halves:
+            self._halves[halves] = first()
         trainer: Any = made.trainer
-        return replace(made, trainer=Together(trainer=trainer, columns=self._columns[name]))
+        given = {f.name: getattr(trainer, f.name) for f in fields(trainer)}
+        return replace(made, trainer=ByHalf(**given, first=self._halves[halves]))
 
     def row(self, kind: str, experiment: Experiment, make: Callable[[], Row]) -> Row:
         """Make a row, whose progress is printed."""
@@ -306,7 +159,7 @@ class Site:
             made = self.components(experiment)
             try:
                 right = measured(made.task, checkpoints(experiment, made, seed), which)
-            except DivergedError:
+            except AllUsersFailedError:
                 right = {}
             return self._counts(right, validation)
 
@@ -323,7 +176,7 @@ class Site:
             algorithm: Any = made.algorithm
             try:
                 (state,) = deque(states(experiment, made, seed), maxlen=1)
-            except DivergedError:
+            except AllUsersFailedError:
                 return self._counts({}, validation)
             right = right_of(made.task, algorithm.result(state))
             return self._counts({"released": right}, validation)

@@ -431,7 +431,7 @@ def _shifted_run(
         made = site.components(experiment, period.halves, lambda: one_half(site, period.halves))
         shift = Shift(kind="blocks", period=period.rounds)
         algorithm: Any = made.algorithm
-        made = replace(made, algorithm=replace(algorithm, tensors=shift.tensors))
+        made = replace(made, algorithm=replace(algorithm, extra=shift.extra))
         ways = period.aggregates
         held: dict[str, State] = {}
         seen: dict[str, list[float]] = {name: [] for name in (LAST, *ways)}
