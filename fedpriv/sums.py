@@ -185,6 +185,7 @@ class RunningSum:
             there = np.where(here != 0.0, 1.0, 0.0)
             parts = [(name, block.part(users), here) for name, block in tensors.items()]
             parts += [(name, dense_block(rows[users]), there) for name, rows in besides.items()]
+            parts = [part for part in parts if part[1].values.size]
             found.append(first + self._add(parts, len(here)))
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
@@ -215,7 +216,7 @@ class RunningSum:
 
     def _matrix(self, name: str, block: Block) -> np.ndarray:
         """Return a tensor of the sum as rows as wide as the block's."""
-        return self._total[name].reshape(-1, max(1, block.values.shape[1]))
+        return self._total[name].reshape(-1, block.values.shape[1])
 
     def _carry(self) -> None:
         if self._carried is None:

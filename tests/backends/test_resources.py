@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from fedpriv.backends.ray import cluster
 from fedpriv.backends.ray.cluster import Request, Share, share_of, store_bytes
+from fedpriv.training import devices
 from fedpriv.training.devices import usable_cores
 from tests.harness.refusals import refuses
 
@@ -67,8 +67,8 @@ def test_what_cannot_be_had_is_named(asked, machines, said):
 
 def test_the_quota_of_a_container_counts(tmp_path, monkeypatch):
     quota = tmp_path / "cpu.max"
-    monkeypatch.setattr(cluster, "Path", lambda name: quota)
-    monkeypatch.setattr(cluster.os, "sched_getaffinity", lambda process: range(64))
+    monkeypatch.setattr(devices, "Path", lambda name: quota)
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: range(64))
     assert usable_cores() == 64
     for text, cores in (("max 100000", 64), ("250000 100000", 2), ("50000 100000", 1)):
         quota.write_text(text)

@@ -140,6 +140,8 @@ ELSEWHERE = {
     "preconditioner.side_information": "tests/oracles/test_adadps.py",  # names of a task
     "precondition.side_information own": "tests/oracles/test_combinations.py",
     "preconditioner public-own": "tests/mechanisms/test_preconditioners.py",
+    # A loss's last bit, which is the machine's, may turn the draws of a choice.
+    "user agd num_steps": "tests/oracles/test_dp_agd.py",
     "example averaging aggregate opa": "tests/oracles/test_recycling.py::test_outputs",
     "example averaging aggregate omv": "tests/oracles/test_recycling.py::test_outputs",
 }
