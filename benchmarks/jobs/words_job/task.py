@@ -23,7 +23,7 @@ from fedpriv.training.local.module import (
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
-from fedpriv.training.work import Context, UserTrainer
+from fedpriv.training.work import Context, Trainer, UserTrainer
 from fedpriv.tree import Params, Tree
 from words_job import client
 
@@ -92,7 +92,7 @@ class WordsTask(Task):
         schedule: Schedule,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
-    ) -> UserTrainer:
+    ) -> Trainer:
         """Return the client.
 
         Raises:
