@@ -11,10 +11,11 @@ from fedpriv.checkpoints.aggregates import packed
 from fedpriv.datasets.importers import locate
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms.bounds import Clip, Rounded
+from fedpriv.mechanisms.bounds import Clip
 from fedpriv.report.bootstrap import Interval
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
+from fedpriv.runs.participation import AllUsersFailedError
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import NO_CONTEXT, Context
 from simulations.checkpoint_recycling import corpora
@@ -31,10 +32,7 @@ from simulations.checkpoint_recycling.tags.page import Gain, Line, lines_of, ver
 from simulations.checkpoint_recycling.tags.runs import (
     GROUPS,
     MAJORITY,
-    DivergedError,
     Site,
-    Together,
-    columns_of,
 )
 from simulations.checkpoint_recycling.tags.study import (
     AT,
@@ -66,45 +64,17 @@ def given(site, name, **more):
     return {**options(site, FAMILIES[name], TINY, 8.0, 1.0), **more}
 
 
-class TestTogether:
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        ("norm", "grid"),
-        [
-            (2.0, True),
-            (1e6, False),
-            (2.0, False),
-            (1e6, True),
-        ],
-    )
-    def test_it_is_the_frames_sum(self, site, norm, grid):
-        made = build(site.experiment("adadps-tags", given(site, "dp-sgd")), site.corpus)
-        bound = Rounded(bound=Clip(l2_clip_norm=norm)) if grid else Clip(l2_clip_norm=norm)
-        params = made.init_params(Key.simulation(3))
-        asked = {
-            "params": params, "bound": bound, "data": made.task.data,
-            "user_ids": made.task.roster, "key": Key.simulation(4),
-        }  # fmt: skip
-        mine = answered(Together(trainer=made.trainer, columns=columns_of(site.view())), **asked)
-        whole = answered(made.trainer, **asked)
-        assert (mine.num_users, mine.num_failed) == (whole.num_users, whole.num_failed)
-        assert mine.granularity == whole.granularity
-        for name, array in whole.total.items():
-            if grid:
-                assert np.abs(mine.total[name] - array).max() <= 1
-            np.testing.assert_allclose(mine.total[name], array, rtol=1e-6, atol=1.0 if grid else 0)
-            assert np.abs(np.asarray(array)).max() > 0
-
+class TestByHalf:
     @pytest.mark.slow
     def test_a_round_has_the_share_that_it_is_given(self, site):
         made = build(site.experiment("adadps-tags", given(site, "dp-sgd")), site.corpus)
         every = np.ones(len(site.view().columns.labels), bool)
-        work = Together(trainer=made.trainer, columns=columns_of(site.view(), every))
+        work = site.components(made.experiment, "all", lambda: every).trainer
         params = made.init_params(Key.simulation(3))
 
         def total(context=NO_CONTEXT):
             return answered(
-                work, params=params, bound=Clip(l2_clip_norm=2.0), data=None,
+                work, params=params, bound=Clip(l2_clip_norm=2.0), data=made.task.data,
                 user_ids=made.task.roster, key=Key.simulation(4), context=context,
             ).total["kernel"]  # fmt: skip
 
@@ -177,7 +147,7 @@ class TestRows:
 
     def test_a_run_that_diverged_is_never_chosen(self, site, monkeypatch):
         def diverged(*arguments):
-            raise DivergedError("not finite")
+            raise AllUsersFailedError("not finite")
 
         monkeypatch.setattr(runs, "measured", diverged)
         row = site.aggregated("adadps-tags", given(site, "dp-sgd"), 0, WHICH)
@@ -394,12 +364,12 @@ class TestCorpus:
             small_corpus("elsewhere")
 
 
-def test_each_pair_of_halves_has_columns_of_its_own(site):
+def test_each_pair_of_halves_is_kept_by_its_name(site):
     """Each study of one process has halves of its own."""
     experiment = site.experiment("adadps-tags", given(site, "dp-sgd"))
     questions, tags = (
-        site.components(experiment, name, lambda name=name: one_half(site, name)).trainer.columns
+        site.components(experiment, name, lambda name=name: one_half(site, name)).trainer.first
         for name in ("questions", "tags")
     )
-    assert (questions.asked != tags.asked).any()
-    assert site.components(experiment).trainer.columns.asked is None
+    assert (questions != tags).any()
+    assert not hasattr(site.components(experiment).trainer, "first")
