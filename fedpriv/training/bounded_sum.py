@@ -1,28 +1,25 @@
 """The one place where contributions are bounded, rounded and added.
 
 A trainer makes *stacks*: contributions of some users, not bounded yet, where the engine that made
-them keeps them. `bounded_sum` preconditions and bounds each by its norm, and adds it to one running
+them keeps them. `add_bounded` preconditions and bounds each by its norm, and adds it to one running
 sum; a stack knows no bound, and a bound no stack.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, bounded_factors
 from fedpriv.mechanisms.preconditioners import Mixture
-from fedpriv.sums import Block, PartialSum, RunningSum, beyond_bound, dense_block, rows_of
-from fedpriv.training.failures import contributes_zero, counted_failures
+from fedpriv.sums import Block, RunningSum, beyond_bound, dense_block, rows_of
+from fedpriv.training.failures import contributes_zero
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
-
-if TYPE_CHECKING:
-    from fedpriv.training.work import Attempt, SumRequest, Trainer, UserData
 
 _Besides = Mapping[str, np.ndarray]
 
@@ -70,52 +67,48 @@ class Stack(ABC):
         """
 
 
-def bounded_sum(
-    trainer: Trainer,
-    request: SumRequest,
-    attempt: Attempt,
-    users: Sequence[str],
-    data: UserData | None,
-) -> PartialSum:
-    """Return the sum of users' bounded contributions.
+def add_bounded(
+    total: Any,
+    stack: Stack,
+    bound: Bound,
+    longest: float,
+    *,
+    mixture: Mixture | None = None,
+    multiplier: Params | None = None,
+    clip_norm: float | None = None,
+) -> None:
+    """Bound the contributions of a stack, and add them to an engine's running sum.
 
-    A contribution Δ is mixed and multiplied as the request's context says, cut to the bound's
-    limits, multiplied by the factor that the bound gives for its norm, and rounded to the bound's
-    grid. The bound comes last: whatever is before, a user moves the sum by at most its norm.
+    A contribution Δ is mixed and multiplied, cut to the bound's limits, multiplied by the factor
+    that the bound gives for its norm, and rounded to the bound's grid. The bound comes last:
+    whatever is before, a user moves the sum by at most its norm.
 
     Guarantees:
-        * Each user moves the sum by at most `attempt.bound.l2_bound` (l2).
-        * A user that fails, is not finite or is refused contributes zero, alone.
+        * Each user moves the sum by at most `bound.l2_bound` (l2).
+        * A user that is not finite or is refused contributes zero, alone, and is counted.
 
-    Raises:
-        ValueError: If there are so many coordinates that rounding alone would fill the bound.
+    Args:
+        total: From `fedpriv.training.work.Trainer.empty_sum`.
+        stack: Not bounded yet.
+        bound: Of each contribution.
+        longest: As of `Bound.longest`.
+        mixture: As of `fedpriv.training.work.Context`.
+        multiplier: Likewise.
+        clip_norm: Likewise.
     """
-    bound, context = attempt.bound, request.context
-    template = template_with(trainer.template(request), bound, context.clip_norm)
-    longest = bound.longest(tree.num_elements(template))
-    total = trainer.empty_sum(template, bound.granularity)
-    with counted_failures() as failures:
-        for stack in trainer.stacks(request, attempt, users, data):
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
-                if context.mixture is not None:
-                    stack = stack.mixed(context.mixture)
-                if context.multiplier:
-                    stack = stack.times(context.multiplier)
-                if bound.limits is not None:
-                    stack = stack.limited(*bound.limits)
-                if bound.multiple_of is not None:
-                    stack = stack.multiples_of(bound.multiple_of)
-                norms = stack.norms()
-                factors, besides = _bounded(bound, norms, longest, context.clip_norm)
-                for _ in stack.add_to(total, factors, besides):
-                    contributes_zero(beyond_bound())
-    return PartialSum(
-        total=total.result(),
-        num_users=len(users),
-        num_failed=failures.count,
-        granularity=bound.granularity,
-        l2_bound=bound.l2_bound,
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
+        if mixture is not None:
+            stack = stack.mixed(mixture)
+        if multiplier:
+            stack = stack.times(multiplier)
+        if bound.limits is not None:
+            stack = stack.limited(*bound.limits)
+        if bound.multiple_of is not None:
+            stack = stack.multiples_of(bound.multiple_of)
+        norms = stack.norms()
+        factors, besides = _bounded(bound, norms, longest, clip_norm)
+        for _ in stack.add_to(total, factors, besides):
+            contributes_zero(beyond_bound())
 
 
 def template_with(own: Params, bound: Bound, clip_norm: float | None) -> Params:

@@ -22,8 +22,8 @@ from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, Sum
-from fedpriv.training.bounded_sum import Stack, UserStack, bounded_sum
-from fedpriv.training.failures import contributing_zero_on_failure
+from fedpriv.training.bounded_sum import Stack, UserStack, add_bounded, template_with
+from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.streams import kept_generators, own_stream
 from fedpriv.tree import Params, Tree
@@ -189,7 +189,7 @@ Select = Callable[[Context, Any, Key], Any]
 
 
 class Trainer(Work):
-    """Base of work that makes users' contributions, which `bounded_sum` bounds and adds.
+    """Base of work that makes users' contributions, which `add_bounded` bounds and adds.
 
     Attributes:
         takes: What it knows besides plain local steps: "proximal", "optimizer", "rate"
@@ -248,8 +248,30 @@ class Trainer(Work):
         users: Sequence[str],
         data: UserData | None = None,
     ) -> PartialSum:
-        """Return the sum of the users' bounded contributions; errors are those of `bounded_sum`."""
-        return bounded_sum(self, request, attempt, users, data)
+        """Return the sum of the users' bounded contributions.
+
+        Raises:
+            ValueError: If there are so many coordinates that rounding alone would fill the bound.
+        """
+        bound, context = attempt.bound, request.context
+        template = template_with(self.template(request), bound, context.clip_norm)
+        longest = bound.longest(tree.num_elements(template))
+        total = self.empty_sum(template, bound.granularity)
+        with counted_failures() as failures:
+            for stack in self.stacks(request, attempt, users, data):
+                add_bounded(
+                    total, stack, bound, longest,
+                    mixture=context.mixture,
+                    multiplier=context.multiplier,
+                    clip_norm=context.clip_norm,
+                )  # fmt: skip
+        return PartialSum(
+            total=total.result(),
+            num_users=len(users),
+            num_failed=failures.count,
+            granularity=bound.granularity,
+            l2_bound=bound.l2_bound,
+        )
 
 
 class UserTrainer(Trainer):
