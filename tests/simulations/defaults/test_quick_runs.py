@@ -10,8 +10,8 @@ from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import NO_CONTEXT
-from fedpriv.tree import to_dense
 from simulations.defaults import quick
+from tests.harness.toys_of_training import bounded
 
 SHAPE = Shape(
     num_users=30, num_sentences=900, public_users=20, num_words=300, num_tags=8, num_topics=4
@@ -45,7 +45,7 @@ def test_a_round_without_noise_is_the_mean_of_the_trainers_clipped_updates(corpu
     total = {name: np.zeros_like(array) for name, array in start.items()}
     for user in few:
         update = trainer.train(start, NO_CONTEXT, bench.view.examples(user), Key.simulation(1))
-        for name, array in to_dense(clip.apply(update)).items():
+        for name, array in bounded(clip, update).items():
             total[name] += array
     # Of users of several batches only the norm is known: their batches are drawn.
     rest = (len(users) - len(few)) * 20.0
