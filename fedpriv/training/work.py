@@ -201,7 +201,7 @@ class Trainer(Work):
     __slots__ = ()
 
     takes: ClassVar[tuple[str, ...]] = ()
-    otherwise: ClassVar[str] = 'leave it out, or say what the trainer takes: takes = ("proximal",)'
+    otherwise: ClassVar[str] = "leave it out, or have the trainer take it, and name it in takes"
     select: Select | None = None
 
     @abstractmethod
