@@ -117,7 +117,7 @@ def beyond_bound() -> BeyondBound:
 
 
 class RunningSum:
-    """Adds bounded updates one by one, in place.
+    """Adds bounded updates of one user, or of several at once, in place.
 
     Guarantees:
         * With a granularity no update is longer than 2^24 of them, l2, whatever bounded it: its
@@ -176,8 +176,12 @@ class RunningSum:
             without tolerance; nothing of them is added.
 
         Raises:
-            ValueError: If rows lie outside the sum, or the integers cannot hold so many users.
+            ValueError: If names or widths are not the template's (nothing is added then), rows
+                lie outside the sum, or the integers cannot hold so many users.
         """
+        if {*tensors, *besides} != self._total.keys():
+            named = sorted({*tensors, *besides})
+            raise ValueError(f"tensors {named} do not add to a sum of {sorted(self._total)}")
         found: list[np.ndarray] = []
         for first in range(0, len(factors), _USERS_IN_INT32):
             users = slice(first, first + _USERS_IN_INT32)
@@ -185,6 +189,7 @@ class RunningSum:
             there = np.where(here != 0.0, 1.0, 0.0)
             parts = [(name, block.part(users), here) for name, block in tensors.items()]
             parts += [(name, dense_block(rows[users]), there) for name, rows in besides.items()]
+            self._check_widths(parts)
             parts = [part for part in parts if part[1].values.size]
             found.append(first + self._add(parts, len(here)))
         return np.concatenate(found) if found else np.zeros(0, np.int64)
@@ -213,6 +218,15 @@ class RunningSum:
         self._since_carry += number
         self._num_added += number
         return np.flatnonzero(beyond)
+
+    def _check_widths(self, parts: Sequence[tuple[str, Block, np.ndarray]]) -> None:
+        """Refuse rows that are neither a whole tensor nor as wide as one of its rows."""
+        for name, block, _ in parts:
+            total, width = self._total[name], block.values.shape[1]
+            if width not in (total.size, math.prod(total.shape[1:])):
+                raise ValueError(
+                    f"rows of {width} numbers do not add to tensor {name!r} of shape {total.shape}"
+                )
 
     def _matrix(self, name: str, block: Block) -> np.ndarray:
         """Return a tensor of the sum as rows as wide as the block's."""

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from fedpriv import sums, tree
-from fedpriv.sums import BITS, BeyondBound, PartialSum, RunningSum, add_sum, merged
+from fedpriv.sums import (
+    BITS,
+    BeyondBound,
+    PartialSum,
+    RunningSum,
+    add_sum,
+    dense_block,
+    merged,
+)
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
 
@@ -193,6 +201,23 @@ class TestRunning:
         assert found[0].any()
         for other in found[1:]:
             np.testing.assert_array_equal(other, found[0])
+
+    @pytest.mark.parametrize("granularity", [None, UNIT])
+    @pytest.mark.parametrize(
+        ("form", "named"),
+        [
+            ({"w": (2, 6, 2)}, "b"),
+            ({"w": (2, 6, 2), "b": (2, 3), "other": (2, 3)}, "other"),
+            ({"w": (2, 6, 2), "b": (2, 2)}, "b"),
+            ({"w": (2, 3, 2), "b": (2, 3)}, "w"),
+        ],
+    )
+    def test_a_block_of_another_form_is_refused_whole(self, granularity, form, named):
+        running = RunningSum(TEMPLATE, granularity)
+        block = {name: dense_block(np.ones(shape, np.float32)) for name, shape in form.items()}
+        with refuses(ValueError, named):
+            running.add_block(block, np.ones(2))
+        assert not any(t.any() for t in running.result().values())
 
     def test_the_update_is_not_changed(self):
         update = {"w": rows([1], [[1.0, 2.0]]), "b": np.ones(3)}

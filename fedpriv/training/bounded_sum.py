@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -204,10 +204,13 @@ class RowStack(Stack):
         return RowStack({n: np.asarray(_rounded(a, spacing)) for n, a in self.rows.items()})
 
     def norms(self) -> np.ndarray:
-        """Return the norms."""
+        """Return the norms, taken of contributions over their largest number."""
         number = len(next(iter(self.rows.values())))
         flat = [rows.reshape(number, -1).astype(np.float64) for rows in self.rows.values()]
-        return np.linalg.norm(np.concatenate(flat, axis=1), axis=1)
+        values = np.concatenate(flat, axis=1)
+        largest = np.abs(values).max(axis=1, initial=0.0)
+        unit = np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0)
+        return unit * np.linalg.norm(values / unit[:, np.newaxis], axis=1)
 
     def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
         """Add the contributions."""
@@ -239,9 +242,13 @@ class SparseStack(Stack):
         block = self.block._replace(values=values)
         return replace(self, block=block, dense=dense, squares=None)
 
-    def mixed(self, mixture: Mixture) -> NoReturn:
-        """Refuse: who makes such stacks yields dense ones where there is a mixture."""
-        raise NotImplementedError("mixtures are dense")
+    def mixed(self, mixture: Mixture) -> Stack:
+        """Return own · Δ + offset, dense: all rows of every user."""
+        number, values = len(self.block.starts) - 1, self.block.values
+        whole = np.zeros((number, self.num_rows, values.shape[1]), values.dtype)
+        whole[np.repeat(np.arange(number), np.diff(self.block.starts)), self.block.rows] = values
+        whole[~self.sound] = np.nan  # which no sum takes
+        return RowStack({self.name: whole, **self.dense}).mixed(mixture)
 
     def times(self, multiplier: Params) -> SparseStack:
         """Return the contributions times factors by name."""

@@ -124,7 +124,7 @@ class CompiledSoftmaxTrainer(UserTrainer):
     ) -> Iterator[Stack]:
         """Yield blocks of users whose examples lie in common columns; of others user by user."""
         plain = self.word_features is None and self.select is None
-        plain = plain and request.context.mixture is None  # else sums are dense
+        plain = plain and request.context.mixture is None  # which fills all rows of each user
         if not plain or not isinstance(data, InColumns) or data.columns.counts.dtype not in _COUNTS:
             yield from UserTrainer.stacks(self, request, attempt, users, data)
             return

@@ -80,12 +80,10 @@ class Rows(Engine):
 
 
 class SparseRows(Engine):
-    """As a compiled kernel yields them; dense rows where there is a mixture."""
+    """As a compiled kernel yields them."""
 
     def stacks(self, request, attempt, users, data=None):
-        if request.context.mixture is not None:
-            yield from Rows.stacks(self, request, attempt, users, data)
-        elif users:
+        if users:
             dense, number = self.dense(users), len(self.rows)
             values = dense["kernel"][:, self.rows].reshape(-1, COLUMNS)
             yield SparseStack(
