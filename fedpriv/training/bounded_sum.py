@@ -41,13 +41,21 @@ class Stack(ABC):
     def times(self, multiplier: Params) -> Stack:
         """Return every contribution times factors by name; names left out stay as they are."""
 
-    @abstractmethod
     def limited(self, low: float, high: float) -> Stack:
-        """Return every coordinate within limits; what is not finite stays so."""
+        """Return every coordinate within limits; what is not finite stays so.
 
-    @abstractmethod
+        Raises:
+            NotImplementedError: If the engine never forms coordinates.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no limits ({low} to {high})")
+
     def multiples_of(self, spacing: float) -> Stack:
-        """Return every coordinate rounded to a whole multiple of the spacing, a power of two."""
+        """Return every coordinate rounded to a whole multiple of the spacing, a power of two.
+
+        Raises:
+            NotImplementedError: If the engine never forms coordinates.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no multiples of {spacing}")
 
     @abstractmethod
     def norms(self) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -15,15 +15,14 @@ from torch import nn
 
 from fedpriv.datasets.digests import fingerprint
 from fedpriv.datasets.encoders import TOKENIZER, transformers_library
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
+from fedpriv.training.bounded_sum import Stack
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.streams import own_stream
-from fedpriv.training.work import NO_CONTEXT, Context
 from fedpriv.tree import Params
 from simulations.reproduction.items import Split
 from simulations.reviews.bag_of_words import Texts
@@ -32,7 +31,7 @@ from simulations.reviews.sst2 import TextSplits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByLength:
+class ByLength(ExampleGradients):
     """Gradients of padded rows, each row cut to the narrowest width that holds all of it.
 
     Which width a row is cut to depends on that row alone, so an example's update (and what dropout
@@ -48,26 +47,14 @@ class ByLength:
     place: np.ndarray = field(repr=False)
     after: Callable[[], None] = field(default=lambda: None, repr=False)
 
-    def bounded_sum(
-        self,
-        params: Params,
-        index: Examples,
-        bound: Bound,
-        key: Key | None = None,
-        *,
-        context: Context = NO_CONTEXT,
-        longest: float = math.inf,
-    ) -> Params:
-        """Return the sum of all parts' bounded sums; of groups that of rows of full width."""
-        given: Any = {"context": context, "longest": longest}
-        if not isinstance(index, np.ndarray):
-            return self.parts[-1].bounded_sum(params, index, bound, key, **given)
-        total: dict[str, np.ndarray] = {}
-        for part, mine in self._split(index):
-            for name, array in part.bounded_sum(params, mine, bound, key, **given).items():
-                total[name] = total[name] + array if name in total else array
-        self.after()
-        return total or dict(self.parts[0].bounded_sum(params, index, bound, key, **given))
+    def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
+        """Yield all parts' stacks; of groups those of rows of full width."""
+        if isinstance(index, np.ndarray):
+            for part, mine in self._split(index):
+                yield from part.stacks(params, mine, key)
+            self.after()
+        else:
+            yield from self.parts[-1].stacks(params, index, key)
 
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over rows of full width, see `ExampleGradients`."""

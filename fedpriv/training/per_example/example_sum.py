@@ -8,17 +8,19 @@ path; only this sum is made another way, since a vector a user would be a gradie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import SLACK, SLACK_EACH, Bound, Rounded, bounded_factors
+from fedpriv.mechanisms.bounds import SLACK, SLACK_EACH, Bound
 from fedpriv.rng import Key
-from fedpriv.sums import BITS, PartialSum
-from fedpriv.training.failures import contributes_zero, counted_failures
+from fedpriv.sums import BITS, PartialSum, RunningSum
+from fedpriv.training.bounded_sum import Stack, add_bounded, template_with
+from fedpriv.training.failures import counted_failures
 from fedpriv.training.work import (
     NO_CONTEXT,
     Attempt,
@@ -28,13 +30,13 @@ from fedpriv.training.work import (
     Work,
     as_positions,
 )
-from fedpriv.tree import Params
+from fedpriv.tree import Params, Tree
 
 #: Positions in a training set, int64 `(b,)`, or groups of them (a list, none empty).
 Examples = np.ndarray | Sequence[np.ndarray]
 
 
-class ExampleGradients(Protocol):
+class ExampleGradients(ABC):
     """A model on a training set, seen one example at a time.
 
     An example's update is minus its gradient, so that the server adds what it is given, as in a
@@ -44,6 +46,26 @@ class ExampleGradients(Protocol):
     "cuda:0" to the same model on the same examples there (`gradients_on`), and
     `on_synthetic(number)`, which returns the same model on so many synthetic examples.
     """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
+        """Yield -∇f_i(params) of examples, or the means of -∇f_i over groups, not bounded yet.
+
+        Args:
+            params: float32, not changed.
+            index: Distinct positions in the training set, or groups of them (micro-batches); may
+                be empty.
+            key: For models that draw at random while they train, as dropout does.
+
+        Raises:
+            ValueError: If a group is empty.
+        """
+
+    @abstractmethod
+    def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
+        """Return the mean gradient over examples, float32: for public data, nothing bounded."""
 
     def bounded_sum(
         self,
@@ -58,12 +80,11 @@ class ExampleGradients(Protocol):
         """Return Σ bound(-∇f_i(params)) over examples, or Σ bound(mean of -∇f_i) over groups.
 
         Args:
-            params: float32, not changed.
-            index: Distinct positions in the training set, or groups of them (micro-batches); may
-                be empty.
-            bound: On no grid.
-            key: For models that draw at random while they train, as dropout does.
-            context: Mixture and multiplier, which come before the bound.
+            params: As of `stacks`.
+            index: Likewise.
+            bound: On no grid, unless `longest` leaves room for rounding the sum to it.
+            key: As of `stacks`.
+            context: Mixture and multiplier, which come before the bound, and the clip norm.
             longest: Norm that a contribution may have, where the sum is to be rounded.
 
         Returns:
@@ -77,13 +98,39 @@ class ExampleGradients(Protocol):
               that.
 
         Raises:
-            ValueError: If a group is empty.
+            ValueError: If a group is empty, or the bound is on a grid and there is no `longest`.
         """
-        ...
+        if bound.granularity is not None and math.isinf(longest):
+            raise ValueError(
+                f"{bound!r} rounds each update to a grid, and single examples are summed as "
+                "floats; give the bound inside it (exact-sum false)"
+            )
+        total = RunningSum(template_with(params, bound, context.clip_norm), None)
+        for stack in self.stacks(params, index, key):
+            add_bounded(
+                total, stack, bound, longest,
+                mixture=context.mixture,
+                multiplier=context.multiplier,
+                clip_norm=context.clip_norm,
+            )  # fmt: skip
+        return total.result()
 
-    def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
-        """Return the mean gradient over examples, float32: for public data, nothing bounded."""
-        ...
+
+def add_sums(
+    total: RunningSum, sums: Tree, factors: np.ndarray, besides: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Add Σ factor · Δ over a stack, which its engine has summed, and what comes besides.
+
+    Args:
+        total: Of floats.
+        sums: By name, float; an example that is left out is not in them.
+        factors: As of `Stack.add_to`.
+        besides: Likewise.
+    """
+    kept = factors != 0.0
+    together = {name: rows[kept].sum(axis=0) for name, rows in besides.items()}
+    total.add({**sums, **together}, 1.0)
+    return np.zeros(0, np.int64)
 
 
 def gradients_on(
@@ -135,38 +182,6 @@ class SumsApart(Protocol):
             mixed: Whether contributions are mixed with a public update (`Context.mixture`).
         """
         ...
-
-
-Bounding = Callable[[np.ndarray], np.ndarray]
-"""From norms to what each update is multiplied by: `factors_of` under some bound."""
-
-# Squares of anything shorter lose digits in float64; it counts as the zero vector.
-_TINY = 1e-140
-
-
-def factors_of(bound: Bound, norms: np.ndarray, longest: float, tiny: float = _TINY) -> np.ndarray:
-    """Return what each update is multiplied by to be bounded, float64; 0 where it fails.
-
-    Args:
-        bound: On no grid.
-        norms: float64, after mixture and multiplier.
-        longest: As of `bounded_factors`.
-        tiny: A norm up to here counts as zero, and its update is left out.
-
-    Raises:
-        ValueError: If the bound rounds to a grid.
-    """
-    if bound.granularity is not None:
-        raise ValueError(
-            f"{bound!r} rounds each update to a grid, and single examples are summed as floats; "
-            "give the bound inside it (exact-sum false)"
-        )
-    fine = np.isfinite(norms)
-    factors = bounded_factors(bound, np.where(fine, norms, 0.0), longest)
-    fine &= np.isfinite(factors)
-    for norm in norms[~fine]:
-        contributes_zero(ValueError(f"a gradient of norm {norm} is refused; it contributes 0"))
-    return np.where(fine & (norms > tiny), factors, 0.0)
 
 
 def room_of_sum(bound: Bound, gradients: Any, num_elements: int, *, mixed: bool) -> float:
@@ -245,38 +260,30 @@ class CentralSum(Work):
         Raises:
             ValueError: As of `room_of_sum`, where the bound is on a grid.
         """
-        params, context, key, index = (
-            request.params,
-            request.context,
-            attempt.key,
-            as_positions(users),
-        )
-        bound, granularity, longest = attempt.bound, attempt.bound.granularity, math.inf
-        if isinstance(bound, Rounded):
-            longest = room_of_sum(
-                bound, self.gradients, tree.num_elements(params), mixed=context.mixture is not None
-            )
-            bound = bound.bound
+        params, context, index = request.params, request.context, as_positions(users)
+        bound, key, longest = attempt.bound, attempt.key, math.inf
+        if bound.granularity is not None:
+            template = template_with(params, bound, context.clip_norm)
+            mixed = context.mixture is not None
+            longest = room_of_sum(bound, self.gradients, tree.num_elements(template), mixed=mixed)
         if self.blank is not None:
             index = index[~self.blank[index]]
+        examples = index if self.num_groups is None else self._groups(self.num_groups, index, key)
         with counted_failures() as failures:
-            examples = (
-                index if self.num_groups is None else self._groups(self.num_groups, index, key)
-            )
             total = self.gradients.bounded_sum(
                 params, examples, bound, key, context=context, longest=longest
             )
-        if granularity is not None:
+        if bound.granularity is not None:
             total = {
-                name: np.rint(np.divide(tensor, granularity)).astype(np.int64)
+                name: np.rint(np.divide(tensor, bound.granularity)).astype(np.int64)
                 for name, tensor in total.items()
             }
         return PartialSum(
             total=total,
-            granularity=granularity,
+            granularity=bound.granularity,
             num_users=len(users),
             num_failed=failures.count,
-            l2_bound=attempt.bound.l2_bound,
+            l2_bound=bound.l2_bound,
         )
 
     def _groups(self, number: int, index: np.ndarray, key: Key) -> list[np.ndarray]:

@@ -13,8 +13,6 @@ model                        params                              loss
 
 All but the last take sparse inputs and never make an example's gradient dense; logits, residuals,
 norms and sums are float64. On another device (`on_device`) the module of the same model is trained.
-norms and sums are float64. They compute on the processor: on another device train the module of the
-same model (`fedpriv.models.SoftmaxRegression`).
 
 >>> import numpy as np
 >>> from fedpriv.mechanisms import Clip
@@ -28,28 +26,26 @@ same model (`fedpriv.models.SoftmaxRegression`).
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 from scipy import sparse
 from scipy.special import expit, log_expit
 from scipy.special import softmax as probabilities_of
 
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
+from fedpriv.training.bounded_sum import RowStack, Stack
 from fedpriv.training.evaluate import Metrics, Total
-from fedpriv.training.per_example.example_sum import Bounding, Examples, factors_of
+from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.per_example.sparse_sums import (
-    Public,
-    bounded_outer_sum,
+    Layout,
     canonical,
     joined,
+    outer_stacks,
     positions,
     size_of,
 )
@@ -62,7 +58,6 @@ from fedpriv.training.permutation_sgd import (
     one_vs_all_constants,
     softmax_constants,
 )
-from fedpriv.training.work import NO_CONTEXT, Context
 from fedpriv.tree import Params
 
 if TYPE_CHECKING:
@@ -213,41 +208,7 @@ def nonempty(chosen: np.ndarray) -> np.ndarray:
     return chosen
 
 
-class RowSums(ABC):
-    """The bounded sum of `ExampleGradients`, from one that sums rows or means of rows."""
-
-    @property
-    @abstractmethod
-    def num_examples(self) -> int:
-        """Examples in the set."""
-
-    @abstractmethod
-    def _sum(
-        self,
-        params: Params,
-        chosen: np.ndarray,
-        starts: np.ndarray | None,
-        context: Context,
-        bounding: Bounding,
-    ) -> Params:
-        """Return the sum over rows, or over means of groups of them that start where it says."""
-
-    def bounded_sum(
-        self,
-        params: Params,
-        index: Examples,
-        bound: Bound,
-        key: Key | None = None,
-        *,
-        context: Context = NO_CONTEXT,
-        longest: float = math.inf,
-    ) -> Params:
-        """Return Σ bound(-∇f_i) over examples or groups, float64; see `ExampleGradients`."""
-        bounding = partial(factors_of, bound, longest=longest)
-        return self._sum(params, *joined(index, self.num_examples), context, bounding)
-
-
-class LinearRegressionGradients(RowSums):
+class LinearRegressionGradients(ExampleGradients):
     """Least squares without a bias on dense inputs, loss ½ (x·w - y)².
 
     Args:
@@ -292,32 +253,18 @@ class LinearRegressionGradients(RowSums):
         inputs = self._x[chosen].astype(np.float64)
         return inputs, inputs @ weight.astype(np.float64) - self._y[chosen]
 
-    def _sum(
-        self,
-        params: Params,
-        chosen: np.ndarray,
-        starts: np.ndarray | None,
-        context: Context,
-        bounding: Bounding,
-    ) -> Params:
+    def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
+        """Yield the updates of examples or groups, all at once; see `ExampleGradients`."""
+        chosen, starts = joined(index, self.num_examples)
         if not len(chosen):
-            return {"weight": np.zeros(self._x.shape[1])}
+            return
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite contributes zero
             inputs, residuals = self._residuals(params, chosen)
             updates = inputs * -residuals[:, np.newaxis]
             if starts is not None:
                 updates = np.add.reduceat(updates, starts[:-1], axis=0)
                 updates /= np.diff(starts)[:, np.newaxis]
-            if context.mixture is not None:
-                updates = (
-                    np.float32(context.mixture.own) * updates + context.mixture.offset["weight"]
-                )
-            if "weight" in context.multiplier:
-                updates = updates * context.multiplier["weight"]
-            norms = np.sqrt(np.einsum("gd,gd->g", updates, updates))
-            factors = bounding(norms)
-        kept = factors != 0.0
-        return {"weight": factors[kept] @ updates[kept]}
+        yield RowStack({"weight": updates})
 
 
 def linear_class_scores(
@@ -440,7 +387,7 @@ class LinearLoss:
     tensors: Callable[[Tensor, Tensor], Tensor]
 
 
-class SparseLinearGradients(RowSums):
+class SparseLinearGradients(ExampleGradients):
     """A linear model on sparse inputs with a loss of its logits; one logit makes two classes.
 
     Args:
@@ -453,6 +400,9 @@ class SparseLinearGradients(RowSums):
     Raises:
         ValueError: If labels, inputs and classes do not fit together.
     """
+
+    biased: ClassVar[bool] = True
+    """Whether there is a "bias" among the params."""
 
     def __init__(
         self, x: sparse.csr_matrix, y: np.ndarray, loss: LinearLoss, num_logits: int = 1
@@ -505,13 +455,14 @@ class SparseLinearGradients(RowSums):
             ValueError: If there are no examples.
         """
         chosen = nonempty(positions(index, self.num_examples))
-        total, bias_total = np.zeros(self._shape), np.zeros(self._shape[1])
+        total, bias = np.zeros(self._shape), np.zeros(self._shape[1])
         for start in range(0, len(chosen), CHUNK):
             part = chosen[start : start + CHUNK]
             residuals = self._residuals(params, part) / len(chosen)
             total += self._x[part].T @ residuals
-            bias_total += residuals.sum(axis=0)
-        return self._as_params(params, total.astype(np.float32), bias_total.astype(np.float32))
+            bias += residuals.sum(axis=0)
+        found = {self._name: total.reshape(params[self._name].shape).astype(np.float32)}
+        return {**found, "bias": bias.astype(np.float32)} if self.biased else found
 
     def permutation_sgd(self, passes: Passes, *, regulariser: float) -> PermutationSgd:
         """Return permutation SGD on all examples, of inputs within the unit ball."""
@@ -535,27 +486,22 @@ class SparseLinearGradients(RowSums):
         return losses_on_line(here, change, sizes, self._labels[chosen], self._loss.losses)
 
     def _logits(self, params: Params, chosen: np.ndarray) -> np.ndarray:
+        if not self.biased:
+            params = {**params, "bias": np.zeros(self._shape[1], np.float32)}
         kernel, bias = kernel_and_bias(params, self._name, self._shape)
         return self._x[chosen] @ kernel + bias
 
     def _residuals(self, params: Params, chosen: np.ndarray) -> np.ndarray:
         return self._loss.residual(self._logits(params, chosen), self._labels[chosen])
 
-    def _sum(
-        self,
-        params: Params,
-        chosen: np.ndarray,
-        starts: np.ndarray | None,
-        context: Context,
-        bounding: Bounding,
-    ) -> Params:
-        residuals = self._residuals(params, chosen)
-        public = Public.of(context, self._name, self._shape)
-        total, bias_total = bounded_outer_sum(self._x, chosen, starts, residuals, public, bounding)
-        return self._as_params(params, total, bias_total)
-
-    def _as_params(self, params: Params, matrix: np.ndarray, bias: np.ndarray) -> Params:
-        return {self._name: matrix.reshape(params[self._name].shape), "bias": bias}
+    def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
+        """Yield the updates of examples or groups; see `ExampleGradients`."""
+        chosen, starts = joined(index, self.num_examples)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite contributes zero
+            residuals = self._residuals(params, chosen)
+        shape, num_classes = params[self._name].shape, self._shape[1]
+        layout = Layout(name=self._name, shape=shape, num_classes=num_classes, bias=self.biased)
+        return outer_stacks(self._x[chosen], residuals, starts, layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -645,35 +591,9 @@ class SoftmaxGradients(SparseLinearGradients):
 
 
 class UnbiasedSoftmaxGradients(SoftmaxGradients):
-    """Multinomial logistic regression without a bias, whose params are the kernel alone.
+    """Multinomial logistic regression without a bias, whose params are the kernel alone."""
 
-    It is that with a bias of zero, which is multiplied by zero before norms are taken.
-    """
-
-    def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
-        """Return the mean gradient over examples, float32; errors as of `SoftmaxGradients`."""
-        return super().gradient(self._padded(params), index, key)
-
-    def _sum(
-        self,
-        params: Params,
-        chosen: np.ndarray,
-        starts: np.ndarray | None,
-        context: Context,
-        bounding: Bounding,
-    ) -> Params:
-        residuals = self._residuals(self._padded(params), chosen)
-        none = np.zeros(self._shape[1])
-        public = Public.of(context, self._name, self._shape)
-        public = replace(public, bias_multiplier=none, bias_offset=none)
-        total, _ = bounded_outer_sum(self._x, chosen, starts, residuals, public, bounding)
-        return self._as_params(params, total, none)
-
-    def _padded(self, params: Params) -> Params:
-        return {**params, "bias": np.zeros(self._shape[1], np.float32)}
-
-    def _as_params(self, params: Params, matrix: np.ndarray, bias: np.ndarray) -> Params:
-        return {self._name: matrix.reshape(params[self._name].shape)}
+    biased = False
 
 
 def _at_least_two(num_classes: int) -> int:

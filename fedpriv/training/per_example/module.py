@@ -1,4 +1,4 @@
-"""Bounded sums of single examples' gradients, for any `nn.Module`.
+"""Single examples' gradients, for any `nn.Module`.
 
 =========  ==============================================  ======================================
 way        for                                             what it holds of an example
@@ -20,11 +20,10 @@ Reference for the factors: Goodfellow, "Efficient Per-Example Gradient Computati
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -34,14 +33,16 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 
-from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.models.images import SoftmaxRegression
 from fedpriv.rng import Key
+from fedpriv.sums import RunningSum
+from fedpriv.training.bounded_sum import Stack
 from fedpriv.training.devices import bytes_at_once, usable_device
 from fedpriv.training.failures import KeepsStateError, contributes_zero
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import copied_apart, kept_parameters, put_back
-from fedpriv.training.per_example.example_sum import Bounding, Examples, factors_of
+from fedpriv.training.per_example.example_sum import ExampleGradients, Examples, add_sums
 from fedpriv.training.per_example.losses import (
     Loss,
     check_loss,
@@ -51,7 +52,6 @@ from fedpriv.training.per_example.losses import (
 )
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import own_stream
-from fedpriv.training.work import NO_CONTEXT, Context
 from fedpriv.tree import Params
 
 Way = Literal["factors", "vmap", "loop"]
@@ -77,31 +77,21 @@ class Public:
     """What a bound does to one parameter's updates before their norm: (own Δ + offset) · m.
 
     Attributes:
+        like: The parameter.
         own: Weight of the example's own update.
         offset: float32 of the parameter's shape; None for zeros.
         multiplier: float32 of the parameter's shape; None for ones.
     """
 
+    like: Tensor = field(repr=False)
     own: float = 1.0
     offset: Tensor | None = None
     multiplier: Tensor | None = None
 
-    @classmethod
-    def of(cls, context: Context, name: str, parameter: Tensor) -> Public:
-        """Return the part of a context that is of one parameter, on the parameter's device."""
-
-        def full(array: np.ndarray) -> Tensor:
-            spread = np.broadcast_to(np.asarray(array, np.float32), tuple(parameter.shape))
-            return torch.from_numpy(np.array(spread)).to(parameter.device)
-
-        multiplier = context.multiplier.get(name)
-        if multiplier is not None and np.all(np.asarray(multiplier) == 1):
-            multiplier = None
-        return cls(
-            own=1.0 if context.mixture is None else context.mixture.own,
-            offset=None if context.mixture is None else full(context.mixture.offset[name]),
-            multiplier=None if multiplier is None else full(multiplier),
-        )
+    def full(self, array: np.ndarray) -> Tensor:
+        """Return an array in the parameter's shape, on its device."""
+        spread = np.broadcast_to(np.asarray(array, np.float32), tuple(self.like.shape))
+        return torch.from_numpy(np.array(spread)).to(self.like.device)
 
     def squares(self, gradients: Tensor) -> Tensor:
         """Return ‖(-own g + offset) m‖² of gradients `(b, *shape)`, float64 `(b,)`."""
@@ -118,6 +108,15 @@ class Public:
             return 0.0
         product = self.offset if self.multiplier is None else self.offset * self.multiplier
         return float(product.double().square().sum())
+
+    def update(self, gradient: Tensor, weight: float) -> np.ndarray:
+        """Return (-own Σ w g + Σ w offset) m of a weighted sum of gradients, float64."""
+        found = gradient.double() * -self.own
+        if self.offset is not None and weight:
+            found += self.offset * weight
+        if self.multiplier is not None:
+            found *= self.multiplier
+        return found.cpu().numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +162,24 @@ class Factors:
     biases: Mapping[str, Tensor]
 
     def squares(self, public: Mapping[str, Public]) -> Tensor:
-        """Return the squared norms, of a bound without a mixture; float64 `(b,)`."""
+        """Return the squared norms that are to be bounded, float64 `(b,)`."""
         found = [public[name].squares(rows) for name, rows in self.biases.items()]
         for name, (left, right) in self.layers.items():
-            left, right = left.double().square(), right.double().square()
-            multiplier = public[name].multiplier
-            if multiplier is not None:
-                left = left @ multiplier.double().square()
-                found.append((left * right).sum(dim=1))
+            each = public[name]
+            left, right = left.double(), right.double()
+            outer = left.square().sum(dim=1)
+            if each.multiplier is not None:
+                outer = left.square() @ each.multiplier.double().square() * right.square()
+                found.append(each.own**2 * outer.sum(dim=1))
             else:
-                found.append(left.sum(dim=1) * right.sum(dim=1))
-        return torch.stack(found).sum(dim=0)
+                found.append(each.own**2 * outer * right.square().sum(dim=1))
+            if each.offset is not None:  # ‖u + o‖² = ‖u‖² + 2 <u, o> + ‖o‖², and u = -own g
+                weights = each.offset.double()
+                if each.multiplier is not None:
+                    weights = weights * each.multiplier.double().square()
+                crossed = (left @ weights * right).sum(dim=1)
+                found.append(each.constant - 2.0 * each.own * crossed)
+        return torch.stack(found).sum(dim=0).clamp(min=0.0)
 
     def rows(self, chosen: slice) -> Factors:
         """Return the gradients of some examples."""
@@ -198,11 +204,57 @@ class Factors:
 Gradients = Dense | Factors
 
 
+@dataclass(frozen=True, kw_only=True)
+class GradientStack(Stack):
+    """Minus the gradients of a chunk of examples, or the means over groups.
+
+    Attributes:
+        gradients: On the module's device.
+        public: What the bound does to each parameter's part before its norm.
+    """
+
+    gradients: Gradients = field(repr=False)
+    public: Mapping[str, Public] = field(repr=False)
+
+    def mixed(self, mixture: Mixture) -> GradientStack:
+        """Return own · Δ + offset of every contribution Δ."""
+        public = {
+            name: replace(each, own=mixture.own, offset=each.full(mixture.offset[name]))
+            for name, each in self.public.items()
+        }
+        return replace(self, public=public)
+
+    def times(self, multiplier: Params) -> GradientStack:
+        """Return every contribution times factors by name."""
+        given = {n: self.public[n] for n, array in multiplier.items() if not np.all(array == 1)}
+        changed = {n: replace(p, multiplier=p.full(multiplier[n])) for n, p in given.items()}
+        return replace(self, public={**self.public, **changed})
+
+    def norms(self) -> np.ndarray:
+        """Return the norms; one that float32 cannot scale up is 0."""
+        safety = _SAFETY * sum(each.constant for each in self.public.values())
+        found = torch.sqrt(self.gradients.squares(self.public) + safety).cpu().numpy()
+        return np.where(found <= _SMALLEST, 0.0, found)
+
+    def add_to(
+        self, total: RunningSum, factors: np.ndarray, besides: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Add the contributions."""
+        weights = torch.from_numpy(factors.clip(-_LARGEST, _LARGEST).astype(np.float32))
+        weight = float(factors.sum())
+        device = next(iter(self.public.values())).like.device
+        sums = {
+            name: self.public[name].update(part, weight)
+            for name, part in self.gradients.total(weights.to(device)).items()
+        }
+        return add_sums(total, sums, factors, besides)
+
+
 class NoFactorsError(ValueError):
     """A module's gradients are no outer products of two rows each."""
 
 
-class ModuleGradients:
+class ModuleGradients(ExampleGradients):
     """A module on a training set of arrays, seen one example at a time.
 
     Guarantees:
@@ -293,50 +345,35 @@ class ModuleGradients:
         x, y = synthetic_inputs(self._module, *self._none(), number, torch.float32)
         return ModuleGradients(self._module, self._loss, x.cpu().numpy(), y.cpu().numpy())
 
-    def bounded_sum(
-        self,
-        params: Params,
-        index: Examples,
-        bound: Bound,
-        key: Key | None = None,
-        *,
-        context: Context = NO_CONTEXT,
-        longest: float = math.inf,
-    ) -> dict[str, np.ndarray]:
-        """Return the bounded sum over examples or groups, float64 dense arrays.
-
-        See `ExampleGradients`.
+    def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
+        """Yield the updates of chunks of examples or groups; see `ExampleGradients`.
 
         Args:
             params: float32 by name, all trained parameters; not changed.
             index: Distinct positions in the training set, or groups of them; may be empty.
-            bound: On no grid.
-            context: As of `ExampleGradients.bounded_sum`.
-            longest: Likewise.
             key: Needed if the module draws at random, as dropout does.
 
         Raises:
-            ValueError: If the bound rounds to a grid, if a key is needed and missing, if params
-                are not the module's, or if a group is empty.
+            ValueError: If a key is needed and missing, if params are not the module's, or if a
+                group is empty.
         """
         alone = isinstance(index, np.ndarray)
         if not alone and any(len(group) == 0 for group in index):
             raise ValueError("a group is empty; leave it out, it has no mean")
-        if bound.granularity is not None:
-            raise ValueError("single examples are summed as floats; give a bound without a grid")
         self._load(params)
         chosen = self._choose()
         if chosen.draws and key is None:
             raise ValueError("the module draws at random while it trains: give this round's key")
         self._module.train()
-        step = self._given_chunk or chosen.chunk(dense=not alone or context.mixture is not None)
+        step = self._given_chunk or chosen.chunk(dense=not alone)
         if alone:
             chunks = (self._sound(part, key) for part in _parts(index, step))
         else:
             chunks = self._means(index, step, key)
-        with torch.no_grad():
-            bounding = partial(factors_of, bound, longest=longest, tiny=_SMALLEST)
-            return self._sum(context, bounding, (chunk for chunk in chunks if chunk is not None))
+        public = {name: Public(like=p.detach()) for name, p in self._own.items()}
+        for chunk in chunks:
+            if chunk is not None:
+                yield GradientStack(gradients=chunk, public=public)
 
     def gradient(
         self, params: Params, index: np.ndarray, key: Key | None = None
@@ -344,7 +381,7 @@ class ModuleGradients:
         """Return the mean gradient over examples, float32: for public data, nothing bounded.
 
         Args:
-            params: As for `bounded_sum`.
+            params: As for `stacks`.
             index: int64 `(b,)`, at least one.
             key: What the module draws from; None for evaluation mode, without dropout.
 
@@ -505,37 +542,6 @@ class ModuleGradients:
             for name, rows in self._of(index[members], key).dense().tensors.items():
                 means[name].index_add_(0, place[members[0] : members[-1] + 1], rows)
         return Dense({n: m / sizes.reshape(-1, *(1,) * (m.ndim - 1)) for n, m in means.items()})
-
-    def _sum(
-        self, context: Context, bounding: Bounding, chunks: Iterable[Gradients]
-    ) -> dict[str, np.ndarray]:
-        """Bound every example's update of every chunk and add them up."""
-        public = {name: Public.of(context, name, p) for name, p in self._own.items()}
-        safety = _SAFETY * sum(each.constant for each in public.values())
-        totals: dict[str, Tensor] = {}
-        weight = 0.0
-        for gradients in chunks:
-            if context.mixture is not None:
-                gradients = gradients.dense()
-            norms = torch.sqrt(gradients.squares(public) + safety).cpu().numpy()
-            factors = bounding(norms)
-            weight += float(factors.sum())
-            weights = torch.from_numpy(factors.clip(-_LARGEST, _LARGEST).astype(np.float32))
-            for name, part in gradients.total(weights.to(self._device)).items():
-                if name in totals:
-                    totals[name] -= part
-                else:
-                    totals[name] = part.double().neg_()
-        for name, each in public.items():
-            if name not in totals:
-                totals[name] = torch.zeros_like(self._own[name], dtype=torch.float64)
-            if each.own != 1.0:
-                totals[name] *= each.own
-            if each.offset is not None and weight:
-                totals[name] += each.offset * weight
-            if each.multiplier is not None:
-                totals[name] *= each.multiplier
-        return {name: total.cpu().numpy() for name, total in totals.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -766,7 +772,7 @@ def _kept(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> int:
 
 def _is_near(found: Gradients, expected: Gradients, tolerance: float) -> bool:
     """Return whether norms and a weighted sum are the same but for a relative difference."""
-    public = defaultdict(Public)
+    public = defaultdict(partial(Public, like=torch.zeros(0)))
     squares, others = expected.squares(public), found.squares(public)
     weights = torch.from_numpy(_KEY.fold("weights").generator().standard_normal(len(squares)))
     total, other = (each.total(weights.to(squares.device)) for each in (expected, found))

@@ -1,4 +1,4 @@
-"""Bounded sums of single examples' updates of a linear model on sparse inputs.
+"""Stacks of single examples' updates of a linear model on sparse inputs.
 
 An example's update is minus the outer product of its inputs x and its residual r, the loss's
 derivative by the logits; with a public multiplier m and mixture (own, offset) the norm to bound is
@@ -11,16 +11,22 @@ so each example costs what it stores, and only the sum is dense.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 from scipy import sparse
 
-from fedpriv.training.per_example.example_sum import Bounding, Examples
-from fedpriv.training.work import Context
+from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.sums import RunningSum
+from fedpriv.training.bounded_sum import Stack
+from fedpriv.training.per_example.example_sum import Examples, add_sums
+from fedpriv.tree import Params, RowSparse, Tree
 
+# Squares of anything shorter lose digits in float64; it counts as the zero vector.
+_TINY = 1e-140
 # Where update and offset nearly cancel, their norm has lost digits: such an example is made dense.
 _CANCELS = 1e-4
 # Numbers of merged rows that are held at once.
@@ -80,58 +86,43 @@ def joined(index: Examples, num_examples: int) -> tuple[np.ndarray, np.ndarray |
     return positions(chosen, num_examples), starts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Public:
-    """A round's public part in the shapes of a linear model: one matrix and one row of biases.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The tensors of a linear model as one matrix: the bias is the weight of an input of 1.
 
     Attributes:
-        own: Weight of an example's own update.
-        multiplier: float64 `(num_inputs, 1)`, or with all classes; None for ones.
-        bias_multiplier: float64 `(num_classes,)`.
-        offset: float64 `(num_inputs, num_classes)`; None for zeros.
-        bias_offset: float64 `(num_classes,)`.
+        name: Of the weights among the params; the bias, which is last, is "bias".
+        shape: Of the weights there: `(num_inputs,)` or `(num_inputs, num_classes)`.
+        num_classes: Columns of the matrix.
+        bias: Whether there is one.
     """
 
-    own: float
-    multiplier: np.ndarray | None
-    bias_multiplier: np.ndarray
-    offset: np.ndarray | None
-    bias_offset: np.ndarray
+    name: str
+    shape: tuple[int, ...]
+    num_classes: int
+    bias: bool
 
-    @classmethod
-    def of(cls, context: Context, name: str, shape: tuple[int, int]) -> Public:
-        """Return the mixture and multiplier of a context.
+    def matrix(self, arrays: Mapping[str, np.ndarray], absent: float = 0.0) -> np.ndarray:
+        """Return arrays that broadcast to the tensors, float64: one column if all are equal."""
+        found = [_matrix(arrays.get(self.name, absent), (self.shape[0], self.num_classes))]
+        if self.bias:
+            found.append(_matrix(arrays.get("bias", absent), (1, self.num_classes)))
+        columns = max(part.shape[1] for part in found)
+        return np.concatenate([np.broadcast_to(part, (len(part), columns)) for part in found])
 
-        Args:
-            context: Any.
-            name: The matrix's name among the params; the other is "bias".
-            shape: (num_inputs, num_classes).
-        """
-        multiplier, offset, own = None, None, 1.0
-        bias_multiplier, bias_offset = np.ones(shape[1]), np.zeros(shape[1])
-        if name in context.multiplier:
-            multiplier = _matrix(context.multiplier[name], shape)
-        if "bias" in context.multiplier:
-            bias_multiplier = bias_multiplier * context.multiplier["bias"]
-        if context.mixture is not None:
-            own = float(np.float32(context.mixture.own))  # as `Mixture.of` has it
-            offset = np.broadcast_to(_matrix(context.mixture.offset[name], shape), shape)
-            bias_offset = bias_offset + context.mixture.offset["bias"]
-        return cls(
-            own=own,
-            multiplier=multiplier,
-            bias_multiplier=bias_multiplier,
-            offset=offset,
-            bias_offset=bias_offset,
-        )
-
-    def times_multiplier(self, matrix: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
-        """Return some rows of a matrix times the multiplier."""
-        return matrix if self.multiplier is None else matrix * self.multiplier[rows]
+    def tensors(self, matrix: np.ndarray, rows: np.ndarray | None = None) -> Tree:
+        """Return the tensors of a matrix, or of some of its rows, the bias's among them."""
+        bias = {"bias": matrix[-1]} if self.bias else {}
+        inner = slice(0, -1 if self.bias else None)
+        values = matrix[inner].reshape(-1, *self.shape[1:])
+        if rows is None:
+            return {self.name: values, **bias}
+        sparse_rows = RowSparse(rows=rows[inner], values=values, num_rows=self.shape[0])
+        return {self.name: sparse_rows, **bias}
 
 
-def _matrix(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Return float64 `(num_inputs, num_classes)`, or `(num_inputs, 1)` where columns are equal."""
+def _matrix(array: Any, shape: tuple[int, int]) -> np.ndarray:
+    """Return float64 of a shape, or of one column where columns are equal."""
     array = np.asarray(array, np.float64)
     if array.ndim == 1 and shape[1] == 1:
         array = array.reshape(-1, 1)
@@ -173,112 +164,176 @@ def _blocks(
         first = last
 
 
-def bounded_outer_sum(
-    x: sparse.csr_matrix,
-    chosen: np.ndarray,
-    starts: np.ndarray | None,
-    residuals: np.ndarray,
-    public: Public,
-    bounding: Bounding,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return Σ bound(mean over a group of -(x_i ⊗ residual_i)), and the same of the biases.
+@dataclass(frozen=True, kw_only=True)
+class OuterStack(Stack):
+    """Updates of single examples: outer products of inputs and residuals.
+
+    Attributes:
+        layout: Of the model.
+        rows: CSR `(examples, rows of the matrix)`, canonical.
+        own: float64 `(examples, num_classes)`: minus the residuals.
+        multiplier: float64, of the matrix or one column of it; None for ones.
+    """
+
+    layout: Layout
+    rows: sparse.csr_matrix = field(repr=False)
+    own: np.ndarray = field(repr=False)
+    multiplier: np.ndarray | None = field(default=None, repr=False)
+
+    def mixed(self, mixture: Mixture) -> MeanStack:
+        """Return own · Δ + offset: an example is a group of one."""
+        starts = np.arange(len(self.own) + 1)
+        means = MeanStack(layout=self.layout, rows=self.rows, own=self.own, starts=starts)
+        return means.mixed(mixture)
+
+    def times(self, multiplier: Params) -> OuterStack:
+        """Return every contribution times factors by name."""
+        return replace(self, multiplier=self.layout.matrix(multiplier, absent=1.0))
+
+    @cached_property
+    def _touched(self) -> tuple[np.ndarray, sparse.csr_matrix]:
+        """Rows of the matrix that some example touches, and the inputs of those alone."""
+        touched, places = np.unique(self.rows.indices, return_inverse=True)
+        entries = (self.rows.data, places, self.rows.indptr)
+        return touched, sparse.csr_matrix(entries, shape=(len(self.own), len(touched)))
+
+    def norms(self) -> np.ndarray:
+        """Return the norms: no two examples touch the same number."""
+        touched, inputs = self._touched
+        weights = _times(np.ones((len(touched), 1)), self.multiplier, touched)
+        squared = inputs.multiply(inputs) @ np.square(weights) * np.square(self.own)
+        return _lengths(squared.sum(axis=1))
+
+    def add_to(
+        self, total: RunningSum, factors: np.ndarray, besides: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Add the contributions; of who is left out nothing is multiplied: 0 · ∞ is no 0."""
+        touched, inputs = self._touched
+        kept = factors != 0.0
+        found = np.asarray(inputs[kept].T @ (self.own[kept] * factors[kept, np.newaxis]))
+        sums = self.layout.tensors(_times(found, self.multiplier, touched), touched)
+        return add_sums(total, sums, factors, besides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanStack(OuterStack):
+    """Means over groups of examples, or single examples that are mixed with a public update.
+
+    Attributes:
+        own: float64 `(examples, num_classes)`: minus the residuals over the size of a group.
+        starts: int64, where each group starts, and the end.
+        offset: float64, of the matrix; None for zeros.
+    """
+
+    starts: np.ndarray = field(repr=False)
+    offset: np.ndarray | None = field(default=None, repr=False)
+
+    def mixed(self, mixture: Mixture) -> MeanStack:
+        """Return own · Δ + offset of every contribution Δ."""
+        share = float(np.float32(mixture.own))  # as `Mixture.of` has it
+        shape = (size_of(self.rows)[1], self.layout.num_classes)
+        offset = np.broadcast_to(self.layout.matrix(mixture.offset), shape)
+        return replace(self, own=self.own * share, offset=offset)
+
+    @cached_property
+    def _merged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each row that a group touches: the group, which row it is, and its update's part."""
+        groups = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        place, row, merging = _merge(self.rows, groups)
+        return place, row, np.asarray(merging @ self.own)
+
+    @cached_property
+    def _squared_norms(self) -> tuple[np.ndarray, np.ndarray]:
+        """Squares of the norms, and which groups lost digits of theirs and are taken dense."""
+        place, row, merged = self._merged
+        number, energy, elsewhere = len(self.starts) - 1, 0.0, 0.0
+        if self.offset is not None:
+            offset = _times(self.offset, self.multiplier)
+            energy = _squared(offset).sum()
+            elsewhere = energy - np.bincount(place, _squared(offset[row]), number)
+            merged = merged + self.offset[row]
+        squared = np.bincount(place, _squared(_times(merged, self.multiplier, row)), number)
+        squared = squared + np.maximum(elsewhere, 0.0)
+        cancelling = np.flatnonzero(squared < _CANCELS * energy)
+        for group in cancelling:
+            squared[group] = np.square(self._dense(group)).sum()
+        return squared, cancelling
+
+    def norms(self) -> np.ndarray:
+        """Return the norms."""
+        return _lengths(self._squared_norms[0])
+
+    def add_to(
+        self, total: RunningSum, factors: np.ndarray, besides: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Add the contributions; of who is left out nothing is multiplied."""
+        place, row, merged = self._merged
+        _, cancelling = self._squared_norms
+        together = factors.copy()
+        together[cancelling] = 0.0
+        kept = together[place] != 0.0
+        entries = (together[place[kept]], row[kept], np.arange(kept.sum() + 1))
+        weights = sparse.csc_matrix(entries, shape=(size_of(self.rows)[1], int(kept.sum())))
+        found = np.asarray(weights @ merged[kept])
+        if self.offset is not None and together.any():
+            found += math.fsum(together) * self.offset
+        found = _times(found, self.multiplier)
+        for group in cancelling[factors[cancelling] != 0.0]:
+            found += factors[group] * self._dense(group)
+        return add_sums(total, self.layout.tensors(found), factors, besides)
+
+    def _dense(self, group: Any) -> np.ndarray:
+        """Return the update of one group, with all rows."""
+        members = slice(self.starts[group], self.starts[group + 1])
+        found = np.asarray(self.rows[members].T @ self.own[members]) + self.offset
+        return _times(found, self.multiplier)
+
+
+def outer_stacks(
+    rows: sparse.csr_matrix, residuals: np.ndarray, starts: np.ndarray | None, layout: Layout
+) -> Iterator[OuterStack]:
+    """Yield minus the gradients, of as many examples or groups at once as memory allows.
 
     Args:
-        x: All inputs, canonical.
-        chosen: int64, the examples, group after group.
-        starts: int64, where each group starts in `chosen`, and its end; None for examples alone.
-        residuals: float64 `(chosen, num_classes)`.
-        public: Of the round.
-        bounding: From norms to factors, 0 of an update that fails.
-
-    Returns:
-        float64 `(num_inputs, num_classes)` and `(num_classes,)`. A group whose norm is not finite
-        contributes zero.
+        rows: Of the examples, canonical, group after group.
+        residuals: The loss's derivatives by the logits, float64 `(examples, num_classes)`.
+        starts: int64, where each group starts, and the end; None for examples alone.
+        layout: Of the model.
     """
-    shape = (size_of(x)[1], residuals.shape[1])
-    if not len(chosen):
-        return np.zeros(shape), np.zeros(shape[1])
-    rows = x[chosen]
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite contributes zero
-        if starts is None and public.offset is None:
-            return _sum_alone(rows, -public.own * residuals, public, bounding)
-        starts = np.arange(len(chosen) + 1) if starts is None else starts
-        sizes = np.diff(starts)
-        own = residuals * np.repeat(-public.own / sizes, sizes)[:, np.newaxis]
-        total, bias_total = np.zeros(shape), np.zeros(shape[1])
-        for groups, examples in _blocks(rows, starts, shape[1]):
-            inside = starts[groups.start : groups.stop + 1] - examples.start
-            found = _sum_groups(rows[examples], own[examples], inside, public, bounding)
-            total += found[0]
-            bias_total += found[1]
-    return total, bias_total
+    if layout.bias:
+        rows = _with_ones(rows)
+    edges = np.arange(len(residuals) + 1) if starts is None else starts
+    for groups, examples in _blocks(rows, edges, layout.num_classes):
+        inside, own = edges[groups.start : groups.stop + 1] - examples.start, -residuals[examples]
+        if starts is None:
+            yield OuterStack(layout=layout, rows=rows[examples], own=own)
+        else:
+            sizes = np.diff(inside)
+            own = own / np.repeat(sizes, sizes)[:, np.newaxis]
+            yield MeanStack(layout=layout, rows=rows[examples], own=own, starts=inside)
 
 
-def _sum_alone(
-    rows: sparse.csr_matrix, own: np.ndarray, public: Public, bounding: Bounding
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums over examples alone, of which no two touch the same numbers."""
-    biases = own * public.bias_multiplier
-    columns, places = np.unique(rows.indices, return_inverse=True)
-    entries = (rows.data, places, rows.indptr)  # of the columns that are touched alone
-    touched = sparse.csr_matrix(entries, shape=(size_of(rows)[0], len(columns)))
-    ones = np.ones((len(columns), 1))
-    weights = ones if public.multiplier is None else np.square(public.multiplier[columns])
-    squared = (touched.multiply(touched) @ weights * np.square(own)).sum(axis=1)
-    squared += np.square(biases).sum(axis=1)
-    factors = bounding(np.sqrt(squared))
-    kept = factors != 0.0
-    # Of the others nothing is multiplied: 0 times infinity is no zero.
-    found = touched[kept].T @ (own[kept] * factors[kept, np.newaxis])
-    total = np.zeros((size_of(rows)[1], own.shape[1]))
-    total[columns] = public.times_multiplier(found, columns)
-    return total, factors[kept] @ biases[kept]
+def _with_ones(rows: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Return rows with one input more, which is always 1."""
+    (number, width), ends = size_of(rows), rows.indptr[1:]
+    data, indices = np.insert(rows.data, ends, 1.0), np.insert(rows.indices, ends, width)
+    indptr = rows.indptr + np.arange(number + 1)
+    return sparse.csr_matrix((data, indices, indptr), shape=(number, width + 1))
 
 
-def _sum_groups(
-    rows: sparse.csr_matrix,
-    own: np.ndarray,
-    starts: np.ndarray,
-    public: Public,
-    bounding: Bounding,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums over means of groups, with the offset added to each."""
-    number, shape = len(starts) - 1, (size_of(rows)[1], own.shape[1])
-    biases = np.add.reduceat(own, starts[:-1], axis=0)
-    biases = (biases + public.bias_offset) * public.bias_multiplier
-    squared = np.square(biases).sum(axis=1)
-    place, column, merging = _merge(rows, np.repeat(np.arange(number), np.diff(starts)))
-    merged, energy = merging @ own, 0.0
-    update = merged
-    if public.offset is not None:
-        offset = public.times_multiplier(public.offset, slice(None))
-        energy = _squared(offset).sum()
-        replaced = np.bincount(place, _squared(offset[column]), number)
-        squared += np.maximum(energy - replaced, 0.0)
-        update = merged + public.offset[column]
-    touched = _squared(public.times_multiplier(update, column))
-    squared += np.bincount(place, touched, number)
-    cancels = squared < _CANCELS * energy
-    squared[cancels] = 0.0  # taken one by one below
-    factors = bounding(np.sqrt(squared))
-    kept = factors != 0.0
-    there = kept[place]
-    entries = (factors[place[there]], column[there], np.arange(there.sum() + 1))
-    weights = sparse.csc_matrix(entries, shape=(shape[0], int(there.sum())))
-    total = np.asarray(weights @ merged[there])
-    if public.offset is not None and kept.any():
-        total += math.fsum(factors) * public.offset
-    total = public.times_multiplier(total, slice(None))
-    bias_total = factors[kept] @ biases[kept]
-    for group in np.flatnonzero(cancels):
-        members = slice(starts[group], starts[group + 1])
-        dense = np.asarray(rows[members].T @ own[members]) + public.offset
-        dense = public.times_multiplier(dense, slice(None))
-        norm = math.sqrt(float(np.square(dense).sum() + np.square(biases[group]).sum()))
-        factor = bounding(np.array([norm]))[0]
-        total += factor * dense
-        bias_total = bias_total + factor * biases[group]
-    return total, bias_total
+def _times(
+    matrix: np.ndarray, multiplier: np.ndarray | None, rows: np.ndarray | None = None
+) -> np.ndarray:
+    """Return a matrix, or some of its rows, times the multiplier."""
+    if multiplier is None:
+        return matrix
+    return matrix * (multiplier if rows is None else multiplier[rows])
+
+
+def _lengths(squared: np.ndarray) -> np.ndarray:
+    """Return square roots; 0 where what was squared has lost digits."""
+    found = np.sqrt(squared)
+    return np.where(found <= _TINY, 0.0, found)
 
 
 def _squared(rows: np.ndarray) -> np.ndarray:

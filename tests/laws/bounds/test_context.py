@@ -1,7 +1,7 @@
 """Whatever a round's multiplier and mixture are, a contribution keeps its bound's norm.
 
 Over every bound, and whatever engine made the update: dense or row-sparse, one by one, as rows of
-many, and on a device.
+many, on a device, or as the two factors of a single example's gradient.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from fedpriv import tree
 from fedpriv.mechanisms import Capped, Clip, bounds
@@ -29,6 +30,8 @@ from fedpriv.sums import Block
 from fedpriv.training import bounded_sum as frame
 from fedpriv.training.bounded_sum import RowStack, SparseStack, UserStack
 from fedpriv.training.device_sum import DeviceStack, DeviceSum, StackedRows
+from fedpriv.training.per_example.module import Factors, GradientStack, Public
+from fedpriv.training.per_example.sparse_sums import Layout, OuterStack, outer_stacks
 from fedpriv.training.work import Context, Trainer
 from fedpriv.tree import RowSparse
 from tests.harness.toys_of_training import answered
@@ -211,6 +214,94 @@ def test_a_contribution_keeps_the_bounds_norm(engine, make, world, exponent):
         assert moved <= most * (1 + 1e-12)
 
 
+def outer_parts(updates):
+    """Inputs and residuals of updates that are their outer products, and the residuals' own."""
+    own = np.stack([update["bias"] for update in updates])
+    return np.stack([update["kernel"][:, 0] / update["bias"][0] for update in updates]), own
+
+
+class Outer(Engine):
+    """Single examples of a linear model on sparse inputs."""
+
+    def stacks(self, request, attempt, users, data=None):
+        if users:
+            x, own = outer_parts([self.updates[int(user)] for user in users])
+            rows = sparse.csr_matrix(x, dtype=np.float64)
+            layout = Layout(name="kernel", shape=(ROWS, COLUMNS), num_classes=COLUMNS, bias=True)
+            starts = self.starts(len(users))
+            yield from outer_stacks(rows, -own.astype(float), starts, layout)
+
+    def starts(self, number):
+        return None
+
+
+class OuterGroups(Outer):
+    """Micro-batches of one."""
+
+    def starts(self, number):
+        return np.arange(number + 1)
+
+
+class Factored(Engine):
+    """Single examples of a module of linear layers, by two factors."""
+
+    def stacks(self, request, attempt, users, data=None):
+        if users:
+            public = {n: Public(like=torch.from_numpy(array)) for n, array in PARAMS.items()}
+            yield GradientStack(gradients=self.gradients(users), public=public)
+
+    def gradients(self, users):
+        x, own = map(torch.from_numpy, outer_parts([self.updates[int(user)] for user in users]))
+        return Factors({"kernel": (x, -own)}, {"bias": -own})
+
+
+class Whole(Factored):
+    """Single examples of any module, by whole gradients."""
+
+    def gradients(self, users):
+        return super().gradients(users).dense()
+
+
+# By engine of single examples, the rounding of its sums: those of modules are float32.
+BY_EXAMPLE = {Outer: 1e-12, OuterGroups: 1e-9, Factored: 2e-6, Whole: 2e-6}
+SUMMED_AS_FLOATS = ("clip", "normalise", "normalise-regularised", "adaptive")
+float_bounds = pytest.mark.parametrize("name", SUMMED_AS_FLOATS)
+
+
+every_engine_of_either = pytest.mark.parametrize("engine", [*ENGINES.values(), *BY_EXAMPLE])
+
+
+@st.composite
+def worlds_of_examples(draw):
+    """As `worlds`, where updates are outer products that float32 holds exactly."""
+    updates, rows, multiplier, mixture = draw(worlds())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    for update in updates:
+        inputs = np.zeros(ROWS, np.float32)
+        inputs[rows] = rng.choice([-2.0, -0.5, 1.0, 4.0], len(rows))
+        update["kernel"] = np.outer(inputs, update["bias"])
+    return updates, rows, multiplier, mixture
+
+
+@pytest.mark.parametrize("engine", BY_EXAMPLE)
+@float_bounds
+@given(world=worlds_of_examples(), exponent=st.floats(-6, 6))
+def test_a_single_example_keeps_the_bounds_norm(engine, name, world, exponent):
+    """And sends what the same update sends that is dense."""
+    c, make, slack = 10.0**exponent, EVERY[name], BY_EXAMPLE[engine]
+    most, everybody = certified(make(c)), range(len(world[0]))
+    whole, _ = sums(engine, make, c, world)
+    for user in everybody:
+        own, failed = sums(engine, make, c, world, [user])
+        assert exact_norm(own) <= most * (1 + slack) and not failed
+        others, _ = sums(engine, make, c, world, [one for one in everybody if one != user])
+        moved = exact_norm({name: whole[name] - others[name] for name in whole})
+        assert moved <= most * (1 + slack)
+        expected, _ = sums(Dense, make, c, world, [user])
+        for tensor, array in expected.items():
+            np.testing.assert_allclose(own[tensor], array, rtol=0, atol=2e-6 * most)
+
+
 @every_bound
 @given(world=worlds(), exponent=st.floats(-6, 6))
 def test_every_engine_sends_the_same(make, world, exponent):
@@ -251,7 +342,7 @@ def test_every_bound_is_reached():
 
 def bounded_first(monkeypatch):
     """Plant the wrong order: the bound's factor is that of the update before it is multiplied."""
-    for kind in (UserStack, RowStack, SparseStack, DeviceStack):
+    for kind in (UserStack, RowStack, SparseStack, DeviceStack, OuterStack, GradientStack):
         times = kind.times
 
         def late(self, multiplier, kind=kind, times=times):
@@ -270,20 +361,20 @@ class Late:
         self.limited = lambda low, high: Late(before, after.limited(low, high))
 
 
-@every_engine
+@every_engine_of_either
 def test_the_other_order_is_caught(engine, monkeypatch):
-    rng = np.random.default_rng(0)
-    update = {n: rng.normal(size=a.shape).astype(np.float32) for n, a in PARAMS.items()}
+    bias = np.array([0.5, -1.0, 2.0], np.float32)
+    update = {"kernel": np.outer(np.full(ROWS, 2.0, np.float32), bias), "bias": bias}
     world = ([update], np.arange(ROWS), {"kernel": np.full((ROWS, 1), 3.0, np.float32)}, None)
     bounded_first(monkeypatch)
     own, _ = sums(engine, EVERY["clip"], 1.0, world)
     assert exact_norm(own) > 2.5
-    # On the grid whole numbers have a limit of their own.
-    own, failed = sums(engine, EVERY["rounded-clip"], 1.0, world)
-    assert failed == 1 and exact_norm(own) == 0.0
+    if engine in ENGINES.values():  # on the grid whole numbers have a limit of their own
+        own, failed = sums(engine, EVERY["rounded-clip"], 1.0, world)
+        assert failed == 1 and exact_norm(own) == 0.0
 
 
-@every_engine
+@every_engine_of_either
 def test_a_factor_a_hundredth_too_large_is_caught(engine, monkeypatch):
     def factors(bound, norms, longest, clip_norm=None):
         return 1.01 * bounded_factors(bound, norms, longest, clip_norm)

@@ -41,9 +41,9 @@ def test_the_papers_noise_is_half_as_much_of_that():
 class Grouping(LogisticGradients):
     """Notes the groups that are summed."""
 
-    def bounded_sum(self, params, index, *asked, **more):
+    def stacks(self, params, index, key=None):
         self.groups = {frozenset(group.tolist()) for group in index}
-        return super().bounded_sum(params, index, *asked, **more)
+        return super().stacks(params, index, key)
 
 
 class TestGroupsByCoin:

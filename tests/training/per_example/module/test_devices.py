@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedpriv.training.devices import usable_device
-from fedpriv.training.per_example.example_sum import gradients_on
+from fedpriv.training.per_example.example_sum import ExampleGradients, gradients_on
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import KEY, cross_entropy, gap
@@ -115,8 +115,11 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 
 def test_gradients_of_ones_own_need_not_know_of_devices():
-    class Own:
-        def bounded_sum(self, params, *asked, **more):
+    class Own(ExampleGradients):
+        def stacks(self, params, index, key=None):
+            return iter(())
+
+        def gradient(self, params, index, key=None):
             return params
 
     own = Own()

@@ -37,7 +37,7 @@ def test_what_is_not_finite_contributes_zero_alone(way, bad, caplog):
         return
     assert gap(found, expected) < 1e-6
     [message] = {r.getMessage() for r in caplog.records}
-    assert message.startswith("a user contributes zero: ValueError")
+    assert message.startswith("a user contributes zero: NotFiniteError")
 
 
 @pytest.mark.slow
