@@ -27,7 +27,7 @@ from simulations.checkpoint_recycling.checkpoints import (
     states,
 )
 from simulations.checkpoint_recycling.corpora import small_corpus
-from simulations.checkpoint_recycling.tags import command, page, runs, study
+from simulations.checkpoint_recycling.tags import page, runs, study
 from simulations.checkpoint_recycling.tags.page import Gain, Line, lines_of, verdict
 from simulations.checkpoint_recycling.tags.runs import (
     GROUPS,
@@ -285,20 +285,6 @@ def test_widths_of_two_samples_of_one_law_are_alike():
     still = chains.copy()
     still[:, :-1] = still[:, -1:] + 0.05 * (still[:, :-1] - still[:, -1:])  # hardly move
     assert study.widths_of(still, list(range(10)), 10, 1).within_two < 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("run", [command.recycle, command.shift, command.uncertainty])
-def test_a_page_says_what_its_values_are(run, tiny_corpus, tmp_path):
-    run(
-        corpus=str(tiny_corpus.directory), tiny=True, out=tmp_path / "page.md", epsilons=(8.0,),
-        families=("dp-sgd",),
-    )  # fmt: skip
-    text = (tmp_path / "page.md").read_text("utf-8")
-    for words in ("user-level", "δ = n^-1.1", "zero-out", "add-remove", "PLD",
-                  "simulated", "not covered", "SYNTHETIC"):  # fmt: skip
-        assert words in text, words
-    assert "nan" not in text and "± inf" not in text
 
 
 @pytest.mark.parametrize(

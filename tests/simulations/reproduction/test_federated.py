@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from tiny_tables import figure, table
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -24,6 +23,7 @@ from simulations.reproduction.runs import (
     final_runs,
     perform,
 )
+from tests.simulations.reproduction.tiny_tables import figure, table
 
 ROUNDS = 4
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tiny_tables import figure, row, table
 
 from simulations.reproduction.command import _reproduced, find_reproductions
 from simulations.reproduction.items import Study, Table
 from simulations.reproduction.study import publish
 from simulations.theory.bounds import FORMULAS
 from tests.harness.refusals import refuses
+from tests.simulations.reproduction.tiny_tables import figure, row, table
 
 LISTED = {
     "agd": ("mnist-3-8", "covertype", "imdb"),
