@@ -70,32 +70,3 @@ def test_delta_is_written_in_one_way(outputs, who):
 @pytest.mark.slow
 def test_delta_of_a_table(outputs):
     assert "6.17e-05" in outputs["compare"].split() and "δ" in outputs["compare"].split()
-
-
-THOUSANDS = {
-    "data": (USERS, PUBLIC),
-    "run": (USERS,),
-    "report": (USERS, PUBLIC, COHORT),
-    "card": (USERS, COHORT),
-    "api": (USERS,),
-    "notebook": (USERS, PUBLIC, COHORT),
-    "account": (USERS, 1500),
-    "calibrate": (USERS, 1500),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("who", THOUSANDS)
-def test_thousands_stand_in_groups(outputs, who):
-    text = readable(outputs, who)
-    text = re.sub(r"source: \{.*|synthetic-\d+", "", text)  # as JSON and names have them
-    for number in THOUSANDS[who]:
-        assert f"{number:,}" in text
-        # Digits of a digest are no number.
-        assert not re.search(rf"(?<![\w.,]){number}(?![\w.])", text)
-
-
-@pytest.mark.slow
-def test_means_and_epsilons_too(outputs):
-    assert "1,111.5 of 1,234 users" in outputs["account"]
-    assert re.search(r"ε = 1,9\d\d\.\d{4} at", outputs["calibrate"])
