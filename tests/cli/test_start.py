@@ -42,17 +42,6 @@ def test_a_choice(run, choice):
     assert found["start"]["kind"] == choice and found["gain"] is not None
 
 
-@pytest.mark.slow
-def test_a_file(run, tmp_path):
-    tensors = {"weight": np.ones((2, 4), np.float32), "bias": np.zeros(2, np.float32)}
-    write_tensors(tmp_path / "model.safetensors", tensors, {})
-    said = run("--start", "model.safetensors")
-    assert said.exit_code == 0, said.output
-    assert json.loads(said.stdout)["start"]["file"] == "model.safetensors"
-    options = json.loads((tmp_path / "r" / "experiment.json").read_text())["experiment"]
-    assert (options["start"], options["start.file"]) == ("file", "model.safetensors")
-
-
 @pytest.mark.parametrize("as_path", [str, Path], ids=["str", "Path"])
 def test_a_file_is_given_to_the_api_and_by_set_as_to_the_flag(tmp_path, as_path):
     write_tensors(tmp_path / "m.safetensors", {"weight": np.ones((2, 4), np.float32)}, {})

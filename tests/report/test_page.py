@@ -111,6 +111,14 @@ def test_epsilon_is_never_printed_smaller_than_it_is(usual, usual_page) -> None:
     assert f">{up}<" in usual_page and f">{value:.2f}<" not in usual_page
 
 
+def test_a_measure_that_diverged_is_still_reported(make_run) -> None:
+    folder = make_run(rounds=4, every=2)
+    *lines, last = (folder / "rounds.jsonl").read_text().splitlines()
+    lines.append(json.dumps(json.loads(last) | {"accuracy_public": math.nan}))
+    (folder / "rounds.jsonl").write_text("".join(line + "\n" for line in lines))
+    write_report(folder)
+
+
 def test_every_string_of_the_folder_is_escaped(make_run) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&$x^2$\x1b\u202e"
     folder = make_run(

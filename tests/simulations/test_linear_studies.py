@@ -6,7 +6,6 @@ import math
 from importlib.resources import files
 from itertools import product
 from statistics import mean
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -281,10 +280,6 @@ def test_the_seeds_that_are_asked_for_are_those_of_the_reduced_size(study, monke
     assert asked == [2, 4]
 
 
-def on_data(synthetic):
-    return SimpleNamespace(problem=SimpleNamespace(data=SimpleNamespace(synthetic=synthetic)))
-
-
 def small(key, loss, **given):
     return bolt_on_study.study_of(key, loss, seeds=2, tiny=True, **given)
 
@@ -350,45 +345,6 @@ class TestBoltOn:
         assert [round(ratio, 2) for ratio in (min(ratios), max(ratios))] == [2.06, 2.16]
         template = (files("simulations.bolt_on") / "page.md.jinja").read_text("utf-8")
         assert "2.06 to 2.16 times ε, of ε 0.1 to 4 at m = 11,862" in " ".join(template.split())
-
-    def test_the_talks_claim_stands_beside_what_is_so_here(self):
-        """Bolt-on at 80 %, BST14 at 40 as published and 70 at best, DP-SGD at 90 and then 60.
-
-        In the talk's ten passes BST14 as published is at 20 %.
-        """
-        made = {"bst14-published": 0.4, "bst14": 0.7, "dp-sgd": 0.9, "bolt-on": 0.8}
-
-        def best(guarantee, method, epsilon, passes=None):
-            value = made.get(method, 0.5) - 0.3 * (epsilon > 1 and method == "dp-sgd")
-            value -= 0.2 * (passes == 10 and method == "bst14-published")
-            return [value, value + 0.01]
-
-        item = SimpleNamespace(epsilons=(1.0, 2.0), best=best, passes=[1, 5], study=on_data(False))
-        said = bolt_on_study._claimed(item, "approximate")
-        assert "In that setting" not in said
-        item.passes = [1, 10]
-        said = bolt_on_study._claimed(item, "approximate")
-        talk = said[said.index("In that setting") : said.index("Of bolt-on")]
-        assert "at most 3.93 times" in talk and "(ε = 1: 80.5 ± 6.4 to 20.5 ± 6.4)" in talk
-        assert "each at its best k it is at most 1.99 times" in said
-        assert "ahead at ε 2; behind at ε 1." in said and bolt_on_study._claimed(item, "pure") == ""
-        item.study = on_data(True)  # which say nothing of the talk's claim
-        assert bolt_on_study._claimed(item, "approximate") == ""
-
-    def test_what_public_examples_alone_do_better_is_named(self):
-        """Public alone at 80 %: bolt-on is below it at ε 1, by the interval, the others never."""
-
-        def best(guarantee, method, epsilon):
-            middle = 0.6 if (method, epsilon) == ("bolt-on", 1.0) else 0.795
-            return [middle - 0.001, middle, middle + 0.006]
-
-        study = SimpleNamespace(references=lambda: {linear.LEVELS[1]: 0.8})
-        item = SimpleNamespace(epsilons=(1.0, 2.0), best=best, study=study,
-                               methods=lambda guarantee: ["bolt-on", "dp-sgd"])  # fmt: skip
-        said = bolt_on_study._below_public(item, "approximate")
-        assert "(80.0, ε = 0)" in said and said.endswith(": bolt-on, convex at ε 1.")
-        item.epsilons = (2.0,)
-        assert bolt_on_study._below_public(item, "approximate").endswith(": none.")
 
     @pytest.mark.slow
     def test_objective_perturbation_is_of_one_line_and_has_no_passes(self, bolted):

@@ -171,6 +171,7 @@ class TestSaid:
     def test_a_dry_run_says_that_methods_start_differently(self, file):
         assert START in invoke(file, "--dry-run")
         found = json.loads(fedpriv("study", file, "--dry-run", "--json").stdout)
+        assert not Path("studies").exists()
         assert found["name"] == "by mail" and START in found["unlike"][0]
 
     @pytest.mark.slow

@@ -80,32 +80,18 @@ class TestScs13:
         assert (total.value, total.delta, total.accountant) == (2.0, 0.0, "composition")
 
     def test_only_disjoint_batches_are_so_cheap(self):
-        rows = SphereRows(epsilon=1.0)
-        for sampler in (
-            Everybody(num_users=40),
-            PoissonSampler(num_users=40, expected_cohort_size=4),
-            Partition(num_users=40, size=4, passes=2),
+        rows, disjoint = SphereRows(epsilon=1.0), Partition(num_users=40, size=4)
+        for sampler, privatizer in (
+            (Everybody(num_users=40), rows),
+            (PoissonSampler(num_users=40, expected_cohort_size=4), rows),
+            (Partition(num_users=40, size=4, passes=2), rows),
+            (disjoint, Gaussian(noise_multiplier=1.0)),
+            (disjoint, Sphere(epsilon=1.0)),
         ):
             with pytest.raises(ValueError):
-                Mechanism(sampler=sampler, bound=CLIP, privatizer=rows)
-        with pytest.raises(ValueError):
-            Mechanism(
-                sampler=Partition(num_users=40, size=4),
-                bound=CLIP,
-                privatizer=Gaussian(noise_multiplier=1.0),
-            )
-        bare = Mechanism(
-            sampler=Partition(num_users=40, size=4),
-            bound=CLIP,
-            privatizer=Unprotected(stddev=1.0),
-        )
+                Mechanism(sampler=sampler, bound=CLIP, privatizer=privatizer)
+        bare = Mechanism(sampler=disjoint, bound=CLIP, privatizer=Unprotected(stddev=1.0))
         assert not bare.is_private
-        with pytest.raises(ValueError):
-            Mechanism(
-                sampler=Partition(num_users=40, size=4),
-                bound=CLIP,
-                privatizer=Sphere(epsilon=1.0),
-            )
 
 
 class TestPartition:
