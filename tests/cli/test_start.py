@@ -1,7 +1,5 @@
 """`fedpriv run --start`: fresh, public, or a file."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

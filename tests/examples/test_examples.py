@@ -1,7 +1,5 @@
 """The examples: small complete projects, each run by the commands of its README."""
 
-from __future__ import annotations
-
 import json
 import runpy
 

@@ -1,7 +1,5 @@
 """The plot of noise over cohort: everything that it must say is in it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Reports of single examples speak of examples, those of users of users."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

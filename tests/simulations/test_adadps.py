@@ -1,7 +1,5 @@
 """AdaDPS's tables and figures: every cell trains, small and on synthetic data that says so."""
 
-from __future__ import annotations
-
 import functools
 import math
 

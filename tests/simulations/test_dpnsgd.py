@@ -1,7 +1,5 @@
 """DP-NSGD and DP-SGD: the squares of the heat maps, and the page they make."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

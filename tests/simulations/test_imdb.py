@@ -1,7 +1,5 @@
 """IMDB's setup: splits, side information, noise, and what one example can do."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

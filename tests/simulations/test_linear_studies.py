@@ -1,7 +1,5 @@
 """Adaptive descent and bolt-on beside their comparators: synthetic data, and what the pages say."""
 
-from __future__ import annotations
-
 import math
 from importlib.resources import files
 from itertools import product
@@ -193,13 +191,6 @@ class TestVerdicts:
         assert (best["own"], best["stands"]) == ("93.0 ± 0.5", "ahead of")
         worse = agd_study._best_of_all(made_up, "logistic", 0.4)
         assert worse["label"] == agd.LABELS["agd"] and worse["stands"] == "behind"
-
-    def test_the_old_bound(self, made_up):
-        old = agd_study._old_bound(made_up, "logistic")
-        assert old == {"has": [1.6], "ahead": [1.6], "truly ahead": [0.4], "crosses": True}
-        text = agd_study.page(made_up, command="c", ablated=(0.4, 1.6))
-        assert "has a run at ε 1.6, and is ahead of DP-AGD at published prices at ε 1.6" in text
-        assert "The summary says that SGD" not in text  # of synthetic data
 
 
 class TestPaper:

@@ -1,7 +1,5 @@
 """RoBERTa on SST-2: the paper's plan, a tiny model that learns in private, and runs found again."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np

@@ -1,7 +1,5 @@
 """AdaDPS's toy regression: its ε, its windows, and who wins."""
 
-from __future__ import annotations
-
 from statistics import mean
 
 import pytest

@@ -1,7 +1,5 @@
 """`fedpriv study --dry-run`: what it does once, what it says, and that it is what would be run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of a study: what it shows, what it says of privacy, and the files in it."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import io

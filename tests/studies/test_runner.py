@@ -1,7 +1,5 @@
 """Studies that are run: each trial once, whatever fails, is killed or is added."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

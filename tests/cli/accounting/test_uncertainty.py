@@ -1,7 +1,5 @@
 """`fedpriv uncertainty`, as typed."""
 
-from __future__ import annotations
-
 import pytest
 
 import fedpriv as fp

@@ -1,7 +1,5 @@
 """One way to write δ, in the terminal, the pages, the statements and the card."""
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,7 +1,5 @@
 """Unwritable places, full disks and what exists already: one line that says what to do."""
 
-from __future__ import annotations
-
 import errno
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands without a terminal, as on a cluster or in a pipe: what they load, say and cut."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

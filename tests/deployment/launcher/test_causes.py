@@ -1,7 +1,5 @@
 """Who is not reached, and why, is logged by the launcher's own lines."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from types import SimpleNamespace

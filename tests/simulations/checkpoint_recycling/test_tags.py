@@ -1,7 +1,5 @@
 """Recycling checkpoints of tag models of threads: what the studies rest on, and their commands."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

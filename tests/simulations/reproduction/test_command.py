@@ -1,7 +1,5 @@
 """`python -m simulations`: from a name to a page."""
 
-from __future__ import annotations
-
 import io
 import sys
 from dataclasses import replace

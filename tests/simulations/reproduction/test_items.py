@@ -1,7 +1,5 @@
 """What is listed: tables and figures as values, and studies that are functions of options."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.reproduction.command import _reproduced, find_reproductions

@@ -1,7 +1,5 @@
 """Pages: what they say, and what they must not leave out."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

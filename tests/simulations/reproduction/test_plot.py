@@ -1,7 +1,5 @@
 """Plots: what is drawn where. How they look, a person has to judge."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Runs: what chooses, what finds a run again, and what a row holds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

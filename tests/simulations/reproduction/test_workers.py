@@ -1,7 +1,5 @@
 """Worker processes: what they inherit, how they fail, and that none stays behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
