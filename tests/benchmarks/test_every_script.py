@@ -233,7 +233,9 @@ def test_a_script_starts_and_ends_well(
     if not case.slow:
         files = {Path(line) for line in noted.read_text("utf-8").splitlines()}
         ran = {file.relative_to(BENCHMARKS) for file in files if BENCHMARKS in file.parents}
-        assert {script(str(file)) for file in ran} == {script(first), *case.runs}
+        noted_too = {script(str(file)) for file in ran}
+        # Contestants have a path of their own, and note nothing.
+        assert script(first) in noted_too and noted_too <= {script(first), *case.runs}
 
 
 def test_scripts_that_take_seconds_say_their_options() -> None:

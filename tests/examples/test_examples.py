@@ -18,13 +18,6 @@ def test_these_are_the_examples():
     assert found == {*NAMES, "kubernetes"}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_readme_is_short_says_synthetic_and_has_commands(name):
-    text = (EXAMPLES / name / "README.md").read_text("utf-8")
-    assert len(text.splitlines()) <= 10 and "ynthetic" in text
-    assert commands_of(name)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_own_model(number, tmp_path):

@@ -43,7 +43,12 @@ ITEMS = {
 #: Without a picture in their smallest form.
 _UNDRAWN = ("bolt-on-batches", "bolt-on-time", "ablation-tags")
 #: δ, relation, unit and accountant, which a page with an ε has.
-TERMS = ("δ", "add-remove|replace-one|zero-out", "per (user|example)|user-level", "PLD|RDP|zCDP")
+TERMS = (
+    "δ",
+    "add-remove|replace-one|zero-out",
+    "per (user|example)|(user|example)-level",
+    "PLD|RDP|zCDP",
+)
 _NO_TRANSFORMERS = pytest.mark.skipif(
     find_spec("transformers") is None, reason="the extra `pretrained` is not installed"
 )

@@ -117,17 +117,6 @@ class TestOnce:
             assert row.cost.seconds == pytest.approx(spent)
         assert len({row.noise_multiplier for row in rows}) > 2
 
-    @pytest.mark.slow
-    def test_examples_of_users_are_drawn_from_a_shared_task_too(self, calls, tiny_corpus):
-        study = Study(
-            name="s",
-            methods=["example-sampling-tags"],
-            epsilons=[2, 8],
-            data={"tiny": {"corpus": str(tiny_corpus.directory)}},
-        )
-        rows = forecast_study(study, timed=False)
-        assert calls == {"__call__": 1} and len({row.noise_multiplier for row in rows}) == 2
-
 
 def test_a_time_is_of_the_rows_own_cohort():
     row = RoundCost(num_params=3, cohort=10.0, workers=1, server_bytes=1, worker_bytes=1)

@@ -434,11 +434,6 @@ def test_a_study_under_way_shows_what_there_is(make_study):
     write_page(part, part.directory / "index.html")
     text = words((part.directory / "index.html").read_text())
     assert "6 trials to go" in text
-    (part.directory / "trials.jsonl").write_text("")
-    for trial in study.trials:
-        (study.directory / "trials" / trial.key / "experiment.json").unlink(missing_ok=True)
-    empty = words(page_of(read_study(study.directory)))
-    assert "8 trials to go" in empty
 
 
 def test_the_data_frames_hold_what_the_page_shows(study):
