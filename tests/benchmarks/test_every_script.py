@@ -4,8 +4,6 @@ What a script starts is run too: the scripts that a case ran are compared with w
 By default those that take seconds say what their options are, and are run by `make test-full`.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

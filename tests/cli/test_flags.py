@@ -1,7 +1,5 @@
 """Flags that the parts declare: typed, explained and passed on, and never written a second time."""
 
-from __future__ import annotations
-
 import pytest
 import typer
 

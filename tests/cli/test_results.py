@@ -1,7 +1,5 @@
 """`fedpriv report`, `compare`, `export` and `predict`, as typed."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import ClassVar

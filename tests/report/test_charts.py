@@ -1,7 +1,5 @@
 """Parts of the charts that can be wrong without looking wrong."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

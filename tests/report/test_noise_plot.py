@@ -64,20 +64,6 @@ def test_svg_has_lines_saturation_points_and_all_terms_of_epsilon(tmp_path):
     assert (tmp_path / "b.svg").read_text("utf-8") == text
 
 
-def test_examples_have_batches_and_steps(tmp_path):
-    write_noise_plot(a_grid(unit="example"), tmp_path / "a.svg")
-    text = (tmp_path / "a.svg").read_text("utf-8")
-    assert "per example" in text and "100 steps" in text and "1/batch" in text
-    assert "Star" not in text
-
-
-def test_a_page_holds_both_themes_and_the_figures(tmp_path):
-    write_noise_plot(a_grid(), tmp_path / "a.html", PLANNED)
-    text = (tmp_path / "a.html").read_text("utf-8")
-    images = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", text)
-    assert len(set(images)) == 2 and "PLD" in text
-
-
 @pytest.mark.parametrize("name", ["a.pdf", "there.svg", "no/a.svg"])
 def test_what_cannot_be_written_is_said(tmp_path, name):
     (tmp_path / "there.svg").write_text("mine", "utf-8")

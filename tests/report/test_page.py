@@ -1,7 +1,5 @@
 """The report page: what it must say, escaping, self-containment, contrast."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -21,14 +21,11 @@ from simulations.linear_models import study as linear
 from simulations.linear_models.problems import problem
 from simulations.linear_models.study import (
     Axis,
-    Curve,
     Grid,
-    Panel,
     edge_notes,
     search,
     verdict,
 )
-from simulations.reproduction.study import drawing
 from tests.harness.refusals import refuses
 
 
@@ -184,13 +181,6 @@ class TestVerdicts:
                 gap = own - other
                 expected = "not told apart" if abs(gap) < half else "ahead" if gap > 0 else "behind"
                 assert cell.strip() == expected, (first, second, own, other)
-
-    def test_what_was_changed_alone_is_not_left_out_of_the_verdict(self, made_up):
-        best = agd_study._best_of_all(made_up, "logistic", 1.6)
-        assert best["label"] == "published prices, exponential mechanism, by its bounded range"
-        assert (best["own"], best["stands"]) == ("93.0 ± 0.5", "ahead of")
-        worse = agd_study._best_of_all(made_up, "logistic", 0.4)
-        assert worse["label"] == agd.LABELS["agd"] and worse["stands"] == "behind"
 
 
 class TestPaper:
@@ -356,19 +346,3 @@ class TestBoltOn:
         assert sgd.constants.lipschitz == pytest.approx(10**0.5)
         bound = bolt_on.plan_of(model, sgd, "pure", 1.0).live_mechanism.l2_bound
         assert bound == pytest.approx(10**0.5 * 0.3 / 50, rel=1e-6)
-
-
-def test_intervals_of_shares_end_where_shares_do(monkeypatch, tmp_path):
-    """Of two seeds 40 points apart: half a t-interval is 254 points."""
-    kept = []
-
-    def keep(*size):
-        kept.append(drawing(*size))
-        return kept[-1]
-
-    monkeypatch.setattr(linear, "drawing", keep)
-    panel = Panel(title="", curves=[Curve(label="a", points={1.0: [0.4, 0.8]}, place=0)])
-    for scale, low, high in ((100.0, 0.0, 100.0), (1.0, -1.94, 3.14)):
-        linear.draw([panel], tmp_path / "p.png", title="", below="", scale=scale)
-        [bar] = kept[-1].axes[0].collections
-        assert bar.get_segments()[0][:, 1] == pytest.approx([low, high], abs=0.01)

@@ -16,7 +16,7 @@ from simulations.dpnsgd import figure3, images
 from simulations.linear_models.study import Axis, Grid
 from simulations.reproduction.command import find_reproductions
 
-#: Of every function a study that `test_items` lists, with what makes it smaller still.
+#: Of every function a study that is listed, with what makes it smaller still.
 ITEMS = {
     "agd-mnist-3-8": {"seeds": 1, "epsilons": (1.0,), "ablated": (1.0,)},
     "bolt-on-pair-svm": {"seeds": 1},
@@ -43,12 +43,7 @@ ITEMS = {
 #: Without a picture in their smallest form.
 _UNDRAWN = ("bolt-on-batches", "bolt-on-time", "ablation-tags")
 #: δ, relation, unit and accountant, which a page with an ε has.
-TERMS = (
-    "δ",
-    "add-remove|replace-one|zero-out",
-    "per (user|example)|(user|example)-level",
-    "PLD|RDP|zCDP",
-)
+TERMS = ("δ", "add-remove|replace-one|zero-out", "per (user|example)|-level", "PLD|RDP|zCDP")
 _NO_TRANSFORMERS = pytest.mark.skipif(
     find_spec("transformers") is None, reason="the extra `pretrained` is not installed"
 )

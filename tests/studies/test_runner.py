@@ -89,16 +89,6 @@ class TestTrials:
         assert json.loads((done / "study.json").read_text("utf-8"))["format"] == "fedpriv-study"
 
     @pytest.mark.slow
-    def test_diagnostics_by_user_add_up_to_the_runs_own(self, done):
-        for trial in read_study(done).trials:
-            count, value = by_user(trial)["count"], by_user(trial)["value"]
-            assert count.dtype == np.int64 and value.dtype == np.float64 and len(count) == 8
-            told = read_tensors(trial.run.directory / BY_USER)[1]
-            assert told == {"covered_by_epsilon": "false"}
-            measured = [row["accuracy"] for row in trial.run.diagnosed if row["accuracy"]]
-            assert value.sum() / count.sum() == pytest.approx(measured[-1], abs=1e-12)
-
-    @pytest.mark.slow
     def test_what_ended_is_not_run_again_and_what_is_new_or_gone_is(self, copy):
         before, lines = mtimes(copy), (copy / "trials.jsonl").read_bytes()
         run_study(study(), copy, workers=1)

@@ -1,7 +1,5 @@
 """The comparison as CSV, LaTeX and SVG."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io

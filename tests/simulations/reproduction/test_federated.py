@@ -1,7 +1,5 @@
 """Cells whose experiment is federated, on a corpus that its task brings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 
