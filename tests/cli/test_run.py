@@ -92,11 +92,6 @@ class TestRun:
         assert document["plan"]["num_users"] == 30 and document["corpus"]["num_users"] == 30
 
     @pytest.mark.slow
-    def test_a_target_is_calibrated_and_kept(self, train):
-        asked = ("--rounds", 2, "--target-epsilon", 3, "--delta", 0.001, "--json")
-        assert 2.99 < json.loads(train("dp-fedavg-tags", *asked).stdout)["epsilon"] <= 3.0
-
-    @pytest.mark.slow
     def test_the_corpus_may_come_from_the_environment_and_the_folder_from_the_clock(
         self, tiny_corpus, tmp_path, monkeypatch
     ):

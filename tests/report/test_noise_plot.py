@@ -12,7 +12,8 @@ from fedpriv.report.noise_plot import write_noise_plot
 COHORTS = (20.0, 40.0, 80.0, 160.0)
 
 
-def a_grid(unit="user", lines=((25, 0.01), (100, 0.02))):
+def a_grid():
+    lines = ((25, 0.01), (100, 0.02))
     points = tuple(
         NoisePoint(
             cohort=cohort,
@@ -28,7 +29,7 @@ def a_grid(unit="user", lines=((25, 0.01), (100, 0.02))):
         target_epsilon=2.0,
         delta=1e-3,
         relation=Relation.ADD_REMOVE,
-        unit=unit,
+        unit="user",
         accountant="PLD",
         sampling="poisson",
         cohorts=COHORTS,
