@@ -41,13 +41,14 @@ class Command:
 
     @property
     def said(self):
-        return self.log.read_text("utf-8")
+        return self.log.read_text("utf-8", "replace")
 
     def wait_for(self, text):
         """Wait until a line with this text was said; the guard is against a hang alone."""
-        until = time.monotonic() + 120
+        until, ended = time.monotonic() + 120, False
         while text not in self.said:
-            assert self.process.poll() is None and time.monotonic() < until, self.said
+            assert not ended and time.monotonic() < until, self.said
+            ended = self.process.poll() is not None
             time.sleep(0.01)
 
     def interrupt(self):
