@@ -1,4 +1,4 @@
-"""Flags that the parts declare: typed, explained and passed on, and never written a second time."""
+"""Flags that the parts declare: typed in an option's type, and passed on."""
 
 import pytest
 import typer
