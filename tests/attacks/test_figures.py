@@ -1,7 +1,5 @@
 """Figures of a membership attack against plain counting, and what their intervals hold."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The attack on runs of a tiny corpus: who is who, what is found, and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -5,8 +5,6 @@ canaries there are is in `broken.SETTINGS`: by default a small setting that take
 slow tests the six that the design measured (with more of them for a single round).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -5,8 +5,6 @@ mechanisms whose ε is known. A bound that errs with probability 0.1 is above ε
 them once in 90,000 suites (a binomial tail); the seed is fixed.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

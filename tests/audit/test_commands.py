@@ -7,9 +7,8 @@ import json
 
 import pytest
 
-from fedpriv import cli
-from tests.cli.typed import main, run
-from tests.harness.command_line import CliRunner
+from tests.cli.typed import run
+from tests.harness.command_line import fedpriv
 
 SETTING = ("--rounds", "2", "--cohort", "30", "--noise-multiplier", "1", "--delta", "0.001")
 
@@ -33,17 +32,12 @@ def quiet():
 
 def test_a_right_experiment_is_consistent(tiny_corpus, tmp_path):
     plot = tmp_path / "audit.svg"
-    result = run(
-        "audit", "dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SETTING,
-        "--trials", 1_000, "--out", plot,
-    )  # fmt: skip
+    asked = ("audit", "dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SETTING)
+    result = run(*asked, "--trials", 1_000, "--out", plot)
     assert "consistent" in result.stdout and "simulated ε" in result.stdout
     assert b"Audit of dp-fedavg-tags: consistent" in plot.read_bytes()
     again = tmp_path / "again.svg"
-    run(
-        "audit", "dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SETTING,
-        "--trials", 1_000, "--out", again,
-    )  # fmt: skip
+    run(*asked, "--trials", 1_000, "--out", again)
     assert again.read_bytes() == plot.read_bytes()
 
 
@@ -61,25 +55,23 @@ def test_a_broken_experiment_is_refuted_and_exits_with_1(tiny_corpus, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(OWN, "utf-8")
     plot = tmp_path / "audit.svg"
-    arguments = ["audit", f"{own}:quiet", "--corpus", str(tiny_corpus.directory)]
-    result = CliRunner().invoke(
-        cli.app, [*arguments, "--trials", "1000", "--out", str(plot)], catch_exceptions=False
-    )
+    arguments = ["audit", f"{own}:quiet", "--corpus", tiny_corpus.directory]
+    result = fedpriv(*arguments, "--trials", 1_000, "--out", plot)
     assert result.exit_code == 1, result.output
     assert "REFUTED" in result.stdout
     assert b"Audit of quiet: refuted" in plot.read_bytes()
 
 
-def test_what_cannot_be_audited_is_one_line(monkeypatch, capsys, tiny_corpus, tmp_path):
-    corpus = ("--corpus", tiny_corpus.directory)
-    assert main(monkeypatch, "audit", "fedavg-tags", *corpus) == 2
-    assert "no ε to audit" in capsys.readouterr().err
-    taken = tmp_path / "taken.svg"
+def test_what_cannot_be_audited_is_one_line(tiny_corpus, tmp_path):
+    corpus, taken = ("--corpus", tiny_corpus.directory), tmp_path / "taken.svg"
     taken.touch()
-    assert main(monkeypatch, "audit", "dp-fedavg-tags", *corpus, "--out", taken) == 2
-    assert "is there already" in capsys.readouterr().err
-    assert main(monkeypatch, "audit", "dp-fedavg-tags", *corpus, "--secure", "--seed", 1) == 2
-    assert "takes no seed" in capsys.readouterr().err
+    for arguments, said in (
+        (("fedavg-tags", *corpus), "no ε to audit"),
+        (("dp-fedavg-tags", *corpus, "--out", taken), "is there already"),
+        (("dp-fedavg-tags", *corpus, "--secure", "--seed", 1), "takes no seed"),
+    ):
+        done = fedpriv("audit", *arguments)
+        assert done.exit_code == 2 and said in done.stderr
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import pytest
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from tests.audit.test_commands import OWN, SETTING
-from tests.cli.typed import main, run
+from tests.cli.typed import run
+from tests.harness.command_line import fedpriv
 
 AUDIT = ("audit", "--trials", 1_000, "--into")
 
@@ -34,6 +35,13 @@ def audited(plain):
     """The same, audited; and what was printed."""
     folder = shutil.copytree(plain, plain.with_name("audited"))
     return folder, run(*AUDIT, folder).stdout
+
+
+def refused(folder, *options):
+    """What an audit of a run is refused with."""
+    done = fedpriv(*AUDIT, folder, *options)
+    assert done.exit_code == 2
+    return " ".join(done.stderr.split())
 
 
 def words_of(statement, title="Audit"):
@@ -86,27 +94,22 @@ def test_the_same_audit_gives_the_same_file(audited, plain):
     assert (again / "audit.json").read_bytes() == (folder / "audit.json").read_bytes()
 
 
-def test_an_outcome_is_not_replaced_by_a_later_one(audited, monkeypatch, capsys):
+def test_an_outcome_is_not_replaced_by_a_later_one(audited):
     folder, _ = audited
     before = (folder / "audit.json").read_bytes()
-    assert main(monkeypatch, *AUDIT, folder) == 2
-    assert "no later one replaces" in capsys.readouterr().err
+    assert "no later one replaces" in refused(folder)
     assert (folder / "audit.json").read_bytes() == before
 
 
-def test_an_audit_of_other_options_is_refused_by_name(plain, tiny_corpus, monkeypatch, capsys):
+def test_an_audit_of_other_options_is_refused_by_name(plain, tiny_corpus):
     options = ("--corpus", tiny_corpus.directory, *SETTING)
     other = ("dp-fedavg-tags", *options, "--noise-multiplier", "2")
-    assert main(monkeypatch, *AUDIT, plain, *other) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "noise_multiplier 2.0 instead of 1.0" in said
-    assert main(monkeypatch, *AUDIT, plain, "adadps-tags", *options) == 2
-    said = " ".join(capsys.readouterr().err.split())
+    assert "noise_multiplier 2.0 instead of 1.0" in refused(plain, *other)
+    said = refused(plain, "adadps-tags", *options)
     assert "the audit of adadps-tags" in said and "a run of dp-fedavg-tags" in said
-    assert main(monkeypatch, *AUDIT, plain, "--rounds", "2") == 2
-    assert "takes experiment, corpus and options from the run" in capsys.readouterr().err
-    assert main(monkeypatch, *AUDIT, plain, "--secure") == 2
-    assert "is a simulation" in capsys.readouterr().err
+    said = refused(plain, "--rounds", "2")
+    assert "takes experiment, corpus and options from the run" in said
+    assert "is a simulation" in refused(plain, "--secure")
     assert not (plain / "audit.json").exists()
 
 
@@ -161,16 +164,14 @@ def test_what_contradicts_the_plan_or_itself_is_found(audited, tmp_path, change,
         run_statement(folder)
 
 
-def test_a_refuted_run_says_so_in_its_headline_and_does_not_verify(
-    tiny_corpus, tmp_path, monkeypatch, capsys
-):
+def test_a_refuted_run_says_so_in_its_headline_and_does_not_verify(tiny_corpus, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(OWN, "utf-8")
     folder = tmp_path / "run"
     run("run", f"{own}:quiet", "--corpus", tiny_corpus.directory, "--out", folder, "--json")
     assert verify_run(folder).ok
-    assert main(monkeypatch, *AUDIT, folder, f"{own}:quiet") == 1
-    assert "REFUTED" in capsys.readouterr().out
+    done = fedpriv(*AUDIT, folder, f"{own}:quiet")
+    assert done.exit_code == 1 and "REFUTED" in done.stdout
     statement = run_statement(folder)
     assert "REFUTED by its audit" in statement.headline
     assert "does NOT keep" in words_of(statement)
@@ -186,9 +187,8 @@ def test_a_secure_run_is_audited_as_one(tiny_corpus, tmp_path):
     assert found.ok and found.audit.of.mode == "secure" and found.audit.seed is None
 
 
-def test_a_run_that_does_not_verify_is_not_audited(plain, tmp_path, monkeypatch, capsys):
+def test_a_run_that_does_not_verify_is_not_audited(plain, tmp_path):
     folder = shutil.copytree(plain, tmp_path / "copy")
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     (folder / "summary.json").write_text(json.dumps({**summary, "epsilon": 0.1}), "utf-8")
-    assert main(monkeypatch, *AUDIT, folder) == 2
-    assert "does not verify" in capsys.readouterr().err
+    assert "does not verify" in refused(folder)

@@ -1,7 +1,5 @@
 """`--anchor` of `fedpriv run` and `verify`, and `anchor=` in Python."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

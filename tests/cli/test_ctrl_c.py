@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -19,21 +18,18 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 class Command:
     """`fedpriv run` in a process of its own, in a session of its own as in a terminal."""
 
-    def __init__(self, *arguments, **environment):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedpriv", *map(str, arguments)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | environment,
-            start_new_session=True,
-            # A shell has its background jobs ignore Ctrl-C, and tests may run in one.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        self.lines = []
-        self._more = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+    def __init__(self, log, *arguments, **environment):
+        self.log = log
+        with log.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fedpriv", *map(str, arguments)],
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                env=os.environ | environment,
+                start_new_session=True,
+                # A shell has its background jobs ignore Ctrl-C, and tests may run in one.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
 
     def __enter__(self):
         return self
@@ -42,43 +38,30 @@ class Command:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._reader.join()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-
-    def _read(self):
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._more:
-                self.lines.append(line)
-                self._more.notify_all()
-        with self._more:
-            self._more.notify_all()
 
     @property
     def said(self):
-        return "".join(self.lines)
+        return self.log.read_text("utf-8", "replace")
 
     def wait_for(self, text):
         """Wait until a line with this text was said; the guard is against a hang alone."""
-        with self._more:
-            assert self._more.wait_for(
-                lambda: text in self.said or self.process.poll() is not None, timeout=120
-            )
-        assert text in self.said, self.said
+        until, ended = time.monotonic() + 120, False
+        while text not in self.said:
+            assert not ended and time.monotonic() < until, self.said
+            ended = self.process.poll() is not None
+            time.sleep(0.01)
 
     def interrupt(self):
         """Press Ctrl-C, which every process of a terminal's foreground gets; return the status."""
         os.killpg(self.process.pid, signal.SIGINT)
-        status = self.process.wait(timeout=120)
-        self._reader.join()
-        return status
+        return self.process.wait(timeout=120)
 
 
 def started(corpus, out, *more, **environment):
     plan = ("--cohort", 20, "--rounds", 300, "--noise-multiplier", 1, "--delta", 0.001)
     given = ("--corpus", corpus.directory, "--out", out, "-s", "local-epochs=500")
-    return Command("run", "dp-fedavg-tags", *given, *plan, *more, **environment)
+    log = out.with_suffix(".log")
+    return Command(log, "run", "dp-fedavg-tags", *given, *plan, *more, **environment)
 
 
 def quietly_ended(command, status):
@@ -94,9 +77,10 @@ def test_something_is_said_before_anything_is_imported_unless_figures_are_wanted
 ):
     (tmp_path / "typer.py").write_text("raise SystemExit(7)", "utf-8")
     found = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with Command("run", "dp-fedavg-tags", *more, PYTHONPATH=found) as command:
+    log = tmp_path / "said.log"
+    with Command(log, "run", "dp-fedavg-tags", *more, PYTHONPATH=found) as command:
         assert command.process.wait(timeout=120) == 7
-    assert len(command.lines) == lines
+    assert len(command.said.splitlines()) == lines
 
 
 def test_while_modules_load(tiny_corpus, tmp_path):
@@ -170,7 +154,8 @@ def test_at_random_moments(tiny_corpus, tmp_path, engine, seconds):
         rounds = len(json_lines.read(out / "rounds.jsonl")) if kept else 0
         if kept:
             assert verify_run(out).ok
-        with Command("run", "--resume", out) if kept else started(tiny_corpus, out) as again:
+        resumed = (tmp_path / "resumed.log", "run", "--resume", out)
+        with Command(*resumed) if kept else started(tiny_corpus, out) as again:
             again.wait_for("round")
             while len(json_lines.read(out / "rounds.jsonl")) <= rounds:
                 assert again.process.poll() is None, again.said

@@ -142,13 +142,8 @@ def test_info_says_what_training_and_test_share(tmp_path, dump):
     assert found["by-thread"]["title"] == {"same_user": 0, "anyone": 1}
     assert found["by-thread"]["near"] == {"0.8": 1, "0.6": 1}
     assert found["by-sentence"]["measured"]["sentences"] == 0  # of one sentence a user
-    text = run("info", "cooking")
-    rows = {line.strip().split("  ")[0]: line for line in text.splitlines()}
-    assert rows["title in training text of the same user"].split()[-2:] == ["0.0%", "0.0%"]
-    assert rows["title in training text of anyone"].split()[-2:] == ["100.0%", "0.0%"]
-    assert "by-sentence, as AdaDPS's code did" in rows["training and test of cooking-all"]
-    text = run("info", str(own))
-    assert "title in training text of anyone" in text and "not kept" in text
+    assert "title in training text of anyone" in run("info", "cooking")
+    assert "not kept" in run("info", str(own))
 
 
 def test_info_says_which_split_a_corpus_cannot_be_given(tmp_path, tff_writer):

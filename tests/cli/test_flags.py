@@ -1,14 +1,9 @@
-"""Flags that the parts declare: typed, explained and passed on, and never written a second time."""
-
-from __future__ import annotations
-
-import inspect
+"""Flags that the parts declare: typed in an option's type, and passed on."""
 
 import pytest
 import typer
 
-from fedpriv.cli.listing import option_named, with_flags
-from fedpriv.cli.run import FLAGS, run_command
+from fedpriv.cli.listing import with_flags
 from tests.harness.command_line import CliRunner
 
 
@@ -48,21 +43,3 @@ def test_none_is_typed_where_an_option_takes_it_and_refused_elsewhere():
     assert "'nothing'" in called(("delta",), "--delta", "nothing")
     assert "'none' is not a valid integer" in called(("rounds",), "--rounds", "none")
     assert "--delta FLOAT" in " ".join(called(("delta",), "--help").split())
-
-
-def test_the_help_is_the_parts():
-    shown = " ".join(called(("ema-decay", "server-momentum"), "--help").split())
-    assert "--ema-decay FLOAT Weight of the past in the average." in shown
-    assert option_named("server-momentum").help in shown
-
-
-def test_run_types_none_of_its_flags():
-    """Neither in its signature nor in what it passes on."""
-    command = inspect.unwrap(run_command)
-    typed = inspect.getsource(command)
-    assert len(FLAGS) == 15
-    assert [name for name in FLAGS if f"{name.replace('-', '_')}:" in typed] == []
-    assert set(inspect.signature(run_command).parameters) == {
-        *(name.replace("-", "_") for name in FLAGS),
-        *(name for name in inspect.signature(command).parameters if name != "flags"),
-    }

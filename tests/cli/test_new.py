@@ -1,7 +1,5 @@
 """`fedpriv new`: the project that it writes runs at once, in simulation and on SuperNodes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

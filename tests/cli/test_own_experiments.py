@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from fedpriv import cli
 from fedpriv.api.running import resume
+from tests.harness import command_line
 
 GOOD = """
 import numpy as np
@@ -49,24 +49,16 @@ DECLARED = (
 
 
 @pytest.fixture
-def fedpriv(tmp_path, monkeypatch, capsys):
+def fedpriv(tmp_path, monkeypatch):
     """Run the installed command's entry point beside a file `mine.py`: (status, out, err)."""
 
-    def call(source, *arguments, command="run", name="mine:experiment"):
+    def call(source, *arguments, name="mine:experiment"):
         (tmp_path / "mine.py").write_text(source, "utf-8")
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         sys.modules.pop("mine", None)
-        given = ["fedpriv", command, *([name] if name else []), *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", given)
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as left:
-            status = left.code
-        shown = capsys.readouterr()
-        said = re.sub(r"\Apreparing .*\n", "", shown.err)  # before the task is tried
-        return status, shown.out, said
+        status, out, err = command_line.fedpriv("run", name, *arguments)
+        return status, out, re.sub(r"\Apreparing .*\n", "", err)  # before the task is tried
 
     yield call
     sys.modules.pop("mine", None)

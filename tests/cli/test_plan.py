@@ -1,37 +1,19 @@
 """`fedpriv plan` and the grid of `fedpriv calibrate` as a user types them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
+from tests.cli.test_own_experiments import GOOD
 from tests.harness.command_line import fedpriv, refusal
 
 BASE = ("calibrate", "--users", "400", "--cohort", "20", "--rounds", "10", "--target-epsilon", "2")
 GRID = ("--grid-cohorts", "20,40", "--grid-rounds", "5,10")
 
-SOURCE = """
-import numpy as np
-from torch import nn
-from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
-from fedpriv.tasks.module_task import ModuleTask
-
-
-def task(experiment, corpus):
-    users = {name: (np.ones((2, 3)), np.array([0, 1])) for name in "abcdefgh"}
-    return ModuleTask(
-        name="tiny", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy,
-        users=users, public=users["a"], synthetic=True,
-    )
-
-
-def experiment():
-    return FederatedExperiment(
-        name="tiny", description="", task=task,
-        noise=GaussianNoise(target_epsilon=4.0), sampling=PoissonCohorts(cohort=2.0), rounds=10
-    )
-"""
+#: Ten users of an own file, and noise for a target.
+SOURCE = GOOD.replace("multiplier=1.0", "target_epsilon=4.0").replace(
+    'public=users["u0"]', 'public=users["u0"], synthetic=True'
+)
 
 
 @pytest.fixture
@@ -59,7 +41,7 @@ def test_plan_says_what_a_run_would_be_like(own, tmp_path):
     options = ("--rounds", 5, "-s", "l2-clip-norm=0.5", "--grid-cohorts", "2,4")
     shown = fedpriv("plan", own, *options, "--grid-rounds", "5", "--out", "plan.html")
     assert shown.exit_code == 0, shown.output
-    for part in ("SYNTHETIC tiny", "cohort 2, 5 rounds", "C = 0.5"):
+    for part in ("SYNTHETIC own", "cohort 5, 5 rounds", "C = 0.5"):
         assert part in shown.stdout, part
     left = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
     assert left == {"plan.html", "tiny.py"}

@@ -1,7 +1,5 @@
 """`fedpriv report`, `compare`, `export` and `predict`, as typed."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import ClassVar
@@ -9,10 +7,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import typer
-from rich.console import Console
 
 from fedpriv.cli import results
-from fedpriv.report.export import Vocabulary
 from tests.cli.typed import main
 from tests.harness.command_line import CliRunner
 from tests.harness.refusals import refuses
@@ -179,17 +175,3 @@ class TestExamples:
         for model in (folder, out):
             with refuses(ValueError, model):
                 run_command("predict", model, "--text", "visa")
-
-
-def test_vocabulary_refuses_unknown_inputs() -> None:
-    with refuses(ValueError, "raw"):
-        Vocabulary(words=("a",), tags=("b",), inputs="raw")
-
-
-def test_heads_of_figures_are_whole_on_a_narrow_terminal(make_run, run_command, monkeypatch):
-    monkeypatch.setattr("fedpriv.cli.output.console", Console(width=60))
-    name = "an-experiment-of-a-rather-long-name"
-    shown = run_command("compare", make_run("a", name=name, synthetic=True))
-    head = " ".join(shown.split())
-    assert "accuracy*" in head and "accuracy†" in head and "…" not in shown
-    assert "SYNTHETIC" in head

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.cli.test_own_experiments import GOOD
-from tests.cli.typed import SMALL, main, run
+from tests.cli.typed import SMALL, run
+from tests.harness.command_line import fedpriv, refusal
 
 BAD = {
     "no experiment": ([], "fedpriv list"),
@@ -45,43 +46,39 @@ class TestErrors:
     @pytest.mark.slow
     @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
     def test_they_are_one_clear_line_and_leave_nothing_behind(
-        self, tiny_corpus, tmp_path, monkeypatch, capsys, arguments, said
+        self, tiny_corpus, tmp_path, monkeypatch, arguments, said
     ):
         if "--corpus" not in arguments:
             monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
         out = tmp_path / "run"
-        assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
-        shown = capsys.readouterr()
-        assert shown.out == ""
-        assert shown.err.startswith("error: ") and shown.err.count("\n") == 1
-        assert said in shown.err and "Traceback" not in shown.err
+        line = refusal("run", *arguments, "--out", out, "--json")
+        assert line.startswith("error: ") and said in line
         assert not out.exists()
 
     @pytest.mark.parametrize("given", [["--out", ""], ["--out="], ["--out", "  "], ["--out=\t"]])
     @pytest.mark.parametrize("command", [["run", "dp-fedavg-tags", *SMALL], ["data", "synth"]])
     def test_an_empty_name_is_not_the_current_folder(
-        self, tiny_corpus, tmp_path, monkeypatch, capsys, command, given
+        self, tiny_corpus, tmp_path, monkeypatch, command, given
     ):
         monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
         monkeypatch.chdir(tmp_path)
-        assert main(monkeypatch, *command, *given) == 2
-        assert "--out" in capsys.readouterr().err
+        assert "--out" in refusal(*command, *given)
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize("given", [["--title", ""], ["--title="], ["--title", " "]])
-    def test_a_text_may_be_empty(self, tmp_path, monkeypatch, capsys, given):
+    def test_a_text_may_be_empty(self, tmp_path, given):
         """The error is of the model that is not there, and not of the text."""
         gone = tmp_path / "gone"
-        assert main(monkeypatch, "predict", gone, "--text", "", *given) == 2
-        assert str(gone) in capsys.readouterr().err
+        assert str(gone) in refusal("predict", gone, "--text", "", *given)
 
-    def test_threads_for_a_model_of_torch(self, tmp_path, monkeypatch, capsys):
+    def test_threads_for_a_model_of_torch(self, tmp_path, monkeypatch):
         (tmp_path / "dense_model.py").write_text(GOOD, "utf-8")
         monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
         out = tmp_path / "run"
         arguments = ["dense_model:experiment", "--backend", "threads", "--workers", "2"]
-        assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
-        assert "ModuleTrainer" in capsys.readouterr().err
+        done = fedpriv("run", *arguments, "--out", out, "--json")
+        assert done.exit_code == 2 and "ModuleTrainer" in done.stderr
         assert not out.exists()
 
     @pytest.mark.parametrize(
@@ -93,27 +90,24 @@ class TestErrors:
             (["--backend", "ray", "--device", "cuda:0"], "--gpus-per-worker"),
         ],
     )
-    def test_devices_that_cannot_be_had(
-        self, tiny_corpus, tmp_path, monkeypatch, capsys, arguments, says
-    ):
+    def test_devices_that_cannot_be_had(self, tiny_corpus, tmp_path, monkeypatch, arguments, says):
         monkeypatch.setattr("torch.cuda.is_available", lambda: False)
         out = tmp_path / "run"
         asked = ["dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL, *arguments]
-        assert main(monkeypatch, "run", *asked, "--out", out, "--json") == 2
-        assert says in " ".join(capsys.readouterr().err.split())
+        done = fedpriv("run", *asked, "--out", out, "--json")
+        assert done.exit_code == 2 and says in done.stderr
         assert not out.exists()
 
     @pytest.mark.parametrize(
         "arguments",
         [["run", "--rounds", "many"], ["run", "--no-such"], ["walk"], ["run", "a", "b"]],
     )
-    def test_what_is_no_command_at_all(self, monkeypatch, capsys, arguments):
-        assert main(monkeypatch, *arguments) == 2
-        assert "Traceback" not in capsys.readouterr().err
+    def test_what_is_no_command_at_all(self, arguments):
+        done = fedpriv(*arguments)
+        assert done.exit_code == 2 and "Traceback" not in done.stderr
 
-    def test_a_folder_that_holds_a_run(self, tiny_corpus, tmp_path, monkeypatch, capsys):
+    def test_a_folder_that_holds_a_run(self, tiny_corpus, tmp_path):
         out = tmp_path / "run"
         given = ("--corpus", tiny_corpus.directory, *SMALL, "--out", out, "--json")
         run("run", "dp-fedavg-tags", *given)
-        assert main(monkeypatch, "run", "dp-fedavg-tags", *given) == 2
-        assert f"--resume {out}" in capsys.readouterr().err
+        assert f"--resume {out}" in refusal("run", "dp-fedavg-tags", *given)

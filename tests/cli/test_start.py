@@ -1,7 +1,5 @@
 """`fedpriv run --start`: fresh, public, or a file."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -40,17 +38,6 @@ def test_a_choice(run, choice):
     assert said.exit_code == 0, said.output
     found = json.loads(said.stdout)
     assert found["start"]["kind"] == choice and found["gain"] is not None
-
-
-@pytest.mark.slow
-def test_a_file(run, tmp_path):
-    tensors = {"weight": np.ones((2, 4), np.float32), "bias": np.zeros(2, np.float32)}
-    write_tensors(tmp_path / "model.safetensors", tensors, {})
-    said = run("--start", "model.safetensors")
-    assert said.exit_code == 0, said.output
-    assert json.loads(said.stdout)["start"]["file"] == "model.safetensors"
-    options = json.loads((tmp_path / "r" / "experiment.json").read_text())["experiment"]
-    assert (options["start"], options["start.file"]) == ("file", "model.safetensors")
 
 
 @pytest.mark.parametrize("as_path", [str, Path], ids=["str", "Path"])

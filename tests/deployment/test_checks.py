@@ -1,7 +1,5 @@
 """What a container refuses to start with, each with the way out."""
 
-from __future__ import annotations
-
 import http.server
 import os
 import socket

@@ -1,7 +1,5 @@
 """The compose file keeps what the guide says of it, and what breaks it is noticed."""
 
-from __future__ import annotations
-
 import copy
 import re
 import tomllib

@@ -3,8 +3,6 @@
 `docs/deployment.md` has its command.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The manifests in examples/kubernetes grant what the compose file grants, and fit the schema."""
 
-from __future__ import annotations
-
 import subprocess
 import tarfile
 

@@ -1,7 +1,5 @@
 """What the containers of a server log says nothing of which node answered."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """Metrics of a run: what Prometheus reads; a secure run's say nothing of a round's users."""
 
-from __future__ import annotations
-
 import re
 import threading
 import urllib.error

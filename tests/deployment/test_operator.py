@@ -1,7 +1,5 @@
 """The operator's command ends as its run did."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

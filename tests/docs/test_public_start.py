@@ -46,5 +46,8 @@ def test_its_commands(own, tmp_path):
         assert summary["start"]["kind"] == ("public", "file")[number]
         gain = summary["accuracy_public"] - summary["accuracy_public_only"]
         assert summary["gain"] == pytest.approx(gain)
+        made = json.loads((tmp_path / f"r{number}" / "experiment.json").read_text("utf-8"))
+        start = made["experiment"]["start"], made["experiment"].get("start.file")
+        assert start == (("public", None), ("file", "model.safetensors"))[number]
         for named in ("accuracy_public_only", "gain"):
             assert f"`{named}`" in own

@@ -1,6 +1,5 @@
 """The files of docs/studies.md."""
 
-import json
 import re
 from pathlib import Path
 
@@ -23,20 +22,6 @@ def place(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.mark.slow
-def test_a_dry_run_says_what_the_file_comes_to(place):
-    text = (place / "tags.toml").read_text("utf-8").replace("rounds = 20", "rounds = 2")
-    (place / "tags.toml").write_text(text, "utf-8")
-    done = fedpriv("study", "tags.toml", "--dry-run", "--json")
-    assert done.exit_code == 0, done
-    found = json.loads(done.stdout)
-    assert sum(row["trials"] for row in found["trials"]) == 14
-    for row in found["trials"]:
-        assert (row["noise_multiplier"] is None) == (row["epsilon"] is None)
-        assert row["memory_bytes"] > 0 and row["minutes"] > 0
-    assert not (place / "studies").exists()
 
 
 @pytest.mark.slow

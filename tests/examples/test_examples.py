@@ -1,7 +1,5 @@
 """The examples: small complete projects, each run by the commands of its README."""
 
-from __future__ import annotations
-
 import json
 import runpy
 
@@ -18,13 +16,6 @@ def test_these_are_the_examples():
     """And the manifests, of which tests/deployment/test_kubernetes.py is."""
     found = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
     assert found == {*NAMES, "kubernetes"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_readme_is_short_says_synthetic_and_has_commands(name):
-    text = (EXAMPLES / name / "README.md").read_text("utf-8")
-    assert len(text.splitlines()) <= 10 and "ynthetic" in text
-    assert commands_of(name)
 
 
 @pytest.mark.slow

@@ -1,9 +1,6 @@
 """Parts of the charts that can be wrong without looking wrong."""
 
-from __future__ import annotations
-
 import re
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +10,6 @@ from fedpriv.report.charts import (
     Point,
     Reference,
     line_plot,
-    spread,
     tradeoff_plot,
 )
 from fedpriv.report.page import LAST, render, with_interval
@@ -38,15 +34,6 @@ def line(values, **options) -> Line:
 
 
 class TestAgainstRounds:
-    @pytest.mark.parametrize(
-        "values", [[0.0, 0.1, 0.2, 5.0, 5.1], [1, 1, 1, 1], [3], [], [1.0, 9.0]]
-    )
-    def test_spread_keeps_order_gap_and_the_floor(self, values):
-        places = spread(values, 1.0)
-        assert places == sorted(places) and all(p >= 0 for p in places)
-        assert all(b - a >= 1 - 1e-12 for a, b in pairwise(places))
-        assert values != [1.0, 9.0] or places == values
-
     def test_values_are_at_their_place_between_the_ticks(self):
         svg = drawn([line([0.1, 0.2, 0.4])], last_round=4)
         ticks = {t: float(y) for y, t in re.findall(r' y="([\d.]+)"[^>]*>([\d.]+)\u202f%<', svg)}
@@ -98,14 +85,6 @@ class TestInterval:
 
 
 class TestAgainstEpsilon:
-    @pytest.mark.parametrize(
-        ("spent", "ticks"),
-        [((1.0, 8.0), ["0.5", "1", "2", "4", "8", "16"]), ((2.0,), ["1", "2", "4"])],
-    )
-    def test_epsilon_is_on_a_scale_of_doublings(self, spent, ticks):
-        svg = against_epsilon([Point(label="a", epsilon=e, value=0.2) for e in spent])
-        assert re.findall(r">([\d.]+)</text>", svg) == ticks
-
     def test_an_axis_of_shares_ends_at_0_and_at_1(self):
         for value in (0.1, 0.9):
             wide = against_epsilon([Point(label="a", epsilon=1, value=value, half_width=0.4)])

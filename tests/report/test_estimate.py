@@ -1,7 +1,5 @@
 """Intervals over users: of one run's gain and headline, and of two runs side by side."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 

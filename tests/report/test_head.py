@@ -1,7 +1,5 @@
 """The head of the report: ε first, gain, failures, missing rounds, provenance; then its rounds."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

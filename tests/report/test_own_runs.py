@@ -1,7 +1,5 @@
 """Folders of trainings of one's own: reported, exported, compared and loaded as others are."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import numpy as np

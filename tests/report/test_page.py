@@ -1,7 +1,5 @@
 """The report page: what it must say, escaping, self-containment, contrast."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -109,6 +107,14 @@ def test_epsilon_is_never_printed_smaller_than_it_is(usual, usual_page) -> None:
     assert up != f"{value:.2f}"
     assert up in _head(usual_page)
     assert f">{up}<" in usual_page and f">{value:.2f}<" not in usual_page
+
+
+def test_a_measure_that_diverged_is_still_reported(make_run) -> None:
+    folder = make_run(rounds=4, every=2)
+    *lines, last = (folder / "rounds.jsonl").read_text().splitlines()
+    lines.append(json.dumps(json.loads(last) | {"accuracy_public": math.nan}))
+    (folder / "rounds.jsonl").write_text("".join(line + "\n" for line in lines))
+    write_report(folder)
 
 
 def test_every_string_of_the_folder_is_escaped(make_run) -> None:

@@ -1,7 +1,5 @@
 """Which model a run returns: on its page, in its console text, on its card and in its statement."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

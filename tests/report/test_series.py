@@ -1,7 +1,5 @@
 """Reading run folders: redone rounds, refusals."""
 
-from __future__ import annotations
-
 import json
 import math
 

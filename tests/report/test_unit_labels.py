@@ -1,7 +1,5 @@
 """Reports of single examples speak of examples, those of users of users."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -9,7 +7,6 @@ import pytest
 from fedpriv.report.export import model_card
 from fedpriv.report.page import render
 from fedpriv.report.run_record import read_run
-from fedpriv.report.wording import by_unit
 from tests.harness.shown import words
 
 CENTRAL = {
@@ -47,13 +44,3 @@ def test_a_card_of_examples_speaks_of_no_user(make_run, more):
     card = model_card(read_run(make_run(**more, **CENTRAL)), 20, {"kernel": (5, 3)})
     assert "7,055" in card and ("synthetic" in card) == bool(more)
     assert USER.search(card) is None
-
-
-def test_names_of_a_run_folder_stay_those_of_users():
-    document = {"num_users": 1, "max_examples_per_user": 2, "num_public_users": 3, "delta": 4}
-    assert by_unit(document, "user") == document
-    assert by_unit(document, "example") == {
-        "num_examples": 1,
-        "num_public_examples": 3,
-        "delta": 4,
-    }

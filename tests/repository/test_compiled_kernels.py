@@ -1,7 +1,5 @@
 """What is compiled while installing, and in images: every kernel, by a name that there is."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -96,21 +96,3 @@ def test_every_declared_name_has_a_tried_version(project):
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras["ray"], *extras["pandas"], *extras["pretrained"]]
     assert declared(wanted) - pinned == set()
-
-
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("import os.path, numpy.linalg as la", ({"numpy"}, set())),
-        ("from google.protobuf import message", ({"protobuf"}, set())),
-        ("import google.protobuf.message", ({"protobuf"}, set())),
-        ("from google import protobuf", ({"protobuf"}, set())),
-        ("from google.cloud import storage", ({"google"}, set())),
-        ("from absl import logging\nfrom . import near", ({"absl-py"}, set())),
-        ("import dp_accounting\nfrom fedpriv import rng", ({"dp-accounting"}, set())),
-        ("try:\n    import one\nexcept ImportError:\n    pass", ({"one"}, set())),
-        ("def f():\n    import late.part", (set(), {"late"})),
-    ],
-)
-def test_imports_are_seen_and_named(source, names):
-    assert imported(source) == names

@@ -1,7 +1,5 @@
 """The wheel holds all that a user needs: built, installed in a new environment, used there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """AdaDPS's tables and figures: every cell trains, small and on synthetic data that says so."""
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -17,20 +15,12 @@ from simulations.reproduction.command import find_reproductions
 from simulations.reproduction.runs import Run, perform, reported_runs, runs_of_grid
 from simulations.reviews.features import synthetic_reviews
 
-CACHES = (
-    imdb.reviews,
-    imdb.amazon,
-    imdb.dataset,
-    imdb.task,
-    imdb.public_counts,
-    lstm.dataset,
-    lstm.task,
-    mnist.dataset,
-    mnist.task,
-    pooled_tags.view,
-    pooled_tags.dataset,
-    pooled_tags.task,
-)
+CACHES = [
+    found
+    for module in (imdb, lstm, mnist, pooled_tags)
+    for found in vars(module).values()
+    if hasattr(found, "cache_clear")
+]
 ITEMS = [
     item
     for item in find_reproductions().values()
@@ -72,8 +62,7 @@ def small(monkeypatch, synthetic):
     monkeypatch.setattr(pooled_tags, "limit_public", lambda data, size: data)
     yield
     for cached in CACHES:
-        if hasattr(cached, "cache_clear"):
-            cached.cache_clear()
+        cached.cache_clear()
 
 
 def different_cells():

@@ -1,7 +1,5 @@
 """Figure 6, tag prediction by user: a fair grid, and the same settings in figure and table."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

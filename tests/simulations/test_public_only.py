@@ -1,7 +1,5 @@
 """Public-only on the centralised data sets: who is learnt from, and how settings are chosen."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

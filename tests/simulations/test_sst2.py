@@ -1,9 +1,6 @@
 """RoBERTa on SST-2: the paper's plan, a tiny model that learns in private, and runs found again."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -176,19 +173,6 @@ class TestByLength:
 
 
 class TestCommand:
-    CHOICE: ClassVar = {"methods": ("dp-nsgd",), "rates": (3.2,), "sizes": (0.001,)}
-
-    @pytest.mark.slow
-    def test_reduced_runs_say_so(self, tmp_path, capsys, monkeypatch):
-        monkeypatch.setattr(sst2, "synthetic_sentences", lambda: synthetic_sentences(400, 50))
-        monkeypatch.setattr(grids, "SEEDS", (0, 1))
-        reproduce(small=True, out=tmp_path / "p.md", **self.CHOICE)
-        said, told = capsys.readouterr()
-        assert "SYNTHETIC" in said and "a run, " in said and "step 2/10" in told
-        page = (tmp_path / "p.md").read_text()
-        assert page.startswith("# DP-NSGD and DP-SGD on SST-2, SYNTHETIC sentences")
-        assert "ε = 8 at δ = 1e-05 (add-remove, per example, PLD; RDP" in page
-
     @pytest.mark.slow
     def test_weights_and_glues_files_from_folders(self, tmp_path, monkeypatch):
         """At the paper's batch size, with noise of its σ; 1,100 sentences are 2 steps."""

@@ -1,7 +1,5 @@
 """AdaDPS's toy regression: its ε, its windows, and who wins."""
 
-from __future__ import annotations
-
 from statistics import mean
 
 import pytest
@@ -38,6 +36,11 @@ class TestEpsilon:
         for name in ("SGD", "AdaS"):
             assert not toy.plan(METHODS[name]).is_private
 
+    def test_batches_of_neighbours_have_none(self):
+        for method in METHODS.values():
+            assert toy.epsilon_words(method, 200, "window").startswith("no ε") == method.private
+            assert "per example" in toy.epsilon_words(method, 200, "poisson")
+
 
 class TestTraining:
     """A few hundred steps."""
@@ -64,32 +67,3 @@ def test_the_figure(data):
     assert 1.7 < private["DP-SGD"] < 2.3 and 0.8 < private["AdaDPS"] < 1.6, private
     plain = {name: mean(finals(data, name, SEEDS, **never)) for name in ("SGD", "AdaS")}
     assert plain["AdaS"] < plain["SGD"] / 10, plain
-
-
-@pytest.mark.slow
-def test_the_command(monkeypatch, capsys, tmp_path):
-    few = {
-        name: toy.Method(
-            learning_rate=method.learning_rate,
-            steps=200,
-            private=method.private,
-            adaptive=method.adaptive,
-        )
-        for name, method in METHODS.items()
-    }
-    monkeypatch.setattr(toy, "METHODS", few)
-    page, plot = tmp_path / "page.md", tmp_path / "f.png"
-    for sampling in ("poisson", "window"):
-        toy.reproduce(plot=plot, out=page, sampling=sampling, share=10, number=2)
-        printed, text = capsys.readouterr().out, page.read_text("utf-8")
-        assert printed.strip() == text.strip()
-        heading, *lines = printed.splitlines()
-        assert "SYNTHETIC" in heading
-        assert [line.split()[0] for line in lines] == list(METHODS)
-        for line in lines:
-            windows = sampling == "window" and METHODS[line.split()[0]].private
-            assert ("no accountant prices" in line) == windows
-            assert ("per example" in line) != windows
-            private = METHODS[line.split()[0]].private
-            assert f"{200 if private else 20} steps" in line
-    assert plot.read_bytes().startswith(b"\x89PNG")

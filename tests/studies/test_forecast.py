@@ -1,7 +1,5 @@
 """`fedpriv study --dry-run`: what it does once, what it says, and that it is what would be run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -119,17 +117,6 @@ class TestOnce:
             assert row.cost.seconds == pytest.approx(spent)
         assert len({row.noise_multiplier for row in rows}) > 2
 
-    @pytest.mark.slow
-    def test_examples_of_users_are_drawn_from_a_shared_task_too(self, calls, tiny_corpus):
-        study = Study(
-            name="s",
-            methods=["example-sampling-tags"],
-            epsilons=[2, 8],
-            data={"tiny": {"corpus": str(tiny_corpus.directory)}},
-        )
-        rows = forecast_study(study, timed=False)
-        assert calls == {"__call__": 1} and len({row.noise_multiplier for row in rows}) == 2
-
 
 def test_a_time_is_of_the_rows_own_cohort():
     row = RoundCost(num_params=3, cohort=10.0, workers=1, server_bytes=1, worker_bytes=1)
@@ -171,6 +158,7 @@ class TestSaid:
     def test_a_dry_run_says_that_methods_start_differently(self, file):
         assert START in invoke(file, "--dry-run")
         found = json.loads(fedpriv("study", file, "--dry-run", "--json").stdout)
+        assert not Path("studies").exists()
         assert found["name"] == "by mail" and START in found["unlike"][0]
 
     @pytest.mark.slow

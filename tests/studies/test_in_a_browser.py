@@ -1,7 +1,5 @@
 """The page of a study in a real browser: it loads, sorts, filters, downloads and fits."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time

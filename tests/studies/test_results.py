@@ -26,14 +26,6 @@ def test_page_and_data_frames_show_the_runs(found):
     assert f"{100 * private.accuracy:.1f}\u202f%" in text and "Synthetic data" in text
 
 
-@pytest.mark.slow
-def test_differences_from_public_only_are_over_users(found):
-    rows = found.differences
-    assert set(rows["second"]) <= {"public-only"} and len(rows) in (0, 2)
-    for row in rows.itertuples():
-        assert row.interval_over.startswith("users") and row.low <= row.difference <= row.high
-
-
 NOTE = "10,000 images decoded from JPEG: lossy"
 
 

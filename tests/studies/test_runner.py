@@ -1,7 +1,5 @@
 """Studies that are run: each trial once, whatever fails, is killed or is added."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -89,16 +87,6 @@ class TestTrials:
         assert found.document["methods"]["small"]["experiment"] == "small"
         assert "ε of all runs together" in found.document["privacy"][0]
         assert json.loads((done / "study.json").read_text("utf-8"))["format"] == "fedpriv-study"
-
-    @pytest.mark.slow
-    def test_diagnostics_by_user_add_up_to_the_runs_own(self, done):
-        for trial in read_study(done).trials:
-            count, value = by_user(trial)["count"], by_user(trial)["value"]
-            assert count.dtype == np.int64 and value.dtype == np.float64 and len(count) == 8
-            told = read_tensors(trial.run.directory / BY_USER)[1]
-            assert told == {"covered_by_epsilon": "false"}
-            measured = [row["accuracy"] for row in trial.run.diagnosed if row["accuracy"]]
-            assert value.sum() / count.sum() == pytest.approx(measured[-1], abs=1e-12)
 
     @pytest.mark.slow
     def test_what_ended_is_not_run_again_and_what_is_new_or_gone_is(self, copy):

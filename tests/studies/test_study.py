@@ -1,7 +1,5 @@
 """Studies as they are written, the trials they come to, and the keys of these."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -54,9 +54,12 @@ def test_what_was_priced_is_said():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [["--devices", 3], ["--trials", 10], ["--cap", 40]], ids=str)
+@pytest.mark.parametrize(
+    "options", [[], ["--devices", 3], ["--trials", 10], ["--cap", 40]], ids=str
+)
 def test_calibrate_keeps_the_target(options):
     told = figures("calibrate", *BASE, "--target-epsilon", 2, "--no-grid", *options)
+    assert told["noise_on_mean"] == told["noise_multiplier"] / 20 and "grid" not in told
     assert 1.999 <= told["epsilon"] <= 2.0
     again = figures("account", *BASE, "--noise-multiplier", told["noise_multiplier"], *options)
     assert again["epsilon"] == told["epsilon"]
@@ -83,10 +86,7 @@ def test_a_grid_is_of_the_same(options):
         (["--devices", "3", "--trials", "10"], "10"),
         (["--trials", "1"], "1"),
         (["--trials", "nan"], "nan"),
-        (["--trials", "inf"], "inf"),
-        (["--trials", "-4"], "-4"),
         (["--trials", "10", "--shape", "0"], "0"),
-        (["--trials", "10", "--shape", "-1"], "-1"),
         (["--trials", "10", "--shape", "nan"], "nan"),
         (["--shape", "1"], "1"),
         (["--trials", "10", "--cap", "40"], "cap"),

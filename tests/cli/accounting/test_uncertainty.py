@@ -1,13 +1,10 @@
 """`fedpriv uncertainty`, as typed."""
 
-from __future__ import annotations
-
-import json
-
 import pytest
 
 import fedpriv as fp
-from tests.cli.typed import main
+from tests.cli.typed import figures
+from tests.harness.command_line import fedpriv
 
 PLAN = ("--learning-rate", "0.5", "--strong-convexity", "0.1", "--smoothness", "1")
 
@@ -21,37 +18,27 @@ def folder(tiny_corpus, tmp_path_factory):
     return out
 
 
-def typed(monkeypatch, capsys, *arguments):
-    status = main(monkeypatch, "uncertainty", *arguments)
-    said = capsys.readouterr()
-    return status, said.out, " ".join(said.err.split())
-
-
-def test_a_run_s_table_says_what_it_covers(folder, monkeypatch, capsys):
-    status, out, _ = typed(monkeypatch, capsys, folder, "--k", "3", "--k", "5", "--k", "20")
-    text = " ".join(out.split())
-    assert status == 0
+def test_a_run_s_table_says_what_it_covers(folder):
+    done = fedpriv("uncertainty", folder, "--k", "3", "--k", "5", "--k", "20")
+    text = " ".join(done.stdout.split())
+    assert done.exit_code == 0
     for words in ("4 to 6", "2 to 6", "an estimate", "SYNTHETIC", "0.2 times"):
         assert words in text, words
 
 
-def test_as_json(folder, monkeypatch, capsys):
-    status, out, _ = typed(monkeypatch, capsys, folder, "--json")
-    found = json.loads(out)
-    assert status == 0 and [row["k"] for row in found["k"]] == [3, 5, 10, 20]
+def test_as_json(folder):
+    found = figures("uncertainty", folder)
+    assert [row["k"] for row in found["k"]] == [3, 5, 10, 20]
     assert found["k"][1]["rounds"] == [2, 3, 4, 5, 6] and found["k"][2]["rounds"] == []
 
 
-def test_a_plan_of_burn_in_and_spacing(monkeypatch, capsys):
-    status, out, _ = typed(monkeypatch, capsys, "--plan", *PLAN, "--k", "5", "--json")
-    assert status == 0
-    found = json.loads(out)
+def test_a_plan_of_burn_in_and_spacing():
+    found = figures("uncertainty", "--plan", *PLAN, "--k", "5")
     assert found["contraction"] == pytest.approx(0.95)
     (row,) = found["k"]
     assert (row["burn_in"], row["spacing"], row["rounds"]) == (90, 72, 450)
-    status, out, _ = typed(monkeypatch, capsys, "--plan", *PLAN)
-    text = " ".join(out.split())
-    assert status == 0 and "= 0.95" in text
+    done = fedpriv("uncertainty", "--plan", *PLAN)
+    assert done.exit_code == 0 and "= 0.95" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -64,6 +51,6 @@ def test_a_plan_of_burn_in_and_spacing(monkeypatch, capsys):
         (("nowhere", "--k", "1"), "1"),
     ],
 )
-def test_what_is_asked_wrongly(monkeypatch, capsys, arguments, message):
-    status, _, said = typed(monkeypatch, capsys, *arguments)
-    assert status == 2 and message in said
+def test_what_is_asked_wrongly(arguments, message):
+    done = fedpriv("uncertainty", *arguments)
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split())

@@ -1,7 +1,5 @@
 """What a run folder holds is printed as text: a terminal is never sent what it would obey."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import product
@@ -9,7 +7,8 @@ from itertools import product
 import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
-from tests.cli.typed import SMALL, main, run
+from tests.cli.typed import SMALL, run
+from tests.harness.command_line import fedpriv
 from tests.harness.resealed import reseal
 
 #: Clear the screen; a colour by one byte; a title and a bell; text turned around.
@@ -48,23 +47,21 @@ def tampered(finished, tmp_path):
     ("command", "as_json"),
     [("report", ()), *product(("verify", "compare", "export", "run"), ((), ("--json",)))],
 )
-def test_no_command_prints_what_a_terminal_obeys(
-    tampered, tmp_path, monkeypatch, capsys, command, as_json
-):
+def test_no_command_prints_what_a_terminal_obeys(tampered, tmp_path, command, as_json):
     if command == "run":
         arguments = ("run", "--resume", tampered, *as_json)
     else:
         arguments = (command, tampered, *as_json)
         arguments += ("--to", tmp_path / "model") if command == "export" else ()
-    assert main(monkeypatch, *arguments) in (1, 2)
-    said = capsys.readouterr()
+    done = fedpriv(*arguments)
+    assert done.exit_code in (1, 2)
     for sign in HARMFUL:
-        assert sign not in said.out + said.err, repr(sign)
-    if as_json and said.out:
-        json.loads(said.out)
+        assert sign not in done.output, repr(sign)
+    if as_json and done.stdout:
+        json.loads(done.stdout)
 
 
-def test_names_in_a_comparison_are_text_too(finished, tmp_path, monkeypatch, capsys):
+def test_names_in_a_comparison_are_text_too(finished, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "run")
     file = folder / "experiment.json"
     document = json.loads(file.read_text("utf-8")) | {
@@ -74,10 +71,10 @@ def test_names_in_a_comparison_are_text_too(finished, tmp_path, monkeypatch, cap
     file.write_text(json.dumps(document), "utf-8")
     reseal(folder)
     for arguments in (("compare", folder), ("compare", folder, "--json"), ("report", folder)):
-        assert main(monkeypatch, *arguments) == 0
-        said = capsys.readouterr()
+        done = fedpriv(*arguments)
+        assert done.exit_code == 0
         for sign in HARMFUL:
-            assert sign not in said.out + said.err, repr(sign)
+            assert sign not in done.output, repr(sign)
 
 
 def test_a_check_is_text_for_whoever_prints_it(tampered):

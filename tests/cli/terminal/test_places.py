@@ -1,7 +1,5 @@
 """Unwritable places, full disks and what exists already: one line that says what to do."""
 
-from __future__ import annotations
-
 import errno
 import sqlite3
 from pathlib import Path
@@ -15,6 +13,7 @@ from fedpriv.datasets.importers import locate, writer
 from fedpriv.datasets.importers.downloads import fetch_file
 from fedpriv.report import export
 from tests.cli.typed import SMALL, main
+from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 
 FULL = Path("/dev/full")
@@ -31,17 +30,13 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def fails(monkeypatch, capsys):
-    """Type a command; returns the line that it fails with."""
-
-    def typed(*arguments):
-        assert main(monkeypatch, *arguments) == 2
-        said = capsys.readouterr().err.splitlines()
-        assert said[-1].startswith("error: ") and not any("Traceback" in line for line in said)
-        return said[-1]
-
-    return typed
+def fails(*arguments):
+    """Type a command; return the line that it fails with."""
+    done = fedpriv(*arguments)
+    said = done.stderr.splitlines()
+    assert done.exit_code == 2 and said[-1].startswith("error: ")
+    assert "Traceback" not in done.stderr
+    return said[-1]
 
 
 @pytest.fixture
@@ -77,13 +72,13 @@ FILES = ("compare",)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_unwritable_place_is_named_before_the_work(name, fails, never):
+def test_an_unwritable_place_is_named_before_the_work(name, never):
     *_, option = COMMANDS[name]
     assert f"{option} file/x/y.html" in fails(*COMMANDS[name], "file/x/y.html")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_exists_is_named_before_the_work_and_stays(name, place, fails, never):
+def test_what_exists_is_named_before_the_work_and_stays(name, place, never):
     if name in FILES:
         assert "folder" in fails(*COMMANDS[name], "folder")
     else:
@@ -93,7 +88,7 @@ def test_what_exists_is_named_before_the_work_and_stays(name, place, fails, neve
     assert (place / "file").read_text() == (place / "folder" / "of").read_text() == "precious"
 
 
-def test_a_folder_with_a_run_is_named_before_the_corpus_is_read(place, fails, never):
+def test_a_folder_with_a_run_is_named_before_the_corpus_is_read(place, never):
     (place / "folder" / "experiment.json").write_text("{}")
     said = fails("run", "dp-fedavg-tags", "--out", "folder")
     assert "--resume folder" in said
@@ -109,14 +104,12 @@ class TestCache:
         [("run", "dp-fedavg-tags"), ("data", "synthesize"), ("data", "info")],
         ids=" ".join,
     )
-    def test_one_that_cannot_be_written_to_is_named_before_the_work(
-        self, arguments, fails, monkeypatch
-    ):
+    def test_one_that_cannot_be_written_to_is_named_before_the_work(self, arguments, monkeypatch):
         monkeypatch.setattr(locate, "synthesize", None)
         said = fails(*arguments)
         assert "file/cache" in said and "FEDPRIV_CACHE" in said
 
-    def test_nor_downloads(self, fails, never):
+    def test_nor_downloads(self, never):
         assert "FEDPRIV_CACHE" in fails("data", "fetch", "mnist")
 
 
@@ -136,7 +129,7 @@ def test_a_cache_that_can_only_be_read_is_read(place, tiny_corpus, monkeypatch):
 
 class TestFullDisk:
     @pytest.mark.slow
-    def test_a_run_says_how_it_goes_on_and_does(self, place, tiny_corpus, fails, monkeypatch):
+    def test_a_run_says_how_it_goes_on_and_does(self, place, tiny_corpus, monkeypatch):
         append = json_lines.append
 
         def full(path, line):
@@ -154,7 +147,7 @@ class TestFullDisk:
 
     @pytest.mark.slow
     @pytest.mark.skipif(not FULL.exists(), reason="a disk that is always full")
-    def test_a_page_leaves_nothing_half_made(self, place, tiny_corpus, fails, monkeypatch):
+    def test_a_page_leaves_nothing_half_made(self, place, tiny_corpus, monkeypatch):
         given = ("--corpus", tiny_corpus.directory, *SMALL, "--out", "run")
         assert main(monkeypatch, "run", "dp-fedavg-tags", *given) == 0
         (place / "out").mkdir()
@@ -178,7 +171,7 @@ class TestFullDisk:
         ],
         ids=["file", "index"],
     )
-    def test_a_corpus_leaves_nothing_half_made(self, place, fails, monkeypatch, error):
+    def test_a_corpus_leaves_nothing_half_made(self, place, monkeypatch, error):
         def full(*given):
             raise error
 

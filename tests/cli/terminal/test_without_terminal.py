@@ -1,44 +1,15 @@
 """Commands without a terminal, as on a cluster or in a pipe: what they load, say and cut."""
 
-from __future__ import annotations
-
 import io
-import json
-import subprocess
-import sys
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv import __version__
 from fedpriv.cli import output
 from fedpriv.cli.output import counting
 from fedpriv.experiments.load import find_experiments, load_experiment
-from simulations.reproduction import command as reproducing
 from tests.cli.typed import SMALL, main, run
-
-SLOW = ("torch", "scipy", "matplotlib", "pandas", "ray", "flwr", "numba", "requests")
-_HELP = f"""
-import json, sys
-from fedpriv.cli import main
-for arguments in (["--help"], ["run", "--help"], ["--version"]):
-    sys.argv = ["fedpriv", *arguments]
-    try:
-        main()
-    except SystemExit as done:
-        assert not done.code, done.code
-print(json.dumps([name for name in {SLOW!r} if name in sys.modules]))
-"""
-
-
-@pytest.mark.slow
-def test_help_and_version_load_nothing_slow():
-    done = subprocess.run([sys.executable, "-c", _HELP], capture_output=True, text=True, check=True)
-    *_, version, loaded = done.stdout.splitlines()
-    assert "Train an experiment" in done.stdout
-    assert version == f"fedpriv {__version__}"
-    assert json.loads(loaded) == []
 
 
 @pytest.fixture(params=["pipe", "narrow pipe", "narrow terminal"])
@@ -81,8 +52,7 @@ class TestProgress:
     def errors(self, monkeypatch):
         self.said = io.StringIO()
         errors = Console(file=self.said, width=40, color_system=None)
-        for module in (output, reproducing):
-            monkeypatch.setattr(module, "errors", errors)
+        monkeypatch.setattr(output, "errors", errors)
 
     def test_of_data(self):
         with counting("importing a-file-with-a-rather-long-name.xml", quiet=False) as tell:
@@ -93,29 +63,12 @@ class TestProgress:
             "importing a-file-with-a-rather-long-name.xml: 100%",
         ]
 
-    def test_of_data_of_unknown_size(self):
-        with counting("fetching", quiet=False) as tell:
-            tell(5, 0)
-            tell(9, 0)
-        assert self.said.getvalue().splitlines() == ["fetching"]
-
     def test_there_is_none_where_nothing_is_done_or_json_is_wanted(self):
         with counting("importing", quiet=False):
             pass
         with counting("importing", quiet=True) as tell:
             tell(1, 2)
         assert self.said.getvalue() == ""
-
-    def test_of_reproductions(self):
-        with reproducing._progress("adadps-table1") as shows:
-            shows("tuning", 1)(1)
-            tell = shows("seeds", 1234)
-            for done in range(1, 1235):
-                tell(done)
-        assert self.said.getvalue().splitlines() == [
-            "adadps-table1, tuning: 0 of 1 runs",
-            "adadps-table1, seeds: 1,234 of 1,234 runs",
-        ]
 
 
 def test_a_run_says_its_first_and_its_last_round_to_standard_error(

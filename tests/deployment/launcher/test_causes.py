@@ -1,7 +1,5 @@
 """Who is not reached, and why, is logged by the launcher's own lines."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from types import SimpleNamespace
@@ -10,7 +8,7 @@ import httpx
 import pytest
 
 from fedpriv.backends.flower.exchange import SuperLinkGoneError, naming_superlink
-from fedpriv.deploy.flower_private import _in_one_line, _value_of, tell_causes
+from fedpriv.deploy.flower_private import _in_one_line, tell_causes
 from tests.harness.refusals import refuses
 
 
@@ -36,12 +34,6 @@ def test_a_thread_that_loses_its_superlink_logs_a_line(caplog):
         hook(SimpleNamespace(exc_value=ValueError("a fault")))
     (line,) = [record.getMessage() for record in caplog.records]
     assert "Connection refused" in line and len(others) == 1
-
-
-@pytest.mark.parametrize("words", [["--superlink", "gate:8443"], ["--superlink=gate:8443"]])
-def test_the_address_is_that_of_the_command(words):
-    assert _value_of("--superlink", ["--insecure", *words, "--port", "1"]) == "gate:8443"
-    assert _value_of("--superlink", ["--insecure"]) == ""
 
 
 def test_a_superlink_that_is_gone_is_a_line_with_what_to_do():

@@ -3,8 +3,6 @@
 As in launcher.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """The launcher's parts, without a network."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib
@@ -19,7 +17,7 @@ import pytest
 from fedpriv.cli import app
 from fedpriv.deploy import flower_private, warm
 from fedpriv.deploy.commands import BUNDLES_VARIABLE, pinned_bundles
-from fedpriv.deploy.launcher import SHORTEST, ClientGoneError, Clients, Pauses
+from fedpriv.deploy.launcher import ClientGoneError, Clients
 from fedpriv.deploy.processes import adopt_orphans, children, end_orphans, fork
 from tests.harness.command_line import CliRunner, refusal
 from tests.harness.refusals import refuses
@@ -150,18 +148,6 @@ def test_bundles_may_be_named_in_the_environment_and_a_blank_list_is_none_at_all
             pinned_bundles([one], {BUNDLES_VARIABLE: blank})
     with refuses(ValueError, "FEDPRIV_BUNDLES", "abc", "SHA-256"):
         pinned_bundles([], {BUNDLES_VARIABLE: "abc"})
-
-
-def test_pauses_grow_with_the_time_without_work():
-    now = [0.0]
-    pauses = Pauses(longest=0.5, clock=lambda: now[0])
-    assert pauses.next() == SHORTEST
-    found = []
-    for now[0] in (1.0, 2.0, 60.0):
-        found.append(pauses.next())
-    assert found == pytest.approx([0.15, 0.3, 0.5])
-    pauses.worked()
-    assert pauses.next() == SHORTEST
 
 
 def test_a_fork_says_lines_and_hears_them():

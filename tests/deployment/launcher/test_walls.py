@@ -1,7 +1,5 @@
 """The launcher and a SuperLink's Runtime API over TLS: who may ask, and who is believed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The comparison as CSV, LaTeX and SVG."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io
@@ -13,7 +11,7 @@ import pytest
 from fedpriv.report.comparison.groups import read_groups
 from fedpriv.report.comparison.page import check_outputs, render
 from fedpriv.report.comparison.plots import as_svg
-from fedpriv.report.comparison.tables import as_csv, as_latex, as_rows, escaped
+from fedpriv.report.comparison.tables import as_csv, as_latex, as_rows
 from tests.harness.refusals import refuses
 
 
@@ -63,14 +61,6 @@ def test_latex_says_what_its_epsilon_means_and_escapes(groups) -> None:
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len(rows) == 7 and len({len(re.findall(r"(?<!\\)&", row)) for row in rows}) == 1
     assert text.isascii()
-
-
-def test_latex_writes_greek_and_signs_as_commands_and_keeps_letters() -> None:
-    assert escaped("α² ≤ β₁ → Ω − é") == " ".join(
-        [r"\ensuremath{\alpha}\ensuremath{^2}", r"\ensuremath{\le}",
-         r"\ensuremath{\beta}\ensuremath{_1}", r"\ensuremath{\to}", r"\ensuremath{\Omega}",
-         r"\ensuremath{-}", "é"]
-    )  # fmt: skip
 
 
 def test_svg_says_what_its_epsilon_is_and_what_it_does_not_cover(groups) -> None:

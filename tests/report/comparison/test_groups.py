@@ -1,7 +1,5 @@
 """Which runs are one row, what the rows are called, and in which parts they are read."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Comparisons: grouping by seed, honest warnings, JSON that parses."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Exported models of an encoder's rows: asked with a text, they answer as the run's task does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """Exports: the right params, whole folders, honest cards; predictions computed by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

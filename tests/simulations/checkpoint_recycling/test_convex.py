@@ -1,7 +1,5 @@
 """The studies of checkpoints on convex problems: what they rest on, and what their page says."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recycling checkpoints of problems: aggregates are a run's own, and commands give pages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -89,9 +87,7 @@ def test_the_average_of_public_models_is_a_start(folder, tmp_path, monkeypatch):
         *problems._STARTS,
     ]
     text = problems.page(made, found, command="c")
-    assert "What starting from the average" in text and "classes 5 to 9" in text
-    assert "**Not run**: training over aggregates" in text
-    assert "± inf" not in text and "nan" not in text and "(one seed)" in text
+    assert "± inf" not in text and "nan" not in text
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +145,3 @@ def test_runs_on_a_device_are_the_processors_to_rounding_and_name_it(conversions
         for name, value in values.items():
             np.testing.assert_allclose(found.values[case][name], value, rtol=1e-6)
     assert "Trained on cpu." in problems.page(one, found, command="c")
-
-
-@pytest.mark.parametrize("what", ["cifar10", "cifar100", "pcvr", "words"])
-def test_every_problem_trains_on_a_device(what):
-    (study,) = (one for one in problems.REPRODUCTIONS if one.name == f"recycling-{what}")
-    assert study.takes("device")

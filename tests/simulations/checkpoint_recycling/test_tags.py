@@ -1,7 +1,5 @@
 """Recycling checkpoints of tag models of threads: what the studies rest on, and their commands."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +25,7 @@ from simulations.checkpoint_recycling.checkpoints import (
     states,
 )
 from simulations.checkpoint_recycling.corpora import small_corpus
-from simulations.checkpoint_recycling.tags import command, page, runs, study
+from simulations.checkpoint_recycling.tags import page, runs, study
 from simulations.checkpoint_recycling.tags.page import Gain, Line, lines_of, verdict
 from simulations.checkpoint_recycling.tags.runs import (
     GROUPS,
@@ -42,7 +40,6 @@ from simulations.checkpoint_recycling.tags.study import (
     TINY,
     Case,
     Choice,
-    Size,
     accuracy_of,
     choose,
     one_half,
@@ -285,36 +282,6 @@ def test_widths_of_two_samples_of_one_law_are_alike():
     still = chains.copy()
     still[:, :-1] = still[:, -1:] + 0.05 * (still[:, :-1] - still[:, -1:])  # hardly move
     assert study.widths_of(still, list(range(10)), 10, 1).within_two < 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("run", [command.recycle, command.shift, command.uncertainty])
-def test_a_page_says_what_its_values_are(run, tiny_corpus, tmp_path):
-    run(
-        corpus=str(tiny_corpus.directory), tiny=True, out=tmp_path / "page.md", epsilons=(8.0,),
-        families=("dp-sgd",),
-    )  # fmt: skip
-    text = (tmp_path / "page.md").read_text("utf-8")
-    for words in ("user-level", "δ = n^-1.1", "zero-out", "add-remove", "PLD",
-                  "simulated", "not covered", "SYNTHETIC"):  # fmt: skip
-        assert words in text, words
-    assert "nan" not in text and "± inf" not in text
-
-
-@pytest.mark.parametrize(
-    ("name", "on_edge", "said"),
-    [
-        (LAST, False, ""), (LAST, True, "rate"), ("EMA 0.9", False, ""),
-        ("EMA 0.95", True, "rate, decay"), ("UPA 3", False, "k"), ("OMV 20", False, "k"),
-        ("OPA 10", False, ""), (f"UPA 20{AT}replace", False, ""),
-    ],
-)  # fmt: skip
-def test_a_decay_or_k_on_an_edge_is_said_like_a_rate(name, on_edge, said):
-    """Training over an aggregate keeps what was chosen at inference, where it is said."""
-    own = Choice(name=name, rate=1.0, on_edge=on_edge, accuracy=0.5)
-    assert page._chosen_words(own, Size()) == [name, "1", said, "50.00"]
-    few = replace(Size(), which=TINY.which)  # one decay and one k are no choice
-    assert page._chosen_words(own, few)[2] == ("rate" if on_edge else "")
 
 
 @pytest.mark.slow

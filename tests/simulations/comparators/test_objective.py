@@ -1,7 +1,5 @@
 """Objective perturbation: its noise, its minimum, and one release through the door."""
 
-from __future__ import annotations
-
 import math
 from contextlib import closing
 from dataclasses import replace

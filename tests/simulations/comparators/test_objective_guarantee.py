@@ -1,7 +1,5 @@
 """What a perturbed objective spends, by integrals of the densities of its exact minimum."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a perturbed objective costs: a Gaussian's loss, never below 0, and a shift."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

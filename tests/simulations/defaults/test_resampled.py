@@ -1,7 +1,5 @@
 """Resampled corpora: who is in them, and that nothing held out is trained on in any copy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from importlib.util import find_spec
 from itertools import pairwise

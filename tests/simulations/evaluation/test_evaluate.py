@@ -8,7 +8,16 @@ import pytest
 
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.report.bootstrap import Interval
-from simulations.evaluation.evaluate import MEASURES, USER_FIGURES, Estimate, evaluate
+from simulations.evaluation.evaluate import (
+    MEASURES,
+    PERCENTILES,
+    USER_FIGURES,
+    Estimate,
+    differences,
+    evaluate,
+    user_figures,
+    user_means,
+)  # fmt: skip
 from simulations.evaluation.held_out import Fold, pooled
 from tests.harness.refusals import refuses
 from tests.simulations.evaluation.made import DATA, fold, held, outcomes, random_fold
@@ -166,3 +175,58 @@ def test_json_is_plain():
     value = document["models"]["private"]["values"]["accuracy"]
     assert Estimate.from_json(value) == found.models["private"].values["accuracy"]
     assert (document["splits"], document["confidence"]) == (["by-thread-0"], 0.95)
+
+
+def test_a_difference_to_public_only_is_the_gain():
+    folds = [random_fold(n, public=(2, 0.3), whole=(2, 0.5)) for n in range(2)]
+    gain = figures(*folds, best=None)
+
+    def found(*pairs):
+        return differences(folds, pairs, generator=rng(), replicates=200)
+
+    one = found(("whole", "public"))["whole", "public"]
+    assert one.value == pytest.approx(gain.models["whole"].gains["accuracy"].value)
+    assert one.by_thread.low < one.value < one.by_thread.high
+    (back,) = found(("public", "whole")).values()
+    assert (back.value, back.by_user.low) == (-one.value, -one.by_user.high)
+
+
+def test_a_users_mean_is_over_its_examples_and_all_seeds():
+    users = np.array([7, 2, 7, 7, 2])
+    right = np.array([[1, 0], [1, 1], [0, 0], [1, 1], [0, 1]], np.uint8)
+    np.testing.assert_array_equal(user_means(users, right), [3 / 4, 3 / 6])
+
+
+def of_users(users, right, seed=0, replicates=50):
+    return user_figures(
+        users,
+        right,
+        public_only="public",
+        generator=np.random.default_rng(seed),
+        replicates=replicates,
+    )
+
+
+@pytest.mark.parametrize("number", [9, 10, 11, 40])
+def test_percentiles_are_those_of_copied_users(number):
+    means = np.random.default_rng(1).random(number)
+    found = of_users(np.arange(number), {"public": means[:, None]})["public"]
+    again = np.random.default_rng(0)
+    again.integers(0, number, (50, number))  # the shares of users come first
+    drawn = means[again.integers(0, number, (50, number))]
+    for percent in PERCENTILES:
+        one = found[f"percentile_{percent}"]
+        rule = {"q": percent / 100, "method": "inverted_cdf"}
+        assert one.value == np.quantile(means, **rule)
+        np.testing.assert_array_equal(one.draws, np.quantile(drawn, axis=1, **rule))
+        assert len(np.unique(one.draws)) > 1
+
+
+def test_a_user_of_many_examples_counts_once():
+    users = np.repeat([0, 1, 2], [1, 1, 98])
+    right = {"public": np.zeros((100, 1)), "other": (users == 2)[:, None]}
+    found = of_users(users, right)["other"]
+    assert found["better_off"].value == pytest.approx(1 / 3)
+    assert found["worse_off"].value == 0.0
+    assert found["percentile_50"].value == 0.0
+    assert set(of_users(users, right)["public"]) == {"percentile_10", "percentile_50"}

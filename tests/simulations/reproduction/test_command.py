@@ -1,7 +1,5 @@
 """`python -m simulations`: from a name to a page."""
 
-from __future__ import annotations
-
 import io
 import sys
 from dataclasses import replace
@@ -9,12 +7,12 @@ from types import ModuleType
 
 import pytest
 from rich.console import Console
-from tiny_tables import RATES, figure, row, table
 
 import simulations
 from simulations.reproduction import command, runs
 from simulations.reproduction.items import Cell, Row, Study
 from tests.harness.command_line import CliRunner
+from tests.simulations.reproduction.tiny_tables import RATES, figure, row, table
 
 
 class TestCommand:

@@ -1,12 +1,9 @@
 """Cells whose experiment is federated, on a corpus that its task brings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 
 import pytest
-from tiny_tables import figure, table
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -24,6 +21,7 @@ from simulations.reproduction.runs import (
     final_runs,
     perform,
 )
+from tests.simulations.reproduction.tiny_tables import figure, table
 
 ROUNDS = 4
 
@@ -39,25 +37,13 @@ class Brought(TagPredictionTask):
 @pytest.fixture
 def by_user(tiny_corpus):
     def make(split="test", reduced=False, **options):
-        return (
-            FederatedExperiment(
-                name="tiny-by-user",
-                description="A test.",
-                task=Brought(corpus=tiny_corpus),
-                rounds=ROUNDS,
-                delta=1e-3,
-            )
-            .with_options(
-                {
-                    "cohort": 20,
-                    "noise_multiplier": 0.2,
-                    "inputs": "unit-norm",
-                    "local_learning_rate": 10.0,
-                    "l2_clip_norm": 5.0,
-                }
-            )
-            .with_options(options)
-        )
+        usual = {"cohort": 20, "noise_multiplier": 0.2, "inputs": "unit-norm",
+                 "local_learning_rate": 10.0, "l2_clip_norm": 5.0}  # fmt: skip
+        experiment = FederatedExperiment(
+            name="tiny-by-user", description="A test.", task=Brought(corpus=tiny_corpus),
+            rounds=ROUNDS, delta=1e-3,
+        )  # fmt: skip
+        return experiment.with_options(usual).with_options(options)
 
     return make
 

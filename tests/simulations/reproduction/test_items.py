@@ -1,34 +1,12 @@
 """What is listed: tables and figures as values, and studies that are functions of options."""
 
-from __future__ import annotations
-
 import pytest
-from tiny_tables import figure, row, table
 
 from simulations.reproduction.command import _reproduced, find_reproductions
 from simulations.reproduction.items import Study, Table
 from simulations.reproduction.study import publish
-from simulations.theory.bounds import FORMULAS
 from tests.harness.refusals import refuses
-
-LISTED = {
-    "agd": ("mnist-3-8", "covertype", "imdb"),
-    "bolt-on": (
-        "mnist", "mnist-ova", "pair-logistic", "pair-svm", "covertype", "imdb", "batches", "time",
-        "excess",
-    ),
-    "recycling": (
-        "convex", "stackoverflow", "pds", "uncertainty", "cifar10", "cifar100", "pcvr", "words",
-    ),
-    "adadps": ("figure2", "figure3", "table5", "average-gain"),
-    "public-only": ("examples", "tags"),
-    "defaults": ("cross-fitted", "encoder", "grid", "resampled"),
-    "dpnsgd": (
-        "figure2-mnist", "figure2-cifar10", "figure3-mnist", "figure3-cifar10", "figure4-sst2",
-    ),
-    "tags": ("by-method", "by-stream", "by-owners"),
-    "theory": tuple(FORMULAS),
-}  # fmt: skip
+from tests.simulations.reproduction.tiny_tables import figure, row, table
 
 
 def test_a_table_with_points_is_a_figure():
@@ -99,17 +77,10 @@ def test_an_item_without_a_reduced_size_is_refused_in_it():
             _reproduced(item, {}, (), {}, set(), reduced=True)
 
 
-def test_every_study_is_listed_once():
-    found = {name: item for name, item in find_reproductions().items() if item.kind == "study"}
-    wanted = {f"{paper}-{name}" for paper, names in LISTED.items() for name in names}
-    assert set(found) == wanted | {
-        "tags",
-        "tags-adapters",
-        "tags-encoders",
-        "ablation-tags",
-        "defaults",
-    }
-    for item in found.values():
+def test_every_study_has_the_options_that_it_is_listed_with():
+    found = [item for item in find_reproductions().values() if item.kind == "study"]
+    assert len(found) > 30
+    for item in found:
         assert item.minutes[0] > 0 and (item.reduced is None or item.minutes[1] <= 14)
         for options in (item.options, item.reduced or {}):
             assert all(item.takes(option) for option in options)

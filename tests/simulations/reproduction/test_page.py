@@ -1,7 +1,5 @@
 """Pages: what they say, and what they must not leave out."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -9,13 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import t as student
-from tiny_tables import RATES, SEEDS, cell, done_for, figure, made, row, shown, table
 
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.privacy.epsilon import rounded_up
 from simulations.reproduction.items import Layout, Row
 from simulations.reproduction.page import edges_of, jumps, markdown, spread, welch_half
 from simulations.reproduction.runs import Run, perform, reported_runs
+from tests.simulations.reproduction.tiny_tables import (
+    RATES,
+    SEEDS,
+    cell,
+    done_for,
+    figure,
+    made,
+    row,
+    shown,
+    table,
+)
 
 
 class TestTable:

@@ -1,14 +1,12 @@
 """Plots: what is drawn where. How they look, a person has to judge."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from tiny_tables import SEEDS, done_for, figure, row, table
 
 from fedpriv.measures import LOSS
 from simulations.reproduction import plot as plots
 from simulations.reproduction.plot import draw
+from tests.simulations.reproduction.tiny_tables import SEEDS, done_for, figure, row, table
 
 BOTH = {"ours": "as here", "right": "done right"}
 

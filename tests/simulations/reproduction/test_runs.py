@@ -1,12 +1,9 @@
 """Runs: what chooses, what finds a run again, and what a row holds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
 import pytest
-from tiny_tables import RATES, SEEDS, cell, figure, made, row, table, task, tuned
 
 from simulations.reproduction import runs
 from simulations.reproduction.items import TUNING_SEED, Cell, Row
@@ -21,6 +18,17 @@ from simulations.reproduction.runs import (
     tuning_runs,
 )
 from tests.harness.refusals import refuses
+from tests.simulations.reproduction.tiny_tables import (
+    RATES,
+    SEEDS,
+    cell,
+    figure,
+    made,
+    row,
+    table,
+    task,
+    tuned,
+)
 
 
 class TestTuning:

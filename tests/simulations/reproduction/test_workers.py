@@ -1,7 +1,5 @@
 """Worker processes: what they inherit, how they fail, and that none stays behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_tables import done_for, made, table
 
 from fedpriv.studies import pool
 from simulations.reproduction import runs
 from simulations.reproduction.runs import Run, perform, performed
 from tests.harness.refusals import refuses
+from tests.simulations.reproduction.tiny_tables import done_for, made, table
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
 
 
 def run(seed, happens=lambda: None):
@@ -189,12 +187,10 @@ class TestLeaving:
     )
     def test_nothing_is_left_of_a_command_that_is_ended(self, tmp_path, number, everyone):
         code = f"""
-import importlib.util, pathlib, signal, sys
+import pathlib, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
-sys.path.insert(0, {str(HERE)!r})
-spec = importlib.util.spec_from_file_location("these", {__file__!r})
-these = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(these)
+sys.path.insert(0, {str(ROOT)!r})
+from tests.simulations.reproduction import test_workers as these
 here = pathlib.Path({str(tmp_path)!r})
 todo = [these.run(seed, these.stuck(here / str(seed))) for seed in range(2)]
 these.runs.complete(todo, {{}}, processes=2)

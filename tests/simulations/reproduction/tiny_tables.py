@@ -1,7 +1,5 @@
 """Synthetic tables and figures of runs that take no time."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import sparse
 

@@ -19,18 +19,6 @@ from simulations.threads.adapters import Texts, adapter_tags
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
 
-from fedpriv.datasets.encoders import Encoder, add_encoder
-from fedpriv.datasets.stackexchange.embeddings import make_embeddings
-from tests.harness.tiny_bert import write_tiny_bert
-
-
-@pytest.fixture
-def encoder(tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
-    added = add_encoder(write_tiny_bert(tmp_path / "tiny"))
-    make_embeddings(tiny_corpus, Encoder(added), ("title",), processes=1)
-    return added
-
 
 def made(encoder, corpus, **options):
     given = {"encoder": encoder.id, "rounds": 2, "cohort": 10.0, "rank": 2, **options}

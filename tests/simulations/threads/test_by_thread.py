@@ -114,13 +114,6 @@ def test_a_site_without_dates_is_refused_by_time(small, tiny_corpus):
         call(tiny_corpus, split="by-time", epsilons=(8.0,))
 
 
-@pytest.mark.slow
-def test_fewer_public_users_are_said(small, tiny_corpus, capsys):
-    number = len(tiny_corpus.view().public_users) // 2
-    call(tiny_corpus, public_users=number, epsilons=(8.0,), only=("public start",))
-    assert f"{number} of the users outside the roster count as public" in capsys.readouterr().out
-
-
 class TestAblation:
     @pytest.mark.slow
     def test_every_part_has_a_row_with_an_interval(self, small, tiny_corpus, tmp_path, capsys):

@@ -14,18 +14,11 @@ from simulations.threads import encoders
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
 
-from fedpriv.datasets.encoders import Encoder, add_encoder
-from fedpriv.datasets.stackexchange.embeddings import make_embeddings
-from tests.harness.tiny_bert import write_tiny_bert
-
 
 @pytest.fixture
-def small(tiny_corpus, tmp_path, monkeypatch):
-    """A tiny encoder in a cache of its own, three rounds and few dimensions."""
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
-    added = add_encoder(write_tiny_bert(tmp_path / "tiny"))
-    make_embeddings(tiny_corpus, Encoder(added), processes=1)
-    monkeypatch.setattr(encoders, "MINILM", added.id)
+def small(encoder, monkeypatch):
+    """A tiny encoder, three rounds and few dimensions."""
+    monkeypatch.setattr(encoders, "MINILM", encoder.id)
     monkeypatch.setattr(encoders, "DIMENSIONS", 5)
     monkeypatch.setattr(encoders, "COMPONENTS", 4)
     for name in ("ENCODED", "WORDS"):
@@ -33,7 +26,7 @@ def small(tiny_corpus, tmp_path, monkeypatch):
         options = method.options.items()
         short = {epsilon: {**given, "rounds": 3, "cohort": 5.0} for epsilon, given in options}
         monkeypatch.setattr(encoders, name, replace(method, options=short))
-    return added
+    return encoder
 
 
 @pytest.mark.slow
