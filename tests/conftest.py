@@ -17,6 +17,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.runs import noise_root
+from fedpriv.training.devices import use_one_thread
 
 if TYPE_CHECKING:
     from fedpriv.backends.ray.cluster import Cluster
@@ -26,7 +27,7 @@ HERE = Path(__file__).parent
 # What commands print is wrapped to the terminal: one width for everybody.
 os.environ["COLUMNS"] = "160"
 # Tests already run side by side, and models here are tiny: more threads would wait for each other.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+use_one_thread()
 # Derandomised: the suite gives the same answer every time. No test is timed.
 settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median, quantiles
@@ -32,8 +33,8 @@ class Case:
         cohort: Expected users a round, by Poisson sampling.
         rounds: How many are timed.
         warm_up: Rounds before them.
-        backend: "serial", "threads" or "ray".
-        workers: Of the backend.
+        backend: "serial" or "ray".
+        workers: Threads of "serial", or processes of Ray's.
         device: Of the backend "serial", or one of its kind for each worker of Ray's; None for the
             usual way.
         look_every: Endurance: memory is read after so many rounds, and evaluated there; 0 for a
@@ -71,10 +72,8 @@ def backend_factory(case: Case) -> Iterator[Any]:
     from fedpriv.runs import backends
 
     if case.backend == "serial":
-        yield backends.serial if case.device is None else backends.serial_on(case.device)
-        return
-    if case.backend == "threads":
-        yield backends.on_threads(case.workers)
+        here = partial(backends.serial, threads=case.workers)
+        yield here if case.device is None else backends.serial_on(case.device)
         return
     try:
         from fedpriv.backends.ray.cluster import Cluster, Request
@@ -179,12 +178,13 @@ def _figures(
     started = cpu_seconds()
     seconds = [record.diagnostics.seconds for record, _ in islice(loop, case.rounds)]
     cpu = cpu_seconds() - started
+    alone = (case.backend, case.workers) == ("serial", 1)
     figures |= {
         "seconds": seconds,
         "median": median(seconds),
         "quartiles": quantiles(seconds, n=4)[::2],
         "round_cpu_per_user": cpu / backend.users,
-        "cpu_per_user": backend.cpu / backend.users if case.backend == "serial" else None,
+        "cpu_per_user": backend.cpu / backend.users if alone else None,
         "timed_users": backend.users,
         "pss_mib": pss_mib(),
     }

@@ -10,7 +10,7 @@ from growing.report import Results, Rows, backend_of
 
 _COLOURS = {
     "serial x 1": "#1f5fa8",
-    "threads x 2": "#7a47a3",
+    "serial x 2": "#7a47a3",
     "ray x 1": "#ad4a10",
     "ray x 2": "#2a7548",
 }

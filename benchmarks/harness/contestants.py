@@ -55,13 +55,13 @@ class Contestant:
 def _fedpriv(
     job: Job, backend: str, *options: str, threads: int = 1, named: str = ""
 ) -> Contestant:
-    """Return fedpriv on a backend; `threads` are torch's within one operation."""
+    """Return fedpriv on a backend; `threads` share a cohort, or torch's operations."""
     name = "fedpriv" if backend == "serial" else f"fedpriv, {backend.capitalize()}"
     more = ["with checkpoints"] if "--checkpoints" in options else []
     workers = f", {job.workers} workers" if backend == "ray" else ""
-    workers = f", {job.workers} of them" if backend == "threads" else workers
     threaded = f", {threads} threads" if threads > 1 else ""
     command = [str(JOBS / "fedpriv_jobs.py"), job.to_json(), f"--backend={backend}"]
+    command += [f"--threads={threads}"] if threads > 1 else []
     return Contestant(
         name=", ".join([name + workers + threaded + named, *more]),
         tool="fedpriv",
@@ -139,7 +139,7 @@ def best(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
     ours = [
         _fedpriv(job, "serial", *own),
         _fedpriv(job, "serial", *own, "--checkpoints"),
-        _fedpriv(job, "threads", *own),
+        _fedpriv(job, "serial", *own, threads=_cores()),
         _fedpriv(job, "ray", *own),
     ]
     if not peers_too:
@@ -203,7 +203,7 @@ def words(corpus: str | None, cohort: int) -> list[Contestant]:
     job, torch_client = Job(client="words", **settings), Job(client="words-torch", **settings)
     return [
         _fedpriv(job, "serial"),
-        _fedpriv(job, "threads"),
+        _fedpriv(job, "serial", threads=_cores()),
         _fedpriv(job, "ray"),
         _fedpriv(torch_client, "serial", named=", torch client"),
         _flower(job),

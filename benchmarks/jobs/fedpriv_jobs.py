@@ -29,7 +29,6 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.rng import Key
-from fedpriv.runs.backends import on_threads
 from fedpriv.runs.document import RunDescription
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
@@ -45,8 +44,11 @@ def carried(
     components: Components,
     corpus: str | None,
     device: str | None = None,
+    threads: int = 1,
 ) -> Iterator[Backend]:
     """Yield the backend of a name, on a device or as is usual, and stop what it needed.
+
+    In this process so many threads share a cohort where they may.
 
     Raises:
         ImportError: If this fedpriv has no such backend.
@@ -56,12 +58,9 @@ def carried(
         if device is not None:
             side = components.side_information
             trainer = experiment.make_trainer(components.task, side, device)
-        yield SerialBackend(trainer=trainer, data=components.task.data)
-        return
-    if name == "threads":
-        backend = on_threads(job.workers)(experiment, components)
-        yield backend
-        backend.close()
+        backend = SerialBackend(trainer=trainer, data=components.task.data, threads=threads)
+        with closing(backend):
+            yield backend
         return
     from fedpriv.backends.ray.backend import RayBackend
     from fedpriv.backends.ray.cluster import Cluster, Request
@@ -96,6 +95,7 @@ def main() -> None:
     parser.add_argument("--roster", default=None)
     parser.add_argument("--checkpoints", action="store_true")
     parser.add_argument("--device", default=None, help="of serial; of ray a GPU each, or cpu")
+    parser.add_argument("--threads", type=int, default=1, help="of serial")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
     job = Job.from_json(arguments.job)
@@ -112,7 +112,13 @@ def main() -> None:
     try:
         with (
             carried(
-                arguments.backend, job, experiment, components, path, arguments.device
+                arguments.backend,
+                job,
+                experiment,
+                components,
+                path,
+                arguments.device,
+                arguments.threads,
             ) as backend,
             tempfile.TemporaryDirectory() as out,
         ):

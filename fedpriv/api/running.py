@@ -79,8 +79,8 @@ def run(
         corpus: A prepared corpus, a dump to import, or a known name; or own files in its place,
             `fedpriv.datasets.local_data.NodeData`. Without one, experiments that need one look
             where `fedpriv run` looks, and else train on the synthetic StackOverflow and say so.
-        backend: "serial" (in this process), "threads" or "ray".
-        workers: Of threads or Ray; None for one a core.
+        backend: "serial" (in this process, on its cores) or "ray" (in worker processes).
+        workers: How many processes Ray starts; None for one a core.
         gpus_per_worker: Part of a GPU for each worker of Ray's.
         ray_address: Of a running Ray cluster to join.
         device: Train many users, or examples, at once on it: "cuda:0", or "cpu" to try the same

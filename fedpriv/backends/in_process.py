@@ -1,8 +1,8 @@
-"""Backends within this process.
+"""The backend of this process, and the base of those that deal a cohort out to workers.
 
 A compiled trainer holds the interpreter's lock for a tenth of its time, so threads share the cores
 as processes would, and nothing is sent or copied. Trainers that keep a resident model, or draw from
-a generator of the whole process, go to worker processes (`--backend ray`).
+a generator of the whole process, use more than one core in worker processes (`--backend ray`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class SerialBackend(Backend):
     def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
         work, exact = find_work(self._works, request.work), attempt.bound.granularity is not None
-        if not (exact and work.thread_safe) or len(cohort) < _FEWEST_SHARED * self._threads:
+        shared = self._threads > 1 and exact and work.thread_safe
+        if not shared or len(cohort) < _FEWEST_SHARED * self._threads:
             return answered(self._works, self._data, request, attempt, cohort)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="users")
@@ -89,20 +90,6 @@ class SerialBackend(Backend):
         """Return that everything happens here, and on which device."""
         found = {"name": "serial", "workers": 1, "devices": [self._device]}
         return found if self._asked is None else {**found, "device": self._asked}
-
-
-def check_shareable(trainer: Trainers) -> None:
-    """Refuse a trainer, or one of several works by name, that threads may not use at once.
-
-    Raises:
-        ValueError: If it is not marked `thread_safe`.
-    """
-    for one in as_works(trainer).values():
-        if not one.thread_safe:
-            raise ValueError(
-                f"threads: {type(one).__name__} keeps a resident model and cannot be shared by "
-                "threads; use 'ray' (worker processes) or 'serial'"
-            )
 
 
 Shards = Sequence[Sequence[str]]
@@ -151,61 +138,6 @@ class ShardedBackend(Backend):
         """Return the metrics of all workers' parts of the examples, combined."""
         parts = [(number, self.num_workers) for number in range(self.num_workers)]
         return combined(self.measures(params, public, parts))
-
-
-class ThreadBackend(ShardedBackend):
-    """Trains the cohort in this process, on several threads.
-
-    Guarantees:
-        * The sum equals the one-thread backend's: exactly where the bound is on a grid, to
-          rounding otherwise.
-
-    Args:
-        trainer: What a user does, or works by name.
-        data: The users' examples.
-        measure: How a model is measured, as `Task.evaluate`.
-        num_workers: Number of threads.
-        max_examples: The cap on a user's work, for sharding users evenly.
-
-    Raises:
-        ValueError: If the trainer may not be used by several threads.
-    """
-
-    def __init__(
-        self,
-        *,
-        trainer: Trainers,
-        data: UserData,
-        measure: Measure,
-        num_workers: int,
-        max_examples: int,
-    ) -> None:
-        check_shareable(trainer)
-        super().__init__(data=data, num_workers=num_workers, max_examples=max_examples)
-        self._works, self._measure = as_works(trainer), measure
-        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="users")
-
-    def sums(
-        self, request: SumRequest, attempt: Attempt, shards: Shards
-    ) -> tuple[Sequence[PartialSum], int]:
-        """Return the sums over shards."""
-
-        def one(users: Sequence[str]) -> PartialSum:
-            return answered(self._works, self._users, request, attempt, users)
-
-        return list(self._pool.map(one, shards)), 0
-
-    def measures(self, params: Params, public: bool, parts: Sequence[Part]) -> Measured:
-        """Return the metrics of all threads' parts of the examples."""
-        return self._pool.map(lambda part: self._measure(params, public=public, part=part), parts)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the threads and that they compute on the CPU."""
-        return {"name": "threads", "workers": self.num_workers, "devices": ["cpu"]}
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown()
 
 
 def work_of(data: UserData, cohort: Sequence[str], max_examples: int) -> dict[str, int]:

@@ -162,12 +162,12 @@ def run_command(
     backend: Annotated[
         str,
         typer.Option(
-            help="serial: in this process; threads: on several threads of it, for the compiled "
-            "trainers; ray: in worker processes."
+            help="serial: in this process, on its cores where trainers allow it; ray: in worker "
+            "processes."
         ),
     ] = "serial",
     workers: Annotated[
-        int | None, typer.Option(help="Workers of backend threads or ray; by default one a core.")
+        int | None, typer.Option(help="Worker processes of backend ray; by default one a core.")
     ] = None,
     gpus_per_worker: Annotated[
         float | None, typer.Option(help="Part of a GPU for each worker, such as 0.5 or 1.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.datasets.stackexchange.splits import Kind, Measured, Owners, PublicText, Split
@@ -30,9 +30,6 @@ class MissingCorpusError(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagPredictionTask:
     """Makes the tag-prediction task of a corpus, seen through a roster."""
-
-    #: Whether threads may share the trainer of the task that is made.
-    thread_safe: ClassVar[bool] = True
 
     roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
     users: int | None = option(
@@ -207,8 +204,6 @@ class EncodedTagPredictionTask(TagPredictionTask):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextWordsTask:
     """Next-word prediction on a corpus, seen through a roster."""
-
-    thread_safe: ClassVar[bool] = True
 
     roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
     users: int | None = option(

@@ -1,4 +1,4 @@
-"""Backends of a run by name: serial (this process), threads, and Ray's workers."""
+"""Backends of a run by name: serial (this process) and Ray's workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.backends import Backend, SerialBackend
-from fedpriv.backends.in_process import ThreadBackend, check_shareable
 from fedpriv.backends.ray.cluster import Cluster, Request
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -20,7 +19,7 @@ from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
-from fedpriv.training.devices import device_description, usable_cores, usable_device
+from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.evaluate import measure_of
 from fedpriv.training.work import Trainers
 
@@ -67,10 +66,15 @@ def check_supported(experiment: Experiment, backend: str) -> None:
         raise ValueError(f"{experiment.name} does not run on {backend}; use one of {known}")
 
 
-def serial(experiment: Experiment, components: Components) -> Backend:
-    """Return the in-process backend."""
+def serial(
+    experiment: Experiment, components: Components, *, threads: int | None = None
+) -> Backend:
+    """Return the in-process backend, of so many threads; None for its own default."""
     return SerialBackend(
-        trainer=components.trainer, data=components.task.data, measure=measure_of(components.task)
+        trainer=components.trainer,
+        data=components.task.data,
+        measure=measure_of(components.task),
+        threads=threads,
     )
 
 
@@ -90,25 +94,6 @@ def serial_on(device: str) -> BackendFactory:
             measure=measure_of(components.task),
             device=device_description(usable_device(device)),
             asked=device,
-        )
-
-    return CheckedFactory(make=make, check=check)
-
-
-def on_threads(num_workers: int) -> BackendFactory:
-    """Return what makes the backend of so many threads, for trainers that they may share."""
-
-    def check(experiment: Experiment, components: Components) -> None:
-        check_supported(experiment, "threads")
-        check_shareable(components.trainer)
-
-    def make(experiment: Experiment, components: Components) -> Backend:
-        return ThreadBackend(
-            trainer=components.trainer,
-            data=components.task.data,
-            measure=measure_of(components.task),
-            num_workers=num_workers,
-            max_examples=experiment.most_examples,
         )
 
     return CheckedFactory(make=make, check=check)
@@ -201,12 +186,6 @@ def _serial(request: Request, tell: Tell) -> Generator[NamedFactories]:
 
 
 @contextmanager
-def _threads(request: Request, tell: Tell) -> Generator[NamedFactories]:
-    number = usable_cores() if request.workers is None else request.workers
-    yield lambda reference, place: on_threads(number)
-
-
-@contextmanager
 def _ray(request: Request, tell: Tell) -> Generator[NamedFactories]:
     with Cluster(request, tell=tell) as cluster:
         yield partial(_on_ray_if_named, cluster)
@@ -228,20 +207,13 @@ class NamedBackend:
 #: A new backend is one entry here; the Flower app is started otherwise.
 BACKENDS = {
     "serial": NamedBackend(open=_serial, takes=("device",)),
-    "threads": NamedBackend(open=_threads, takes=("workers",)),
     "ray": NamedBackend(open=_ray, takes=("workers", "gpus_per_worker", "address", "device")),
 }
 
 
 def backends_of(experiment: Experiment) -> list[str]:
-    """Return the names of the backends that an experiment runs on.
-
-    Threads are among them where its task says, by `thread_safe`, that they may share its trainer,
-    as its trainer itself says it when it is made of data.
-    """
-    shared = getattr(experiment.task, "thread_safe", False)
-    known = [name for name in BACKENDS if name != "threads" or shared]
-    return [name for name in (*known, "flower") if experiment.runs_on(name)]
+    """Return the names of the backends that an experiment runs on."""
+    return [name for name in (*BACKENDS, "flower") if experiment.runs_on(name)]
 
 
 @contextmanager
@@ -261,7 +233,7 @@ def named_backends(
 
     Args:
         name: One of `BACKENDS`.
-        workers: How many of them; None for one a core.
+        workers: How many processes Ray starts; None for one a core.
         gpus_per_worker: Part of a GPU for each worker of Ray's.
         ray_address: Of a running Ray cluster to join.
         device: On which many users are trained at once, such as "cpu" or "cuda:0"; of Ray's
@@ -287,11 +259,11 @@ def named_backends(
     for option, value in asked.items():
         if value is not None and option not in BACKENDS[name].takes:
             written = spell("ray_address" if option == "address" else option, value)
-            if option == "device":
-                other = spell("backend", "serial")
-                raise ValueError(f"{written} is not for backend {name!r}; use {other}")
             other = spell("backend", "ray")
-            raise ValueError(f"{written} is for several workers; use {other} instead of {name!r}")
+            raise ValueError(
+                f"{written} is for worker processes; use {other} instead of {name!r}, "
+                "whose threads are one a core"
+            )
     if workers is not None and workers < 1:
         raise ValueError(f"{spell('workers', workers)} must be at least 1")
     if name == "ray" and device not in (None, "cpu"):

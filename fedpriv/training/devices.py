@@ -26,26 +26,28 @@ if TYPE_CHECKING:
 
 
 def use_one_thread() -> None:
-    """Have this process's torch compute on one thread, whoever loads it and whenever.
+    """Have this process compute on one thread: its torch, whoever loads it, and its backends.
 
     Sums then do not depend on the machine, and processes side by side do not fight.
     """
+    global _beside_others
+    _beside_others = True
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
 
 _MOST_THREADS = 8
+_beside_others = False
 
 
 def default_threads() -> int:
-    """Return how many threads share a cohort: a core each, 1 where others compute beside.
+    """Return how many threads share a cohort: a core each, at most eight.
 
-    These are workers, trials of a study and children of nodes (`use_one_thread`).
+    Workers, trials of a study and children of nodes compute beside others and have one
+    (`use_one_thread`). OMP_NUM_THREADS, the threads of one operation, does not decide it.
     """
-    if os.environ.get("OMP_NUM_THREADS") == "1":
-        return 1
-    return min(usable_cores(), _MOST_THREADS)
+    return 1 if _beside_others else min(usable_cores(), _MOST_THREADS)
 
 
 def usable_cores() -> int:

@@ -1,9 +1,12 @@
-"""Threads and sharding; what they sum is held to the oracle in tests/oracles/test_backends.py."""
+"""Threads and sharding; their sums are held to the oracle in tests/oracles/test_backends.py."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import threading
+from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,16 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from fedpriv.backends.in_process import ThreadBackend, shards_of
+from fedpriv.backends.in_process import SerialBackend, shards_of
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.runs.backends import on_ray, on_threads, serial, serial_on
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.runs.backends import CheckedFactory, on_ray, serial, serial_on
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.tag_prediction import TagPrediction
+from fedpriv.training import devices
 from fedpriv.training.work import UserTrainer
 from tests.harness import toy_users
 from tests.harness.refusals import refuses
+from tests.harness.threads import on_two_threads
+from tests.harness.toys_of_training import Users, asked
 
 NAME = "adadps-tags"
 OPTIONS = {
@@ -41,56 +48,89 @@ def run(corpus, out, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_a_run_ends_with_the_bits_and_figures_of_the_serial_one(tiny_corpus, tmp_path, workers):
-    told, expected = run(tiny_corpus, tmp_path / "serial", serial)
-    found, params = run(tiny_corpus, tmp_path / "threads", on_threads(workers))
+def test_a_run_on_threads_ends_with_the_bits_and_figures_of_one(tiny_corpus, tmp_path):
+    told, expected = run(tiny_corpus, tmp_path / "serial", partial(serial, threads=1))
+    found, params = run(tiny_corpus, tmp_path / "threads", on_two_threads)
     assert all(np.array_equal(params[name], expected[name]) for name in expected)
     for name in ("accuracy", "recall_at_5", "accuracy_public", "epsilon"):
         assert found[name] == told[name] is not None
     (backend,) = (tmp_path / "threads" / "backends.jsonl").read_text().splitlines()
     assert json.loads(backend) == {
         "first_round": 1,
-        "name": "threads",
-        "workers": workers,
+        "name": "serial",
+        "workers": 1,
         "devices": ["cpu"],
     }
 
 
-def backend(corpus, **changes):
-    components = build(load_experiment(NAME).with_options(OPTIONS), corpus)
-    arguments = {
-        "trainer": components.trainer,
-        "data": components.task.data,
-        "measure": components.task.evaluate,
-        "num_workers": 2,
-        "max_examples": 256,
-        **changes,
-    }
-    return ThreadBackend(**arguments)
+class Resident(UserTrainer):
+    """A trainer with a memory of its own, which notes the threads that it was called from."""
+
+    def __init__(self, shared):
+        self.thread_safe, self.seen = shared, set()
+
+    def train(self, params, context, examples, key):
+        self.seen.add(threading.current_thread().name)
+        return {"w": np.full(3, examples, np.float32)}
 
 
-def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
-    class Resident(UserTrainer):
-        def train(self, params, context, examples, key):
-            return params
+@pytest.mark.parametrize(
+    ("shared", "grid", "users", "apart"),
+    [(True, True, 16, True), (False, True, 16, False), (True, False, 16, False),
+     (True, True, 15, False)],
+)  # fmt: skip
+def test_threads_share_large_cohorts_of_a_trainer_that_allows_it_on_a_grid(
+    shared, grid, users, apart
+):
+    trainer, clip = Resident(shared), Clip(l2_clip_norm=1.0)
+    data = Users({f"u{number}": number for number in range(users)})
+    given = {"cohort": tuple(data), "params": {"w": np.zeros(3, np.float32)}}
+    with closing(SerialBackend(trainer=trainer, data=data, threads=2)) as backend:
+        found = asked(backend, bound=Rounded(bound=clip) if grid else clip, **given)
+    assert (found.num_users, found.num_failed) == (users, 0)
+    here = threading.current_thread().name
+    assert trainer.seen == {here} if not apart else here not in trainer.seen
 
-    with refuses(ValueError, "Resident", "ray"):
-        backend(tiny_corpus, trainer=Resident())
+
+class TestDefaultThreads:
+    @pytest.fixture
+    def cores(self, monkeypatch):
+        monkeypatch.setattr(devices, "_beside_others", False)
+        monkeypatch.setattr(devices, "usable_cores", lambda: 6)
+
+    def test_they_are_the_cores_and_at_most_eight(self, cores, monkeypatch):
+        assert devices.default_threads() == 6
+        monkeypatch.setattr(devices, "usable_cores", lambda: 64)
+        assert devices.default_threads() == 8
+
+    def test_the_environment_does_not_decide_them(self, cores, monkeypatch):
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        assert devices.default_threads() == 6
+
+    def test_a_process_beside_others_has_one(self, cores, monkeypatch):
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            monkeypatch.setenv(name, "1")  # as it was, afterwards
+        devices.use_one_thread()
+        assert devices.default_threads() == 1
 
 
 @pytest.mark.slow
-def test_it_is_refused_before_a_run_folder_is_made_or_opened(tmp_path):
+def test_what_a_backend_cannot_run_is_refused_before_a_run_folder_is_made_or_opened(tmp_path):
     out = tmp_path / "run"
     arguments = (toy_users.experiment(), toy_users.NAME, None, out)
-    with refuses(ValueError, "ModuleTrainer", "ray"):
-        start_run(*arguments, make_backend=on_threads(2))
+
+    def refused(experiment, components):
+        raise ValueError("mine")
+
+    unfit = CheckedFactory(make=serial, check=refused)
+    with refuses(ValueError, "mine"):
+        start_run(*arguments, make_backend=unfit)
     assert not out.exists()
     start_run(*arguments).folder.close()
     with (out / "rounds.jsonl").open("a") as file:
         file.write('{"torn')  # opening the folder would cut it
-    with refuses(ValueError, "ModuleTrainer", "ray"):
-        resume_run(out, experiment=arguments[1], make_backend=on_threads(2))
+    with refuses(ValueError, "mine"):
+        resume_run(out, experiment=arguments[1], make_backend=unfit)
     assert (out / "rounds.jsonl").read_text() == '{"torn'
 
 

@@ -38,7 +38,7 @@ class Case:
     seconds: bool = False
 
 
-OURS = "--only fedpriv --only fedpriv,?with?checkpoints --only fedpriv,?T* --only fedpriv,?torch*"
+OURS = "--only fedpriv --only fedpriv,?[w2-9]* --only fedpriv,?torch*"
 CASES = (
     Case(argv="export_tags.py {out}/tags --corpus {corpus}", seconds=True),
     Case(argv="export_words.py {out}/words --corpus {corpus} --sentences 2"),

@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.cli.test_own_experiments import GOOD
 from tests.cli.typed import SMALL, run
-from tests.harness.command_line import fedpriv, refusal
+from tests.harness.command_line import refusal
 
 BAD = {
     "no experiment": ([], "fedpriv list"),
@@ -32,9 +31,10 @@ BAD = {
     "set type": (["dp-fedavg-tags", "--set", "rounds=many"], "many"),
     "set no axis": (["dp-fedavg-tags", "--set", "local-batch-size=0"], "local-batch-size 0"),
     "backend": (["dp-fedavg-tags", "--backend", "spark"], "spark"),
-    "serial workers": (["dp-fedavg-tags", "--workers", "2"], "--workers 2"),
-    "no threads": (["dp-fedavg-tags", "--backend", "threads", "--workers", "0"], "--workers 0"),
-    "gpu threads": (["dp-fedavg-tags", "--backend", "threads", "--gpus-per-worker", "1"], "ray"),
+    "serial workers": (["dp-fedavg-tags", "--workers", "2"], "--backend ray"),
+    "threads": (["dp-fedavg-tags", "--backend", "threads"], "'serial', 'ray'"),
+    "no workers": (["dp-fedavg-tags", "--backend", "ray", "--workers", "0"], "--workers 0"),
+    "serial gpus": (["dp-fedavg-tags", "--gpus-per-worker", "1"], "--backend ray"),
     "keep": (["dp-fedavg-tags", "--keep-checkpoints", "0"], "'0'"),
     "secure seed": (["dp-fedavg-tags", "--secure", "--seed", "1"], "--secure"),
     "corpus": (["dp-fedavg-tags", "--corpus", "/no/such/place"], "/no/such/place"),
@@ -71,22 +71,11 @@ class TestErrors:
         gone = tmp_path / "gone"
         assert str(gone) in refusal("predict", gone, "--text", "", *given)
 
-    def test_threads_for_a_model_of_torch(self, tmp_path, monkeypatch):
-        (tmp_path / "dense_model.py").write_text(GOOD, "utf-8")
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        out = tmp_path / "run"
-        arguments = ["dense_model:experiment", "--backend", "threads", "--workers", "2"]
-        done = fedpriv("run", *arguments, "--out", out, "--json")
-        assert done.exit_code == 2 and "ModuleTrainer" in done.stderr
-        assert not out.exists()
-
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
             (["--device", "cuda:0"], "cuda:0"),
             (["--device", "tpu"], "'tpu'"),
-            (["--backend", "threads", "--device", "cpu"], "'threads'"),
             (["--backend", "ray", "--device", "cuda:0"], "--gpus-per-worker"),
         ],
     )

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fedpriv.backends.in_process import check_shareable
 from fedpriv.experiments.build import build, takes_corpus
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.rng import Key
 from fedpriv.runs.backends import backends_of
+from fedpriv.training.work import as_works
 from tests.experiments.small import all_finite, run_some
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import embed_tiny
@@ -49,8 +49,7 @@ class TestEveryExperiment:
         elif made.method == "bolt-on":  # which releases once
             rounds, fit = [1], {"users-per-update": 20}
         components = build(made.with_options(fit), tiny_corpus)
-        check_shareable(components.trainer)
-        assert "threads" in backends_of(made)
+        assert all(work.thread_safe for work in as_works(components.trainer).values())
         before = components.task.init_params(Key.simulation(0))
         records = run_some(components, len(rounds))
         assert [record.released.round_num for record, _ in records] == rounds
@@ -63,13 +62,13 @@ class TestEveryExperiment:
         assert components.plan.is_private == private
         assert (records[-1][0].released.epsilon is not None) == private
 
-    @pytest.mark.parametrize("name", ["mnist-users", "shakespeare-characters"])
-    def test_threads_are_not_promised_where_they_are_refused(self, name):
-        """Trainers of modules, such as theirs, keep a model that no two threads may share."""
-        made = load_experiment(name)
-        assert backends_of(made) == ["serial", "ray", "flower"]
-        with pytest.raises(ValueError):
-            check_shareable(build(experiment()).trainer)
+    @pytest.mark.parametrize("name", ["dp-fedavg-tags", "mnist-users"])
+    def test_users_are_carried_by_every_backend(self, name):
+        assert backends_of(load_experiment(name)) == ["serial", "ray", "flower"]
+
+    def test_trainers_of_modules_are_not_shared_by_threads(self):
+        """They keep a model that no two threads may use at once."""
+        assert not any(w.thread_safe for w in as_works(build(experiment()).trainer).values())
 
     def test_names_that_are_not_there(self):
         with refuses(ValueError, "adadps-tags"):

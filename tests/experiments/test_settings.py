@@ -266,14 +266,16 @@ def test_a_resumed_run_reads_its_settings(corpus, tmp_path, monkeypatch):
     assert resumed.run()["rounds"] == 4
 
 
-@pytest.mark.parametrize("name", ["threads", pytest.param("ray", marks=pytest.mark.slow)])
-def test_every_backend_gets_the_same_settings(corpus, tmp_path, name):
+@pytest.mark.slow
+def test_workers_get_the_same_settings(corpus, tmp_path):
     begin(corpus, tmp_path / "serial", rounds=2).run()
     experiment = automatic(select="last", rounds=2)
-    with named_backends(name, workers=2) as factories:
+    with named_backends("ray", workers=2) as factories:
         make = factories(NAME, str(corpus.directory.resolve()))
-        start_run(experiment, NAME, corpus, tmp_path / name, backend=name, make_backend=make).run()
-    assert chosen_of(tmp_path / name) == chosen_of(tmp_path / "serial")
+        start_run(
+            experiment, NAME, corpus, tmp_path / "ray", backend="ray", make_backend=make
+        ).run()
+    assert chosen_of(tmp_path / "ray") == chosen_of(tmp_path / "serial")
 
 
 def test_a_run_folder_says_what_was_chosen_and_why(corpus, tmp_path):

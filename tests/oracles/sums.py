@@ -23,7 +23,6 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.client import Host, serve
 from fedpriv.backends.flower.strategy import GridSettings, connect
-from fedpriv.backends.in_process import ThreadBackend, check_shareable
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.mechanisms import AdaptiveClip, Capped, Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import Bound, Checked
@@ -35,6 +34,7 @@ from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import NO_CONTEXT, Attempt, Context, SumRequest
 from tests.backends.flower import stub_grid
+from tests.harness.threads import Shared
 
 ROOT = Path(__file__).parents[2]
 NAN, HUGE = 3, 5
@@ -275,37 +275,36 @@ class OnNodes:
         yield backend
 
 
+def _here(asked: Asked) -> dict[str, Any]:
+    return {
+        "trainer": asked.trainer,
+        "data": asked.task.data,
+        "measure": getattr(asked.task, "evaluate", lambda params, **given: None),
+    }
+
+
 def serial(asked: Asked) -> Any:
     """This process, one user after the other: the oracle of all others."""
-    return SerialBackend(
-        trainer=asked.trainer,
-        data=asked.task.data,
-        measure=getattr(asked.task, "evaluate", lambda params, **given: None),
-    )
+    return SerialBackend(**_here(asked), threads=1)
 
 
 @dataclass(frozen=True)
 class OnThreads:
-    """So many threads of this process."""
+    """So many threads of this process, which share what they may and nothing else.
+
+    Attributes:
+        threads: How many.
+        shareable: Whether the trainer may be shared.
+    """
 
     threads: int
+    shareable: bool = True
 
     @contextmanager
     def __call__(self, asked: Asked) -> Iterator[Any]:
-        """Yield the backend.
-
-        Raises:
-            ValueError: If threads may not share the trainer.
-        """
-        check_shareable(asked.trainer)
-        backend = ThreadBackend(
-            trainer=asked.trainer,
-            data=asked.task.data,
-            measure=serial(asked).evaluate,
-            num_workers=self.threads,
-            max_examples=12,
-        )
-        with closing(backend):
+        """Yield the backend."""
+        given = {**_here(asked), "threads": self.threads, "shareable": self.shareable}
+        with closing(Shared(**given)) as backend:
             yield backend
 
 

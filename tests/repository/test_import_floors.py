@@ -108,6 +108,7 @@ PLANTED = {
         "from fedpriv.libraries import library\nlibrary('ray')",
     ],
     "fedpriv.optimizers": ["from fedpriv.mechanisms import Clip"],
+    "fedpriv.mechanisms.gaussian": ["import fedpriv.optimizers"],
     "fedpriv.training.local.schedule": ["import ray"],
     "fedpriv.experiments.experiment": ["from flwr.common import Message", "import simulations"],
     "fedpriv.report.page": ["from fedpriv.training.evaluate import Metrics"],

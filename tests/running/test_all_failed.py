@@ -14,7 +14,6 @@ from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.registry import Registry
 from fedpriv.backends.flower.strategy import GridSettings, connect
-from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.experiments.user_code import user_code
 from fedpriv.rng import Key
 from fedpriv.runs.backends import on_ray
@@ -27,6 +26,7 @@ from tests.harness.command_line import fedpriv
 from tests.harness.kills import Killed, after_round
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import charged, start
+from tests.harness.threads import Shared
 from tests.harness.toy_users import toy_experiment
 from tests.running.methods.test_runs import started
 
@@ -69,8 +69,8 @@ def backend_of(name, odd=lambda roster: roster, settings=SETTINGS, silent=()):
             return backend
         given = {"trainer": made.trainer, "data": task.data, "measure": made.task.evaluate}
         if name == "serial":
-            return SerialBackend(**given)
-        return ThreadBackend(**given, num_workers=2, max_examples=50)
+            return SerialBackend(**given, threads=1)
+        return Shared(**given)
 
     return make
 

@@ -15,14 +15,15 @@ from numba import njit
 from torch import nn
 
 from fedpriv import json_lines
-from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.mechanisms import Rounded
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
 from fedpriv.training import stopping
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.work import UserTrainer
 from tests.harness.refusals import refuses
+from tests.harness.threads import Shared
 from tests.harness.toys_of_training import CLIP, KEY, Users, asked, contributed, trainer_of, zeros
 
 
@@ -175,18 +176,12 @@ class TestSums:
 
     @pytest.mark.parametrize("how", [disguised, as_context])
     def test_nor_on_a_thread(self, how):
-        backend = ThreadBackend(
-            trainer=Interrupted(how),
-            data=USERS,
-            measure=lambda params, public: None,
-            num_workers=2,
-            max_examples=1,
-        )
+        backend = Shared(trainer=Interrupted(how), data=USERS)
         with pytest.raises(KeyboardInterrupt):
             asked(
                 backend,
                 params=PARAMS,
-                bound=CLIP,
+                bound=Rounded(bound=CLIP),  # of floats no thread shares a sum
                 cohort=tuple(USERS),
                 key=KEY,
                 round_num=1,

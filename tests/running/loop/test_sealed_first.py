@@ -27,7 +27,7 @@ def test_a_tampered_folder_is_refused_before_what_it_names_is_imported(trapped):
         resume_run(trapped)
 
 
-@pytest.mark.parametrize("backend", ["serial", "threads", "ray"])
+@pytest.mark.parametrize("backend", ["serial", "ray"])
 def test_python_refuses_it_too(trapped, backend):
     with refuses(ValueError, "experiment.json"):
         fp.resume(trapped, backend=backend)

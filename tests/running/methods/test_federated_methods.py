@@ -28,6 +28,7 @@ from fedpriv.training.work import NO_CONTEXT, UserTrainer
 from tests.harness import toy_users
 from tests.harness.kills import Killed, Stop
 from tests.harness.refusals import refuses
+from tests.harness.threads import Shared
 from tests.harness.toy_users import toy_experiment
 
 USERS = 40
@@ -111,10 +112,13 @@ class TestDropouts:
                 np.testing.assert_allclose(step, 1 / USERS, atol=1e-6)
 
     @pytest.mark.slow
-    def test_they_are_the_same_on_threads_and_after_a_crash(self, tmp_path, one_root):
-        experiment = votes(dropout_rate=0.4)
+    def test_they_are_the_same_on_threads_and_after_a_crash(self, tmp_path, one_root, monkeypatch):
+        grid = {"noise": "gaussian", "noise_multiplier": 0.01, "bound": "clip"}
+        experiment = votes(dropout_rate=0.4, **grid)  # threads share sums on a grid alone
         one = fp.run(experiment, tmp_path / "serial", progress=False)
-        two = fp.run(experiment, tmp_path / "threads", backend="threads", workers=2, progress=False)
+        with monkeypatch.context() as patched:
+            patched.setattr("fedpriv.runs.backends.SerialBackend", Shared)
+            two = fp.run(experiment, tmp_path / "threads", progress=False)
         with pytest.raises(Killed):
             fp.run(experiment, tmp_path / "cut", callbacks=[Stop(2)], progress=False)
         three = fp.resume(tmp_path / "cut", experiment=experiment, progress=False)

@@ -13,7 +13,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
-from fedpriv.runs.backends import on_threads, serial
+from fedpriv.runs.backends import serial
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import (
@@ -28,6 +28,7 @@ from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import checkpoint, ledger_state, same
+from tests.harness.threads import on_two_threads
 
 AGD = {
     "target-epsilon": 8.0, "delta": 1e-3, "iterations": 3, "num-steps": 4, "loss-cap": 8.0,
@@ -71,7 +72,7 @@ def test_a_run_is_paid_for_and_verifies(name, tiny_corpus, tmp_path):
 def test_threads_give_the_same_model(name, tiny_corpus, tmp_path):
     """To the bit: sums are of whole numbers, or of floats that no order rounds."""
     started(name, tiny_corpus, tmp_path / "one").run()
-    started(name, tiny_corpus, tmp_path / "two", on_threads(2)).run()
+    started(name, tiny_corpus, tmp_path / "two", on_two_threads).run()
     assert same(checkpoint(tmp_path / "one"), checkpoint(tmp_path / "two"))
 
 

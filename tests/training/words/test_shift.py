@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.datasets.stackexchange.word_view import WordSequences, open_word_view
 from fedpriv.experiments.ready_made import words
 from fedpriv.mechanisms import Clip, Rounded
@@ -20,6 +19,7 @@ from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift
 from fedpriv.training.work import Context, Select, SumRequest, UserTrainer
 from tests.harness.refusals import refuses
+from tests.harness.threads import Shared
 from tests.harness.toys_of_training import asked, assert_same, contributed, zeros
 from tests.tasks.words import phrases
 
@@ -93,7 +93,7 @@ def corpus(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_threads_and_serial_find_the_same_sum(corpus):
+def test_several_threads_find_the_sum_of_one(corpus):
     task = NextWords(
         open_word_view(corpus), size=TINY, length=6, shift=Shift(kind="smooth", period=6)
     )
@@ -102,11 +102,8 @@ def test_threads_and_serial_find_the_same_sum(corpus):
         "params": task.init_params(Key.simulation(0)), "bound": BOUND, "cohort": task.roster,
         "key": KEY, "round_num": 3, "context": Context(extra=task.round_tensors(3)),
     }  # fmt: skip
-    alone = asked(SerialBackend(trainer=trainer, data=task.data), **request)
-    threads = ThreadBackend(
-        trainer=trainer, data=task.data, measure=task.evaluate, num_workers=3, max_examples=9
-    )
-    with contextlib.closing(threads):
+    alone = asked(SerialBackend(trainer=trainer, data=task.data, threads=1), **request)
+    with contextlib.closing(Shared(trainer=trainer, data=task.data, threads=3)) as threads:
         together = asked(threads, **request)
     assert SHARE not in alone.total and alone.num_failed == together.num_failed == 0
     assert_same(together.total, alone.total)

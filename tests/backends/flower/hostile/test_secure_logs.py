@@ -9,12 +9,12 @@ from flwr.app import Error, Message
 
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings
-from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import Attempt, SumRequest
 from tests.backends.flower import stub_grid as stub
+from tests.harness.threads import Shared
 from tests.harness.toy_users import Tampered
 
 BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
@@ -61,17 +61,11 @@ def test_answers_that_were_dropped_are_counted_in_a_simulation_alone(caplog, tam
 
 
 def in_process(task, data):
-    return SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=data)
+    return SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=data, threads=1)
 
 
 def on_threads(task, data):
-    return ThreadBackend(
-        trainer=task.trainer(SCHEDULE, {}),
-        data=data,
-        measure=lambda params, *, public, part: None,
-        num_workers=2,
-        max_examples=8,
-    )
+    return Shared(trainer=task.trainer(SCHEDULE, {}), data=data)
 
 
 def on_a_node(task, data):
