@@ -1,6 +1,7 @@
 """One test, at least, for each bug of the published reference code that could be ours.
 
-Here are numbers 2 to 6 and what 8 made of ε; the others are in `test_training_bugs.py`.
+Here are numbers 2 to 6; the others are in `test_training_bugs.py`. What 8 made of ε is tested in
+`tests/golden/test_privacy_golden.py`, by δ.
 
 Number 1 (spectral clipping) is tested in `tests/laws/bounds/test_norm.py`.
 Number 4 (micro-batches that are averaged before they are clipped) has no counterpart: what is
@@ -109,7 +110,7 @@ class TestSideInformation5:
         assert private.source == "private" and "rostered users" in private.description
 
 
-class TestAccounting6And8:
+class TestAccounting6:
     @pytest.mark.slow
     def test_6_every_round_that_is_run_is_paid_for(self, tiny_corpus):
         components, found = states(experiment(rounds=9, eval_every=1), tiny_corpus)
