@@ -11,13 +11,13 @@ from torch import nn
 
 import fedpriv as fp
 from fedpriv.api import forecast as module
-from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.work import TRAIN, Work
+from tests.harness.toys_of_training import data_set
 
 WIDTH, RNG = 6, np.random.default_rng(0)
 PUBLIC = ArrayExamples(
@@ -62,17 +62,7 @@ def test_it_is_the_noise_that_the_run_adds(line):
 
 
 @pytest.mark.slow
-def test_words_and_json_have_all_terms(line):
-    for part in (
-        "SYNTHETIC",
-        "δ = ",
-        "add-remove",
-        "per user",
-        "PLD",
-        "C = 0.5",
-        "not covered by ε",
-    ):
-        assert part in str(line), part
+def test_json_has_all_terms(line):
     told = json.loads(json.dumps(line.to_json(), allow_nan=False))
     assert {"epsilon", "delta", "relation", "unit", "accountant", "epsilon_does_not_cover"} <= set(
         told
@@ -190,9 +180,7 @@ def test_a_large_delta_is_remarked():
 def test_of_examples_too():
     x = RNG.normal(size=(60, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
-    data = Dataset(
-        name="d", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:], provenance={}
-    )
+    data = data_set(x[:40], y[:40], test=(x[40:], y[40:]))
     made = module_task(data, lambda: nn.Linear(4, 2), nn.functional.cross_entropy)
     experiment = CentralExperiment(
         name="c",

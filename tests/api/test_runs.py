@@ -173,10 +173,9 @@ class TestResume:
     @pytest.fixture
     def interrupted(self, tmp_path, monkeypatch):
         """The folder of a run of three rounds that Ctrl-C ended in the second."""
-        real, calls = SerialBackend.sum, []
+        real = SerialBackend.sum
 
         def second_fails(self, request, attempt, cohort):
-            calls.append(attempt.round_num)
             if attempt.round_num == 2:
                 raise KeyboardInterrupt
             return real(self, request, attempt, cohort)
@@ -290,10 +289,8 @@ class TestShown:
 
     def test_what_epsilon_does_not_cover_stands_beside_it(self, kept, tmp_path):
         run = kept.save(tmp_path / "copy")
-        document = json.loads((run.path / "experiment.json").read_text("utf-8"))
-        document["side_information"] = {"source": "private", "description": "word counts"}
-        (run.path / "experiment.json").write_text(json.dumps(document), "utf-8")
-        reseal(run.path)
+        private = {"source": "private", "description": "word counts"}
+        reseal(run.path, side_information=private)
         told = fp.load(run.path)
         said = "does NOT cover: side information taken from rostered users"
         for shown in (repr(told), told._repr_html_(), str(told.statement)):
@@ -301,8 +298,5 @@ class TestShown:
 
     def test_names_from_a_folder_cannot_become_markup(self, kept, tmp_path):
         run = kept.save(tmp_path / "copy")
-        document = json.loads((run.path / "experiment.json").read_text("utf-8"))
-        document["name"] = "<script>alert(1)</script>"
-        (run.path / "experiment.json").write_text(json.dumps(document), "utf-8")
-        reseal(run.path)
+        reseal(run.path, name="<script>alert(1)</script>")
         assert "<script" not in fp.load(run.path)._repr_html_()

@@ -15,6 +15,7 @@ from fedpriv.experiments.build import make_task
 from fedpriv.experiments.load import load_experiment
 from fedpriv.tasks.tag_prediction import TagPrediction
 from tests.harness.refusals import refuses
+from tests.harness.resealed import edit_document
 
 OPTIONS = {"noise_multiplier": 1.0, "cohort": 6.0, "delta": 1e-3, "seed": 3}
 
@@ -112,8 +113,6 @@ class TestRefused:
         """What it names is imported only after its seal was checked."""
         out = tmp_path / "run"
         fp.run("dp-fedavg-tags", corpus=str(tiny_corpus.directory), out=out, rounds=3, **OPTIONS)
-        document = json.loads((out / "experiment.json").read_text())
-        document["reference"] = "/nowhere.py:experiment"
-        (out / "experiment.json").write_text(json.dumps(document))
+        edit_document(out, reference="/nowhere.py:experiment")
         with pytest.raises(ValueError):
             fp.run_uncertainty(out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -140,14 +139,10 @@ class Flower:
         if not self.is_adaptive:
             return None
         made = self._made(3.0, 0.0, len(norms), clip_norm_lr=0.2, target_clipped_quantile=0.5)
-        direction = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+        along = (np.array([norm, 0.0, 0.0], np.float32) for norm in norms)
+        sent = [Sent(arrays={**TEMPLATE, "bias": bias}) for bias in along]
         found = []
-        for number in itertools.islice(itertools.count(1), rounds):
-            sent = []
-            for norm in norms:
-                one = {name: array.copy() for name, array in direction.items()}
-                one["bias"][0] = norm
-                sent.append(Sent(arrays=one))
+        for number in range(1, rounds + 1):
             self._round(made, sent, number)
             found.append(float(made.clipping_norm))
         return found

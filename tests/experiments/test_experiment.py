@@ -13,8 +13,6 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise
 from fedpriv.experiments.options import coerce
-from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.gaussian import Gaussian
 from tests.experiments.small import base
 from tests.harness.refusals import refuses
 
@@ -188,11 +186,6 @@ class TestBuilding:
         assert plan.live_mechanism.stddev == 0.0
         assert math.isinf(plan.epsilon(1).value)
 
-    @pytest.mark.slow
-    def test_calibration_never_exceeds_its_target(self, tiny_corpus):
-        plan = build(base(target_epsilon=2.0), tiny_corpus).plan
-        assert 1.99 < plan.epsilon(plan.num_rounds).value <= 2.0
-
     @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_side_information_is_public_positive_and_by_word(self, tiny_corpus, kind):
         side = build(base(precondition="local", side_information=kind), tiny_corpus)
@@ -212,28 +205,6 @@ def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
     with refuses(ValueError, 59, 60):
         replace(components, task=other.task)
     assert replace(other, algorithm=components.algorithm).task is other.task
-
-
-@pytest.mark.slow
-def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
-    """The ε is of the mechanism that runs: there is nowhere to put another bound."""
-    components = build(base(), tiny_corpus)
-    with pytest.raises(TypeError):
-        replace(components, bound=Clip(l2_clip_norm=50.0))
-    mechanism = components.plan.live_mechanism
-    with refuses(TypeError, "l2_bound"):
-        replace(mechanism, l2_bound=50.0)
-    with pytest.raises(FrozenInstanceError):
-        mechanism.bound = Clip(l2_clip_norm=50.0)
-    # Another bound is another mechanism, whose noise follows: 100 times the bound and the noise.
-    wide = replace(mechanism, bound=Clip(l2_clip_norm=50.0))
-    other = replace(components, plan=replace(components.plan, mechanism=wide))
-    assert other.plan.live_mechanism.stddev == 100 * mechanism.stddev == 50.0
-    assert other.plan.epsilon(4) == components.plan.epsilon(4)
-    quiet = replace(wide, privatizer=Gaussian(noise_multiplier=0.01))
-    loud = replace(components.plan, mechanism=quiet)
-    assert loud.live_mechanism.stddev == mechanism.stddev
-    assert loud.epsilon(4).value > 100 * components.plan.epsilon(4).value
 
 
 class Halving(AdaptableClip):

@@ -73,10 +73,6 @@ class TestList:
         assert values == experiment.options() | automatic
         assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
 
-    def test_as_a_table(self):
-        shown = self.call("adadps-tags")
-        assert all(entry.path in shown for entry in load_experiment("adadps-tags").entries())
-
 
 class TestCompletion:
     def settings(self, experiment, incomplete):
@@ -103,7 +99,3 @@ class TestCompletion:
 
     def test_nobody_is_told_errors_in_the_middle_of_a_word(self):
         assert self.settings(None, "b") == self.settings("no-such", "b") == []
-
-    def test_the_shell_can_ask_for_its_script(self):
-        found = CliRunner().invoke(cli.app, ["--help"])
-        assert "--install-completion" in found.stdout

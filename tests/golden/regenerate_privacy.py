@@ -19,7 +19,10 @@ from absl import logging as absl_logging
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-ADD, REPLACE = (dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE)
+RELATIONS = {
+    "add-remove": dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "replace-one": dp.NeighboringRelation.REPLACE_ONE,
+}
 Q, DELTA = 0.05, 1 / 400
 
 POISSON = [  # id, sigma, rounds, printed PLD add-remove, printed PLD replace-one
@@ -65,56 +68,47 @@ SAMPLES = [  # id, q, sigma, rounds, delta, printed PLD
 
 def pld(event, rounds, delta, relation, interval):
     accountant = PLDAccountant(
-        neighboring_relation=relation, value_discretization_interval=interval
+        neighboring_relation=RELATIONS[relation], value_discretization_interval=interval
     )
     return accountant.compose(event, rounds).get_epsilon(delta)
 
 
 def rdp(event, rounds, delta, relation):
-    accountant = RdpAccountant(neighboring_relation=relation)
+    accountant = RdpAccountant(neighboring_relation=RELATIONS[relation])
     return accountant.compose(event, rounds).get_epsilon(delta)
 
 
-def row(name, kind, relation, rounds, delta, printed, **values):
+def row(name, ours, theirs, plan, printed, *, interval=None, by_rdp=None, **more):
+    """Return a row; `interval` is the grid of its loss, `by_rdp` the event of its curve."""
+    rounds, delta, relation = plan
     return {
         "id": f"{name} {relation}",
-        "event": kind,
+        "event": ours,
         "relation": relation,
         "rounds": rounds,
         "delta": delta,
         "printed": printed,
-        **values,
+        "accountant": "RDP" if interval is None else "PLD",
+        "pld": None if interval is None else pld(theirs, *plan, interval),
+        "rdp": None if by_rdp is None else rdp(by_rdp, *plan),
+        **more,
     }
+
+
+def poisson(prob, sigma):
+    """Return our event of Poisson cohorts, and theirs."""
+    ours = {"kind": "poisson-gaussian", "noise_multiplier": sigma, "sampling_prob": prob}
+    return ours, dp.PoissonSampledDpEvent(prob, dp.GaussianDpEvent(sigma))
 
 
 def rows():
     for name, sigma, rounds, add, replace in POISSON:
-        ours = {"kind": "poisson-gaussian", "noise_multiplier": sigma, "sampling_prob": Q}
-        theirs = dp.PoissonSampledDpEvent(Q, dp.GaussianDpEvent(sigma))
+        ours, theirs = poisson(Q, sigma)
         interval = 1e-3 if sigma < 0.4 else 1e-4
-        yield row(
-            name,
-            ours,
-            "add-remove",
-            rounds,
-            DELTA,
-            add,
-            accountant="PLD",
-            pld=pld(theirs, rounds, DELTA, ADD, interval),
-            rdp=rdp(theirs, rounds, DELTA, ADD),
-        )
-        yield row(
-            name,
-            ours,
-            "replace-one",
-            rounds,
-            DELTA,
-            replace,
-            accountant="PLD",
-            pld=pld(theirs, rounds, DELTA, REPLACE, 1e-3),
-            rdp=None,
-        )
-    for name, cap, add, replace in CAPPED:
+        plan = (rounds, DELTA, "add-remove")
+        yield row(name, ours, theirs, plan, add, interval=interval, by_rdp=theirs)
+        yield row(name, ours, theirs, (rounds, DELTA, "replace-one"), replace, interval=1e-3)
+    for name, cap, *both in CAPPED:
         ours = {
             "kind": "truncated-poisson-gaussian",
             "noise_multiplier": 1.0,
@@ -125,21 +119,8 @@ def rows():
         theirs = dp.dp_event.TruncatedSubsampledGaussianDpEvent(
             dataset_size=400, sampling_probability=Q, truncated_batch_size=cap, noise_multiplier=1.0
         )
-        for relation, name_of, printed in (
-            (ADD, "add-remove", add),
-            (REPLACE, "replace-one", replace),
-        ):
-            yield row(
-                name,
-                ours,
-                name_of,
-                100,
-                DELTA,
-                printed,
-                accountant="PLD",
-                pld=pld(theirs, 100, DELTA, relation, 1e-4),
-                rdp=None,
-            )
+        for relation, printed in zip(RELATIONS, both, strict=True):
+            yield row(name, ours, theirs, (100, DELTA, relation), printed, interval=1e-4)
     for name, sigma, rounds, printed, least in FIXED:
         ours = {
             "kind": "fixed-size-gaussian",
@@ -148,68 +129,29 @@ def rows():
             "size": 20,
         }
         theirs = dp.SampledWithoutReplacementDpEvent(400, 20, dp.GaussianDpEvent(sigma / 2))
-        yield row(
-            name,
-            ours,
-            "replace-one",
-            rounds,
-            DELTA,
-            printed,
-            accountant="RDP",
-            pld=None,
-            rdp=rdp(theirs, rounds, DELTA, REPLACE),
-            at_least=least,
-        )
+        plan = (rounds, DELTA, "replace-one")
+        yield row(name, ours, theirs, plan, printed, by_rdp=theirs, at_least=least)
     for name, q, sigma, rounds, delta, printed in SAMPLES:
-        ours = {"kind": "poisson-gaussian", "noise_multiplier": sigma, "sampling_prob": q}
-        theirs = dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(sigma))
-        yield row(
-            name,
-            ours,
-            "add-remove",
-            rounds,
-            delta,
-            printed,
-            accountant="PLD",
-            pld=pld(theirs, rounds, delta, ADD, 1e-3 if sigma < 0.4 else 1e-4),
-            rdp=rdp(theirs, rounds, delta, ADD),
-        )
-    gaussian = {"kind": "gaussian", "noise_multiplier": 20.0}
-    theirs = dp.GaussianDpEvent(20.0)
-    yield row(
-        "G1",
-        gaussian,
-        "add-remove",
-        100,
-        DELTA,
-        "1.193773",
-        accountant="PLD",
-        pld=pld(theirs, 100, DELTA, ADD, 1e-4),
-        rdp=rdp(theirs, 100, DELTA, ADD),
-    )
+        ours, theirs = poisson(q, sigma)
+        plan, interval = (rounds, delta, "add-remove"), 1e-3 if sigma < 0.4 else 1e-4
+        yield row(name, ours, theirs, plan, printed, interval=interval, by_rdp=theirs)
     # dp-accounting's RDP does not double the sensitivity under replace-one: half the noise.
-    yield row(
-        "G1",
-        gaussian,
-        "replace-one",
-        100,
-        DELTA,
-        "2.8361",
-        accountant="PLD",
-        pld=pld(theirs, 100, DELTA, REPLACE, 1e-4),
-        rdp=rdp(dp.GaussianDpEvent(10.0), 100, DELTA, REPLACE),
-    )
-    opacus = dp.PoissonSampledDpEvent(0.04, dp.GaussianDpEvent(1.5))
+    ours, theirs = {"kind": "gaussian", "noise_multiplier": 20.0}, dp.GaussianDpEvent(20.0)
+    for relation, printed, sigma in (
+        ("add-remove", "1.193773", 20.0),
+        ("replace-one", "2.8361", 10.0),
+    ):
+        plan, by_rdp = (100, DELTA, relation), dp.GaussianDpEvent(sigma)
+        yield row("G1", ours, theirs, plan, printed, interval=1e-4, by_rdp=by_rdp)
+    ours, theirs = poisson(0.04, 1.5)
     yield row(
         "opacus",
-        {"kind": "poisson-gaussian", "noise_multiplier": 1.5, "sampling_prob": 0.04},
-        "add-remove",
-        2250,
-        1e-5,
+        ours,
+        theirs,
+        (2250, 1e-5, "add-remove"),
         None,
-        accountant="PLD",
-        pld=pld(opacus, 2250, 1e-5, ADD, 1e-4),
-        rdp=rdp(opacus, 2250, 1e-5, ADD),
+        interval=1e-4,
+        by_rdp=theirs,
         printed_rdp="7.32911117143",
     )
 

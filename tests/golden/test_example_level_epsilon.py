@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from scipy import sparse
 
-from fedpriv.backends import SerialBackend
-from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.build import build
 from fedpriv.privacy.plan import cohort_plan
-from fedpriv.rng import Key
-from fedpriv.runs.loop import rounds
-from fedpriv.tasks.central import CentralTask, zeros
-from fedpriv.training.per_example.linear import LogisticGradients
 
 ROSTER = "0" * 64
 
@@ -34,17 +25,16 @@ def plan(num_examples, batch, steps, sigma, delta, **changes):
     return cohort_plan(**{**given, **changes})
 
 
-SLOW = pytest.mark.slow
 # q = 0.02, 5,000 steps, δ = 1e-5: σ, ε by RDP, ε by PLD.
 DP_NSGD = [
-    pytest.param(0.7, 23.503, 21.630, marks=SLOW),
-    pytest.param(0.8, 16.681, 15.310, marks=SLOW),
+    (0.7, 23.503, 21.630),
+    (0.8, 16.681, 15.310),
     (0.9, 12.684, 11.682),
-    pytest.param(1.0, 10.186, 9.403, marks=SLOW),
-    pytest.param(1.1, 8.515, 7.862, marks=SLOW),
-    pytest.param(1.2, 7.318, 6.758, marks=SLOW),
-    pytest.param(1.5, 5.165, 4.767, marks=SLOW),
-    pytest.param(2.0, 3.483, 3.211, marks=SLOW),
+    (1.0, 10.186, 9.403),
+    (1.1, 8.515, 7.862),
+    (1.2, 7.318, 6.758),
+    (1.5, 5.165, 4.767),
+    (2.0, 3.483, 3.211),
     (3.0, 2.115, 1.947),
 ]
 
@@ -62,7 +52,7 @@ def test_dp_nsgd_in_poisson_batches(sigma, rdp, pld):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "epsilon"),
-    [(1.5, 33.74), pytest.param(2.0, 20.99, marks=SLOW), pytest.param(3.0, 11.65, marks=SLOW)],
+    [(1.5, 33.74), (2.0, 20.99), (3.0, 11.65)],
 )
 def test_dp_nsgd_as_the_paper_counts_in_fixed_batches_and_replace_one(sigma, epsilon):
     """Replacing an example moves the sum by 2, so its noise multiplier counts half."""
@@ -77,20 +67,14 @@ def test_dp_nsgd_as_the_paper_counts_in_fixed_batches_and_replace_one(sigma, eps
     ("num_examples", "batch", "steps", "sigma", "delta", "rdp"),
     [
         pytest.param(25_000, 64, 12_500, 1.0, 4e-5, 1.512, id="AdaDPS, IMDB, 32 epochs"),
-        pytest.param(
-            25_000, 64, 39_063, 1.0, 4e-5, 2.806, id="AdaDPS, IMDB, 100 epochs", marks=SLOW
-        ),
-        pytest.param(60_000, 64, 75_000, 1.0, 1 / 60_000, 1.594, id="AdaDPS, MNIST", marks=SLOW),
-        pytest.param(
-            60_000, 64, 75_000, 0.75, 1 / 60_000, 3.005, id="AdaDPS, MNIST, σ 0.75", marks=SLOW
-        ),
+        pytest.param(25_000, 64, 39_063, 1.0, 4e-5, 2.806, id="AdaDPS, IMDB, 100 epochs"),
+        pytest.param(60_000, 64, 75_000, 1.0, 1 / 60_000, 1.594, id="AdaDPS, MNIST"),
+        pytest.param(60_000, 64, 75_000, 0.75, 1 / 60_000, 3.005, id="AdaDPS, MNIST, σ 0.75"),
         pytest.param(25_000, 64, 12_500, 0.5, 4e-5, 12.7, id="IMDB in micro-batches"),
-        pytest.param(
-            60_000, 64, 75_000, 0.5, 1 / 60_000, 13.2, id="MNIST in micro-batches", marks=SLOW
-        ),
+        pytest.param(60_000, 64, 75_000, 0.5, 1 / 60_000, 13.2, id="MNIST in micro-batches"),
         pytest.param(1_000, 8, 2_250, 0.7, 1e-3, 4.127, id="AdaDPS, toy"),
-        pytest.param(67_349, 1_000, 680, 0.6558, 1e-5, 8.0, id="SST-2, ε 8", marks=SLOW),
-        pytest.param(67_349, 1_000, 680, 0.8429, 1e-5, 4.0, id="SST-2, ε 4", marks=SLOW),
+        pytest.param(67_349, 1_000, 680, 0.6558, 1e-5, 8.0, id="SST-2, ε 8"),
+        pytest.param(67_349, 1_000, 680, 0.8429, 1e-5, 4.0, id="SST-2, ε 4"),
         pytest.param(67_349, 1_000, 680, 1.1457, 1e-5, 2.0, id="SST-2, ε 2"),
     ],
 )
@@ -98,42 +82,3 @@ def test_other_setups_by_rdp(num_examples, batch, steps, sigma, delta, rdp):
     spent = plan(num_examples, batch, steps, sigma, delta).epsilon(steps)
     assert spent.rdp == pytest.approx(rdp, rel=4e-3)
     assert spent.value < spent.rdp
-
-
-@pytest.mark.slow
-def test_a_run_of_the_papers_own_kind():
-    """DP-NSGD in fixed batches: exactly so many examples a step, and ε under replace-one."""
-    rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
-    gradients = LogisticGradients(sparse.csr_matrix(rows), (rows[:, 0] > 0).astype(np.int64))
-    task = CentralTask(
-        name="sixty rows",
-        train=gradients,
-        num_train=60,
-        init=zeros({"weight": (4,), "bias": (1,)}),
-        measure=lambda params: None,
-    )
-    experiment = CentralExperiment(
-        name="dp-nsgd",
-        description="As the paper samples and counts.",
-        task=lambda chosen, corpus: task,
-        relation="replace-one",
-        batch_size=6,
-        steps=4,
-        delta=1e-3,
-    ).with_options(
-        {
-            "bound": "normalise",
-            "normalise_regulariser": 0.01,
-            "sampling": "fixed",
-            "noise_multiplier": 2.0,
-        }
-    )
-    components = build(experiment)
-    backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)
-    played = [record for record, _ in rounds(components, backend, Key.simulation(0), eval_every=1)]
-    assert {record.diagnostics.cohort_size for record in played} == {6}
-    last = played[-1].released
-    planned = components.plan.epsilon(4)
-    assert (planned.relation.value, planned.accountant) == ("replace-one", "RDP")
-    assert last.epsilon == planned.value
-    assert components.plan.live_mechanism.stddev == pytest.approx(2.0 * 1.0)

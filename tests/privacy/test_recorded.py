@@ -13,6 +13,7 @@ from fedpriv.privacy.plan import Plan, cohort_plan, plan_digest
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from tests.harness.refusals import refuses
 from tests.privacy.costing import Costing
+from tests.privacy.ledger.test_entries import through_json
 
 
 class Median(Clip):
@@ -32,10 +33,6 @@ def mechanism(**changes):
 
 def plan(rest=None, **changes):
     return Plan(mechanism=mechanism(**changes), num_rounds=10, **(rest or {}))
-
-
-def through_json(value):
-    return json.loads(json.dumps(value, allow_nan=False))
 
 
 OWN = {

@@ -1,19 +1,14 @@
 """Short runs of tag prediction, in which a bug of the reference would show."""
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
+from tests.experiments.small import base
 
 
 def experiment(**options):
-    made = FederatedExperiment(
-        name="bugs", description="", rounds=6, delta=1e-3, presets={"preconditioner-top": 10}
-    ).with_options(
-        {"noise_multiplier": 1.0, "cohort": 6.0, "l2_clip_norm": 0.5, "local_learning_rate": 2.0}
-    )
-    return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
+    return base(**{"rounds": 6, "local_learning_rate": 2.0, **options})
 
 
 def states(made, corpus, backend=None, seed=0):

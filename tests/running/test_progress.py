@@ -13,9 +13,7 @@ from rich.console import Console
 
 from fedpriv.measures import UNNAMED
 from fedpriv.privacy.epsilon import rounded_up
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.runs.progress import follow, is_watched
 from tests.privacy.plans.clipped import clipped
 
@@ -113,15 +111,6 @@ def test_a_terminal_gets_a_line_that_is_rewritten_and_stays_as_it_was_last():
     )
 
 
-def test_what_public_examples_alone_reach_stands_beside_the_figure_from_the_start():
-    to, prepared = console(), Prepared()
-    prepared.folder.document["baseline"] = {"accuracy_public_only": 0.25}
-    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
-    first, *_, last = printed(to).splitlines()
-    assert first.endswith("accuracy –, public-only 25.0% (not covered by ε)")
-    assert last.endswith("accuracy 50.0%, public-only 25.0%")
-
-
 def test_elsewhere_nothing_is_printed_unless_asked_for():
     to = console()
     assert follow(Prepared(), console=to) == {"rounds": 30} and printed(to) == ""
@@ -177,30 +166,6 @@ def test_what_is_done_before_the_first_round_is_said_until_it_ends():
     assert name and "round 1 of 30" in after, after
 
 
-def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_each():
-    to, prepared = console(), Prepared()
-    prepared.ledger.charge(1, 1)
-    spent = prepared.components.plan.epsilon(5).value
-    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
-    first, second, *_ = printed(to).splitlines()
-    assert "round 0 of 30" in first and "1 of 30 charges" in first
-    assert first.endswith(f"ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
-    left = "about 24 s left"  # of rounds that take a second each
-    assert second.endswith(f"round 6 of 30, ε ≤ 1.01 at δ = 0.001, {left}; round 5: accuracy 50.0%")
-
-
-def test_the_line_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_round():
-    to, prepared = console(force_terminal=True), Prepared()
-    for number in range(1, 8):
-        prepared.ledger.charge(number, 1)
-    prepared.run = lambda on_round, tell: {"rounds": 30}  # of which none ends
-    follow(prepared, console=to, head=False)
-    spent = prepared.components.plan.epsilon(10).value  # as rounds 8 to 10 state it
-    assert f"ε ≤ {rounded_up(spent, 2):.2f}" in printed(
-        to
-    ) and "0 of 30 (7 of 30 charges" in printed(to)
-
-
 def test_a_notebook_with_widgets_gets_a_line_that_is_rewritten(widgets):
     follow(Prepared(), console=console(force_jupyter=True))
     assert "cleared" in widgets
@@ -214,34 +179,3 @@ def test_a_notebook_without_widgets_gets_lines(widgets, monkeypatch, recwarn):
         "cleared" not in widgets and len(widgets) == 5
     )  # three lines of head, the first, the last
     assert not recwarn.list
-
-
-class Adaptive(Prepared):
-    """Fifteen answers of ρ = 1/8 for ρ = 2, and one of twice the price that is refused."""
-
-    def plan(self):
-        return AdaptivePlan(num_users=100, rho=2.0, delta=0.001)
-
-    def run(self, on_round=lambda record: None, tell=lambda text: None):
-        for number in range(1, 16):
-            self.ledger.charge(number, 1, Event(kind="zcdp", rho=0.125))
-            self.clock.seconds += 3
-            self.tell_of(on_round, number, 7.77)
-        self.ledger.end("refused")
-        self.tell_of(on_round, 15, 7.77, 0.5)
-        return {"rounds": 15}
-
-
-def test_an_adaptive_plan_is_followed_by_what_it_has_spent():
-    to, prepared = console(), Adaptive()
-    follow(prepared, console=to, shown=True, clock=prepared.clock)
-    head, _, plan, *lines = printed(to).splitlines()
-    assert head and plan.startswith("plan: ε = ") and "for ρ = 2, however much" in plan
-    assert len(lines) == 9
-    assert lines[1] == (
-        "[b]old (synthetic): round 2, ρ = 0.25 of 2 spent in 2 charges, ε ≤ 7.77 at δ = 0.001"
-    )
-    assert lines[-1] == (
-        "[b]old (synthetic): round 15, ρ = 1.875 of 2 spent in 15 charges, ε ≤ 7.77 at δ = 0.001, "
-        "accuracy 50.0%"
-    )

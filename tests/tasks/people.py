@@ -1,6 +1,7 @@
 """Twelve people with six examples each, a model of them, and what is run on it."""
 
-import numpy as np
+from collections.abc import Mapping
+
 from torch import nn
 
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -8,12 +9,29 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.task import Task
 from tests.harness.refusals import refuses
+from tests.harness.toy_users import person
 
 
-def person(number):
-    """Six rows of four normals, and whether the first of each is above zero."""
-    x = np.random.default_rng(number).normal(size=(6, 4)).astype(np.float32)
-    return x, (x[:, 0] > 0).astype(int)
+class Files(Mapping):
+    """A mapping that reads a user's file when it is asked, counts that, and may fail to."""
+
+    def __init__(self, users, broken=None):
+        self._users, self._broken, self.read = users, broken, 0
+
+    def __getitem__(self, user_id):
+        self.read += 1
+        if user_id == self._broken:
+            raise OSError("a broken disk")
+        return self._users[user_id]
+
+    def __contains__(self, user_id):
+        return user_id in self._users
+
+    def __iter__(self):
+        return iter(self._users)
+
+    def __len__(self):
+        return len(self._users)
 
 
 USERS = {f"u{n:02d}": person(n) for n in range(12)}

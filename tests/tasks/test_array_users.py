@@ -1,7 +1,5 @@
 """Examples in whatever form their owner has them."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,7 @@ from torch.utils.data import TensorDataset
 from fedpriv.tasks.module_task import ArrayUsers
 from fedpriv.training.local.module import ArrayExamples
 from tests.harness.refusals import refuses
+from tests.tasks.people import Files
 
 X, Y = np.arange(12.0).reshape(4, 3), np.array([0, 1, 1, 0])
 FORMS = {
@@ -51,23 +50,7 @@ def test_one_persons_name_is_no_two_users(other):
 
 
 def test_a_mapping_that_reads_files_is_not_read_when_the_task_is_made():
-    class Files(Mapping):
-        read = 0
-
-        def __getitem__(self, user_id):
-            self.read += 1
-            return X, Y
-
-        def __iter__(self):
-            return iter(["a", "b"])
-
-        def __len__(self):
-            return 2
-
-        def __contains__(self, user_id):
-            return user_id in ("a", "b")
-
-    files = Files()
+    files = Files({"a": (X, Y), "b": (X, Y)})
     users = ArrayUsers(files)
     assert files.read == 0
     assert users.num_examples("b") == 4

@@ -1,7 +1,5 @@
 """What one rostered user's examples are decides of no run whether it starts: the user adds zero."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from fedpriv.tasks.module_task import ArrayUsers, PersonalLayers
 from fedpriv.training.local.schedule import Schedule
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import assert_same, contributed
-from tests.tasks.people import USERS, person, started, task
+from tests.tasks.people import USERS, Files, person, started, task
 
 X, Y = person(0)
 BAD = {
@@ -25,24 +23,6 @@ BAD = {
     "a label beyond": (X, np.full(6, 7)),
 }
 KEY = Key.simulation(1)
-
-
-class Files(Mapping):
-    """A mapping that reads a user's file when it is asked, and may fail to."""
-
-    def __init__(self, users, broken):
-        self._users, self._broken = users, broken
-
-    def __getitem__(self, user_id):
-        if user_id == self._broken:
-            raise OSError("a broken disk")
-        return self._users[user_id]
-
-    def __iter__(self):
-        return iter(self._users)
-
-    def __len__(self):
-        return len(self._users)
 
 
 def users_with(bad, place):

@@ -12,7 +12,6 @@ from scipy.special import softmax
 
 import fedpriv as fp
 from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
-from fedpriv.cli.run import print_result
 from fedpriv.datasets import encoders
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.encoders import Encoder, add_encoder
@@ -30,7 +29,6 @@ from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.mechanisms import Clip
-from fedpriv.privacy.plan import plan_digest
 from fedpriv.rng import Key
 from fedpriv.tasks.by_example import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
@@ -69,19 +67,9 @@ def params_of(task):
 
 
 @pytest.mark.slow
-def test_a_plan_on_another_encoders_rows_has_another_digest(tiny_corpus, tmp_path, encoder, task):
-    """Of users and of their examples."""
-    other = Encoder(add_encoder(write_tiny_bert(tmp_path / "tiny", seed=1)))
-    made = make_embeddings(tiny_corpus, other, ("sentence",), processes=1)
-    own = EncodedTexts(embeddings=made)
-    second = TagPrediction(tiny_corpus.view(), inputs="encoder", encoded=own)
+def test_an_encoder_is_published_by_its_digest_of_users_and_of_their_examples(encoder, task):
     assert task.published == by_example(task, 3).published
     assert task.published == {encoder.files.id: encoder.files.sha256}
-    plan = fp.Rounds(users=4, cohort=2, rounds=3, delta=0.01).plan(
-        l2_clip_norm=0.5, noise_multiplier=1.0
-    )
-    found = {plan_digest(plan, "abcd", of.published) for of in (task, second)}
-    assert len(found) == 2
 
 
 @pytest.mark.slow
@@ -199,7 +187,7 @@ def experiment_of(**options):
 
 
 @pytest.mark.slow
-def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder, tmp_path, capsys):
+def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder, tmp_path):
     experiment = experiment_of(encoder=encoder.files.id, encoder_texts="sentence")
     with refuses(ValueError, f"fedpriv encoder embed {encoder.files.id}"):
         build(experiment, tiny_corpus)
@@ -212,11 +200,6 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     assert f'"encoder_rows_made_by": "{made.made_by}"' in named
     stated = " ".join(str(result.statement).split())
     assert f"of an example's sentence (digest {encoder.files.sha256})." in stated
-    assert f"weights     {encoder.files.id}" in repr(result)
-    assert encoder.files.id in result._repr_html_().partition("<details")[0]
-    print_result(result.record, result.statement, tmp_path / "report.html")
-    printed = " ".join(capsys.readouterr().out.split())
-    assert f"weights {encoder.files.id}, of an example's sentence (published;" in printed
     kept = read_vocabulary(result.record.directory / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
     with refuses(ValueError, encoder.files.id):

@@ -15,14 +15,14 @@ from fedpriv.experiments.averaging import CentralExperiment, ExampleSampling
 from fedpriv.measures import LOSS
 from fedpriv.models.lora import add_adapters
 from fedpriv.tasks.dataset_tasks import module_task
-from fedpriv.tasks.guards import moved, refuse_unsaved
+from fedpriv.tasks.guards import refuse_unsaved
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState, Saved
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.work import UserTrainer
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import KEY, cross_entropy, data_set, labelled, zeros
+from tests.harness.toys_of_training import cross_entropy, data_set, labelled, zeros
 from tests.tasks.people import accepted, experiment, refused, task
 
 
@@ -170,16 +170,6 @@ def test_adapters_that_are_all_frozen_are_not_taken_for_a_head_alone(tmp_path, k
     with refuses(ValueError, "0.0.lora_a.weight", 3, "rank=0"):
         make(lambda: adapted(["lora"]))
     accepted(tmp_path / "run", make(lambda: adapted(["lora_a", "0.2.lora_b"])))
-
-
-def test_a_gradient_names_what_outputs_depend_on_by_one_pass():
-    for make, names in (
-        (Adapted, {"down", "up", "head.weight", "head.bias"}),
-        (OnlyWhileTrained, {"head.weight", "head.bias"}),
-    ):
-        made = module_of(make)
-        params = moved(made.init_params(KEY), 0.1, "test")
-        assert set(made.tensors_of_outputs(params)) == names
 
 
 @pytest.mark.slow

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from fedpriv import cli
-from fedpriv.experiments.build import build
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
-from fedpriv.tasks.checks import check_parts
 from tests.harness.refusals import refuses
 
 #: What is said before a task is tried.
@@ -238,20 +236,6 @@ class TestMeasures:
             check_measures((ACCURACY, LOSS, ACCURACY))
         with refuses(ValueError, "loss"):
             check_measures((LOSS, ACCURACY))
-
-
-def test_a_task_of_tags_is_a_task_and_writes_what_it_wrote(tiny_corpus):
-    from fedpriv.experiments.load import load_experiment
-
-    made = load_experiment("dp-fedavg-tags").with_options({"noise-multiplier": 1, "cohort": 8})
-    task = build(made, tiny_corpus).task
-    check_parts(task, "tags")
-    assert set(task.describe().to_json()) == {
-        "name", "synthetic", "roster", "roster_sha256", "licence", "credit", "num_users",
-        "num_public_users", "num_words", "num_tags", "provenance", "majority_class_accuracy",
-        "majority_class_accuracy_public",
-    }  # fmt: skip
-    assert [measure.name for measure in task.measures] == ["accuracy", "recall_at_5", "loss"]
 
 
 class TestModuleMeasures:

@@ -1,23 +1,11 @@
-"""Tag prediction: its params are those of the softmax regression that it is; whom it measures."""
+"""Tag prediction: whom it measures."""
 
 import numpy as np
 import pytest
 
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD
-from fedpriv.models.images import SoftmaxRegression
-from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
-from fedpriv.training.local.module import module_params
-from tests.harness.toys_of_training import KEY, assert_same, drawn
-
-
-def test_the_initial_params_are_the_models(tiny_corpus):
-    view = tiny_corpus.view()
-    found = TagPrediction(view).init_params(Key.simulation(0))
-    expected = module_params(SoftmaxRegression(len(view.words), len(view.tags)))
-    assert list(found) == list(expected)
-    assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
-    assert_same(found, expected)
+from tests.harness.toys_of_training import KEY, drawn
 
 
 @pytest.mark.parametrize("split", [BY_THREAD, BY_SENTENCE], ids=lambda split: split.name)

@@ -9,18 +9,17 @@ import torch
 from torch import nn
 
 from fedpriv import json_lines
-from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.work import UserTrainer
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
-from tests.harness.toys_of_training import cross_entropy, data_set, labelled
+from tests.harness.toys_of_training import labelled
 from tests.tasks.people import accepted, experiment, refused, started, task
+from tests.tasks.test_guards import central
 
 RUN = {"rounds": 3, "delta": 0.01}
 
@@ -81,19 +80,11 @@ def test_a_task_without_a_batch_is_not_tried(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("with_public", [True, False])
 def test_centralised_tasks_are_tried_too(tmp_path, with_public):
-    x = labelled(90, (8,)).x
-    y = (x[:, 0] > 0).astype(np.int64)
-    public = {"x_public": x[60:], "y_public": y[60:]} if with_public else {}
-    data = data_set(x[:40], y[:40], test=(x[40:60], y[40:60]), **public)
-
-    def central(width):
-        made = module_task(data, lambda: nn.Linear(width, 2), cross_entropy)
-        return CentralExperiment(
-            name="c", description="", task=lambda experiment: made, steps=2, batch_size=8
-        ).with_options({"noise_multiplier": 1.0})
-
-    refused(tmp_path / "wrong", central(9), RuntimeError)
-    assert started(tmp_path / "right", central(8)).run()["rounds"] == 2
+    wrong, right = (
+        central(lambda width=width: nn.Linear(width, 2), with_public) for width in (9, 8)
+    )
+    refused(tmp_path / "wrong", wrong, RuntimeError)
+    assert started(tmp_path / "right", right).run()["rounds"] == 2
 
 
 SOURCE = """

@@ -12,6 +12,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.secret_state import SecretState
 from tests.api.bolted.test_bolt_on import people, release, trainer
+from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 
 OWN = "a training that is not the permutation SGD that was stated"
@@ -81,18 +82,16 @@ class TestSecrets:
         release(out=tmp_path / "run", secure=True)  # it is read again all the same
         assert verify_run(tmp_path / "run").ok
 
-    def test_it_stays_while_a_release_is_owed(self, tmp_path, monkeypatch):
+    def test_it_stays_while_a_release_is_owed(self, tmp_path):
         """Killed before it is kept, the identical release is made for the same charge."""
         secret, owed = tmp_path / "run" / "secret", []
 
-        def killed(self, state):
+        def noted(folder, state):
             owed.append(state.params["w"])
-            raise SystemExit
+            return True
 
-        with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "keep", killed)
-            with pytest.raises(SystemExit):
-                release(out=tmp_path / "run", secure=True)
+        with killed(RunFolder, "keep", when=noted):
+            release(out=tmp_path / "run", secure=True)
         assert set(left(secret)) == {"replay.key", "replay-update.safetensors"}
         assert len(left(secret)["replay.key"]) == 32
         with pytest.raises(ValueError):
@@ -103,17 +102,9 @@ class TestSecrets:
         assert verify_run(tmp_path / "run").num_charges == 1
         assert left(secret) == {"replay.key": b""}
 
-    def test_what_a_kill_left_after_the_release_goes_with_the_next_look(
-        self, tmp_path, monkeypatch
-    ):
-
-        def killed(self, name):
-            raise SystemExit
-
-        with monkeypatch.context() as patch:
-            patch.setattr(SecretState, "forget", killed)
-            with pytest.raises(SystemExit):
-                release(out=tmp_path / "run", secure=True)
+    def test_what_a_kill_left_after_the_release_goes_with_the_next_look(self, tmp_path):
+        with killed(SecretState, "forget"):
+            release(out=tmp_path / "run", secure=True)
         assert left(tmp_path / "run" / "secret")["replay.key"]
         release(out=tmp_path / "run", secure=True)
         assert left(tmp_path / "run" / "secret") == {"replay.key": b""}

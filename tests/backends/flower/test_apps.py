@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 
 import numpy as np
@@ -81,10 +80,6 @@ def test_settings_and_the_returned_model_are_those_of_one_process(
     for name in ("checkpoints/round-000003.safetensors", "selected.safetensors"):
         left, right = (load_file(tmp_path / run / name) for run in ("run", "alone"))
         assert set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
-
-
-def _lines(run):
-    return [json.loads(line) for line in (run / "rounds.jsonl").read_text("utf-8").splitlines()]
 
 
 OWN_BOUND = """

@@ -24,6 +24,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from tests.backends.flower import stub_grid as stub
+from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 
 ROSTER = tuple(f"user-{number}" for number in range(8))
@@ -90,8 +91,9 @@ def started(grid, app, tmp_path=None, rounds=3, config=None, noise_multiplier=0.
         out=None if tmp_path is None else tmp_path / "run",
         settings=SOON,
     )
-    made = grid(app, **options)
-    return strategy.start(made, record(START), num_rounds=rounds, train_config=config), made
+    return strategy.start(
+        grid(app, **options), record(START), num_rounds=rounds, train_config=config
+    )
 
 
 class TestStart:
@@ -144,9 +146,9 @@ class TestStart:
 
     @pytest.mark.slow
     def test_sums_are_unweighted_and_metrics_are_dropped(self, grid, tmp_path, one_root):
-        plain, _ = started(grid, existing_app(), tmp_path / "a")
+        plain = started(grid, existing_app(), tmp_path / "a")
         heavy = {"num-examples": 10**6, "secret-loss": 123.25}
-        found, _ = started(grid, existing_app(metrics=heavy), tmp_path / "b")
+        found = started(grid, existing_app(metrics=heavy), tmp_path / "b")
         np.testing.assert_array_equal(plain.arrays["w"].numpy(), found.arrays["w"].numpy())
         assert not found.train_metrics_clientapp and not found.evaluate_metrics_clientapp
         kept = b"".join(p.read_bytes() for p in (tmp_path / "b").rglob("*") if p.is_file())
@@ -195,21 +197,9 @@ class TestStart:
         assert not made.requests
 
     @pytest.mark.slow
-    def test_a_server_that_was_killed_goes_on_and_not_without_its_ledger(
-        self, grid, tmp_path, monkeypatch
-    ):
-        real, charged = Ledger.charge, []
-
-        def killed(self, *args, **named):
-            charged.append(real(self, *args, **named))
-            if len(charged) == 2:
-                raise SystemExit
-            return charged[-1]
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Ledger, "charge", killed)
-            with pytest.raises(SystemExit):
-                started(grid, existing_app(), tmp_path)
+    def test_a_server_that_was_killed_goes_on_and_not_without_its_ledger(self, grid, tmp_path):
+        with killed(Ledger, "charge", 2, after=True):
+            started(grid, existing_app(), tmp_path)
         ledger = tmp_path / "run" / "ledger.jsonl"
         books = ledger.read_bytes()
         ledger.unlink()
@@ -223,11 +213,11 @@ class TestStart:
             (tmp_path / left).rename(tmp_path / "run" / left)
         assert not made.requests
         ledger.write_bytes(books)
-        result, _ = started(grid, existing_app(), tmp_path)
+        result = started(grid, existing_app(), tmp_path)
         found = verify_run(tmp_path / "run")
         assert found.ok and (found.num_charges, found.num_releases, found.num_lost) == (3, 2, 1)
         assert result.trained.rounds == 2 and "ε = " in repr(result) and "simulated" in repr(result)
-        again, _ = started(grid, existing_app(), tmp_path)
+        again = started(grid, existing_app(), tmp_path)
         assert again.trained.rounds == 2
 
     @pytest.mark.slow
@@ -235,8 +225,8 @@ class TestStart:
         """It is in the ledger's first line, and a simulation's noise is made of it."""
         noisy = {"noise_multiplier": 1.0}
         apps = existing_app(), existing_app()
-        slow, _ = started(grid, apps[0], tmp_path / "a", config=ConfigRecord({"rate": 1}), **noisy)
-        fast, _ = started(grid, apps[1], tmp_path / "b", config=ConfigRecord({"rate": 2}), **noisy)
+        slow = started(grid, apps[0], tmp_path / "a", config=ConfigRecord({"rate": 1}), **noisy)
+        fast = started(grid, apps[1], tmp_path / "b", config=ConfigRecord({"rate": 2}), **noisy)
         assert (slow.arrays["w"].numpy() != fast.arrays["w"].numpy()).any()
         with refuses(ValueError, "rate", 1):
             started(grid, existing_app(), tmp_path / "a", config=ConfigRecord({"rate": 2}), **noisy)
@@ -291,19 +281,6 @@ class TestRunFolder:
         started(grid, existing_app(), tmp_path, rounds=1)
         with refuses(ValueError, tmp_path):
             fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "runs" / "other")
-
-    def test_the_log_has_plan_folder_rounds_and_how_to_check_it(self, grid, tmp_path, caplog):
-        started(grid, existing_app(), tmp_path)
-        lines = [entry.getMessage() for entry in caplog.records if entry.name == "fedpriv.server"]
-        run = tmp_path / "run"
-        assert lines[0].startswith("plan ") and len(lines[0].split()[1]) == 64
-        assert "ε = " in lines[2] and "user-level, add-remove, PLD" in lines[2]
-        assert any(line.startswith("ε does NOT cover: whatever else") for line in lines)
-        assert f"run folder: {run}" in lines
-        assert [line.partition(":")[0] for line in lines if line.startswith("round ")] == [
-            f"round {number}" for number in (1, 2, 3)
-        ]
-        assert f"fedpriv verify {run}" in lines[-1]
 
 
 class TestEvaluation:
@@ -408,7 +385,7 @@ class TestExistingApp:
         def train(message, context):
             return reply_to(message, [context.node_config["user-id"] == "", 0.0, 0.0])
 
-        found, _ = started(grid, app, rounds=1)
+        found = started(grid, app, rounds=1)
         assert 0 < np.linalg.norm(found.arrays["w"].numpy()) <= 8 * 0.5 / 4 * 1.05
 
     def test_several_users_behind_one_call_contribute_zero(self, grid, tmp_path, caplog):
@@ -482,7 +459,7 @@ class TestExistingApp:
             return good
 
         zero = existing_app(lambda user: [0.1 * (user != "user-0"), 0.0, 0.0])
-        found, expected = started(grid, app)[0], started(grid, zero)[0]
+        found, expected = started(grid, app), started(grid, zero)
         np.testing.assert_array_equal(found.arrays["w"].numpy(), expected.arrays["w"].numpy())
 
     def test_a_plain_strategys_message_and_an_apps_own_query_get_no_answer(self):
@@ -515,6 +492,6 @@ class TestExistingApp:
             seen.append((context.node_config["num-partitions"], config))
             return {"w": params["w"] + np.float32(config["rate"])}
 
-        found, _ = started(grid, app, config=ConfigRecord({"rate": 0.1}))
+        found = started(grid, app, config=ConfigRecord({"rate": 0.1}))
         assert found.arrays["w"].numpy()[0] > 0
         assert seen and all(item == (NUM_NODES, {"rate": 0.1}) for item in seen)

@@ -1,6 +1,5 @@
 """Where views come from: corpora that can only be read, split by split."""
 
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -35,13 +34,6 @@ def content(view):
             for column in ("labels", "indices", "counts", "num_tokens", "tag_indices")
         ],
     )
-
-
-def test_a_corpus_of_another_version_is_refused(corpus):
-    path = corpus.directory / manifest.FILE_NAME
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
-    with refuses(ValueError, path, 1):
-        Corpus.open(corpus.directory)
 
 
 def test_further_views_go_into_the_cache_and_are_made_once(corpus, cache, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -15,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from fedpriv.datasets import encoders
 from fedpriv.datasets.encoders import Encoder, add_encoder, check_files, find_encoder
-from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings, reduce_encoder, unit_rows
 from fedpriv.datasets.stackexchange.parts import cut_corpus
@@ -23,6 +21,7 @@ from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.tasks.pretrained import PretrainedClassifier
+from tests.datasets.corpus.sentences import said, write
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
@@ -178,29 +177,23 @@ def write_corpus(
     folder, rostered="start a company", *, users=6, public=TITLES, few=("u0", "u1"), **description
 ):
     """Write a corpus of 12 public users, who ask and answer rostered users' questions."""
-    facts = {"name": "c", "synthetic": True, "source": {}, "licence": "CC0-1.0", "credit": "nobody"}
-    with CorpusWriter(folder, CorpusDescription(**facts | description)) as writer:
-        for number, title in enumerate(public):
-            say = partial(Sentence, user_id=f"p{number % 12:02d}", tokens=["law", "pays"])
-            writer.add(
-                say(title_tokens=title.split(), tags=[f"t{number % 3}"], thread=f"p{number}")
-            )
-        for number in range(users):
-            title = f"{rostered} {WORDS[number]}".split()
-            for user in (f"u{number}", f"p{number:02d}"):
-                own = user.startswith("u")
-                writer.add(
-                    Sentence(
-                        user_id=user, tokens=["tax"], title_tokens=title, tags=["t0"],
-                        own_title=own, title_user_id=None if own else f"u{number}",
-                        thread=f"u{number}",
-                    )
-                )  # fmt: skip
-        rosters = [
-            RosterSpec(name=name, rule="declared", ids=ids)
-            for name, ids in (("all", [f"u{n}" for n in range(6)]), ("few", few))
+    rows = [
+        replace(
+            said(f"p{number % 12:02d}", "law pays", f"t{number % 3}", title), thread=f"p{number}"
+        )
+        for number, title in enumerate(public)
+    ]
+    for number in range(users):
+        asker, title = f"u{number}", f"{rostered} {WORDS[number]}"
+        rows += [
+            replace(said(asker, "tax", "t0", title), thread=asker),
+            replace(said(f"p{number:02d}", "tax", "t0", title, False, asker), thread=asker),
         ]
-        return writer.finish(rosters, default_roster="all")
+    rosters = [
+        RosterSpec(name=name, rule="declared", ids=ids)
+        for name, ids in (("all", [f"u{n}" for n in range(6)]), ("few", few))
+    ]
+    return write(folder, rows, rosters, **{"name": "c", **description})
 
 
 def reduced(corpus, folder, dimensions=4, **settings):

@@ -1,10 +1,8 @@
 """MNIST's idx files and CIFAR-10's binary records: small made ones, hostile ones, the real ones."""
 
 import gzip
-import io
 import lzma
 import struct
-import tarfile
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 
 from fedpriv.datasets import images
 from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records
+from tests.datasets.files.test_raw_files import make_tar
 from tests.harness.refusals import refuses
 
 
@@ -111,11 +110,8 @@ def lay(folder, files, archive=None):
         for name, content in files.items():
             (folder / name).write_bytes(content)
         return folder
-    with tarfile.open(folder / archive, "w:gz") as packed:
-        for name in sorted(files, reverse=True):
-            entry = tarfile.TarInfo(f"in-a-folder/{name}")
-            entry.size = len(files[name])
-            packed.addfile(entry, io.BytesIO(files[name]))
+    names = sorted(files, reverse=True)
+    make_tar(folder / archive, {f"in-a-folder/{name}": files[name] for name in names})
     return folder
 
 

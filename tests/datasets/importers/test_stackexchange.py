@@ -251,15 +251,6 @@ def test_absent_files_and_archives_without_posts_are_refused(tmp_path):
     refused(tmp_path, path, 0, "Posts.xml")
 
 
-def test_progress_runs_to_the_end_over_both_passes(tmp_path):
-    calls = []
-    imported(tmp_path, progress=lambda done, total: calls.append((done, total)))
-    size = (tmp_path / "Posts.xml").stat().st_size
-    assert {total for _, total in calls} == {2 * size}
-    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
-    assert calls[-1][0] == 2 * size
-
-
 @pytest.fixture(scope="module")
 def onstartups(shared_data, tmp_path_factory):
     dump = shared_data / "stackexchange" / "onstartups.Posts.xml.xz"

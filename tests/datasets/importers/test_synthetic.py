@@ -51,16 +51,6 @@ def test_its_shape_is_what_was_asked_for(small, gather):
     assert 20 < examples.num_tokens.mean() < 30
 
 
-def test_sentence_counts_are_log_normal_and_sum_exactly():
-    counts = _sentence_counts(400, 246_092, 1.0, Key.simulation(0).generator())
-    assert counts.sum() == 246_092
-    assert counts.min() >= 5
-    logs = np.log(counts)
-    assert 0.85 < logs.std() < 1.15
-    assert abs(np.mean((logs - logs.mean()) ** 3)) / logs.std() ** 3 < 0.4  # not skewed
-    assert counts.mean() > 1.3 * np.median(counts)
-
-
 def test_without_spread_all_users_are_equal():
     rng = Key.simulation(0).generator()
     assert _sentence_counts(342_477, 5 * 342_477, 1.0, rng).tolist() == [5] * 342_477

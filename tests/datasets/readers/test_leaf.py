@@ -63,26 +63,6 @@ def test_ones_own_numbers_and_texts(tmp_path):
     assert users["c"][0].shape == (0,) and users["c"][0].dtype.kind == "U"
 
 
-@pytest.mark.parametrize(
-    ("users", "names"),
-    [
-        ({"a": ([[1], [1, 2]], [0, 1])}, ["'a'", "x"]),
-        ({"a": ([1, "b"], [0, 1])}, ["'a'", "x"]),
-        ({"a": ([None], [0])}, ["'a'", "x"]),
-        ({"a": ([[float("nan")]], [0])}, ["'a'", "float32"]),
-        ({"a": ([1e200], [0])}, ["'a'", "float32"]),
-        ({"a": ([[1]], [0]), "b": ([[1, 2]], [0])}, ["'a'", "'b'", "(2,)"]),
-        ({"a": ([1], [0]), "b": (["t"], [0])}, ["'a'", "'b'"]),
-        ({"ann": ([[1]], [0]), "ann\0": ([[2]], [1])}, ["'ann'"]),
-    ],
-)
-def test_ones_own_that_does_not_fit_is_one_line(tmp_path, users, names):
-    path = save(tmp_path / "all_data.json", document(**users))
-    with refuses(ValueError, path, *names) as error:
-        read_leaf(path)
-    assert "\n" not in str(error.value)
-
-
 def test_shakespeare_by_role(tmp_path):
     windows = [PLAY[at : at + 80] for at in range(3)]
     path = save(tmp_path / "p.json", document(ROMEO=(windows, [PLAY[at + 80] for at in range(3)])))
@@ -105,31 +85,39 @@ def test_characters_of_no_alphabet_have_the_last_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "names"),
+    ("read", "content", "names"),
     [
-        (b"", []),
-        (json.dumps(femnist()).encode()[:-9], []),
-        (b"[" * 100_000, []),
-        (b"\x80\x04\x95 a pickle", []),
-        (b"[1, 2]", ["user_data"]),
-        (femnist() | {"users": ["f0001_41"]}, [1, 2]),
-        (femnist() | {"users": ["f0001_41", "other"]}, [2, "num_samples"]),
-        (femnist() | {"num_samples": [2, 2]}, ["'f0002_07'", 2]),
-        (document(a=(INK, "abc")), ["'a'", 3]),
-        (document(a=([INK[0][:-1]], [1])), ["'a'", "x", 784]),
-        (document(a=([INK[0], [1.0]], [1, 2])), ["'a'", "x", 784]),
-        (document(a=([[float("nan")] * 784], [1])), ["'a'", "x", 0, 1]),
-        (document(a=([[255.0] * 784], [1])), ["'a'", "x", 0, 1]),
-        (document(a=(INK[:1], [62])), ["'a'", "y", 61]),
-        (document(a=(INK[:1], [0.5])), ["'a'", "y", 61]),
-        (document(a=(INK[:1], [10**40])), ["'a'", "y"]),
-        (document(a=(INK[:1], ["7"])), ["'a'", "y"]),
+        (read_leaf_femnist, b"", []),
+        (read_leaf_femnist, json.dumps(femnist()).encode()[:-9], []),
+        (read_leaf_femnist, b"[" * 100_000, []),
+        (read_leaf_femnist, b"\x80\x04\x95 a pickle", []),
+        (read_leaf_femnist, b"[1, 2]", ["user_data"]),
+        (read_leaf_femnist, femnist() | {"users": ["f0001_41"]}, [1, 2]),
+        (read_leaf_femnist, femnist() | {"users": ["f0001_41", "other"]}, [2, "num_samples"]),
+        (read_leaf_femnist, femnist() | {"num_samples": [2, 2]}, ["'f0002_07'", 2]),
+        (read_leaf_femnist, document(a=(INK, "abc")), ["'a'", 3]),
+        (read_leaf_femnist, document(a=([INK[0][:-1]], [1])), ["'a'", "x", 784]),
+        (read_leaf_femnist, document(a=([INK[0], [1.0]], [1, 2])), ["'a'", "x", 784]),
+        (read_leaf_femnist, document(a=([[float("nan")] * 784], [1])), ["'a'", "x", 0, 1]),
+        (read_leaf_femnist, document(a=([[255.0] * 784], [1])), ["'a'", "x", 0, 1]),
+        (read_leaf_femnist, document(a=(INK[:1], [62])), ["'a'", "y", 61]),
+        (read_leaf_femnist, document(a=(INK[:1], [0.5])), ["'a'", "y", 61]),
+        (read_leaf_femnist, document(a=(INK[:1], [10**40])), ["'a'", "y"]),
+        (read_leaf_femnist, document(a=(INK[:1], ["7"])), ["'a'", "y"]),
+        (read_leaf, document(a=([[1], [1, 2]], [0, 1])), ["'a'", "x"]),
+        (read_leaf, document(a=([1, "b"], [0, 1])), ["'a'", "x"]),
+        (read_leaf, document(a=([None], [0])), ["'a'", "x"]),
+        (read_leaf, document(a=([[float("nan")]], [0])), ["'a'", "float32"]),
+        (read_leaf, document(a=([1e200], [0])), ["'a'", "float32"]),
+        (read_leaf, document(a=([[1]], [0]), b=([[1, 2]], [0])), ["'a'", "'b'", "(2,)"]),
+        (read_leaf, document(a=([1], [0]), b=(["t"], [0])), ["'a'", "'b'"]),
+        (read_leaf, document(**{"ann": ([[1]], [0]), "ann\0": ([[2]], [1])}), ["'ann'"]),
     ],
 )
-def test_what_is_none_of_it_is_one_line(tmp_path, content, names):
+def test_what_does_not_fit_is_one_line(tmp_path, read, content, names):
     path = save(tmp_path / "all_data.json", content)
     with refuses(ValueError, path, *names) as error:
-        read_leaf_femnist(path)
+        read(path)
     assert "\n" not in str(error.value)
 
 

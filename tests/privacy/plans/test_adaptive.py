@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.plan import AdaptivePlan, cohort_plan, read_plan
 from tests.harness.refusals import refuses
+from tests.privacy.plans.clipped import clipped
 
 NAN = float("nan")
 GOOD = {"num_users": 400, "rho": 1.0, "delta": 1e-5}
@@ -171,9 +172,9 @@ class TestValues:
 
 
 def test_announcements_and_ledgers_ask_the_same_of_either_plan():
-    fixed = cohort_plan(
-        num_users=400, expected_cohort_size=20, num_rounds=10, bound="clip", l2_bound=1.0,
-        noise="gaussian", noise_multiplier=1.0, delta=1e-5,
+    fixed = clipped(
+        num_users=400, expected_cohort_size=20, num_rounds=10, l2_bound=1.0, noise_multiplier=1.0,
+        delta=1e-5,
     )  # fmt: skip
     own = replace(fixed.live_mechanism)
     assert fixed.mechanism_for("update", None) is fixed.mechanism

@@ -27,14 +27,13 @@ from fedpriv.privacy.sampling import (
 from fedpriv.privacy.statement.coverage import FLOATS
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 from tests.harness.refusals import refuses
+from tests.privacy.plans.clipped import clipped
 
-PLAN = cohort_plan(
+PLAN = clipped(
     num_users=4000,
     expected_cohort_size=350,
     num_rounds=20,
-    bound="clip",
     l2_bound=0.5,
-    noise="gaussian",
     noise_multiplier=2.0,
 )
 CORPUS = {

@@ -19,14 +19,13 @@ from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values, summa
 from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import start
+from tests.privacy.plans.clipped import clipped
 
-PLAN = cohort_plan(
+PLAN = clipped(
     num_users=400,
     expected_cohort_size=20,
     num_rounds=8,
-    bound="clip",
     l2_bound=0.5,
-    noise="gaussian",
     noise_multiplier=2.0,
     target_epsilon=1.0,
 )
@@ -176,6 +175,9 @@ def rewrite(path, change):
         (lambda run: edit_row(run, 2, delta=1e-9), "rounds"),
         (lambda run: edit_row(run, 2, epsilon=None), "rounds"),
         (lambda run: edit_row(run, 2, epsilon_charges=1), "rounds"),
+        (lambda run: edit_row(run, 2, epsilon_charges=1, epsilon=PLAN.epsilon(1).value), "rounds"),
+        (lambda run: edit_row(run, 2, epsilon_charges=10**9), "rounds"),
+        (lambda run: edit_row(run, 2, epsilon_charges="4"), "rounds"),
         (lambda run: edit_row(run, 2, epsilon_does_not_cover=["nothing"]), "rounds"),
         (lambda run: edit_row(run, 2, round_num=3.0), "rounds"),
         (lambda run: edit_row(run, 2), "rounds"),

@@ -66,29 +66,6 @@ def test_who_fails_later_ends_it():
         trained(Raw(later={7}))
 
 
-class Silent(Raw):
-    """All but one fail from a place on, and a step that failed is taken for one of length zero."""
-
-    def __init__(self, there, place):
-        super().__init__(there)
-        self.place = place
-
-    def sum(self, request, *, bound=None, among=None):
-        able = [user for user in among if user == 7 or request.params["w"][0] < self.place]
-        return replace(super().sum(request, among=able), num_users=len(among), num_failed=0)
-
-
-def test_who_fails_later_cannot_count_as_a_step_of_zero():
-    """One user moves who else fails, and so each of the others' steps: Δ counts its own alone."""
-    (with_one, most), (without, _) = (trained(Raw(there), 50, 1) for there in (True, False))
-    assert 0 < abs(with_one - without)[0] <= most
-    between = float((with_one + without)[0] / 2)
-    (stopped, most), (gone_on, _) = (
-        trained(Silent(there, between), 50, 2) for there in (True, False)
-    )
-    assert abs(stopped - gone_on)[0] > 5 * most
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("odd", [(1,), (3, 5)])
 def test_a_secure_run_with_such_a_user_is_released(odd, tiny_corpus, tmp_path):

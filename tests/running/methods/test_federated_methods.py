@@ -248,7 +248,6 @@ class TestPersonalLayers:
         np.testing.assert_array_equal(left, sizes - right)
         assert left.sum() / sizes.sum() == pytest.approx(run.summary["accuracy"])
 
-    @pytest.mark.slow
     def test_a_secure_run_has_no_personal_figures(self, tmp_path):
         with refuses(ValueError, "test"):
             fp.run(self.personal(), tmp_path / "run", secure=True, progress=False)

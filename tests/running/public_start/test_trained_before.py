@@ -14,7 +14,6 @@ from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import export_run
-from fedpriv.runs.document import read_document
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import start
@@ -116,15 +115,6 @@ def test_the_same_users_epsilons_add_up(runs, tmp_path, secure):
     third = runs(tmp_path / f"t{secure}", last(folder), secure=secure)
     all_three = run_statement(third).to_json()["with_start"]["epsilon"]
     assert all_three == pytest.approx(both["epsilon"] + verify_run(third).epsilon.value, rel=1e-12)
-
-
-@pytest.mark.slow
-def test_what_is_charged_to_attempts_that_were_lost_counts(runs, tmp_path):
-    before = shutil.copytree(runs.place / "simulated", tmp_path / "before")
-    facts = read_document(runs(tmp_path / "r", last(before)))["start"]["trained"]
-    assert facts["epsilon"] == verify_run(before).epsilon.value
-    lines = (before / "ledger.jsonl").read_text().splitlines()
-    assert facts["ledger_head"] == json.loads(lines[-1])["hash"]
 
 
 def test_another_roster_or_relation_does_not_add_up(runs, tmp_path):

@@ -93,13 +93,10 @@ def test_what_is_returned_exported_and_predicted_is_one_model(folders, tmp_path,
     )
 
 
-def test_another_file_than_the_summary_names_is_refused(corpus, tmp_path):
+def test_a_returned_model_that_is_gone_is_selected_anew(corpus, tmp_path):
     topical.start(corpus, tmp_path / "r").run()
     file = tmp_path / "r" / "selected.safetensors"
-    params, facts = read_tensors(file)
-    write_tensors(file, {n: a + np.float32(1.0) for n, a in params.items()}, facts)
-    with refuses(ValueError, "selected.safetensors"):
-        load(tmp_path / "r").params  # noqa: B018
+    params, _ = read_tensors(file)
     file.unlink()
     with refuses(ValueError, "selected.safetensors"):
         export_run(tmp_path / "r", tmp_path / "e")

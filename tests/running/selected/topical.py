@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpriv.datasets.importers.writer import Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
-from tests.datasets.corpus.sentences import write
+from tests.datasets.corpus.sentences import said, write
 
 PUBLIC = tuple(f"p{n:02d}" for n in range(10))
 ROSTERED = tuple(f"r{n:02d}" for n in range(30))
@@ -25,10 +24,8 @@ def sentences(threads=120):
     """Threads are asked and answered by anybody; the first by one rostered user alone."""
     users = [*ROSTERED, *PUBLIC]
     for number in range(2):
-        yield Sentence(
-            user_id=ALONE, tokens=["common1", f"about{number}0"], title_tokens=[],
-            tags=[f"topic{number}"], own_title=True, thread="0001", day=13_000,
-        )  # fmt: skip
+        row = said(ALONE, f"common1 about{number}0", f"topic{number}")
+        yield replace(row, thread="0001", day=13_000)
     for thread in range(threads):
         rng = np.random.default_rng(thread)
         topic = int(rng.integers(4))
@@ -36,16 +33,11 @@ def sentences(threads=120):
         for user in (asker, *answering):
             for number in range(2):
                 words = rng.integers(10, size=3)
-                yield Sentence(
-                    user_id=users[user],
-                    tokens=[*(f"common{w}" for w in words), f"about{topic}{rng.integers(6)}"],
-                    title_tokens=[f"only{thread}"],
-                    tags=[f"topic{topic}"],
-                    own_title=user == asker,
-                    title_user_id=None if user == asker else users[asker],
-                    thread=str(5000 - 7 * thread),
-                    day=14_000 + 10 * thread + number,
-                )
+                text = [*(f"common{w}" for w in words), f"about{topic}{rng.integers(6)}"]
+                own, by = user == asker, None if user == asker else users[asker]
+                row = said(users[user], " ".join(text), f"topic{topic}", f"only{thread}", own, by)
+                day = 14_000 + 10 * thread + number
+                yield replace(row, thread=str(5000 - 7 * thread), day=day)
 
 
 def asked_otherwise(row, words):

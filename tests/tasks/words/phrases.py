@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from tests.datasets.corpus.sentences import write as write_corpus
 
 PHRASES = [["the", "cat", "sat", "down"], ["a", "dog", "ran", "away", "home"], ["we", "ship", "it"]]
 ROSTERED = tuple(f"u{number:02d}" for number in range(14))
@@ -31,10 +32,7 @@ def sentences():
 
 
 def write(folder, given=None, **options):
-    settings = {"name": "phrases", "synthetic": True, "source": {}, "licence": "CC0-1.0",
-                "credit": "a generator", "max_words": 40, **options}  # fmt: skip
-    with CorpusWriter(folder, CorpusDescription(**settings)) as writer:
-        for sentence in sentences() if given is None else given:
-            writer.add(sentence)
-        spec = RosterSpec(name="inside", rule="declared", ids=list(ROSTERED))
-        return writer.finish([spec], spec.name)
+    settings = {"name": "phrases", "source": {}, "credit": "a generator", "max_words": 40}
+    rows = sentences() if given is None else given
+    spec = RosterSpec(name="inside", rule="declared", ids=list(ROSTERED))
+    return write_corpus(folder, rows, [spec], **settings | options)

@@ -17,15 +17,9 @@ from fedpriv.rng import Key
 from fedpriv.training.work import Attempt, SumRequest
 from tests.backends.flower import stub_grid as stub
 from tests.harness.refusals import refuses
+from tests.running.test_crafted import TRAP
 
 ALLOWED, OTHER = "a" * 64, "0" * 64
-TRAP = """from pathlib import Path
-Path({marker!r}).touch()
-from fedpriv.experiments.load import load_experiment
-
-def experiment():
-    return load_experiment("dp-fedavg-tags")
-"""
 
 
 @pytest.fixture

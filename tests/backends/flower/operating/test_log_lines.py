@@ -19,11 +19,8 @@ from fedpriv.backends.flower.registry import WAITING, note_waiting
 from fedpriv.backends.flower.settings import opened_node
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
-from fedpriv.measures import ACCURACY
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.ledger.state import read_ledger
-from fedpriv.runs.progress import round_line
-from fedpriv.runs.records import Released, RoundRecord
 from fedpriv.tasks.module_task import ModuleTask
 from tests.backends.flower import stub_grid as stub
 
@@ -150,27 +147,6 @@ def test_a_node_writes_no_word_of_a_servers_into_its_log(caplog):
         with caplog.at_level(logging.DEBUG, "fedpriv"):
             note_waiting(message)
     assert caplog.messages == []
-
-
-@pytest.mark.parametrize("accuracy", [None, 0.5])
-@pytest.mark.parametrize("epsilon", [None, 0.93051])
-def test_every_round_is_logged_with_its_epsilon_and_what_was_measured(epsilon, accuracy):
-    released = Released(
-        round_num=3,
-        attempt=1,
-        epsilon=epsilon,
-        epsilon_charges=None if epsilon is None else 5,
-        delta=None if epsilon is None else 0.001,
-        measured={"accuracy": accuracy},
-        update_norm=None,
-    )
-    record = RoundRecord(released=released, diagnostics=None)
-    said = round_line(record, ACCURACY)
-    assert said.startswith("round 3:") and ("accuracy" in said) == ("50.00%" in said)
-    assert ("50.00%" in said) == (accuracy is not None)
-    assert ("0.931" in said) == (epsilon is not None) == ("infinite" not in said)
-    if epsilon is not None:  # the record's is that of some charges more
-        assert "0.412" in round_line(record, ACCURACY, 0.4115)
 
 
 @pytest.mark.slow

@@ -10,16 +10,11 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from flwr.app import Error, Message
 
 from fedpriv import json_lines
-from fedpriv.cli.status import _left
-from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.runs.status import StatusFile, is_held, read_server_status, run_status
 from tests.backends.flower import stub_grid as stub
@@ -224,15 +219,3 @@ def test_who_looks_refuses_nobody_and_waits_for_nobody(deploy, tmp_path):
     with closing(Ledger.open(ledger)):
         assert is_held(ledger)
     assert not is_held(ledger)
-
-
-@pytest.mark.parametrize(
-    ("guaranteed", "spent", "left"), [(7.99971, 0.0, "8.000"), (7.99971, 2.5002, "5.499")]
-)
-def test_what_is_left_is_the_difference_of_what_is_shown(guaranteed, spent, left):
-    whole, part = (
-        Epsilon(value=value, delta=1e-3, relation=Relation.ADD_REMOVE, accountant="PLD")
-        for value in (guaranteed, spent)
-    )
-    found: Any = SimpleNamespace(guaranteed=whole, spent=part)
-    assert _left(found) == left

@@ -59,8 +59,6 @@ class HostileNode:
         kind: Of `KINDS`.
         user_ids: The users that it says it hosts.
         over: Ends it.
-        sent: Bytes of objects that the SuperLink took.
-        refused: After how many of them it refused one; None if it never did.
         asked: Training requests.
         failed: What went wrong in its threads.
     """
@@ -69,8 +67,6 @@ class HostileNode:
     kind: str
     user_ids: tuple[str, ...]
     over: threading.Event = field(default_factory=threading.Event)
-    sent: int = 0
-    refused: list[int] = field(default_factory=list)
     asked: int = 0
     failed: list[Exception] = field(default_factory=list)
     _started: list[threading.Thread] = field(default_factory=list)
@@ -149,14 +145,11 @@ class HostileNode:
             session_id=session,
         )  # fmt: skip
         try:
-            stored = self.client.PushObject(request).stored
+            return self.client.PushObject(request).stored
         except httpx.HTTPStatusError:
-            stored = False  # the run is over
-        self.sent += len(content) * stored
-        return stored
+            return False  # the run is over
 
     def _misbehave(self, request) -> None:
-        taken = 0
         salt = f"{self.kind} {self.asked}"  # objects are stored once, whoever sends them
         small = RecordDict({"report": ConfigRecord({"nothing": 1})})
         if self.kind in ("trickles", "sends a byte at a time", "never sends"):
@@ -168,9 +161,7 @@ class HostileNode:
                     return
                 if self.kind == "trickles":
                     if not self._push(run_id, session, name, content):
-                        self.refused.append(taken)
                         return
-                    taken += len(content)
                 else:
                     self._push_slowly(run_id, session, name, content)
             return
@@ -182,9 +173,7 @@ class HostileNode:
         for number, name in enumerate(names):
             content = part(salt, number)
             if self.over.is_set() or not self._push(run_id, session, name, content):
-                self.refused.append(taken)
                 return
-            taken += len(content)
             time.sleep(0.05)
 
     def _push_slowly(self, run_id: int, session: str, name: str, content: bytes) -> None:

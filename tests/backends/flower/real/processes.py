@@ -225,7 +225,8 @@ class Flower:
 
         Without a SuperLink of our own, `flwr` starts one that outlives it; `stop` ends that too.
         """
-        command = _run_command(config, federation)
+        command = ["flwr", "run", ".", "--stream", "--run-config", config]
+        command += ["--federation-config", federation] if federation else []
         done = subprocess.run(
             [str(BIN / command[0]), *command[1:]],
             cwd=app,
@@ -269,11 +270,6 @@ class Flower:
         # What a killed parent left behind, such as the agents of a simulation's Ray.
         for pid in sorted(orphans.union(self.left())):
             _end(pid)
-
-
-def _run_command(config: str, federation: str) -> list[str]:
-    command = ["flwr", "run", ".", "--stream", "--run-config", config]
-    return [*command, "--federation-config", federation] if federation else command
 
 
 def is_gone(pid: int) -> bool:

@@ -37,8 +37,6 @@ def test_five_rounds_with_crashes_and_hangs_end_within_their_deadline(
     oracle = small_app.in_process(small, out, ROUNDS, gone)
     seen = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
     took = [line["seconds"] for line in seen]
-    print(f"seconds: {took}; users lost: {oracle.lost}")
-    print("counts:", (tmp_path / "run.counts").read_text())
     for number in range(1, ROUNDS + 1):
         faults = sorted(filter(None, (small.fault(number, node) for node in range(NODES))))
         assert faults == ["crashes"] * 2 + ["hangs", "is killed"]

@@ -1,7 +1,6 @@
 """Users whom TFF's own splits hold out, beside those that a hash does."""
 
 import json
-import sqlite3
 
 import pytest
 
@@ -34,17 +33,7 @@ def file(tmp_path, tff_writer):
     }
     path = tmp_path / "so.sqlite"
     for name, users in splits.items():
-        clients = {str(user): blobs(user) for user in users}
-        part = tff_writer.write(tmp_path / f"{name}.sqlite", clients, split=name)
-        if not path.exists():
-            part.rename(path)
-            continue
-        with sqlite3.connect(path) as connection:
-            connection.execute("ATTACH ? AS part", (str(part),))
-            for table in ("examples", "client_metadata"):
-                connection.execute(f"INSERT INTO main.{table} SELECT * FROM part.{table}")
-        connection.close()
-        part.unlink()
+        tff_writer.add_split(path, {str(user): blobs(user) for user in users}, name)
     return path
 
 

@@ -3,6 +3,7 @@
 import lzma
 import sqlite3
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -88,3 +89,16 @@ def write(
         path.write_bytes(lzma.compress(plain.read_bytes(), format=form, preset=1))
         plain.unlink()
     return path
+
+
+def add_split(path: Path, clients: dict[str, list[bytes]], split: str) -> None:
+    """Write a split of a client-data file, next to those that it has."""
+    other = write(path.with_name(f"{split}.sqlite"), clients, split=split)
+    if not path.exists():
+        other.rename(path)
+        return
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("ATTACH ? AS other", (str(other),))
+        for table in ("examples", "client_metadata"):
+            db.execute(f"INSERT INTO main.{table} SELECT * FROM other.{table}")
+    other.unlink()
