@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cli.typed import SMALL, run
-from tests.harness.command_line import refusal
+from tests.harness.command_line import fedpriv, refusal
 
 BAD = {
     "no experiment": ([], "fedpriv list"),

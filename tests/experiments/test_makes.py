@@ -1,0 +1,198 @@
+"""A named part is made of one new object and one line in the parts: nothing else names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.bounds import AdaptableClip, BoundPart, Clipped, NoBound
+from fedpriv.experiments.build import build
+from fedpriv.experiments.noise import GaussianNoise, NoNoise
+from fedpriv.experiments.optimizers import ServerSgd, Sgd
+from fedpriv.experiments.options import Part, option, place
+from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
+from fedpriv.mechanisms.bounds import Clip
+from fedpriv.mechanisms.gaussian import gaussian
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioning
+from fedpriv.mechanisms.privatizer import Cost, Privatizer, noised_mean
+from fedpriv.ranges import Range
+from fedpriv.rng import Key
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
+from fedpriv.transform import Transform
+from tests.harness.refusals import refuses
+from tests.tasks.sixty import sixty
+
+# One new object of each kind, and the part that makes it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halving(Clip):
+    """Clips, and then halves."""
+
+    @property
+    def name(self):
+        return "halving"
+
+    def factors(self, norms, clip_norm=None):
+        return 0.5 * Clip.factors(self, norms, clip_norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halved(BoundPart):
+    kind: ClassVar[str] = "halving"
+    cap: float = option(1.0, "C, twice the longest.", Range.ABOVE_ZERO)
+
+    def make(self):
+        return Halving(l2_clip_norm=self.cap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoDraws(Privatizer):
+    """Gaussian noise as the sum of two draws of half the variance."""
+
+    noise_multiplier: float
+    name = "two-draws"
+
+    @property
+    def cost(self):
+        return Cost(kind="gaussian", value=self.noise_multiplier)
+
+    def draw(self, memory, *, template, sensitivity, key):
+        stddev = self.noise_multiplier * sensitivity / 2**0.5
+        halves = [gaussian(key.fold(number), template, stddev) for number in (1, 2)]
+        return {name: halves[0][name] + halves[1][name] for name in template}, memory
+
+    def release(self, total, drawn, share):
+        return noised_mean(total, drawn, share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwiceDrawn(Part):
+    kind: ClassVar[str] = "two-draws"
+    strength: float = option(1.0, "σ.", Range.ABOVE_ZERO)
+
+    def privatizer(self, *, calibrates=True):
+        return TwoDraws(noise_multiplier=self.strength)
+
+    def calibrated(self, plan):
+        return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubling(NoPreconditioner):
+    by: float
+
+    def begin(self, params, state, round_num, key):
+        return Preconditioning(
+            multiplier={n: np.full_like(a, self.by) for n, a in params.items()}
+        ), {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoublingPart(Part):
+    kind: ClassVar[str] = "doubling"
+    by: float = option(2.0, "How much longer.", Range.ABOVE_ZERO)
+
+    def choose(self, surroundings):
+        return PreconditionerChoice(preconditioner=Doubling(by=self.by))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backwards(Part):
+    kind: ClassVar[str] = "backwards"
+    learning_rate: float = option(0.1, "Step size.", Range.ABOVE_ZERO)
+    past_of_sums: ClassVar[float] = 0.0
+
+    def make(self):
+        return Transform(
+            init=lambda params: {},
+            next=lambda update, state: (
+                {n: np.float32(-self.learning_rate) * a for n, a in update.items()},
+                state,
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByUser(FederatedExperiment):
+    bound: AdaptableClip | NoBound | Halved = place(AdaptableClip(), "Bounds.")
+    noise: GaussianNoise | NoNoise | TwiceDrawn = place(GaussianNoise(), "Noise.")
+    release_preconditioner: NotPreconditioned | DoublingPart = place(
+        NotPreconditioned(), "Preconditioner."
+    )
+    server: ServerSgd | Backwards = place(ServerSgd(), "Optimiser.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByExample(CentralExperiment):
+    bound: Clipped | NoBound | Halved = place(Clipped(), "Bounds.")
+    noise: GaussianNoise | NoNoise | TwiceDrawn = place(GaussianNoise(), "Noise.")
+    preconditioner: NotPreconditioned | DoublingPart = place(NotPreconditioned(), "Preconditioner.")
+    optimizer: Sgd | Backwards = place(Sgd(), "Optimiser.")
+
+
+@pytest.fixture(params=["user", "example"])
+def last(request, one_root):
+    """Run an experiment of the unit with options; return its components and last params."""
+
+    def call(**options):
+        if request.param == "user":
+            called = {"rule": "server", "step": "release_preconditioner"}
+            options = {called.get(name, name): value for name, value in options.items()}
+            experiment = ByUser(name="ours", description="", rounds=2, delta=1e-3).with_options(
+                {"cohort": 6.0, **options}
+            )
+            components = build(experiment, request.getfixturevalue("tiny_corpus"))
+        else:
+            called = {"rule": "optimizer", "step": "preconditioner"}
+            options = {called.get(name, name): value for name, value in options.items()}
+            experiment = ByExample(
+                name="ours",
+                description="",
+                task=lambda experiment: sixty(),
+                batch_size=6,
+                steps=2,
+                delta=1e-3,
+            ).with_options(options)
+            components = build(experiment)
+        backend = serial(experiment, components)
+        *_, (_, state) = rounds(components, backend, Key.simulation(0))
+        return components, state.params
+
+    return call
+
+
+def test_a_bound(last):
+    made, halved = last(bound="halving", cap=0.2, noise="none")
+    assert made.plan.live_mechanism.bound == Halving(l2_clip_norm=0.2)
+    _, plain = last(l2_clip_norm=0.1, noise="none")
+    for name, array in plain.items():
+        np.testing.assert_allclose(halved[name], array, rtol=1e-4, atol=1e-7)
+
+
+def test_a_noise(last):
+    made, params = last(noise="two-draws", strength=2.0)
+    assert made.plan.live_mechanism.privatizer == TwoDraws(noise_multiplier=2.0)
+    plain, other = last(noise_multiplier=2.0)
+    assert made.plan.total() == plain.plan.total()
+    assert any(not np.array_equal(params[name], other[name]) for name in params)
+    with refuses(ValueError, "two-draws"):
+        last(noise="two-draws", bound="none")
+
+
+def test_a_preconditioner(last):
+    made, doubled = last(step="doubling", by=2.0, noise="none", bound="none")
+    assert made.algorithm.preconditioner == Doubling(by=2.0)
+    _, plain = last(noise="none", bound="none")
+    assert any(not np.array_equal(doubled[name], plain[name]) for name in plain)
+
+
+def test_an_optimiser(last):
+    _, away = last(rule="backwards", noise="none")
+    _, towards = last(noise="none")
+    assert any((away[name] * towards[name] < 0).any() for name in away)
