@@ -112,11 +112,6 @@ class Averaging(Experiment):
         else:
             check_relation(sampler.event(Gaussian(noise_multiplier=1.0).cost), self.neighbours())
 
-    def known_bounds(self) -> dict[str, Callable[..., Bound]]:
-        """Return constructors of the bounds that requests may name, by name."""
-        made = self.bound.make()
-        return {str(made.name): type(made), **self.bounds}
-
     def calibrated(self, plan: Plan) -> Plan:
         """Return a plan calibrated to the target ε of the noise, or ended by it."""
         return self.noise.calibrated(plan)

@@ -48,7 +48,7 @@ from fedpriv.experiments.options import (
 )
 from fedpriv.experiments.start import Fresh, PublicOnly, Start, StartFrom, name_start_file
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.mechanisms import Bound, SideInformation
+from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.plan import AnyPlan, plan_digest
@@ -108,8 +108,6 @@ class Experiment(ABC):
         refine: Makes the components that run of those that the options describe, for a user-defined
             privatizer, sampler, bound or preconditioner; None leaves them. It cannot replace the
             task and its trainer: workers and nodes make those for themselves.
-        bounds: User-defined bounds that `refine` puts in, by their names: what makes them of their
-            fields. A node makes no bound but these and those of the options.
         automatic: Options whose values are chosen from the data's size when components are built,
             by their paths (`AUTOMATIC`); until then they have the values that hold where nothing
             can be chosen.
@@ -143,7 +141,6 @@ class Experiment(ABC):
     backends: tuple[str, ...] | None = None
     statistics: Statistics | None = field(default=None, repr=False)
     refine: Callable[[Components], Components] | None = field(default=None, repr=False)
-    bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=dict, repr=False, hash=False)
     automatic: tuple[str, ...] = field(default=(), compare=False)
     presets: Mapping[str, Option] = field(default_factory=dict, repr=False, compare=False)
 
@@ -204,10 +201,6 @@ class Experiment(ABC):
     def neighbours(self) -> Relation:
         """Return the neighbouring relation."""
         return Relation.of("add-remove" if self.relation is None else self.relation)
-
-    def known_bounds(self) -> dict[str, Callable[..., Bound]]:
-        """Return constructors of the bounds that requests may name, by name."""
-        return dict(self.bounds)
 
     def options(self) -> dict[str, Option]:
         """Return the value of every option, and the kind of every part, by path."""
@@ -314,7 +307,7 @@ class Experiment(ABC):
         task: Any = self.task
         if entries(type(task)):
             task = replace(task, **build_fields(type(task), values, task, "task."))
-        names = ("name", "description", "statistics", "refine", "bounds", "backends", "presets")
+        names = ("name", "description", "statistics", "refine", "backends", "presets")
         rest = {name: getattr(self, name) for name in names}
         found: Any = made(**rest, task=task, **build_fields(made, values))
         there = found.options()

@@ -22,6 +22,14 @@ one of integers and exact. Rounding each of d coordinates to the nearest multipl
 at most `granularity · √d / 2`, and the bound is tightened by that much *before* rounding, so that
 what is summed still never exceeds it. At five million parameters the bound loses a part in 15,000.
 
+A bound is written as its name and its fields. Deriving a class with a `name` registers its kind;
+what a message or a file names is looked up there, and never imported.
+
+>>> Rounded(bound=Clip(l2_clip_norm=0.5)).to_json()
+{'name': 'rounded', 'bound': {'name': 'clip', 'l2_clip_norm': 0.5}}
+>>> Bound.from_json({"name": "clip", "l2_clip_norm": 0.5})
+Clip(l2_clip_norm=0.5)
+
 `OutputSensitivity` and `Checked` belong to trainings that are released once, without noise on the
 way: how far one user moves the *result* follows from the length of its updates, which are checked
 and never shortened. A clipped step is no step of a convex loss, and need not bring two runs closer.
@@ -33,13 +41,22 @@ and never shortened. A clipped step is no step of a convex loss, and need not br
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, cast, get_type_hints
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.ranges import Range, finite_float, positive_float, positive_int, set_checked
+from fedpriv.ranges import (
+    Range,
+    finite_float,
+    json_object,
+    positive_float,
+    positive_int,
+    set_checked,
+)
 from fedpriv.sums import BITS, most_each
 from fedpriv.tree import Params
 
@@ -53,8 +70,12 @@ class Bound(ABC):
     A class states `l2_bound` and computes `factors`, neither of which has a default: what is
     certified is what is applied.
 
+    A class that is a frozen dataclass, has a `name` of its own, and numbers or bounds as its fields
+    can be sent to nodes. They find it where the experiment's own file defines it.
+
     Attributes:
-        name: Name in options and plans; None for a bound that has none there.
+        kinds: Classes by their names: all that `from_json` makes.
+        name: Of the class, in plans and requests; None for one that is in neither.
         l2_bound: The l2 norm, over all tensors concatenated, that no contribution exceeds.
         granularity: Spacing of the grid that contributions are rounded to; None for none.
         multiple_of: Where sums are of floats, what coordinates are rounded to multiples of; None
@@ -67,13 +88,69 @@ class Bound(ABC):
     """
 
     __slots__ = ()
-    name: str | None
+    kinds: ClassVar[dict[str, type[Bound]]] = {}
+    name: ClassVar[str | None] = None
     l2_bound: float
     granularity: float | None = None
     multiple_of: float | None = None
     limits: tuple[float, float] | None = None
     start: float | None = None
     batched: bool = False
+
+    def __init_subclass__(cls) -> None:
+        """Register a class under its own name.
+
+        Raises:
+            ValueError: If a class that is defined elsewhere has that name.
+        """
+        name = vars(cls).get("name")
+        if not isinstance(name, str):
+            return
+        known = Bound.kinds.get(name, cls)
+        # One definition may be run again: by a dataclass with slots, a notebook or another import.
+        if _defined_in(known) != _defined_in(cls):
+            raise ValueError(f"bound {name!r} is {known} already; give {cls} another name")
+        Bound.kinds[name] = cls
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the name and the fields as plain JSON values.
+
+        Guarantees:
+            * `from_json` makes an equal bound of them, wherever the class is registered.
+
+        Raises:
+            ValueError: If the class has no name of its own, or more than numbers and bounds as its
+                fields.
+        """
+        found: dict[str, Any] = {"name": self.name}
+        for item in fields(cast(Any, self)):
+            value = getattr(self, item.name)
+            found[item.name] = value.to_json() if isinstance(value, Bound) else value
+        if type(Bound.from_json(found)) is not type(self):
+            raise ValueError(f"bound {self!r} has the name of another; give its class its own")
+        return found
+
+    @staticmethod
+    def from_json(value: Any) -> Bound:
+        """Return the bound that `to_json` wrote; only registered classes are made.
+
+        Raises:
+            ValueError: If it is not the JSON of a registered class with exactly its fields, or the
+                class refuses their values.
+        """
+        given = json_object(value) or {}
+        kind = given.get("name")
+        made = Bound.kinds.get(kind) if isinstance(kind, str) else None
+        if made is None:
+            raise ValueError(
+                f"bound {value!r} is unknown here; known are {', '.join(Bound.kinds)}, and classes "
+                "that an experiment's file defines under a name of their own"
+            )
+        hints = get_type_hints(made)
+        names = [item.name for item in fields(cast(Any, made))]
+        if set(given) != {"name", *names}:
+            raise ValueError(f"bound {kind!r} has the fields {names}, not those of {value!r}")
+        return made(**{name: _from_json(name, given[name], hints[name]) for name in names})
 
     @abstractmethod
     def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
@@ -122,6 +199,27 @@ class Bound(ABC):
         something else than bounded updates is in the sum, such as shares of noise.
         """
         return num_users * self.l2_bound
+
+
+def _defined_in(kind: type[Bound]) -> tuple[str, str]:
+    """Return the file (in a notebook the module) that defines a class, and the class's name."""
+    module = sys.modules.get(kind.__module__)
+    return getattr(module, "__file__", None) or kind.__module__, kind.__name__
+
+
+def _from_json(name: str, value: Any, hint: Any) -> Bound | float:
+    """Return the value of a field: a bound, or a finite number of the field's type.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if hint is Bound:
+        return Bound.from_json(value)
+    if hint is float:
+        return finite_float(name, value)
+    if hint is int and type(value) is int:
+        return value
+    raise ValueError(f"{name} {value!r} of a bound is not {hint}; give a number or a bound")
 
 
 def bounded_factors(
@@ -259,10 +357,7 @@ class Rounded(Bound):
                 "sum its updates as floats (exact-sum false)"
             )
 
-    @property
-    def name(self) -> str | None:
-        """The inner bound's."""
-        return self.bound.name
+    name = "rounded"
 
     @property
     def batched(self) -> bool:
@@ -345,8 +440,7 @@ class Capped(Bound):
 
     def __post_init__(self) -> None:
         set_checked(self, positive_float, "cap")
-        number = positive_int("num_coordinates", self.num_coordinates)
-        object.__setattr__(self, "num_coordinates", number)
+        set_checked(self, positive_int, "num_coordinates")
 
     name = "capped"
 
@@ -385,6 +479,7 @@ class CappedTogether(Capped):
           (`fedpriv.privacy.mechanism.Mechanism.is_exact`).
     """
 
+    name = "capped-together"
     batched = True
 
 

@@ -27,13 +27,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
-from fedpriv.mechanisms.bounds import (
-    Bound,
-    Clip,
-    Normalise,
-    Rounded,
-    Unbounded,
-)
+from fedpriv.mechanisms.bounds import Bound, Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
 from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Draw, Memory, Privatizer
 from fedpriv.privacy.event import Event
@@ -371,7 +365,6 @@ NUMBERS = (
 )
 #: Those of them that change neither ε nor the sensitivity.
 DETAILS = ("regulariser", "exact_sum", "unprotected_stddev")
-_BOUNDS = ("clip", "normalise", "none")
 
 
 def named_mechanism(
@@ -412,7 +405,19 @@ def named_mechanism(
     """
     if not isinstance(exact_sum, bool):
         raise ValueError(f"exact_sum {exact_sum!r} is not true or false")
-    made = _bound_of(bound, l2_bound, regulariser)
+    if bound not in ("clip", "normalise", "none"):
+        raise ValueError(f"bound {bound!r} is unknown; give 'clip', 'normalise' or 'none'")
+    if (l2_bound in (None, math.inf)) != (bound == "none"):
+        raise ValueError(
+            f"l2_bound {l2_bound!r} does not fit bound {bound!r}; leave it out with 'none', and "
+            "give one such as 0.5 with 'clip' and 'normalise'"
+        )
+    given: dict[str, Any] = {"name": bound}
+    if bound != "none":
+        given["l2_clip_norm"] = positive_float("l2_bound", l2_bound)
+    if finite_float("regulariser", regulariser) or bound == "normalise":
+        given["regulariser"] = regulariser
+    made = Bound.from_json(given)
     return Mechanism(
         sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
         bound=Rounded(bound=made) if exact_sum else made,
@@ -455,34 +460,6 @@ def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | Non
             float(privatizer.stddev) if isinstance(privatizer, Unprotected) else 0.0
         ),
     }
-
-
-def _bound_of(name: str, l2_bound: float | None, regulariser: float) -> Bound:
-    """Return the bound of a name, as far as a plan records it.
-
-    Raises:
-        ValueError: If the name is unknown, or the number does not fit it.
-    """
-    if name not in _BOUNDS:
-        raise ValueError(f"bound {name!r} is unknown; give 'clip', 'normalise' or 'none'")
-    if finite_float("regulariser", regulariser, Range.AT_LEAST_ZERO) and name != "normalise":
-        raise ValueError(
-            f"regulariser {regulariser!r} is given but bound is {name!r}; leave it out, or bound "
-            "by 'normalise'"
-        )
-    if name == "none":
-        if l2_bound is not None and l2_bound != math.inf:
-            raise ValueError(
-                f"l2_bound {l2_bound!r} is given but bound is 'none'; leave it "
-                "out, or bound by 'clip' or 'normalise'"
-            )
-        return Unbounded()
-    if l2_bound is None:
-        raise ValueError(f"bound {name!r} needs an l2_bound; give one such as 0.5")
-    norm = positive_float("l2_bound", l2_bound)
-    if name == "clip":
-        return Clip(l2_clip_norm=norm)
-    return Normalise(l2_clip_norm=norm, regulariser=regulariser)
 
 
 def _privatizer_of(noise: str, noise_multiplier: float, stddev: float) -> Privatizer:

@@ -18,7 +18,7 @@ The digest is of
   ledger, and is not drawn again by its seed;
 * the digests of a start from a file and of what the model keeps frozen;
 * the experiment's name where it runs user-defined code (a custom task, a derived class with parts
-  of its own, `refine`, `statistics`, `bounds`), and functions and classes that were given, with
+  of its own, `refine`, `statistics`), and functions and classes that were given, with
   what they enclose and name, as `fedpriv.experiments.own_code.describe_code` has them. Where that
   meets something that it does not know by its value, fresh entropy stands for it, as for data.
   Attributes of a custom task or trainer are not looked at: two experiments that differ in those
@@ -147,7 +147,7 @@ def code_of(components: Any) -> list[Any]:
     task, experiment = components.task, components.experiment
     given = [getattr(own, "trained_code", ()) for own in (task, getattr(task, "users", None))]
     if experiment is not None:
-        given += [(experiment.refine, experiment.statistics), tuple(experiment.bounds.values())]
+        given.append((experiment.refine, experiment.statistics))
     return describe_code(part for parts in given for part in parts)
 
 
@@ -166,7 +166,6 @@ def _trained(experiment: Experiment) -> dict[str, Any]:
         or not type(experiment).__module__.startswith("fedpriv.")
         or experiment.refine
         or experiment.statistics
-        or experiment.bounds
     )
     return {
         "options": {name: options[name] for name in options if name not in NOT_TRAINED},

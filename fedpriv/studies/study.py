@@ -411,8 +411,8 @@ class Resolver:
 
     def _key(self, method: str, experiment: Experiment, corpus: Corpus | None) -> str:
         start = experiment.options().get("start.file")
-        given = (experiment.refine, experiment.statistics, experiment.bounds)
-        custom = any(given) or not all(map(is_fedprivs, (experiment, experiment.task)))
+        given = experiment.refine or experiment.statistics
+        custom = given or not all(map(is_fedprivs, (experiment, experiment.task)))
         document = {
             "experiment": experiment.name,
             # Code is told by the name that the study gives it.

@@ -18,7 +18,7 @@ from flwr.common.config import parse_config_args
 
 import fedpriv as fp
 from client import app as client_app
-from fedpriv.backends.flower.messages import BOUNDS, read_request
+from fedpriv.backends.flower.messages import read_request
 from fedpriv.backends.flower.settings import OWN_KEYS, open_node, opened_node, read_host
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.user_ids import read_key, user_id
@@ -246,7 +246,7 @@ def test_a_person_on_two_nodes_has_one_id_and_contributes_zero(place, tmp_path):
     place.fill("node-2", [f" {NAMES[0]} "])
     place.roster()
     grid = place.run(tmp_path / "run", cohort=40.0)
-    asked = [one for sent in grid.requests for one in read_request(sent.content, BOUNDS).user_ids]
+    asked = [one for sent in grid.requests for one in read_request(sent.content).user_ids]
     assert user_id(read_key(place.key), NAMES[0]) not in asked and len(set(asked)) == 39
 
 

@@ -34,9 +34,7 @@ from tests.tasks.sixty import sixty
 class Halving(Clip):
     """Clips, and then halves."""
 
-    @property
-    def name(self):
-        return "halving"
+    name = "halving"
 
     def factors(self, norms, clip_norm=None):
         return 0.5 * Clip.factors(self, norms, clip_norm)

@@ -33,7 +33,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedpriv import tree
 from fedpriv.backends.backend import answered
-from fedpriv.backends.flower.messages import BOUNDS, answer, named_plan, read_request
+from fedpriv.backends.flower.messages import answer, named_plan, read_request
 from fedpriv.backends.flower.registry import note_waiting, registration
 from fedpriv.backends.guard import (
     Guard,
@@ -44,7 +44,7 @@ from fedpriv.backends.guard import (
 )
 from fedpriv.experiments.user_code import line_without_values
 from fedpriv.kernels import load_compiled
-from fedpriv.mechanisms.bounds import Bound, Unbounded
+from fedpriv.mechanisms.bounds import Unbounded
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
 from fedpriv.training.devices import load_optimizers
@@ -84,7 +84,6 @@ class Host:
         works: What can be done here, by name: of the node's local experiment.
         data: The users' examples.
         user_ids: The hosted users.
-        bounds: What is known here of bounds, by name.
         guard: What a user may take; None computes users in this process, however long they take.
         plans: Digests of the only plans that users are trained under here; None trains under any.
             A server may name a plan and follow another: this stops mistakes.
@@ -96,7 +95,6 @@ class Host:
     works: Mapping[str, Work] = field(repr=False)
     data: UserData = field(repr=False)
     user_ids: frozenset[str] = field(repr=False)
-    bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=lambda: BOUNDS, repr=False)
     guard: Guard | None = None
     plans: frozenset[str] | None = None
     works_of: Callable[[Mapping[str, Any]], Mapping[str, Work]] | None = field(
@@ -115,7 +113,6 @@ class Host:
         *,
         partition: int = 0,
         num_partitions: int = 1,
-        bounds: Mapping[str, Callable[..., Bound]] = BOUNDS,
     ) -> Host:
         """Return the host of every `num_partitions`-th user of the task's roster.
 
@@ -124,7 +121,6 @@ class Host:
             trainer: What a user does, or works by name.
             partition: Which of the partitions.
             num_partitions: Of the roster.
-            bounds: What is known here of bounds, by name.
 
         Raises:
             ValueError: If there is no such partition.
@@ -133,7 +129,6 @@ class Host:
             works=as_works(trainer),
             data=task.data,
             user_ids=frozenset(shard(task.roster, partition, num_partitions)),
-            bounds=bounds,
         )
 
     def query(self, message: Message) -> Message:
@@ -155,7 +150,7 @@ class Host:
             MalformedRecordError: If the message is not a request; Flower reports it as an error.
             ValueError: If the work is not known here, or the plan is not allowed.
         """
-        request = read_request(message.content, self.bounds)
+        request = read_request(message.content)
         check_plan(request.plan, self.plans)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
         works = self.works if self.works_of is None else self.works_of(request.config)

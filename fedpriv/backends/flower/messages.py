@@ -25,9 +25,10 @@ fedpriv.backends.flower.messages.MalformedRecordError: 'dense/bias' has shape (3
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -35,8 +36,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.lib import format as npy
 
 from fedpriv.backends.backend import shapes_of
-from fedpriv.mechanisms import AdaptiveClip, Bound, Capped, Clip, Normalise, Rounded, Unbounded
-from fedpriv.mechanisms.bounds import Checked
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.stopping import end_if_interrupted
@@ -205,11 +205,10 @@ def _read(
 _PARAMS, _MULTIPLIER, _EXTRA, _DIRECTION = "params", "multiplier", "extra", "direction"
 _SIZES, _RATE, _CLIP_NORM = "step-sizes", "rate", "clip-norm"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
-_PLAN, _CONFIG = "plan", "config"
+_PLAN, _CONFIG, _BOUND = "plan", "config", "bound"
 _FIRST_ERROR, _LONGEST_ERROR = "first-error", 400
 _LONGEST_REASON = 400
 _GRANULARITY, _NONCE, _SECONDS = "granularity", "nonce", "seconds"
-_NUMBER = "bound."
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -219,17 +218,6 @@ class StaleAnswerError(MalformedRecordError):
 
 class OtherGridError(MalformedRecordError):
     """A sum on another grid than the round's; its whole numbers mean something else."""
-
-
-BOUNDS: dict[str, Callable[..., Bound]] = {
-    "adaptive-clip": AdaptiveClip,
-    "clip": Clip,
-    "normalise": Normalise,
-    "none": Unbounded,
-    "capped": Capped,
-    "checked": Checked,
-}
-"""Bounds that every node knows, by name. An experiment may add user-defined ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,12 +264,9 @@ class SharedRecords:
         """Encode a round.
 
         Raises:
-            ValueError: If the bound cannot be sent as a name and numbers, or updates are mixed.
+            ValueError: If the bound has no JSON, or updates are mixed.
         """
-        bound, context = attempt.bound, request.context
-        exact = isinstance(bound, Rounded)
-        if isinstance(bound, Rounded):
-            bound = bound.bound
+        context = request.context
         if context.mixture is not None:
             raise ValueError(
                 "a mixture with a public update is not sent to nodes; run on one machine, or "
@@ -298,9 +283,8 @@ class SharedRecords:
             config=config,
             arrays={name: encode(tensors) for name, tensors in arrays.items()},
             work={
-                **_bound_config(bound),
+                _BOUND: json.dumps(attempt.bound.to_json()),
                 "work": request.work,
-                "exact-sum": exact,
                 "round-num": attempt.round_num,
                 "attempt": attempt.number,
                 _RATE: float(context.rate),
@@ -325,17 +309,12 @@ class SharedRecords:
         return RecordDict({**self.arrays, _WORK: work, **config})
 
 
-def read_request(
-    content: RecordDict, bounds: Mapping[str, Callable[..., Bound]] = BOUNDS
-) -> NodeRequest:
+def read_request(content: RecordDict) -> NodeRequest:
     """Return what a node was asked.
 
-    Args:
-        content: What arrived.
-        bounds: What the node knows of bounds, by name; nothing else is ever made.
-
     Raises:
-        MalformedRecordError: If it does not come from a server of this version.
+        MalformedRecordError: If it does not come from a server of this version, or its bound is of
+            a class that this process does not know (`Bound.kinds`).
     """
     work = _config(content, _WORK)
     user_ids, key, mode = work.get("user-ids"), work.get("key"), work.get("key-mode")
@@ -343,22 +322,23 @@ def read_request(
         raise MalformedRecordError("the request names no users")
     if not isinstance(key, bytes) or mode not in ("simulation", "secure"):
         raise MalformedRecordError("the request carries no key")
-    words = {"work": work.get("work"), _NONCE: work.get(_NONCE, ""), _PLAN: work.get(_PLAN, "")}
+    words: dict[str, Any] = {name: work.get(name, "") for name in (_WORK, _BOUND, _NONCE, _PLAN)}
     for name, word in words.items():
         if not isinstance(word, str):
             raise MalformedRecordError(f"the request's {name} is not a word")
     seconds = work.get(_SECONDS)
     if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
         raise MalformedRecordError(f"{_SECONDS} is {seconds!r:.40}, not a time")
-    bound = _read_bound(work, bounds)
-    if work.get("exact-sum"):
-        bound = Rounded(bound=bound)
+    try:
+        bound = Bound.from_json(json.loads(words[_BOUND]))
+    except (ValueError, RecursionError) as error:
+        raise MalformedRecordError(f"the request's bound: {error!s:.400}") from error
     params = decode_params(content.get(_PARAMS))
     return NodeRequest(
         request=SumRequest(
             params=params,
             context=_read_context(content, work, params),
-            work=words["work"],
+            work=words[_WORK],
         ),
         attempt=Attempt(
             bound=bound,
@@ -449,34 +429,6 @@ def reason_of(reply: Message) -> str:
     while lines and len(text) + len(lines[-1]) < _LONGEST_REASON:
         text = f"{lines.pop()} {text}"
     return f"... {text}" if lines else text
-
-
-def _bound_config(bound: Bound) -> dict[str, str | float]:
-    numbers = {item.name: getattr(bound, item.name) for item in fields(cast(Any, bound))}
-    if bound.name is None or not all(type(value) in (int, float) for value in numbers.values()):
-        raise ValueError(
-            f"bound {bound!r} cannot be sent to nodes: it has no name, or more than numbers; give "
-            "it a name that the experiment's bounds have, and numbers as its fields"
-        )
-    return {"bound": bound.name} | {_NUMBER + name: n for name, n in numbers.items()}
-
-
-def _read_bound(work: Mapping[str, Any], bounds: Mapping[str, Callable[..., Bound]]) -> Bound:
-    kind = work.get("bound")
-    if not isinstance(kind, str) or kind not in bounds:
-        raise MalformedRecordError(
-            f"bound {kind!r:.40} is unknown here; update this node, or name it in the bounds of "
-            "the experiment"
-        )
-    numbers = {
-        name.removeprefix(_NUMBER): value
-        for name, value in work.items()
-        if name.startswith(_NUMBER)
-    }
-    try:
-        return bounds[kind](**numbers)
-    except (TypeError, ValueError) as error:
-        raise MalformedRecordError(f"bound {kind!r} cannot be made: {error}") from error
 
 
 def answer(request: NodeRequest, done: PartialSum) -> RecordDict:

@@ -13,7 +13,7 @@ import logging
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from fedpriv.backends.flower.client import (
     serve,
 )
 from fedpriv.backends.flower.log import show_log
-from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.guard import Guard
@@ -44,7 +43,6 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import ExperimentNotFoundError, load_experiment
 from fedpriv.experiments.options import Option, coerce, flatten
 from fedpriv.experiments.tasks import MissingCorpusError
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.tasks.task import Task
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.work import Trainers
@@ -257,18 +255,16 @@ def missing_corpus_named() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Task, trainer and bounds of a node, for as long as its process lives.
+    """Task and trainer of a node, for as long as its process lives.
 
     Attributes:
         task: Roster and examples, on this machine's corpus.
         trainer: What a user does, as the node's own experiment has it.
-        bounds: What is known here of bounds, by name: the node's own experiment's among them.
         device: That the trainer is on; None for what is quickest on a processor.
     """
 
     task: Task
     trainer: Trainers
-    bounds: Mapping[str, Callable[..., Bound]] = field(repr=False)
     device: str | None = None
 
 
@@ -291,7 +287,6 @@ def open_node(run_config: Config, node_config: Config) -> Node:
     return Node(
         task=task,
         trainer=experiment.make_trainer(task, device=device),
-        bounds=BOUNDS | experiment.known_bounds(),
         device=device,
     )
 
@@ -333,7 +328,6 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     host = Host.of(
         node.task,
         node.trainer,
-        bounds=node.bounds,
         partition=partition,
         num_partitions=num_nodes if idle or not shards else shards,
     )

@@ -60,9 +60,7 @@ def carry(request):
         from fedpriv.backends.flower.strategy import connect
 
         hosts = {
-            number + 1: Host.of(
-                toys.TASK, toys.WORKS, partition=number, num_partitions=3, bounds=toys.BOUNDS
-            )
+            number + 1: Host.of(toys.TASK, toys.WORKS, partition=number, num_partitions=3)
             for number in range(3)
         }
         yield connect(stub.StubGrid(hosts=hosts), toys.ROSTER)

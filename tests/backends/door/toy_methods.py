@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.mechanisms import Capped, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost, NoisedMean, Privatizer
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -63,7 +63,7 @@ class Descent(Algorithm):
 
     coarse, fine = Gaussian(noise_multiplier=3.0), Gaussian(noise_multiplier=1.5)
     plan = AdaptivePlan(num_users=N, rho=2.0, delta=1e-3)
-    capped = toys.Capped(cap=8.0, num_coordinates=len(toys.STEP_SIZES))
+    capped = Capped(cap=8.0, num_coordinates=len(toys.STEP_SIZES))
 
     def step(self, state, door):
         gradient = Mechanism(sampler=ALL, bound=CLIP, privatizer=self.coarse)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from fedpriv.backends import SerialBackend
-from fedpriv.mechanisms import Capped, Clip
+from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.training.bounded_sum import UserStack
 from fedpriv.training.work import UserTrainer
@@ -103,7 +103,6 @@ class Shared(Clip):
         return num_users * self.l2_bound * 1.5
 
 
-BOUNDS = {"clip": Clip, "capped": Capped, "joint": Joint, "shared": Shared}
 LIKE = {"w": np.zeros(3, np.float32)}
 WORKS = {
     "train": Gradient(),

@@ -27,7 +27,6 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.flower.strategy import GridBackend, connect
 from fedpriv.checkpoints.vocabulary import WordFeatures
@@ -297,7 +296,7 @@ def nodes(
     """Return the nodes of a simulation whose run-config asks for shards."""
     from fedpriv.backends.flower.settings import Node, read_host
 
-    node = Node(task=task, trainer=trainer, bounds=BOUNDS)
+    node = Node(task=task, trainer=trainer)
 
     return {
         first + number: read_host(

@@ -9,11 +9,13 @@ import pytest
 from safetensors.numpy import load_file
 
 import fedpriv as fp
+from fedpriv.backends.flower.messages import read_request
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
+from fedpriv.mechanisms import Bound
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.backends import serial
 from fedpriv.runs.document import read_document
@@ -91,7 +93,7 @@ from fedpriv.mechanisms import Clip, Rounded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halving(Clip):
-    name = "halving"
+    name = "halving-of-a-file"
 
     def factors(self, norms, clip_norm=None):
         return 0.5 * Clip.factors(self, norms, clip_norm)
@@ -103,16 +105,36 @@ def halved(made):
     return replace(made, plan=replace(made.plan, mechanism=mechanism))
 
 
-def unnamed():
+def halving():
     plain = load_experiment("adadps-tags").with_options({"local-epochs": 1})
     return replace(plain, name="own", refine=halved)
 """
 
 
-def test_a_bound_that_the_experiment_does_not_name_is_made_nowhere(deploy, tmp_path):
+def test_a_bound_of_the_experiments_own_file_is_made_on_nodes(deploy, tmp_path, monkeypatch):
+    monkeypatch.setattr(Bound, "kinds", dict(Bound.kinds))
     (tmp_path / "own.py").write_text(OWN_BOUND, "utf-8")
-    with refuses(AllUsersFailedError, "halving"):
-        deploy(experiment=f"{tmp_path}/own.py:unnamed", out=tmp_path / "run")
+    grid = deploy(experiment=f"{tmp_path}/own.py:halving", out=tmp_path / "run", rounds=1)
+    trained = [sent for sent in grid.requests if sent.metadata.message_type == "train"]
+    bounds = {read_request(sent.content).attempt.bound for sent in trained}
+    assert [type(bound.bound).__name__ for bound in bounds] == ["Halving"]
+    text = (tmp_path / "run" / "diagnostics.jsonl").read_text("utf-8")
+    assert [json.loads(line)["num_failed"] for line in text.splitlines()] == [0]
+
+
+def test_a_bound_that_a_node_does_not_know_is_made_nowhere(deploy, tmp_path, monkeypatch):
+    """As where its class is in the server's experiment and not in the node's."""
+    monkeypatch.setattr(Bound, "kinds", dict(Bound.kinds))
+    (tmp_path / "own.py").write_text(OWN_BOUND.replace("halving-of-a-file", "unlisted"), "utf-8")
+
+    def read(content):
+        with monkeypatch.context() as node:
+            node.delitem(Bound.kinds, "unlisted")
+            return read_request(content)
+
+    monkeypatch.setattr("fedpriv.backends.flower.client.read_request", read)
+    with refuses(AllUsersFailedError, "unlisted"):
+        deploy(experiment=f"{tmp_path}/own.py:halving", out=tmp_path / "run")
     assert not (tmp_path / "run" / "rounds.jsonl").exists()
 
 

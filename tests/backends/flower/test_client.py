@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -199,13 +199,40 @@ def test_public_facts_that_are_none_make_no_request(task, spoil):
         read_request(content)
 
 
-def test_a_bound_that_nodes_do_not_know_is_refused_on_the_server(task):
-    @dataclass(frozen=True)
+def test_a_bound_that_nodes_would_not_read_back_is_refused_on_the_server(task):
     class Other(Clip):
-        table: tuple = ()
+        """Without a name of its own."""
 
-    with pytest.raises(ValueError):
+    with refuses(ValueError, "Other"):
         shared(task, Other(l2_clip_norm=1.0))
+
+
+BOUND_TEXTS = {
+    "empty": "",
+    "no JSON": "clip",
+    "a number": "3",
+    "unknown": '{"name": "hug"}',
+    "of a class by its path": '{"name": "fedpriv.mechanisms.bounds.Clip", "l2_clip_norm": 1.0}',
+    "without a norm": '{"name": "clip"}',
+    "with a negative norm": '{"name": "clip", "l2_clip_norm": -1.0}',
+    "with NaN": '{"name": "clip", "l2_clip_norm": NaN}',
+    "with infinity": '{"name": "clip", "l2_clip_norm": 1e400}',
+    "with a whole number of 10,000 digits": f'{{"name": "clip", "l2_clip_norm": {"9" * 10_000}}}',
+    "with a number of another": '{"name": "clip", "l2_clip_norm": 1.0, "x": 0.5}',
+    "that is 900 deep": '{"name": "rounded", "bound": ' * 900 + "3" + "}" * 900,
+    "that is 100,000 deep": '{"name": "rounded", "bound": ' * 100_000 + "3" + "}" * 100_000,
+    "of brackets": "[" * 1_000_000,
+    "that is long": f'{{"name": "{"x" * 1_000_000}"}}',
+}
+
+
+@pytest.mark.parametrize("text", BOUND_TEXTS.values(), ids=BOUND_TEXTS)
+def test_a_hostile_bound_makes_no_request(task, text):
+    content = shared(task).request(["user-01"])
+    content["work"]["bound"] = text
+    with pytest.raises(MalformedRecordError) as refused:
+        read_request(content)
+    assert len(str(refused.value)) < 500
 
 
 BROKEN = {
@@ -221,9 +248,9 @@ BROKEN = {
     "odd key": lambda content: content["work"].__setitem__("key-mode", "guess"),
     "no bound": lambda content: content["work"].pop("bound"),
     "odd bound": lambda content: content["work"].__setitem__("bound", "hug"),
-    "no norm": lambda content: content["work"].pop("bound.l2_clip_norm"),
-    "negative norm": lambda content: content["work"].__setitem__("bound.l2_clip_norm", -1.0),
-    "odd number of a bound": lambda content: content["work"].__setitem__("bound.x", 0.5),
+    "bound as bytes": lambda content: content["work"].__setitem__("bound", b"{}"),
+    "bound as number": lambda content: content["work"].__setitem__("bound", 0.5),
+    "bound as list": lambda content: content["work"].__setitem__("bound", ["clip"]),
     "no name of work": lambda content: content["work"].__setitem__("work", 3),
     "unknown work": lambda content: content["work"].__setitem__("work", "os.system"),
     "round 0": lambda content: content["work"].__setitem__("round-num", 0),

@@ -14,7 +14,6 @@ from flwr.clientapp import ClientApp
 
 import fedpriv as fp
 from fedpriv.backends.flower.client import device_of, prepare, serve
-from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.settings import Node, read_host
 from fedpriv.backends.guard import Guard
 from tests.backends.flower import stub_grid as stub
@@ -131,7 +130,7 @@ def test_a_node_without_its_device_says_so_and_contributes_nothing(
 )
 def test_no_child_is_forked_off_a_process_that_has_a_gpu_open(device, guard):
     task = stub.TinyTags()
-    node = Node(task=task, trainer=Given(), bounds=BOUNDS, device=device)
+    node = Node(task=task, trainer=Given(), device=device)
     assert read_host(node, {}, {}).guard == guard
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.settings import (
     OWN_KEYS,
     SHORT_KEYS,
@@ -27,7 +26,7 @@ from tests.harness.toys_of_training import Given
 
 
 def node_of(task):
-    return Node(task=task, trainer=Given(), bounds=BOUNDS)
+    return Node(task=task, trainer=Given())
 
 
 def test_every_key_is_declared_so_that_it_can_be_overridden():

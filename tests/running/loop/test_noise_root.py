@@ -130,7 +130,6 @@ def test_the_name_stands_for_code_that_cannot_be_hashed():
     for change in (
         {"task": lambda experiment: None},
         {"refine": lambda made: made},
-        {"bounds": {"mine": lambda: None}},
         {"statistics": preconditioners.adagrad(regulariser=1.0)},
         {},
     ):

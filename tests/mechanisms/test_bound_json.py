@@ -1,0 +1,236 @@
+"""A bound's JSON: its name and fields, of a class that is registered here, and nothing else."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from fedpriv.mechanisms import AdaptiveClip, Bound, Capped, Clip, Normalise, Rounded, Unbounded
+from fedpriv.mechanisms.bounds import CappedTogether, Checked, OutputSensitivity
+from tests.harness.refusals import refuses
+
+OTHER = Unbounded()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted(Clip):
+    """A user-defined bound with fields of every type that has JSON."""
+
+    times: int
+    shift: float = 0.0
+    other: Bound = OTHER
+    name = "counted"
+
+
+EVERY = {
+    "clip": Clip(l2_clip_norm=1 / 3),
+    "normalise": Normalise(l2_clip_norm=5e-324, regulariser=0.1),
+    "none": Unbounded(),
+    "rounded": Rounded(bound=Clip(l2_clip_norm=0.1)),
+    "rounded normalise": Rounded(bound=Normalise(l2_clip_norm=2)),
+    "capped": Capped(cap=0.3, num_coordinates=124),
+    "capped together": CappedTogether(cap=0.3, num_coordinates=124),
+    "output sensitivity": OutputSensitivity(l2_bound=1e-300),
+    "checked": Checked(l2_bound=1e300),
+    "adaptive": AdaptiveClip(initial=0.5, least=0.1, most=2.0, quantile=0.7),
+    "rounded adaptive": Rounded(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0)),
+    "user-defined": Counted(l2_clip_norm=0.5, times=-3, other=Counted(l2_clip_norm=2, times=0)),
+}
+
+
+@pytest.mark.parametrize("bound", EVERY.values(), ids=EVERY)
+def test_every_bound_reads_back_to_the_bit(bound):
+    text = json.dumps(bound.to_json(), allow_nan=False)
+    found = Bound.from_json(json.loads(text))
+    assert found == bound and type(found) is type(bound)
+    assert json.dumps(found.to_json()) == text
+
+
+def test_every_kind_of_fedpriv_is_tried():
+    ours = {k for k in Bound.kinds.values() if k.__module__ == "fedpriv.mechanisms.bounds"}
+    assert {type(bound) for bound in EVERY.values()} == {*ours, Counted}
+
+
+def test_a_bound_is_its_name_and_fields():
+    assert EVERY["rounded normalise"].to_json() == {
+        "name": "rounded",
+        "bound": {"name": "normalise", "l2_clip_norm": 2.0, "regulariser": 0.0},
+    }
+
+
+GOOD = Counted(l2_clip_norm=0.5, times=2).to_json()
+CLIP = Clip(l2_clip_norm=0.5).to_json()
+
+
+def nested(depth):
+    value = CLIP
+    for _ in range(depth):
+        value = {"name": "rounded", "bound": value}
+    return value
+
+
+HOSTILE = {
+    **{f"no object {value!r}": (value, []) for value in (None, 3, "clip", [], [CLIP], True)},
+    "nothing in it": ({}, []),
+    **{
+        f"name {name!r}": ({**CLIP, "name": name}, [name])
+        for name in ("hug", "Clip", None, 3, ["clip"], {}, "os.system", "__class__", "")
+    },
+    "a field too many": ({**CLIP, "regulariser": 0.5}, ["clip", "regulariser", 0.5]),
+    "an attribute as a field": ({**CLIP, "l2_bound": 9.0}, ["clip", "l2_bound", 9.0]),
+    "no fields": ({"name": "clip"}, ["clip", "l2_clip_norm"]),
+    "a field less, which has a default": (
+        {"name": "normalise", "l2_clip_norm": 0.5}, ["normalise", "regulariser"],
+    ),
+    "another's fields": ({**CLIP, "name": "checked"}, ["checked", "l2_bound"]),
+    **{
+        f"l2_clip_norm {value!r}": ({**CLIP, "l2_clip_norm": value}, ["l2_clip_norm"])
+        for value in ("0.5", None, True, [0.5], {}, CLIP, float("nan"), float("inf"), 10**400)
+    },
+    **{f"norm {value}": ({**CLIP, "l2_clip_norm": value}, [value]) for value in (0.0, -1.0)},
+    **{
+        f"{name} {value!r}": ({**GOOD, name: value}, [name, value])
+        for name, values in {
+            "times": (2.0, 2.5, "2", None, True, [2]),
+            "shift": ("0", None, False, [0.0], float("-inf"), float("nan")),
+        }.items()
+        for value in values
+    },
+    "a bound as a number": ({**GOOD, "shift": CLIP}, ["shift", "clip"]),
+    "a bound as a count": ({**GOOD, "times": CLIP}, ["times", "clip"]),
+    **{
+        f"bound {value!r}": ({"name": "rounded", "bound": value}, [value])
+        for value in (0.5, None, "clip", [], True)
+    },
+    "an unknown one within": ({"name": "rounded", "bound": {"name": "hug"}}, ["hug"]),
+    "a hostile one within": (
+        {"name": "rounded", "bound": {**CLIP, "l2_clip_norm": -3.0}}, [-3.0],
+    ),
+    "none within a grid": ({"name": "rounded", "bound": {"name": "none"}}, []),
+    "a grid within a grid": (nested(2), []),
+    "coordinates": ({"name": "capped", "cap": 1.0, "num_coordinates": 0}, ["num_coordinates", 0]),
+    "clip norms in no order": (
+        {**EVERY["adaptive"].to_json(), "initial": 7.0}, [7.0],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "named"), HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_bound_is_refused(value, named):
+    with refuses(ValueError, *named):
+        Bound.from_json(value)
+
+
+class Quiet(Clip):
+    """Derived without a name of its own: read as a `Clip` it would be another bound."""
+
+    def factors(self, norms, clip_norm=None):
+        return np.zeros_like(norms)
+
+
+@dataclass(frozen=True)
+class Tabled(Clip):
+    """A bound with a field that has no JSON."""
+
+    table: tuple = ()
+    name = "tabled"
+
+
+@pytest.mark.parametrize(
+    ("bound", "named"),
+    [
+        (Quiet(l2_clip_norm=0.5), "Quiet"),
+        (Rounded(bound=Quiet(l2_clip_norm=0.5)), "Quiet"),
+        (replace(EVERY["user-defined"], other=Quiet(l2_clip_norm=0.5)), "Quiet"),
+        (Tabled(l2_clip_norm=0.5), "table"),
+        (AdaptiveClip(initial=0.5, least=0.1, most=2.0, quantile=float("nan")), "quantile"),
+    ],
+    ids=str,
+)
+def test_what_would_not_read_back_is_not_written(bound, named):
+    with refuses(ValueError, named):
+        bound.to_json()
+
+
+def test_two_classes_of_one_name_are_refused_and_the_first_one_stays():
+    kinds = dict(Bound.kinds)
+    with refuses(ValueError, "clip"):
+
+        class Longer(Clip):
+            name = "clip"
+
+    with refuses(ValueError, "counted"):
+
+        @dataclass(frozen=True, slots=True)
+        class Other(Bound):
+            name = "counted"
+
+    assert Bound.kinds == kinds and Bound.kinds["clip"] is Clip
+    assert type(Bound.from_json(CLIP)) is Clip
+
+
+def test_a_class_without_a_name_of_its_own_is_no_kind():
+    assert {Quiet, Bound}.isdisjoint(Bound.kinds.values())
+    assert Bound.kinds["clip"] is Clip and Bound.kinds["counted"] is Counted
+
+
+OWN = """
+from dataclasses import dataclass
+
+import fedpriv.mechanisms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mine(fedpriv.mechanisms.Clip):
+    name = "mine-of-a-file"
+"""
+
+
+def load(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Mine
+
+
+def test_one_file_may_be_loaded_twice_and_a_copy_of_it_is_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(Bound, "kinds", dict(Bound.kinds))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    for name in ("own.py", "copy.py"):
+        (tmp_path / name).write_text(OWN, "utf-8")
+    load(tmp_path / "own.py", "own_of_bounds")
+    again = load(tmp_path / "own.py", "own_of_bounds_by_its_path")
+    assert type(Bound.from_json({**CLIP, "name": "mine-of-a-file"})) is again
+    with refuses(ValueError, "mine-of-a-file"):
+        load(tmp_path / "copy.py", "copy_of_bounds")
+    assert Bound.kinds["mine-of-a-file"] is again
+
+
+NODE = """
+import sys
+from fedpriv.backends.flower.settings import read_experiment
+from fedpriv.mechanisms import Bound
+
+said = {"name": "mine-of-a-file", "l2_clip_norm": 0.5}
+modules = set(sys.modules)
+try:
+    raise SystemExit(f"made {Bound.from_json(said)!r}")
+except ValueError as error:
+    assert "mine-of-a-file" in str(error)
+assert set(sys.modules) == modules
+read_experiment({"experiment": sys.argv[1] + ":make"})
+assert type(Bound.from_json(said)).__name__ == "Mine"
+"""
+
+
+def test_a_node_knows_the_bounds_of_its_own_experiment_and_imports_none(tmp_path):
+    more = "\nfrom fedpriv.experiments.load import load_experiment\n\n\ndef make():\n"
+    more += "    return load_experiment('dp-fedavg-tags')\n"
+    (tmp_path / "own.py").write_text(OWN + more, "utf-8")
+    asked = [sys.executable, "-c", NODE, f"{tmp_path}/own.py"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
