@@ -105,10 +105,6 @@ def ways(job: str, kept: bool, num_users: int) -> dict[str, Callable[[], object]
         f"{size} users at once": VectorisedTrainer(alone=alone, users_at_once=size)
         for size in at_once
     }
-    for size in at_once[-1:]:
-        trainers[f"{size} users at once, compiled"] = VectorisedTrainer(
-            alone=alone, users_at_once=size, compiled=True
-        )
 
     def together(many: VectorisedTrainer) -> None:
         works = [many.prepare(params, user, own) for user, own in zip(users, keys, strict=True)]

@@ -141,8 +141,6 @@ def padded_length(longest: int) -> int:
 
 def _trimmed(tokens: Tensor) -> Tensor:
     """Return ids without the last columns, of nothing but padding; under `torch.vmap` all."""
-    if torch.compiler.is_compiling():
-        return tokens
     try:
         longest = int((tokens >= 0).any(dim=0).sum())
     except RuntimeError:  # values cannot be looked at

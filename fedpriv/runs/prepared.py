@@ -199,8 +199,6 @@ class PreparedRun:
             with closing(self.make_backend(self.experiment, self.components)) as backend:
                 described = backend.describe()
                 self.folder.note_backend(described, first_round=state.round_num + 1)
-                if _compiles(self.components.trainer):  # seconds for each size of batch
-                    tell("compiling the first steps")
                 played = rounds(
                     self.components,
                     backend,
@@ -433,12 +431,6 @@ def _refuse_simulated(components: Components) -> None:
         )
     if why := components.task.simulation_only():
         raise ValueError(why)
-
-
-def _compiles(trainer: Trainers) -> bool:
-    """Return whether steps are compiled as they are first taken (`ModuleTask(compiled=True)`)."""
-    works = as_works(trainer).values()
-    return any(getattr(getattr(one, "trainer", one), "compiled", False) for one in works)
 
 
 def _built(

@@ -386,10 +386,6 @@ class ModuleTask(Task):
             too. None hashes all examples, each read once when a run starts or is resumed.
         users_at_once: How many users a trainer trains together; None for the rule of
             `fedpriv.training.local.vectorised` (on the CPU one by one), 1 for one by one.
-        compiled: Whether steps of many users at once are compiled by `torch.compile`, which takes
-            seconds for each size of batch and a C++ compiler on a CPU; with `users_at_once`.
-            Refused where users are trained one by one: with `nn.Dropout` or another layer
-            that draws at random, and with any `client_optimizer` but `SGD`.
         client_optimizer: Takes a user's local steps: any class of `torch.optim` but LBFGS (settings
             by `functools.partial`; with a scheduler `fedpriv.training.local.sgd.TorchOptimizer`),
             `SGD` of `fedpriv.training.local.sgd`, or your own. With any but that `SGD` users are
@@ -418,7 +414,6 @@ class ModuleTask(Task):
         synthetic_batch: ArrayLike | None = None,
         data_sha256: Callable[[], Mapping[str, str]] | None = None,
         users_at_once: int | None = None,
-        compiled: bool = False,
         client_optimizer: Callable[..., ClientOptimizer | torch.optim.Optimizer] = SGD,
         personal: PersonalLayers | None = None,
     ) -> None:
@@ -456,7 +451,7 @@ class ModuleTask(Task):
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
         self._users_at_once = users_at_once
         self._client_optimizer = as_client_optimizer(client_optimizer)
-        self._compiled, self._said_apart = compiled, False
+        self._said_apart = False
         remote = isinstance(users, RemoteUsers)  # whose examples no one here can hash
         self.data_sha256 = data_sha256 or (None if remote else self._hash_examples)
         self._files = dict(files or {})
@@ -534,11 +529,6 @@ class ModuleTask(Task):
                 "public_train and test are of a model without personal layers; leave them out, and "
                 "give held-out examples by user: PersonalLayers(test={...})"
             )
-        if self._compiled:
-            raise ValueError(
-                "compiled=True is for many users at once, and with personal layers users are "
-                "trained one by one; leave it out"
-            )
         return {name: found[name] for name in personal.names}
 
     def _model(self, params: Params) -> nn.Module:
@@ -606,20 +596,13 @@ class ModuleTask(Task):
         alone = self._alone(schedule, multiplier, usable_device(device or "cpu"))
         module = alone.module
         if device is None and self._users_at_once in (None, 1):
-            if self._compiled:
-                raise ValueError(
-                    "compiled=True is for many users at once; give users_at_once too, or leave "
-                    "compiled=True out"
-                )
             return alone
         batch, _ = self._batch()
-        many = VectorisedTrainer(
-            alone=alone, users_at_once=self._users_at_once, compiled=self._compiled
-        )
+        many = VectorisedTrainer(alone=alone, users_at_once=self._users_at_once)
         if many.why_apart and (self._users_at_once or 1) > 1 and not self._said_apart:
             self._said_apart = True  # a run makes several trainers
             _LOG.warning("users_at_once %d: %s", self._users_at_once, many.why_apart)
-        if device is not None or self._compiled:
+        if device is not None:
             many.check(module_params(module), batch)
         return many
 

@@ -18,9 +18,7 @@ ratios.
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -171,8 +169,6 @@ class VectorisedTrainer(BatchedTrainer):
         alone: What trains a single user: module, loss, schedule, multiplier and device.
         users_at_once: Slots of a batch; 1 trains one by one, and only sums on the device. None for
             `num_slots` by the cost and within 2 GiB, and 1 where a layer draws at random.
-        compiled: Whether `torch.compile` compiles the gradients of a batch, once for every shape;
-            with CUDA graphs on a GPU. The same updates to rounding.
         select: As of `fedpriv.training.work.Trainer`.
     """
 
@@ -181,12 +177,10 @@ class VectorisedTrainer(BatchedTrainer):
 
     alone: ModuleTrainer
     users_at_once: int | None = None
-    compiled: bool = False
     select: Select | None = None
     _gradients: Any = field(init=False, repr=False)
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _apart: bool = field(init=False, repr=False)
-    _by_index: list[bool] = field(init=False, repr=False, default_factory=lambda: [True])
     _costs: dict[Any, Cost] = field(init=False, repr=False, default_factory=dict)
     _now: list[Any] = field(init=False, repr=False, default_factory=list)
 
@@ -194,17 +188,8 @@ class VectorisedTrainer(BatchedTrainer):
         given = self.users_at_once
         if given is not None and (isinstance(given, bool) or given < 1):
             raise ValueError(f"users_at_once {given!r} must be at least 1, or None")
-        why = self.why_apart
-        if self.compiled and why:
-            raise ValueError(
-                f"compiled=True compiles steps of many users at once, and {why}: leave "
-                "compiled=True out"
-            )
-        object.__setattr__(self, "_apart", bool(why))
-        gradients = vmap(grad(self._loss, has_aux=True))
-        if self.compiled:
-            gradients = _compiled(gradients, self.device)
-        object.__setattr__(self, "_gradients", gradients)
+        object.__setattr__(self, "_apart", bool(self.why_apart))
+        object.__setattr__(self, "_gradients", vmap(grad(self._loss, has_aux=True)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VectorisedTrainer:
         """Return a trainer with a module of its own; what was tried on this machine both know."""
@@ -243,8 +228,6 @@ class VectorisedTrainer(BatchedTrainer):
         x, y = self.alone.encoded(chosen)
         if self.device.type != "cpu" and self.alone.encode is as_arrays:
             self._try_indices(x, y)
-        if self.compiled and len(x) and self._by_index[0]:
-            self._try_within(x, y)
         return ModuleWork(
             examples=examples,
             key=key,
@@ -278,20 +261,6 @@ class VectorisedTrainer(BatchedTrainer):
         with torch.no_grad():
             loss(module(torch.from_numpy(model_inputs(x))), torch.from_numpy(model_targets(y)))
 
-    def _try_within(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Try whether a user's indices are within its tensors, where compiled steps do not look.
-
-        Raises:
-            IndexError: If one is not.
-        """
-        inputs, targets = (torch.from_numpy(array).to(self.device) for array in (x, y))
-        module, loss = self.alone.copied()
-        with torch.no_grad(), _IndicesWithin() as indices:
-            loss(module(inputs), targets)
-        if not all(map(bool, indices.within)):
-            raise IndexError("an index is beyond the rows of an embedding or a filled tensor")
-        self._by_index[0] = bool(indices.within)  # the model's, whoever is the first
-
     def check(self, params: Params, examples: Any) -> None:
         """Train one synthetic user on the device, to find out beforehand that none can be.
 
@@ -309,17 +278,6 @@ class VectorisedTrainer(BatchedTrainer):
                 f"device {str(self.device)!r}: training a synthetic user there failed "
                 f"({type(error).__name__}: {error}); mend the module or the loss, or leave the "
                 "device out"
-            ) from error
-        if not self.compiled:
-            return
-        try:
-            work = self.prepare(params, examples, key)
-            self.together(self.start(params), NO_CONTEXT, [work] if work.batches else [])
-        except Exception as error:
-            end_if_interrupted(error)
-            raise ValueError(
-                f"compiled=True: the model or the loss cannot be compiled ({_cause_of(error)}); "
-                "leave compiled=True out"
             ) from error
 
     def synthetic(self, kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> ModuleWork:
@@ -389,11 +347,7 @@ class VectorisedTrainer(BatchedTrainer):
         # Another optimiser takes other steps than `SGD.move`, user by user.
         optimizer = cast("SGD", self.alone.optimizer_of(context))
         pull = self.schedule.proximal
-        # What is compiled is of the module itself; others keep what they keep in a copy.
-        module, loss = (
-            (self.alone.module.train(), self.alone.loss) if self.compiled else (self.alone.copied())
-        )
-        self._now[:] = [module, loss]
+        self._now[:] = self.alone.copied()
         with one_thread():
             for x, y, weight, whose in self._steps(users, slots):
                 gradients, mean = self._gradients(local, x, y, weight)
@@ -426,22 +380,20 @@ class VectorisedTrainer(BatchedTrainer):
         module, loss = self._now
         buffers = dict(module.named_buffers())
         state = {**params, **buffers}
-        # PyTorch does not compile such a mode: `prepare` has looked before.
-        eager = not torch.compiler.is_compiling()
-        indices = _IndicesWithin() if eager else None
-        with indices or nullcontext():
+        indices = _IndicesWithin()
+        with indices:
             outputs = functional_call(module, state, (x,))
         # Writing into a buffer raises by itself; a new one would be one for all users.
         if any(state[name] is not buffer for name, buffer in buffers.items()):
             raise ValueError("forward() replaces a buffer")
         # What this one writes down is of single examples; the batch has the same indices.
-        with _IndicesWithin() if eager else nullcontext():
+        with _IndicesWithin():
             each = vmap(lambda one, own: loss(one.unsqueeze(0), own.unsqueeze(0)))(outputs, y)
         with torch.no_grad():
-            with indices or nullcontext():
+            with indices:
                 batch = loss(outputs, y)
             mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
-            for within in indices.within if indices is not None else ():
+            for within in indices.within:
                 mean = mean & within
         return (each * weight).sum(), mean
 
@@ -488,40 +440,5 @@ _BY_INDEX: dict[Any, tuple[tuple[str, ...], str, str]] = {
 }
 
 
-def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return a function compiled by `torch.compile`, once for every shape, however many there are.
-
-    PyTorch compiles eight shapes and refuses the next. Which are the first depends on who was drawn
-    before, and a user of a refused shape would be trained by itself, with other last bits: so one
-    user would change what others contribute. Its warning of that prints shapes of users, too.
-    """
-    mode = None if device.type == "cpu" else "reduce-overhead"  # CUDA graphs
-    # An error, and not a plain call, where a part of it cannot be compiled.
-    made = torch.compile(function, fullgraph=True, dynamic=False, mode=mode)
-    most: Any = {"recompile_limit": _ANY_NUMBER, "accumulated_recompile_limit": _ANY_NUMBER}
-
-    def call(*given: Any) -> Any:
-        with torch._dynamo.config.patch(**most):
-            return made(*given)
-
-    return call
-
-
-def _cause_of(error: Exception) -> str:
-    """Return in one line why PyTorch did not compile; its text has stack frames of its own."""
-    text = str(error)
-    found = (
-        re.search(r"got \w+\(([\"'])(?P<cause>.+?)\1\)$", text, re.MULTILINE)
-        or re.search(r"^ *Explanation: (?P<cause>.+)$", text, re.MULTILINE)
-        or re.search(r"(?P<cause>\S.*)", text)
-    )
-    cause = "" if found is None else found["cause"].strip()
-    if len(cause) > _LONGEST_CAUSE:
-        cause = f"{cause[:_LONGEST_CAUSE]} …"
-    return f"{type(error).__name__}: {cause}"
-
-
-_LONGEST_CAUSE = 300
-_ANY_NUMBER = 1 << 40
 # How far a mean over single examples may be from the loss of the batch: float32's rounding.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6

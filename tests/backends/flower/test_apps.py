@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 
 import numpy as np
@@ -85,6 +86,7 @@ def test_settings_and_the_returned_model_are_those_of_one_process(
 
 
 OWN_BOUND = """
+import json
 from dataclasses import dataclass, replace
 
 from fedpriv.experiments.load import load_experiment

@@ -7,14 +7,17 @@ from torch import nn
 
 from fedpriv import tree
 from fedpriv.training.local.module import module_params
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import random_layer
 from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import cross_entropy, distance
+from tests.tasks import people
 from tests.training.local.vectorised.users import (
     CLASSES,
     MODELS,
     built,
     cohort,
+    examples_of,
     keys,
     together,
     trainers,
@@ -170,3 +173,20 @@ class TestFallsBack:
         assert_same_updates([last], expected[9:], relative=0.0)
         assert_same_updates(together(many, params, users), expected)
         assert not module.running.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"module": lambda: nn.Sequential(nn.Linear(12, 5), nn.Dropout(0.5))}, "layer '1'"),
+        ({"client_optimizer": torch.optim.Adam}, "Adam"),
+    ],
+)
+def test_why_users_are_trained_one_by_one_is_logged_once_a_run(options, why, caplog):
+    users = {user: examples_of(6, (12,), seed=1) for user in "ab"}
+    given = {"module": lambda: nn.Linear(12, 5), "users": users, "public": None, **options}
+    task = people.task(users_at_once=2, **given)
+    for _ in range(3):  # a run makes several trainers
+        task.trainer(Schedule(learning_rate=0.1, batch_size=4), {})
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1 and why in said[0]
