@@ -44,7 +44,7 @@ from fedpriv.rng import Key
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.per_example.linear import SoftmaxGradients
-from fedpriv.training.work import TRAIN, Attempt, SumRequest, as_works
+from fedpriv.training.work import TRAIN, Attempt, SumRequest, Users, as_works
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = ("path", "linear", "best", "words", "cifar", "users")
@@ -125,7 +125,7 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
             asked = SumRequest(params=params), Attempt(bound=bound, key=Key.simulation(0))
 
             def once() -> None:
-                failed = work.answer(*asked, users, task.data).num_failed
+                failed = work.answer(*asked, Users(users, task.data)).num_failed
                 if failed:  # a round without users would be quick
                     raise SystemExit(f"{failed} of {len(users)} users failed on {name}")
 

@@ -38,7 +38,7 @@ from fedpriv.sums import BITS
 from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
-from fedpriv.training.work import TRAIN, Attempt, SumRequest, Work, as_works
+from fedpriv.training.work import TRAIN, Attempt, SumRequest, Users, Work, as_works
 from fedpriv.tree import Params
 
 #: Users are added until a try takes so long; few of them would time the start of everything.
@@ -233,7 +233,7 @@ def _user_seconds(
     while True:
         ids = [roster[int(index)] for index in order[:number]]
         started = time.perf_counter()
-        found = work.answer(request, attempt, ids, components.task.data)
+        found = work.answer(request, attempt, Users(ids, components.task.data))
         took = time.perf_counter() - started
         if found.num_failed:
             raise ValueError(f"{found.num_failed} of {number} fail, as they would in the run")

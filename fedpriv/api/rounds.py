@@ -32,7 +32,7 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.bounded_sum import Stack, UserStack
 from fedpriv.training.failures import contributing_zero_on_failure, users_not_logged
-from fedpriv.training.work import Attempt, SumRequest, Trainer, UserData
+from fedpriv.training.work import Attempt, SumRequest, Trainer, Users
 from fedpriv.tree import Params
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.
@@ -308,7 +308,7 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
     made = _Given(updates, like)
     request, attempt = SumRequest(params=like), Attempt(bound=bound, key=Key.secure())
     with users_not_logged(attempt.key):  # whether the loop is a simulation is not known here
-        total = made.answer(request, attempt, ())
+        total = made.answer(request, attempt, Users(()))
     count, failed = made.count, total.num_failed
     if count and failed == count:
         warnings.warn(
@@ -326,13 +326,7 @@ class _Given(Trainer):
     def __init__(self, updates: Iterable[Any], like: Params) -> None:
         self.updates, self.like, self.count = updates, like, 0
 
-    def stacks(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> Iterator[Stack]:
+    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield the updates that have the names, shapes and dtypes."""
         for update in self.updates:
             self.count += 1

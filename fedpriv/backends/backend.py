@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.failures import counted_failures, users_not_logged
-from fedpriv.training.work import Attempt, SumRequest, UserData, Work, find_work
+from fedpriv.training.work import Attempt, SumRequest, UserData, Users, Work, find_work
 from fedpriv.tree import Params
 
 #: From (params, public=, and optionally part=) to metrics; `Task.evaluate` is one.
@@ -32,7 +32,7 @@ def answered(
         ValueError: If the work is not among these.
     """
     with users_not_logged(attempt.key), counted_failures() as failures:
-        done = find_work(works, request.work).answer(request, attempt, users, data)
+        done = find_work(works, request.work).answer(request, attempt, Users(users, data))
     return done if failures.text is None else replace(done, first_error=failures.text)
 
 

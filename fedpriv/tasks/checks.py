@@ -44,6 +44,7 @@ from fedpriv.training.work import (
     Context,
     SumRequest,
     Trainers,
+    Users,
     UserTrainer,
     Work,
     as_works,
@@ -136,9 +137,8 @@ def refuse_dependent_work(
 
     def total(work: Work, *user_ids: str, raw: bool = False) -> Tree:
         with raised_failures(), unlike_streams():
-            return work.answer(
-                request, _raw(work, attempt) if raw else attempt, user_ids, data
-            ).total
+            given = _raw(work, attempt) if raw else attempt
+            return work.answer(request, given, Users(user_ids, data)).total
 
     def train(user_ids: Sequence[str]) -> list[Tree]:
         work = fresh()
@@ -528,7 +528,8 @@ def try_work(
         try:
             with raised_failures():
                 given = replace(request, params=at)
-                return work.answer(given, attempt, user_ids, SyntheticUsers(batch))
+                users = Users(user_ids, SyntheticUsers(batch))
+                return work.answer(given, attempt, users)
         except NotFiniteError as error:
             raise ValueError(
                 "the update of a user with public or synthetic examples is not finite: every "

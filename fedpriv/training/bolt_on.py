@@ -46,7 +46,7 @@ from fedpriv.training.permutation_sgd import (
     finite_rows,
     refuse_long_start,
 )
-from fedpriv.training.work import Attempt, Context, SumRequest, UserData, Work, as_positions
+from fedpriv.training.work import Attempt, Context, SumRequest, Users, Work, as_positions
 from fedpriv.tree import Params
 
 
@@ -449,15 +449,9 @@ class TrainedOnPart(Work):
 
     sgd: PermutationSgd
 
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the params trained on the examples of these ids, float64."""
-        return _part(self.sgd, users).answer(request, attempt, users)
+        return _part(self.sgd, users.ids).answer(request, attempt, users)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,15 +468,9 @@ class Mistakes(Work):
         """Return one whole number."""
         return {MISTAKES: np.zeros(1, np.float32)}
 
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the number of mistakes; one example more adds 0 or 1 to it."""
-        part, params = _part(self.sgd, users), request.params
+        part, params = _part(self.sgd, users.ids), request.params
         kernel = params[part.name].astype(np.float64)
         kernel = kernel.reshape(kernel.shape[0], -1)
         x, squares = finite_rows(part.x)
@@ -495,7 +483,7 @@ class Mistakes(Work):
         if part.present is not None:
             wrong &= part.present
         count = np.array([np.count_nonzero(wrong)], np.int64)
-        return PartialSum(total={MISTAKES: count}, num_users=len(users), granularity=1.0)
+        return PartialSum(total={MISTAKES: count}, num_users=len(users.ids), granularity=1.0)
 
 
 def _part(sgd: PermutationSgd, users: Sequence[str]) -> PermutationSgd:

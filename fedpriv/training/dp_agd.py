@@ -47,7 +47,7 @@ from fedpriv.training.work import (
     Line,
     SumRequest,
     Trainer,
-    UserData,
+    Users,
     UserTrainer,
     as_positions,
 )
@@ -248,13 +248,7 @@ class CentralLosses(Trainer):
         """Return one number for each step size."""
         return {LOSSES: np.zeros(self.number, np.float32)}
 
-    def stacks(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> Iterator[Stack]:
+    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield examples' losses at the params moved along the line.
 
         Raises:
@@ -265,7 +259,7 @@ class CentralLosses(Trainer):
             raise ValueError(f"{attempt.bound!r} bounds vectors as a whole; losses want Capped")
         if len(line.sizes) != self.number:
             raise ValueError(f"{len(line.sizes)} step sizes are given, and sums of {self.number}")
-        index, sizes = as_positions(users), [float(size) for size in line.sizes]
+        index, sizes = as_positions(users.ids), [float(size) for size in line.sizes]
         for start in range(0, len(index), _CHUNK):
             part = index[start : start + _CHUNK]
             with np.errstate(over="ignore", invalid="ignore"):

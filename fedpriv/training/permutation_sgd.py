@@ -70,7 +70,7 @@ from fedpriv import tree
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import Attempt, SumRequest, UserData, Work
+from fedpriv.training.work import Attempt, SumRequest, Users, Work
 from fedpriv.tree import Params
 
 
@@ -545,19 +545,13 @@ class PermutationSgd(Work):
     passes: Passes
     present: np.ndarray | None = field(default=None, repr=False)
 
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the params as float64, trained from those given in an order that the key draws.
 
         Raises:
             ValueError: If it is not all of them: a subset's place in the order would be another.
         """
-        number = len(users)
+        number = len(users.ids)
         if number != len(self.y):
             raise ValueError(
                 f"{number} examples were asked for, and permutation SGD is over all {len(self.y)}"

@@ -89,6 +89,19 @@ class Context:
     extra: Params = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Drawn users that live here, and where their examples are.
+
+    Attributes:
+        ids: Of the users, in any order.
+        data: None only if the work holds the examples itself.
+    """
+
+    ids: Sequence[str]
+    data: UserData | None = field(default=None, repr=False)
+
+
 NO_CONTEXT = Context()
 """The context of a round of which nothing is said."""
 
@@ -156,20 +169,13 @@ class Work(ABC):
         return
 
     @abstractmethod
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the sum of the users' bounded contributions.
 
         Args:
             request: What is asked.
             attempt: By which bound and key.
-            users: The drawn users that live here.
-            data: Where their examples are; None only if the work holds them itself.
+            users: Who, and where their examples are.
 
         Guarantees:
             * Each user moves the sum by at most `attempt.bound.l2_bound` (l2), however many
@@ -205,13 +211,7 @@ class Trainer(Work):
     select: Select | None = None
 
     @abstractmethod
-    def stacks(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> Iterator[Stack]:
+    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield the users' contributions, not bounded yet, each user once.
 
         Guarantees:
@@ -241,13 +241,7 @@ class Trainer(Work):
         found = data.examples(user_id)
         return found if self.select is None else self.select(context, found, key)
 
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the sum of the users' bounded contributions.
 
         Raises:
@@ -258,7 +252,7 @@ class Trainer(Work):
         longest = bound.longest(tree.num_elements(template))
         total = self.empty_sum(template, bound.granularity)
         with counted_failures() as failures:
-            for stack in self.stacks(request, attempt, users, data):
+            for stack in self.stacks(request, attempt, users):
                 add_bounded(
                     total, stack, bound, longest,
                     mixture=context.mixture,
@@ -267,7 +261,7 @@ class Trainer(Work):
                 )  # fmt: skip
         return PartialSum(
             total=total.result(),
-            num_users=len(users),
+            num_users=len(users.ids),
             num_failed=failures.count,
             granularity=bound.granularity,
             l2_bound=bound.l2_bound,
@@ -297,26 +291,20 @@ class UserTrainer(Trainer):
             key: The user's of this round and attempt.
         """
 
-    def stacks(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> Iterator[Stack]:
+    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield the users' contributions one by one."""
         template, context = self.template(request), request.context
         alone = not self.thread_safe  # other threads' users would be seeded too
         seeds = alone and not self.seeds_itself
         with kept_generators() if alone else nullcontext():
-            for user_id in users:
+            for user_id in users.ids:
                 stop_if_asked()
                 key, found = attempt.key.fold(user_id), None
                 with (
                     contributing_zero_on_failure(),
                     own_stream(key, None) if seeds else nullcontext(),
                 ):
-                    examples = self.examples(data, user_id, context, key)
+                    examples = self.examples(users.data, user_id, context, key)
                     update = self.train(request.params, context, examples, key)
                     found = tree.check_like(template, update)
                 if found is not None:

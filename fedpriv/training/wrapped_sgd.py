@@ -7,7 +7,7 @@ trust; that it ends no further away than any such training can is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation_sgd import Constants, Passes, shortened, updates_of
-from fedpriv.training.work import Attempt, SumRequest, UserData, Work
+from fedpriv.training.work import Attempt, SumRequest, Users, Work
 from fedpriv.tree import Params
 
 # What a result may be longer than its path, for the rounding on the way.
@@ -106,13 +106,7 @@ class Wrapped(Work):
             start=start,
         )
 
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the params, trained from those given in an order that the key draws.
 
         Raises:

@@ -33,7 +33,7 @@ from fedpriv.runs.progress import Pace
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients
-from fedpriv.training.work import Attempt
+from fedpriv.training.work import Attempt, Users
 from fedpriv.transform import identity
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import drawing, publish, save
@@ -157,7 +157,7 @@ def train(
         public, state = server.begin(state, root.fold("guide").fold(step))
         attempt = Attempt(bound=mechanism.bound, key=root.fold("users").fold(step))
         cohort = draw(root.fold("cohort").fold(step))
-        total = sums.answer(server.request(state, public), attempt, cohort)
+        total = sums.answer(server.request(state, public), attempt, Users(cohort))
         noise = mechanism.draw(state.params, root.fold("noise").fold(step))
         state = server.next(state, mechanism.release(total, noise), public)
         if step % every == 0 or step == the_plan.num_rounds:

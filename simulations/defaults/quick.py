@@ -26,7 +26,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import Attempt, Context, SumRequest
+from fedpriv.training.work import Attempt, Context, SumRequest, Users
 from fedpriv.tree import Params, interpolate, to_dense
 
 BATCH, MOST_EXAMPLES = 100, 256
@@ -147,7 +147,7 @@ def run(
         bound = _bound(settings, norm)
         request = SumRequest(params=params, context=Context(clip_norm=norm))
         attempt = Attempt(bound=bound, key=root.fold(number))
-        total = trainer.answer(request, attempt, cohort, bench.task.data).real()
+        total = trainer.answer(request, attempt, Users(cohort, bench.task.data)).real()
         norms_used.append(norm)
         stddev, share = settings.sigma * bound.l2_bound, 1.0 / (settings.q * len(users))
         mean = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from fedpriv.ranges import Range, finite_float, positive_float, positive_int, pr
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Door, RawSums
 from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
-from fedpriv.training.work import Attempt, Context, SumRequest, UserData, Work
+from fedpriv.training.work import Attempt, Context, SumRequest, Users, Work
 from simulations.linear_models.perturbation import ObjectiveNoise, SphereRows
 
 
@@ -249,13 +249,7 @@ class PerturbedMinimum(Work):
     strength: float
     tolerance: float
 
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the minimum, float64, as a function of the examples and of b alone.
 
         The request's params are where the search starts, and its context has b by the names of the
@@ -265,9 +259,9 @@ class PerturbedMinimum(Work):
             ValueError: If it is not all of them, or the gradient did not become as short as τ.
         """
         sgd, params = self.sgd, request.params
-        if len(users) != len(sgd.y):
+        if len(users.ids) != len(sgd.y):
             raise ValueError(
-                f"{len(users)} examples were asked for, and the objective is of all {len(sgd.y)}"
+                f"{len(users.ids)} examples were asked for; the objective is of all {len(sgd.y)}"
             )
         names = (sgd.name, "bias")
         term = [request.context.extra[name] for name in names]
@@ -278,7 +272,7 @@ class PerturbedMinimum(Work):
             sgd.name: found[:cut].reshape(params[sgd.name].shape),
             "bias": found[cut:].reshape(params["bias"].shape),
         }
-        return PartialSum(total=total, num_users=len(users), num_failed=0)
+        return PartialSum(total=total, num_users=len(users.ids), num_failed=0)
 
     def minimum(self, start: np.ndarray, term: np.ndarray) -> np.ndarray:
         """Return w of ‖∇F(w)‖ <= τ, float64 (d + 1,), by Newton's method.

@@ -38,7 +38,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.permutation_sgd import PermutationSgd
-from fedpriv.training.work import Attempt, SumRequest, Trainers, UserData, Work
+from fedpriv.training.work import Attempt, SumRequest, Trainers, Users, Work
 from fedpriv.tree import Params
 from simulations.linear_models.comparators import (
     Method,
@@ -253,13 +253,7 @@ class Remembered(Work):
     found: dict[int, PartialSum] = field(default_factory=dict)
     seed: int = 0
 
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the trained params, whose order hangs on no plan: a run replays alone."""
         if self.seed not in self.found:
             order = Key.simulation(self.seed).fold("order")

@@ -89,9 +89,9 @@ def test_nobody_is_trained_where_no_time_is_asked_for(monkeypatch):
         def __init__(self, trainer):
             self.trainer = trainer
 
-        def answer(self, request, attempt, users, data=None):
-            trained.append(users)
-            return self.trainer.answer(request, attempt, users, data)
+        def answer(self, request, attempt, users):
+            trained.append(users.ids)
+            return self.trainer.answer(request, attempt, users)
 
     monkeypatch.setattr(module, "as_works", lambda trainer: {TRAIN: Recorder(trainer)})
     found = forecast(an_experiment(), timed=False)

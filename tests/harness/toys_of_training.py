@@ -28,6 +28,7 @@ from fedpriv.training.work import (
     UserTrainer,
     Work,
 )
+from fedpriv.training.work import Users as DrawnUsers
 from fedpriv.tree import Params, Tree
 
 KEY, CLIP = Key.simulation(5), Clip(l2_clip_norm=1.0)
@@ -57,7 +58,7 @@ def answered(
 ) -> PartialSum:
     """Return what a work answers to a request of these parts."""
     request = SumRequest(params=params, context=context)
-    return work.answer(request, Attempt(bound=bound, key=key), user_ids, data)
+    return work.answer(request, Attempt(bound=bound, key=key), DrawnUsers(user_ids, data))
 
 
 def asked(

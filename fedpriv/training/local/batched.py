@@ -27,7 +27,7 @@ from fedpriv.training.device_sum import DeviceStack, DeviceSum, Stacked, Stacked
 from fedpriv.training.failures import contributing_zero_on_failure, log_of_users, raised_at
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
-from fedpriv.training.work import Attempt, Context, SumRequest, Trainer, UserData
+from fedpriv.training.work import Attempt, Context, SumRequest, Trainer, Users
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -241,13 +241,7 @@ class BatchedTrainer(Trainer):
         """Return the running sum on the device, which only the sum leaves."""
         return DeviceSum(self.start(template), granularity)
 
-    def stacks(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> Iterator[DeviceStack]:
+    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[DeviceStack]:
         """Yield the users' updates, batch by batch.
 
         The params are copied to the device once, the examples batch by batch, and an update never
@@ -257,19 +251,17 @@ class BatchedTrainer(Trainer):
         bound.
         """
         start, apart = self.start(request.params), attempt.bound.l2_bound < math.inf
-        given = self._given(request, attempt.key, users, data)
+        given = self._given(request, attempt.key, users)
         yield from self.batches(start, request.context, given, batch_invariant=apart)
 
-    def _given(
-        self, request: SumRequest, key: Key, users: Sequence[str], data: UserData | None
-    ) -> Iterator[UserWork]:
+    def _given(self, request: SumRequest, key: Key, users: Users) -> Iterator[UserWork]:
         """Yield users' work; one whose examples cannot be had contributes zero."""
-        for user_id in _by_size(data, users, self.schedule):
+        for user_id in _by_size(users, self.schedule):
             stop_if_asked()
             work = None
             with contributing_zero_on_failure():
                 own = key.fold(user_id)
-                examples = self.examples(data, user_id, request.context, own)
+                examples = self.examples(users.data, user_id, request.context, own)
                 work = self.prepare(request.params, examples, own)
             if work is not None:
                 yield work
@@ -382,7 +374,7 @@ def _picked(tensor: torch.Tensor | StackedRows, rows: list[int]) -> torch.Tensor
     return tensor[: len(rows)] if rows == list(range(len(rows))) else tensor[rows]
 
 
-def _by_size(data: UserData | None, user_ids: Sequence[str], schedule: Schedule) -> list[str]:
+def _by_size(users: Users, schedule: Schedule) -> list[str]:
     """Return users with like ones next to each other: a batch takes as many steps as its longest.
 
     They are counted, not looked at.
@@ -390,13 +382,13 @@ def _by_size(data: UserData | None, user_ids: Sequence[str], schedule: Schedule)
 
     def size(user_id: str) -> int:
         try:
-            if data is None:
+            if users.data is None:
                 return 0
-            return -min(data.num_examples(user_id), schedule.max_examples)
+            return -min(users.data.num_examples(user_id), schedule.max_examples)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             end_if_interrupted(error)
             return 0  # its examples cannot be had either, which is said there
 
-    return sorted(user_ids, key=size)
+    return sorted(users.ids, key=size)

@@ -20,7 +20,7 @@ from fedpriv.training.bounded_sum import SparseStack, Stack
 from fedpriv.training.failures import contributing_zero_on_failure
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.stopping import stop_if_asked
-from fedpriv.training.work import Attempt, Context, SumRequest, UserData, UserTrainer
+from fedpriv.training.work import Attempt, Context, SumRequest, Users, UserTrainer
 from fedpriv.tree import Params, RowSparse, Tree
 
 _NOTHING, _NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
@@ -115,24 +115,19 @@ class CompiledSoftmaxTrainer(UserTrainer):
         own = RowSparse(rows=stack.block.rows, values=stack.block.values, num_rows=stack.num_rows)
         return {"bias": stack.dense["bias"][0], "kernel": own}
 
-    def stacks(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> Iterator[Stack]:
+    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield blocks of users whose examples lie in common columns; of others user by user."""
         plain = self.word_features is None and self.select is None
         plain = plain and request.context.mixture is None  # which fills all rows of each user
+        data = users.data
         if not plain or not isinstance(data, InColumns) or data.columns.counts.dtype not in _COUNTS:
-            yield from UserTrainer.stacks(self, request, attempt, users, data)
+            yield from UserTrainer.stacks(self, request, attempt, users)
             return
         columns = data.columns
-        for first in range(0, len(users), _BLOCK):
+        for first in range(0, len(users.ids), _BLOCK):
             stop_if_asked()
             orders, steps = [], []
-            for user_id in users[first : first + _BLOCK]:
+            for user_id in users.ids[first : first + _BLOCK]:
                 with contributing_zero_on_failure():
                     own = attempt.key.fold(user_id)
                     order, starts = self._ordered(data, user_id, request.context, own)

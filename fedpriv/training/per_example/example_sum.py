@@ -26,7 +26,7 @@ from fedpriv.training.work import (
     Attempt,
     Context,
     SumRequest,
-    UserData,
+    Users,
     Work,
     as_positions,
 )
@@ -244,13 +244,7 @@ class CentralSum(Work):
     num_groups: int | None = None
     blank: np.ndarray | None = field(default=None, repr=False)
 
-    def answer(
-        self,
-        request: SumRequest,
-        attempt: Attempt,
-        users: Sequence[str],
-        data: UserData | None = None,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the sum over the drawn examples, rounded once where the bound is on a grid.
 
         Returns:
@@ -260,7 +254,7 @@ class CentralSum(Work):
         Raises:
             ValueError: As of `room_of_sum`, where the bound is on a grid.
         """
-        params, context, index = request.params, request.context, as_positions(users)
+        params, context, index = request.params, request.context, as_positions(users.ids)
         bound, key, longest = attempt.bound, attempt.key, math.inf
         if bound.granularity is not None:
             template = template_with(params, bound, context.clip_norm)
@@ -281,7 +275,7 @@ class CentralSum(Work):
         return PartialSum(
             total=total,
             granularity=bound.granularity,
-            num_users=len(users),
+            num_users=len(users.ids),
             num_failed=failures.count,
             l2_bound=bound.l2_bound,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -65,9 +65,9 @@ class NoisyStack(UserStack):
 class NoisyShares(Gradient):
     """The same, with a share of noise beside each user's."""
 
-    def stacks(self, request, attempt, users, data=None):
-        for user in users:
-            for stack in super().stacks(request, attempt, (user,), data):
+    def stacks(self, request, attempt, users):
+        for user in users.ids:
+            for stack in super().stacks(request, attempt, replace(users, ids=(user,))):
                 step = attempt.bound.granularity
                 yield NoisyStack(stack.update, attempt.key.fold(user), step)
 

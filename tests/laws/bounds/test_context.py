@@ -65,40 +65,40 @@ class Engine(Trainer):
 
 
 class Dense(Engine):
-    def stacks(self, request, attempt, users, data=None):
-        for user in users:
+    def stacks(self, request, attempt, users):
+        for user in users.ids:
             yield UserStack(dict(self.updates[int(user)]))
 
 
 class Sparse(Engine):
-    def stacks(self, request, attempt, users, data=None):
-        for user in users:
+    def stacks(self, request, attempt, users):
+        for user in users.ids:
             yield UserStack(self.sparse(self.updates[int(user)]))
 
 
 class Rows(Engine):
-    def stacks(self, request, attempt, users, data=None):
-        if users:
-            yield RowStack(self.dense(users))
+    def stacks(self, request, attempt, users):
+        if users.ids:
+            yield RowStack(self.dense(users.ids))
 
 
 class SparseRows(Engine):
     """As a compiled kernel yields them."""
 
-    def stacks(self, request, attempt, users, data=None):
-        if users:
-            dense, number = self.dense(users), len(self.rows)
+    def stacks(self, request, attempt, users):
+        if users.ids:
+            dense, number = self.dense(users.ids), len(self.rows)
             values = dense["kernel"][:, self.rows].reshape(-1, COLUMNS)
             yield SparseStack(
                 name="kernel",
                 block=Block(
-                    np.tile(self.rows, len(users)),
-                    number * np.arange(len(users) + 1),
+                    np.tile(self.rows, len(users.ids)),
+                    number * np.arange(len(users.ids) + 1),
                     np.ascontiguousarray(values),
                 ),
                 num_rows=ROWS,
                 dense={"bias": dense["bias"]},
-                sound=np.ones(len(users), bool),
+                sound=np.ones(len(users.ids), bool),
             )
 
 
@@ -106,22 +106,22 @@ class Device(Engine):
     def empty_sum(self, template, granularity):
         return DeviceSum({n: torch.from_numpy(a) for n, a in template.items()}, granularity)
 
-    def stacks(self, request, attempt, users, data=None):
-        if users:
-            yield DeviceStack({n: torch.from_numpy(a) for n, a in self.dense(users).items()})
+    def stacks(self, request, attempt, users):
+        if users.ids:
+            yield DeviceStack({n: torch.from_numpy(a) for n, a in self.dense(users.ids).items()})
 
 
 class DeviceRows(Device):
-    def stacks(self, request, attempt, users, data=None):
-        if not users:
+    def stacks(self, request, attempt, users):
+        if not users.ids:
             return
-        bias, kernel = self.dense(users)["bias"], self.dense(users)["kernel"][:, self.rows]
+        bias, kernel = self.dense(users.ids)["bias"], self.dense(users.ids)["kernel"][:, self.rows]
         # One place more than there are rows: what stands there is nobody's.
-        index = np.broadcast_to(np.append(self.rows, 0), (len(users), len(self.rows) + 1))
+        index = np.broadcast_to(np.append(self.rows, 0), (len(users.ids), len(self.rows) + 1))
         stored = StackedRows(
             rows=torch.from_numpy(index.copy()),
             values=torch.from_numpy(np.pad(kernel, ((0, 0), (0, 1), (0, 0)))),
-            counts=[len(self.rows)] * len(users),
+            counts=[len(self.rows)] * len(users.ids),
             num_rows=ROWS,
         )
         yield DeviceStack({"bias": torch.from_numpy(bias), "kernel": stored})
@@ -223,12 +223,12 @@ def outer_parts(updates):
 class Outer(Engine):
     """Single examples of a linear model on sparse inputs."""
 
-    def stacks(self, request, attempt, users, data=None):
-        if users:
-            x, own = outer_parts([self.updates[int(user)] for user in users])
+    def stacks(self, request, attempt, users):
+        if users.ids:
+            x, own = outer_parts([self.updates[int(user)] for user in users.ids])
             rows = sparse.csr_matrix(x, dtype=np.float64)
             layout = Layout(name="kernel", shape=(ROWS, COLUMNS), num_classes=COLUMNS, bias=True)
-            starts = self.starts(len(users))
+            starts = self.starts(len(users.ids))
             yield from outer_stacks(rows, -own.astype(float), starts, layout)
 
     def starts(self, number):
@@ -245,10 +245,10 @@ class OuterGroups(Outer):
 class Factored(Engine):
     """Single examples of a module of linear layers, by two factors."""
 
-    def stacks(self, request, attempt, users, data=None):
-        if users:
+    def stacks(self, request, attempt, users):
+        if users.ids:
             public = {n: Public(like=torch.from_numpy(array)) for n, array in PARAMS.items()}
-            yield GradientStack(gradients=self.gradients(users), public=public)
+            yield GradientStack(gradients=self.gradients(users.ids), public=public)
 
     def gradients(self, users):
         x, own = map(torch.from_numpy, outer_parts([self.updates[int(user)] for user in users]))

@@ -14,18 +14,18 @@ WHOLE = """from fedpriv.training.work import Work
 
 
 class Whole(Work):
-    def answer(self, request, attempt, users, data=None):
+    def answer(self, request, attempt, users):
         from fedpriv.sums import PartialSum
         from fedpriv.training.failures import contributes_zero
         failed = 0
-        for user in users:
+        for user in users.ids:
             try:
-                data.examples(user).gone
+                users.data.examples(user).gone
             except AttributeError as error:
                 FAILED
                 failed += 1
         return PartialSum(
-            total=request.params, num_users=len(users), num_failed=failed)
+            total=request.params, num_users=len(users.ids), num_failed=failed)
 
 
 class Near(Task):"""

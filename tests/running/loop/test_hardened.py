@@ -11,6 +11,7 @@ from fedpriv.backends import Backend
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.training.work import Users as DrawnUsers
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import unchanged
 from tests.harness.toys_of_training import Given, Users
@@ -30,7 +31,7 @@ class Ones(Backend):
         if attempt.round_num == self.ends_in:
             raise KeyboardInterrupt
         updates = {user: {"w": np.ones(5, np.float32)} for user in cohort}
-        return Given().answer(request, attempt, cohort, Users(updates))
+        return Given().answer(request, attempt, DrawnUsers(cohort, Users(updates)))
 
 
 def train(plan, out, backend):
