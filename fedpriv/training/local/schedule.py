@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,10 +51,6 @@ class Schedule:
         if self.num_steps is not None:
             positive_int("local_steps", self.num_steps)
         finite_float("proximal_mu", self.proximal, Range.AT_LEAST_ZERO)
-
-    def at_rate(self, factor: float) -> Schedule:
-        """Return the schedule with the learning rate times a factor."""
-        return replace(self, learning_rate=self.learning_rate * factor)
 
     def check_taken(self, trainer: Any, *, rates: bool = False) -> None:
         """Refuse what a trainer would leave out of its local steps.
