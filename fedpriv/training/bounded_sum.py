@@ -132,18 +132,18 @@ def _bounded(
     fine = np.isfinite(norms)
     lengths = np.where(fine, norms, 0.0)
     factors = bounded_factors(bound, lengths, longest, clip_norm)
-    for norm, factor in zip(norms, factors, strict=True):
-        if not np.isfinite(norm):
-            why = f"the update's norm is {norm}; a diverged or hostile user contributes 0"
-            contributes_zero(NotFiniteError(why))
-        elif not np.isfinite(factor):
-            contributes_zero(
-                ValueError(
-                    f"an update of norm {norm:g} is refused by a bound of {bound.l2_bound:g}; its "
-                    "inputs are longer than stated, or its loss is another"
-                )
+    within = fine & np.isfinite(factors)
+    for norm in norms[~fine]:
+        why = f"the update's norm is {norm}; a diverged or hostile user contributes 0"
+        contributes_zero(NotFiniteError(why))
+    for norm in norms[fine & ~within]:
+        contributes_zero(
+            ValueError(
+                f"an update of norm {norm:g} is refused by a bound of {bound.l2_bound:g}; its "
+                "inputs are longer than stated, or its loss is another"
             )
-    factors = np.where(fine & np.isfinite(factors), factors, 0.0)
+        )
+    factors = np.where(within, factors, 0.0)
     besides = bound.besides(lengths, clip_norm)
     if besides and np.isfinite(longest):
         rows = [(factors * lengths)[:, None]]

@@ -36,6 +36,7 @@ from scipy import sparse
 from scipy.special import expit, log_expit
 from scipy.special import softmax as probabilities_of
 
+from fedpriv import tree
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.training.bounded_sum import RowStack, Stack
@@ -48,6 +49,7 @@ from fedpriv.training.per_example.sparse_sums import (
     outer_stacks,
     positions,
     size_of,
+    with_ones,
 )
 from fedpriv.training.permutation_sgd import (
     Constants,
@@ -170,10 +172,12 @@ def _signs(labels: np.ndarray) -> np.ndarray:
 CHUNK = 1 << 12
 
 
-def kernel_and_bias(
-    params: Params, name: str, shape: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return kernel and bias as float64 matrix and row; refuse other shapes."""
+def weights_of(params: Params, name: str, shape: tuple[int, int]) -> np.ndarray:
+    """Return kernel and bias as one matrix, float64, whose last row is the bias.
+
+    Raises:
+        ValueError: If they have other shapes.
+    """
     kernel, bias = params[name], params["bias"]
     allowed = (shape, shape[:1]) if shape[1] == 1 else (shape,)
     if kernel.shape not in allowed or bias.shape != shape[1:]:
@@ -181,7 +185,9 @@ def kernel_and_bias(
             f"{name} {kernel.shape} and bias {bias.shape} do not fit {shape[0]} inputs and "
             f"{shape[1]} logits"
         )
-    return kernel.astype(np.float64).reshape(shape), bias.astype(np.float64)
+    found = np.empty((shape[0] + 1, shape[1]))
+    found[:-1], found[-1] = kernel.reshape(shape), bias
+    return found
 
 
 def checked_labels(y: np.ndarray, num_examples: int, num_classes: int) -> np.ndarray:
@@ -328,9 +334,9 @@ def _measured_model(
     binary = "weight" in params
     num_classes = 1 if binary else params["kernel"].shape[1]
     shape = (size_of(rows)[1], num_classes)
-    kernel, bias = kernel_and_bias(params, "weight" if binary else "kernel", shape)
+    weights = weights_of(params, "weight" if binary else "kernel", shape)
     labels = checked_labels(y, size_of(rows)[0], max(num_classes, 2))
-    return rows, labels, kernel, bias, binary
+    return rows, labels, weights[:-1], weights[-1], binary
 
 
 # Above this share of entries that are not zero, products of dense rows are quicker.
@@ -407,10 +413,11 @@ class SparseLinearGradients(ExampleGradients):
     def __init__(
         self, x: sparse.csr_matrix, y: np.ndarray, loss: LinearLoss, num_logits: int = 1
     ) -> None:
-        self._x, self._loss = canonical(x), loss
-        self._labels = checked_labels(y, size_of(self._x)[0], max(num_logits, 2))
+        inputs, self._loss = canonical(x), loss
+        self._x = with_ones(inputs) if self.biased else inputs
+        self._labels = checked_labels(y, size_of(inputs)[0], max(num_logits, 2))
         self._name = "weight" if num_logits == 1 else "kernel"
-        self._shape = (size_of(self._x)[1], num_logits)
+        self._shape = (size_of(inputs)[1], num_logits)
 
     @property
     def num_examples(self) -> int:
@@ -445,7 +452,7 @@ class SparseLinearGradients(ExampleGradients):
 
         inputs, classes = self._shape
         module = LogitRegression(inputs) if classes == 1 else SoftmaxRegression(inputs, classes)
-        rows: Any = _DenseRows(self._x)
+        rows: Any = _DenseRows(self._x, inputs)
         return ModuleGradients(module, self._loss.tensors, rows, self._labels, device=device)
 
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
@@ -455,18 +462,15 @@ class SparseLinearGradients(ExampleGradients):
             ValueError: If there are no examples.
         """
         chosen = nonempty(positions(index, self.num_examples))
-        total, bias = np.zeros(self._shape), np.zeros(self._shape[1])
+        total = np.zeros((size_of(self._x)[1], self._shape[1]))
         for start in range(0, len(chosen), CHUNK):
             part = chosen[start : start + CHUNK]
-            residuals = self._residuals(params, part) / len(chosen)
-            total += self._x[part].T @ residuals
-            bias += residuals.sum(axis=0)
-        found = {self._name: total.reshape(params[self._name].shape).astype(np.float32)}
-        return {**found, "bias": bias.astype(np.float32)} if self.biased else found
+            total += self._x[part].T @ (self._residuals(params, part) / len(chosen))
+        return tree.to_dense(self._layout(params).tensors(total.astype(np.float32)))
 
     def permutation_sgd(self, passes: Passes, *, regulariser: float) -> PermutationSgd:
         """Return permutation SGD on all examples, of inputs within the unit ball."""
-        x = sparse.csr_matrix(self._x, dtype=np.float32)
+        x = sparse.csr_matrix(self._x[:, : self._shape[0]], dtype=np.float32)
         dense = x.nnz > _DENSE * self.num_examples * self._shape[0]
         return PermutationSgd(
             x=x.toarray() if dense else x,
@@ -488,8 +492,8 @@ class SparseLinearGradients(ExampleGradients):
     def _logits(self, params: Params, chosen: np.ndarray) -> np.ndarray:
         if not self.biased:
             params = {**params, "bias": np.zeros(self._shape[1], np.float32)}
-        kernel, bias = kernel_and_bias(params, self._name, self._shape)
-        return self._x[chosen] @ kernel + bias
+        weights = weights_of(params, self._name, self._shape)
+        return self._x[chosen] @ weights[: size_of(self._x)[1]]
 
     def _residuals(self, params: Params, chosen: np.ndarray) -> np.ndarray:
         return self._loss.residual(self._logits(params, chosen), self._labels[chosen])
@@ -499,22 +503,25 @@ class SparseLinearGradients(ExampleGradients):
         chosen, starts = joined(index, self.num_examples)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite contributes zero
             residuals = self._residuals(params, chosen)
+        return outer_stacks(self._x[chosen], residuals, starts, self._layout(params))
+
+    def _layout(self, params: Params) -> Layout:
         shape, num_classes = params[self._name].shape, self._shape[1]
-        layout = Layout(name=self._name, shape=shape, num_classes=num_classes, bias=self.biased)
-        return outer_stacks(self._x[chosen], residuals, starts, layout)
+        return Layout(name=self._name, shape=shape, num_classes=num_classes, bias=self.biased)
 
 
 @dataclass(frozen=True, slots=True)
 class _DenseRows:
-    """Rows of a sparse matrix that are made dense when they are read."""
+    """The first columns of rows of a sparse matrix, which are made dense when they are read."""
 
     x: sparse.csr_matrix
+    num_columns: int
 
     def __len__(self) -> int:
         return size_of(self.x)[0]
 
     def __getitem__(self, chosen: Any) -> np.ndarray:
-        return self.x[chosen].toarray().astype(np.float32)
+        return self.x[chosen][:, : self.num_columns].toarray().astype(np.float32)
 
 
 class LogisticGradients(SparseLinearGradients):

@@ -110,7 +110,9 @@ class Public:
         return float(product.double().square().sum())
 
     def update(self, gradient: Tensor, weight: float) -> np.ndarray:
-        """Return (-own Σ w g + Σ w offset) m of a weighted sum of gradients, float64."""
+        """Return (-own Σ w g + Σ w offset) m of a weighted sum of gradients."""
+        if self.offset is None and self.multiplier is None:
+            return gradient.neg().cpu().numpy()
         found = gradient.double() * -self.own
         if self.offset is not None and weight:
             found += self.offset * weight

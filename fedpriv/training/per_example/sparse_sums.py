@@ -49,6 +49,14 @@ def canonical(x: sparse.csr_matrix) -> sparse.csr_matrix:
     return found
 
 
+def with_ones(rows: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Return rows with one input more, which is always 1."""
+    (number, width), ends = size_of(rows), rows.indptr[1:]
+    data, indices = np.insert(rows.data, ends, 1.0), np.insert(rows.indices, ends, width)
+    indptr = rows.indptr + np.arange(number + 1)
+    return sparse.csr_matrix((data, indices, indptr), shape=(number, width + 1))
+
+
 def size_of(x: sparse.csr_matrix) -> tuple[int, int]:
     """Return the numbers of rows and of columns."""
     return cast(tuple[int, int], x.shape)
@@ -193,7 +201,12 @@ class OuterStack(Stack):
     @cached_property
     def _touched(self) -> tuple[np.ndarray, sparse.csr_matrix]:
         """Rows of the matrix that some example touches, and the inputs of those alone."""
-        touched, places = np.unique(self.rows.indices, return_inverse=True)
+        indices, num_rows = self.rows.indices, size_of(self.rows)[1]
+        if len(indices) < num_rows:
+            touched, places = np.unique(indices, return_inverse=True)
+        else:  # counting is quicker than sorting
+            found = np.bincount(indices, minlength=num_rows) > 0
+            touched, places = np.flatnonzero(found), (np.cumsum(found) - 1)[indices]
         entries = (self.rows.data, places, self.rows.indptr)
         return touched, sparse.csr_matrix(entries, shape=(len(self.own), len(touched)))
 
@@ -295,30 +308,21 @@ def outer_stacks(
     """Yield minus the gradients, of as many examples or groups at once as memory allows.
 
     Args:
-        rows: Of the examples, canonical, group after group.
+        rows: Of the examples, canonical, group after group; with a bias their last input is 1.
         residuals: The loss's derivatives by the logits, float64 `(examples, num_classes)`.
         starts: int64, where each group starts, and the end; None for examples alone.
         layout: Of the model.
     """
-    if layout.bias:
-        rows = _with_ones(rows)
     edges = np.arange(len(residuals) + 1) if starts is None else starts
     for groups, examples in _blocks(rows, edges, layout.num_classes):
         inside, own = edges[groups.start : groups.stop + 1] - examples.start, -residuals[examples]
+        here = rows if len(own) == len(residuals) else rows[examples]
         if starts is None:
-            yield OuterStack(layout=layout, rows=rows[examples], own=own)
+            yield OuterStack(layout=layout, rows=here, own=own)
         else:
             sizes = np.diff(inside)
             own = own / np.repeat(sizes, sizes)[:, np.newaxis]
-            yield MeanStack(layout=layout, rows=rows[examples], own=own, starts=inside)
-
-
-def _with_ones(rows: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Return rows with one input more, which is always 1."""
-    (number, width), ends = size_of(rows), rows.indptr[1:]
-    data, indices = np.insert(rows.data, ends, 1.0), np.insert(rows.indices, ends, width)
-    indptr = rows.indptr + np.arange(number + 1)
-    return sparse.csr_matrix((data, indices, indptr), shape=(number, width + 1))
+            yield MeanStack(layout=layout, rows=here, own=own, starts=inside)
 
 
 def _times(

@@ -31,7 +31,12 @@ from fedpriv.training import bounded_sum as frame
 from fedpriv.training.bounded_sum import RowStack, SparseStack, UserStack
 from fedpriv.training.device_sum import DeviceStack, DeviceSum, StackedRows
 from fedpriv.training.per_example.module import Factors, GradientStack, Public
-from fedpriv.training.per_example.sparse_sums import Layout, OuterStack, outer_stacks
+from fedpriv.training.per_example.sparse_sums import (
+    Layout,
+    OuterStack,
+    outer_stacks,
+    with_ones,
+)
 from fedpriv.training.work import Context, Trainer
 from fedpriv.tree import RowSparse
 from tests.harness.toys_of_training import answered
@@ -226,7 +231,7 @@ class Outer(Engine):
     def stacks(self, request, attempt, users):
         if users.ids:
             x, own = outer_parts([self.updates[int(user)] for user in users.ids])
-            rows = sparse.csr_matrix(x, dtype=np.float64)
+            rows = with_ones(sparse.csr_matrix(x, dtype=np.float64))
             layout = Layout(name="kernel", shape=(ROWS, COLUMNS), num_classes=COLUMNS, bias=True)
             starts = self.starts(len(users.ids))
             yield from outer_stacks(rows, -own.astype(float), starts, layout)
