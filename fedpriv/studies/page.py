@@ -44,7 +44,7 @@ def write_page(study: StudyRecord, path: Path) -> None:
     Raises:
         ValueError: If sums by user are not those of the trial's run.
     """
-    page, files = _rendered(study)
+    page, files = render_page(study)
     for name in FILES:
         if name in files:
             write_text(path.with_name(name), files[name])
@@ -53,12 +53,8 @@ def write_page(study: StudyRecord, path: Path) -> None:
     write_text(path, page)
 
 
-def page_of(study: StudyRecord) -> str:
-    """Return the page of a study as HTML; see `write_page`."""
-    return _rendered(study)[0]
-
-
-def _rendered(study: StudyRecord) -> tuple[str, dict[str, bytes]]:
+def render_page(study: StudyRecord) -> tuple[str, dict[str, bytes]]:
+    """Return the page of a study as HTML, and the files beside it by name; see `write_page`."""
     groups = groups_of(study)
     trials = trial_rows(study)
     said = _privacy(study)

@@ -25,7 +25,7 @@ from fedpriv.report.comparison.paired import (
 )
 from fedpriv.report.comparison.tables import as_latex, escaped
 from fedpriv.report.estimate import estimate
-from fedpriv.studies.page import FILES, page_of, write_page
+from fedpriv.studies.page import FILES, render_page, write_page
 from fedpriv.studies.record import read_study
 from fedpriv.studies.tables import differences_frame, groups_of, results_frame, trials_frame
 from tests.studies.conftest import edit_summary, write_study
@@ -41,7 +41,7 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(study):
-    return page_of(study)
+    return render_page(study)[0]
 
 
 def words(page):
@@ -127,7 +127,7 @@ def test_options_that_all_trials_share_are_folded(page):
 
 @pytest.mark.slow
 def test_equal_folders_give_equal_pages(study, page):
-    assert page_of(read_study(study.directory)) == page
+    assert render_page(read_study(study.directory))[0] == page
 
 
 def test_the_table_of_a_paper_has_methods_by_epsilon(study):
@@ -233,7 +233,7 @@ class TestDifferences:
     def test_of_one_seed_without_users_there_is_no_interval(self, make_study):
         study = make_study(by_user=False, seeds=1, noise={8.0: 0.72}, nonprivate=False)
         assert set(differences_frame(study)["interval_over"]) == {""}
-        file = downloads(page_of(study))["study-differences.csv"][1].decode()
+        file = downloads(render_page(study)[0])["study-differences.csv"][1].decode()
         assert {row["interval_over"] for row in csv.DictReader(io.StringIO(file))} == {""}
 
     @pytest.mark.slow
@@ -265,7 +265,7 @@ def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
     wanted = estimate([0.18, 0.19, 0.2, 0.21])
     assert section.public_only.half_width == pytest.approx(wanted.half_width)
     assert (section.public_only.mean, section.public_only.count) == (wanted.mean, 4)
-    assert "19.5 % ± 2.1" in words(page_of(study))
+    assert "19.5 % ± 2.1" in words(render_page(study)[0])
 
 
 def returning_public(study, *trials):
@@ -337,7 +337,7 @@ def test_a_winner_that_is_the_public_model_is_called_so(make_study):
     some = [t for t in study.trials if (t.method, t.epsilon) == ("a", 2.0)]
     one = [t for t in study.trials if (t.method, t.epsilon, t.seed) == ("b", 8.0, 1)]
     study = returning_public(study, *some, *one)
-    text = words(page_of(study))
+    text = words(render_page(study)[0])
     best = text.partition("Best at each ε")[2].partition("Where they ended")[0]
     assert "ε = 2: a, 18.0 % (this is the public model)" in best
     rows = text.partition("Where they ended")[2].partition("Paired differences")[0]
@@ -360,7 +360,7 @@ class TestUnlikeMethods:
         }
         study = make_study(noise={8.0: 0.72}, options=options)
         said = "start is public for AdaDPS, fresh for DP-FedAvg"
-        assert words(page_of(study)).count(said) == 1
+        assert words(render_page(study)[0]).count(said) == 1
         assert escaped(said) in as_latex(groups_of(study))
 
     @pytest.mark.parametrize(
@@ -398,7 +398,9 @@ def test_every_value_that_an_option_took_is_shown(make_study, methods, by_level,
         options={"DP-FedAvg": {"bound.l2_clip_norm": 20.0}},
         by_level={"AdaDPS": {at: {"bound.l2_clip_norm": v} for at, v in by_level.items()}},
     )
-    text = words(page_of(study)).partition("What they differ in")[2].partition("The same in")[0]
+    text = (
+        words(render_page(study)[0]).partition("What they differ in")[2].partition("The same in")[0]
+    )
     assert said in text and "noise" not in text
 
 
@@ -417,7 +419,7 @@ def test_what_a_search_tried_is_a_table_and_its_cost_is_said_once(make_study):
         {"method": "AdaDPS", "epsilon": None, "data": "", "options": {"l2": 2.0}, "score": None},
     ]
     document = {"searched": tried, "privacy": ["The ε of all runs together is 31."]}
-    text = words(page_of(make_study(noise={8.0: 0.72}, seeds=1, document=document)))
+    text = words(render_page(make_study(noise={8.0: 0.72}, seeds=1, document=document))[0])
     assert "l2 0.5" in text and "0.21" in text
     assert "The ε of all runs together is 31." in text and "their ε add up" not in text
 

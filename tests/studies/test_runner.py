@@ -22,7 +22,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import released_params
 from fedpriv.report.run_record import read_run
 from fedpriv.studies import executors
-from fedpriv.studies.page import page_of
+from fedpriv.studies.page import render_page
 from fedpriv.studies.record import read_study
 from fedpriv.studies.runner import composed, run_study
 from fedpriv.studies.search import Search
@@ -117,7 +117,9 @@ class TestTrials:
         shown, earlier = found.document["privacy"][:2]
         assert "2 private runs" in shown
         assert "2 more private runs" in earlier and "small, ε 2, seeds 0, 1" in earlier
-        assert "4 earlier trials" in page_of(found) and earlier in unescape(page_of(found))
+        assert "4 earlier trials" in render_page(found)[0] and earlier in unescape(
+            render_page(found)[0]
+        )
         again = run_study(study(), copy, workers=1)  # the first version again: now the other is it
         assert {trial.key for trial in again.trials} == before
         assert len(again.earlier) == 4 and "rounds" in str(again.earlier[0].run.options)

@@ -19,7 +19,7 @@ import torch
 from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples
 from fedpriv.libraries import one_thread
 from fedpriv.rng import Key
-from fedpriv.training.device_sum import Stacked, StackedRows
+from fedpriv.training.device_sum import Stacked, StackedRows, on_device
 from fedpriv.training.local.batched import (
     BatchedTrainer,
     Batches,
@@ -220,11 +220,11 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
             example, column = np.divmod(work.place, max(1, len(work.rows)))
             places.append((slot * most + example) * num_rows + column)
         x = torch.zeros(slots * most * num_rows, device=device)
-        x[_on(device, np.concatenate(places))] = _on(
+        x[on_device(device, np.concatenate(places))] = on_device(
             device, np.concatenate([work.values for work in works])
         )
         x = x.reshape(slots, most, num_rows)
-        row, label = _on(device, rows), _on(device, labels)
+        row, label = on_device(device, rows), on_device(device, labels)
         before = start["kernel"][row]
         change = torch.zeros_like(before)
         moved = torch.zeros(slots, num_classes, device=device)
@@ -239,16 +239,16 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
             if "bias" in start:
                 logits += (start["bias"] + moved).unsqueeze(1)
             sound = logits.isfinite().flatten(1).all(dim=1)
-            well &= sound if taken.all() else sound | ~_on(device, taken)
+            well &= sound if taken.all() else sound | ~on_device(device, taken)
             residual = torch.softmax(logits, dim=2)
-            residual -= _one_hot(label[slot, index], classes)
+            residual -= torch.nn.functional.one_hot(label[slot, index], classes).float()
             residual *= (weight * -rate).unsqueeze(2)
             if not taken.all():
                 # Users at their end take no step, whatever a longer neighbour makes of one: their
                 # weights are zero, but zero times a number that is not finite is not.
-                residual = torch.where(_on(device, taken)[:, None, None], residual, 0.0)
+                residual = torch.where(on_device(device, taken)[:, None, None], residual, 0.0)
             if pull != 0.0:
-                here = _on(device, taken)[:, None]
+                here = on_device(device, taken)[:, None]
                 kept = 1.0 - pull if factor is None else 1.0 - pull * factor
                 change = torch.where(here.unsqueeze(2), change * kept, change)
                 moved = torch.where(here, moved * (1.0 - pull), moved)
@@ -264,18 +264,9 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         return ({"bias": moved} if "bias" in start else {}) | {"kernel": kernel}, well
 
 
-def _one_hot(labels: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """Return rows with a one at each label, float32."""
-    return torch.nn.functional.one_hot(labels, num_classes).float()
-
-
 def _merged(place: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return entries that each have a place of their own: those of one place are added."""
     if np.all(place[1:] > place[:-1]):
         return place, values
     found, inverse = np.unique(place, return_inverse=True)
     return found, np.bincount(inverse, values, len(found)).astype(np.float32)
-
-
-def _on(device: torch.device, array: Any) -> torch.Tensor:
-    return torch.from_numpy(array).to(device)
