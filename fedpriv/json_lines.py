@@ -82,7 +82,7 @@ def cut_torn_line(path: Path) -> None:
             os.truncate(path, whole)
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
+def parse_object(text: str | bytes) -> dict[str, Any]:
     """Return the JSON object in a text.
 
     Raises:

@@ -162,8 +162,8 @@ def run_command(
     backend: Annotated[
         str,
         typer.Option(
-            help="serial: in this process, on its cores where trainers allow it; ray: in worker "
-            "processes."
+            help="serial: in this process, exact sums of compiled trainers on its cores; ray: in "
+            "worker processes."
         ),
     ] = "serial",
     workers: Annotated[

@@ -43,7 +43,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, cast, get_type_hints
 
 import numpy as np
@@ -123,7 +123,7 @@ class Bound(ABC):
                 fields.
         """
         found: dict[str, Any] = {"name": self.name}
-        for item in fields(cast(Any, self)):
+        for item in fields(self) if is_dataclass(self) else ():
             value = getattr(self, item.name)
             found[item.name] = value.to_json() if isinstance(value, Bound) else value
         if type(Bound.from_json(found)) is not type(self):
@@ -141,7 +141,7 @@ class Bound(ABC):
         given = json_object(value) or {}
         kind = given.get("name")
         made = Bound.kinds.get(kind) if isinstance(kind, str) else None
-        if made is None:
+        if made is None or not is_dataclass(made):
             raise ValueError(
                 f"bound {value!r} is unknown here; known are {', '.join(Bound.kinds)}, and classes "
                 "that an experiment's file defines under a name of their own"
@@ -250,6 +250,26 @@ _TINIEST = np.finfo(np.float64).tiny
 _SHORTEST = 1e-290
 
 
+def _norm(name: str, value: Any) -> float:
+    """Return a norm of which float64 holds the grid, the squares and the sums.
+
+    Raises:
+        ValueError: If it is none, or below 1e-100 or above 1e100.
+    """
+    found = positive_float(name, value)
+    if not 1e-100 <= found <= 1e100:
+        raise ValueError(f"{name} {found!r} must be at least 1e-100 and at most 1e100")
+    return found
+
+
+def _at_least_zero(name: str, value: Any) -> float:
+    return finite_float(name, value, Range.AT_LEAST_ZERO)
+
+
+def _between(name: str, value: Any) -> float:
+    return finite_float(name, value, Range.BETWEEN)
+
+
 def _scaled_to(lengths: np.ndarray, norms: np.ndarray) -> np.ndarray:
     """Return what gives norms these lengths; 1 for the zero update."""
     return np.divide(lengths, norms, out=np.ones_like(norms), where=norms > _SHORTEST)
@@ -271,7 +291,7 @@ class Clip(Bound):
     l2_clip_norm: float
 
     def __post_init__(self) -> None:
-        set_checked(self, positive_float, "l2_clip_norm")
+        set_checked(self, _norm, "l2_clip_norm")
 
     name = "clip"
 
@@ -301,8 +321,8 @@ class Normalise(Bound):
     regulariser: float = 0.0
 
     def __post_init__(self) -> None:
-        set_checked(self, positive_float, "l2_clip_norm")
-        finite_float("regulariser", self.regulariser, Range.AT_LEAST_ZERO)
+        set_checked(self, _norm, "l2_clip_norm")
+        set_checked(self, _at_least_zero, "regulariser")
 
     name = "normalise"
 
@@ -439,7 +459,7 @@ class Capped(Bound):
     num_coordinates: int
 
     def __post_init__(self) -> None:
-        set_checked(self, positive_float, "cap")
+        set_checked(self, _norm, "cap")
         set_checked(self, positive_int, "num_coordinates")
 
     name = "capped"
@@ -497,7 +517,7 @@ class _Unchanged(Bound):
     l2_bound: float
 
     def __post_init__(self) -> None:
-        set_checked(self, positive_float, "l2_bound")
+        set_checked(self, _norm, "l2_bound")
 
     def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
         """Return ones."""
@@ -593,11 +613,13 @@ class AdaptiveClip(Bound):
     count_weight: float = 0.2
 
     def __post_init__(self) -> None:
+        set_checked(self, _between, "quantile", "count_weight")
         if not 0.0 < self.least <= self.initial <= self.most < math.inf:
             raise ValueError(
                 f"clip norm {self.initial!r} must lie within its limits {self.least!r} and "
                 f"{self.most!r}, which must be above 0; set clip-least and clip-most"
             )
+        set_checked(self, _norm, "initial", "least", "most", "rate")
 
     name = "adaptive-clip"
     l2_bound = 1.0

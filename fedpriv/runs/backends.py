@@ -260,10 +260,7 @@ def named_backends(
         if value is not None and option not in BACKENDS[name].takes:
             written = spell("ray_address" if option == "address" else option, value)
             other = spell("backend", "ray")
-            raise ValueError(
-                f"{written} is for worker processes; use {other} instead of {name!r}, "
-                "whose threads are one a core"
-            )
+            raise ValueError(f"{written} is for worker processes; use {other} instead of {name!r}")
     if workers is not None and workers < 1:
         raise ValueError(f"{spell('workers', workers)} must be at least 1")
     if name == "ray" and device not in (None, "cpu"):

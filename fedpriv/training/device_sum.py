@@ -194,7 +194,7 @@ class DeviceSum:
             factor = torch.from_numpy(scales[taken]).to(kept.device)
             factor = factor.reshape(-1, *(1,) * (kept.ndim - 1))
             for users in _blocks(kept):
-                terms = kept[users].double().mul_(factor[users])
+                terms = kept[users].double() * factor[users]
                 if self._granularity is not None:
                     terms.round_()  # to even, as np.rint
                     beyond = ~(terms.abs() <= 2.0**BITS)

@@ -28,14 +28,14 @@ class Counted(Clip):
 
 EVERY = {
     "clip": Clip(l2_clip_norm=1 / 3),
-    "normalise": Normalise(l2_clip_norm=5e-324, regulariser=0.1),
+    "normalise": Normalise(l2_clip_norm=1e-100, regulariser=0.1),
     "none": Unbounded(),
     "rounded": Rounded(bound=Clip(l2_clip_norm=0.1)),
     "rounded normalise": Rounded(bound=Normalise(l2_clip_norm=2)),
     "capped": Capped(cap=0.3, num_coordinates=124),
     "capped together": CappedTogether(cap=0.3, num_coordinates=124),
-    "output sensitivity": OutputSensitivity(l2_bound=1e-300),
-    "checked": Checked(l2_bound=1e300),
+    "output sensitivity": OutputSensitivity(l2_bound=1e-99),
+    "checked": Checked(l2_bound=1e100),
     "adaptive": AdaptiveClip(initial=0.5, least=0.1, most=2.0, quantile=0.7),
     "rounded adaptive": Rounded(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0)),
     "user-defined": Counted(l2_clip_norm=0.5, times=-3, other=Counted(l2_clip_norm=2, times=0)),
@@ -91,7 +91,14 @@ HOSTILE = {
         f"l2_clip_norm {value!r}": ({**CLIP, "l2_clip_norm": value}, ["l2_clip_norm"])
         for value in ("0.5", None, True, [0.5], {}, CLIP, float("nan"), float("inf"), 10**400)
     },
-    **{f"norm {value}": ({**CLIP, "l2_clip_norm": value}, [value]) for value in (0.0, -1.0)},
+    **{
+        f"norm {value}": ({**CLIP, "l2_clip_norm": value}, [value])
+        for value in (0.0, -1.0, 5e-324, 9e-101, 1.1e100)
+    },
+    **{
+        f"{name} {value}": ({**EVERY["adaptive"].to_json(), name: value}, [name, value])
+        for name, value in (("quantile", -7.0), ("count_weight", 1.5), ("rate", 0.0))
+    },
     **{
         f"{name} {value!r}": ({**GOOD, name: value}, [name, value])
         for name, values in {
@@ -147,7 +154,6 @@ class Tabled(Clip):
         (Rounded(bound=Quiet(l2_clip_norm=0.5)), "Quiet"),
         (replace(EVERY["user-defined"], other=Quiet(l2_clip_norm=0.5)), "Quiet"),
         (Tabled(l2_clip_norm=0.5), "table"),
-        (AdaptiveClip(initial=0.5, least=0.1, most=2.0, quantile=float("nan")), "quantile"),
     ],
     ids=str,
 )

@@ -99,6 +99,10 @@ def test_4_the_bounded_unit_is_the_whole_user(tiny_corpus):
 
 
 class TestSideInformation5:
+    def test_5_public_and_rostered_users_do_not_overlap(self, tiny_corpus):
+        view = tiny_corpus.view()
+        assert view.public_users and not set(view.public_users) & set(view.roster)
+
     @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_5_its_source_is_declared_and_true(self, tmp_path, kind):
         top = {"preconditioner_top": 2} if kind == "rank" else {}

@@ -111,6 +111,15 @@ def test_a_terminal_gets_a_line_that_is_rewritten_and_stays_as_it_was_last():
     )
 
 
+def test_what_public_examples_alone_reach_is_next_to_the_metric_from_the_start():
+    to, prepared = console(), Prepared()
+    prepared.folder.document["baseline"] = {"accuracy_public_only": 0.25}
+    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
+    first, *_, last = printed(to).splitlines()
+    assert "public-only 25.0% (not covered by ε)" in first
+    assert last.endswith("accuracy 50.0%, public-only 25.0%")
+
+
 def test_elsewhere_nothing_is_printed_unless_asked_for():
     to = console()
     assert follow(Prepared(), console=to) == {"rounds": 30} and printed(to) == ""
@@ -153,7 +162,7 @@ def test_what_is_done_before_the_first_round_is_said_until_it_ends():
     to, prepared = console(force_terminal=True), Prepared()
 
     def stopped(on_round, tell):
-        tell("compiling the first steps")
+        tell("loading an encoder")
         prepared.ledger.charge(1, 1)
         prepared.tell_of(on_round, 1)
         raise KeyboardInterrupt
@@ -162,7 +171,7 @@ def test_what_is_done_before_the_first_round_is_said_until_it_ends():
     with pytest.raises(KeyboardInterrupt):
         follow(prepared, console=to, head=False)
     before, name, after = printed(to).rpartition("[b]old")
-    assert "compiling the first steps" in before and "compiling" not in after
+    assert "loading an encoder" in before and "encoder" not in after
     assert name and "round 1 of 30" in after, after
 
 

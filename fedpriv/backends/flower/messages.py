@@ -36,6 +36,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.lib import format as npy
 
 from fedpriv.backends.backend import shapes_of
+from fedpriv.json_lines import parse_object
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -330,7 +331,7 @@ def read_request(content: RecordDict) -> NodeRequest:
     if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
         raise MalformedRecordError(f"{_SECONDS} is {seconds!r:.40}, not a time")
     try:
-        bound = Bound.from_json(json.loads(words[_BOUND]))
+        bound = Bound.from_json(parse_object(words[_BOUND]))
     except (ValueError, RecursionError) as error:
         raise MalformedRecordError(f"the request's bound: {error!s:.400}") from error
     params = decode_params(content.get(_PARAMS))

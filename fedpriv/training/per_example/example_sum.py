@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import SLACK, SLACK_EACH, Bound
+from fedpriv.mechanisms.bounds import SLACK, SLACK_EACH, Bound, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import BITS, PartialSum, RunningSum
 from fedpriv.training.bounded_sum import Stack, add_bounded, template_with
@@ -256,7 +256,7 @@ class CentralSum(Work):
         """
         params, context, index = request.params, request.context, as_positions(users.ids)
         bound, key, longest = attempt.bound, attempt.key, math.inf
-        if bound.granularity is not None:
+        if isinstance(bound, Rounded):
             template = template_with(params, bound, context.clip_norm)
             mixed = context.mixture is not None
             longest = room_of_sum(bound, self.gradients, tree.num_elements(template), mixed=mixed)

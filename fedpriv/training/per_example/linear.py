@@ -257,7 +257,8 @@ class LinearRegressionGradients(ExampleGradients):
         if weight.shape != self._x.shape[1:]:
             raise ValueError(f"weight {weight.shape} does not fit {self._x.shape[1]} inputs")
         inputs = self._x[chosen].astype(np.float64)
-        return inputs, inputs @ weight.astype(np.float64) - self._y[chosen]
+        # Row by row: a product of the whole batch has other last bits in another batch.
+        return inputs, (inputs * weight.astype(np.float64)).sum(axis=1) - self._y[chosen]
 
     def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
         """Yield the updates of examples or groups, all at once; see `ExampleGradients`."""

@@ -57,12 +57,11 @@ from fedpriv.tree import Params
 Way = Literal["factors", "vmap", "loop"]
 WAYS: tuple[Way, ...] = ("factors", "vmap", "loop")
 
-_SMALLEST = 2.0**-120
-_LARGEST = torch.finfo(torch.float32).max
-# Of the offset's square: what cancels between update and offset leaves the rounding of both.
-_SAFETY = 2.0**-22
 _KEY = Key.simulation(0).fold("synthetic examples")
+# Of the offset's square: what float64 may leave of an update and an offset that cancel.
+_SAFETY = 2.0**-40
 _TRIED = 3
+_NUMBERS_AT_A_TIME = 1 << 20
 _MOST = 1024
 # Modules of more parameters are tried in float32 alone; those far from zero say nothing.
 _WIDE, _WIDEST = 1 << 24, 10.0
@@ -79,8 +78,8 @@ class Public:
     Attributes:
         like: The parameter.
         own: Weight of the example's own update.
-        offset: float32 of the parameter's shape; None for zeros.
-        multiplier: float32 of the parameter's shape; None for ones.
+        offset: float64 of the parameter's shape; None for zeros.
+        multiplier: float64 of the parameter's shape; None for ones.
     """
 
     like: Tensor = field(repr=False)
@@ -89,17 +88,21 @@ class Public:
     multiplier: Tensor | None = None
 
     def full(self, array: np.ndarray) -> Tensor:
-        """Return an array in the parameter's shape, on its device."""
-        spread = np.broadcast_to(np.asarray(array, np.float32), tuple(self.like.shape))
+        """Return an array in the parameter's shape, on its device, float64."""
+        spread = np.broadcast_to(np.asarray(array, np.float64), tuple(self.like.shape))
         return torch.from_numpy(np.array(spread)).to(self.like.device)
 
     def squares(self, gradients: Tensor) -> Tensor:
         """Return ‖(-own g + offset) m‖² of gradients `(b, *shape)`, float64 `(b,)`."""
-        updates = gradients if self.offset is None else self.offset - self.own * gradients
-        if self.multiplier is not None:
-            updates = updates * self.multiplier
-        norms = torch.linalg.vector_norm(updates.flatten(1), dim=1, dtype=torch.float64)
-        return norms.square() * (self.own**2 if self.offset is None else 1.0)
+        flat, found = gradients.flatten(1), gradients.new_zeros(len(gradients), dtype=torch.float64)
+        for columns in _blocks(flat):
+            rows = flat[:, columns].double() * -self.own
+            if self.offset is not None:
+                rows += self.offset.flatten()[columns]
+            if self.multiplier is not None:
+                rows *= self.multiplier.flatten()[columns]
+            found += rows.square().sum(dim=1)
+        return found
 
     @property
     def constant(self) -> float:
@@ -107,18 +110,22 @@ class Public:
         if self.offset is None:
             return 0.0
         product = self.offset if self.multiplier is None else self.offset * self.multiplier
-        return float(product.double().square().sum())
+        return float(product.square().sum())
 
-    def update(self, gradient: Tensor, weight: float) -> np.ndarray:
-        """Return (-own Σ w g + Σ w offset) m of a weighted sum of gradients."""
-        if self.offset is None and self.multiplier is None:
-            return gradient.neg().cpu().numpy()
-        found = gradient.double() * -self.own
+    def update(self, gradient: Tensor, weight: float) -> Tensor:
+        """Return (-own Σ w g + Σ w offset) m of a weighted sum of gradients, float64."""
+        found = gradient * -self.own
         if self.offset is not None and weight:
             found += self.offset * weight
         if self.multiplier is not None:
             found *= self.multiplier
-        return found.cpu().numpy()
+        return found
+
+
+def _blocks(rows: Tensor) -> list[slice]:
+    """Return columns of which float64 copies are small: at least one, and one block of none."""
+    size = max(1, _NUMBERS_AT_A_TIME // max(1, len(rows)))
+    return [slice(first, first + size) for first in range(0, max(1, rows.shape[1]), size)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +145,16 @@ class Dense:
         return Dense({n: rows.flip(0) for n, rows in found.items()} if reverse else found)
 
     def total(self, weights: Tensor) -> dict[str, Tensor]:
-        """Return Σ w_i g_i, of those whose weight is not 0; weights are `(b,)`."""
+        """Return Σ w_i g_i, of those whose weight is not 0, float64; weights are too, `(b,)`."""
         kept = weights != 0
         tensors = {n: t if bool(kept.all()) else t[kept] for n, t in self.tensors.items()}
         own = weights[kept]
-        return {
-            n: (own.to(t.dtype) @ t.flatten(1)).reshape(t.shape[1:]) for n, t in tensors.items()
-        }
+        found = {}
+        for name, tensor in tensors.items():
+            flat = tensor.flatten(1)
+            parts = [own @ flat[:, columns].double() for columns in _blocks(flat)]
+            found[name] = torch.cat(parts).reshape(tensor.shape[1:])
+        return found
 
     def dense(self) -> Dense:
         """Return the gradients themselves."""
@@ -171,14 +181,14 @@ class Factors:
             left, right = left.double(), right.double()
             outer = left.square().sum(dim=1)
             if each.multiplier is not None:
-                outer = left.square() @ each.multiplier.double().square() * right.square()
+                outer = left.square() @ each.multiplier.square() * right.square()
                 found.append(each.own**2 * outer.sum(dim=1))
             else:
                 found.append(each.own**2 * outer * right.square().sum(dim=1))
             if each.offset is not None:  # ‖u + o‖² = ‖u‖² + 2 <u, o> + ‖o‖², and u = -own g
-                weights = each.offset.double()
+                weights = each.offset
                 if each.multiplier is not None:
-                    weights = weights * each.multiplier.double().square()
+                    weights = weights * each.multiplier.square()
                 crossed = (left @ weights * right).sum(dim=1)
                 found.append(each.constant - 2.0 * each.own * crossed)
         return torch.stack(found).sum(dim=0).clamp(min=0.0)
@@ -189,12 +199,12 @@ class Factors:
         return Factors(layers, {n: rows[chosen] for n, rows in self.biases.items()})
 
     def total(self, weights: Tensor) -> dict[str, Tensor]:
-        """Return Σ w_i g_i, of those whose weight is not 0; weights are `(b,)`."""
+        """Return Σ w_i g_i, of those whose weight is not 0, float64; weights are too, `(b,)`."""
         kept = weights != 0
-        own = weights[kept, None].to(next(iter(self.layers.values()))[0].dtype)
+        own = weights[kept, None]
         found = {n: (own * rows[kept]).sum(dim=0) for n, rows in self.biases.items()}
         for name, (left, right) in self.layers.items():
-            found[name] = (own * left[kept]).clamp(-_LARGEST, _LARGEST).T @ right[kept]
+            found[name] = (own * left[kept]).T @ right[kept].double()
         return found
 
     def dense(self) -> Dense:
@@ -228,28 +238,26 @@ class GradientStack(Stack):
 
     def times(self, multiplier: Params) -> GradientStack:
         """Return every contribution times factors by name."""
-        given = {n: self.public[n] for n, array in multiplier.items() if not np.all(array == 1)}
-        changed = {n: replace(p, multiplier=p.full(multiplier[n])) for n, p in given.items()}
-        return replace(self, public={**self.public, **changed})
+        public = dict(self.public)
+        for name in public.keys() & multiplier.keys():
+            if not np.all(multiplier[name] == 1):
+                public[name] = replace(public[name], multiplier=public[name].full(multiplier[name]))
+        return replace(self, public=public)
 
     def norms(self) -> np.ndarray:
-        """Return the norms; one that float32 cannot scale up is 0."""
+        """Return the norms; of an update that an offset nearly cancels, a little more."""
         safety = _SAFETY * sum(each.constant for each in self.public.values())
-        found = torch.sqrt(self.gradients.squares(self.public) + safety).cpu().numpy()
-        return np.where(found <= _SMALLEST, 0.0, found)
+        return torch.sqrt(self.gradients.squares(self.public) + safety).cpu().numpy()
 
     def add_to(
         self, total: RunningSum, factors: np.ndarray, besides: Mapping[str, np.ndarray]
     ) -> np.ndarray:
         """Add the contributions."""
-        weights = torch.from_numpy(factors.clip(-_LARGEST, _LARGEST).astype(np.float32))
-        weight = float(factors.sum())
-        device = next(iter(self.public.values())).like.device
-        sums = {
-            name: self.public[name].update(part, weight)
-            for name, part in self.gradients.total(weights.to(device)).items()
-        }
-        return add_sums(total, sums, factors, besides)
+        weight, device = float(factors.sum()), next(iter(self.public.values())).like.device
+        sums = self.gradients.total(torch.from_numpy(factors).to(device))
+        updates = {n: self.public[n].update(part, weight) for n, part in sums.items()}
+        arrays = {name: update.cpu().numpy() for name, update in updates.items()}
+        return add_sums(total, arrays, factors, besides)
 
 
 class NoFactorsError(ValueError):
@@ -260,15 +268,19 @@ class ModuleGradients(ExampleGradients):
     """A module on a training set of arrays, seen one example at a time.
 
     Guarantees:
-        * An example's own contribution has at most the bound's norm, to a part in 10^6: norms are
-          float64, sums over a chunk float32, sums over chunks float64. Whoever leaves a batch also
-          moves the last bits of the others' sum, by 1e-4 of the bound for a thousand like examples.
+        * An example's own contribution has at most the bound's norm: norms, mixtures and sums of
+          float32 gradients are float64. Where thousands of updates nearly cancel the offset of a
+          mixture, their sum rounds by a part in 10^5 of the bound.
         * An example's gradient depends on the params, on itself and on what the module draws, but
-          for the last bits of float32. What is drawn (dropout) does not depend on any example.
+          for the last bits of float32, which depend on who shares its chunk. Where a gradient is
+          nothing but such bits, `Normalise` makes them as long as the bound, and `Clip` too if its
+          norm is as short: then whoever leaves moves more than its own contribution.
+        * What is drawn (dropout) depends on no example's values, but on an example's place in the
+          batch, and so on how many are before it.
         * Memory is bounded: examples go through the module in chunks.
-        * An example with a norm that is not finite contributes zero, alone, and so does one whose
-          norm is below 1e-36, which float32 cannot scale up. So does one at which module or loss
-          raise, such as a label that is no class; in micro-batches that ends the run.
+        * An example with a norm that is not finite contributes zero, alone. So does one at which
+          module or loss raise, such as a label that is no class; in micro-batches that ends the
+          run.
 
     The way is chosen at the first call, on synthetic inputs.
 

@@ -21,11 +21,12 @@ from scipy import sparse
 
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.sums import RunningSum
-from fedpriv.training.bounded_sum import Stack
+from fedpriv.training.bounded_sum import RowStack, Stack
 from fedpriv.training.per_example.example_sum import Examples, add_sums
 from fedpriv.tree import Params, RowSparse, Tree
 
-# Squares of anything shorter lose digits in float64; it counts as the zero vector.
+# Squares of anything shorter lose digits in float64; it counts as the zero vector, and is shorter
+# than any bound.
 _TINY = 1e-140
 # Where update and offset nearly cancel, their norm has lost digits: such an example is made dense.
 _CANCELS = 1e-4
@@ -214,8 +215,9 @@ class OuterStack(Stack):
         """Return the norms: no two examples touch the same number."""
         touched, inputs = self._touched
         weights = _times(np.ones((len(touched), 1)), self.multiplier, touched)
-        squared = inputs.multiply(inputs) @ np.square(weights) * np.square(self.own)
-        return _lengths(squared.sum(axis=1))
+        # Of residuals near zero the squares would vanish, and not their products with the inputs.
+        columns = np.sqrt(inputs.multiply(inputs) @ np.square(weights)) * self.own
+        return RowStack({self.layout.name: columns}).norms()
 
     def add_to(
         self, total: RunningSum, factors: np.ndarray, besides: Mapping[str, np.ndarray]
@@ -274,7 +276,8 @@ class MeanStack(OuterStack):
 
     def norms(self) -> np.ndarray:
         """Return the norms."""
-        return _lengths(self._squared_norms[0])
+        found = np.sqrt(self._squared_norms[0])
+        return np.where(found <= _TINY, 0.0, found)
 
     def add_to(
         self, total: RunningSum, factors: np.ndarray, besides: Mapping[str, np.ndarray]
@@ -332,12 +335,6 @@ def _times(
     if multiplier is None:
         return matrix
     return matrix * (multiplier if rows is None else multiplier[rows])
-
-
-def _lengths(squared: np.ndarray) -> np.ndarray:
-    """Return square roots; 0 where what was squared has lost digits."""
-    found = np.sqrt(squared)
-    return np.where(found <= _TINY, 0.0, found)
 
 
 def _squared(rows: np.ndarray) -> np.ndarray:

@@ -282,6 +282,19 @@ class TestRunFolder:
         with refuses(ValueError, tmp_path):
             fp.flower.UserLevelStrategy(plan(), roster=ROSTER, out=tmp_path / "runs" / "other")
 
+    def test_the_log_has_plan_terms_of_epsilon_rounds_and_how_to_check_it(
+        self, grid, tmp_path, caplog
+    ):
+        started(grid, existing_app(), tmp_path)
+        lines = [entry.getMessage() for entry in caplog.records if entry.name == "fedpriv.server"]
+        run = tmp_path / "run"
+        assert lines[0].startswith("plan ") and len(lines[0].split()[1]) == 64
+        assert "ε = " in lines[2] and "user-level, add-remove, PLD" in lines[2]
+        assert any(line.startswith("ε does NOT cover") for line in lines)
+        rounds = [line.partition(":")[0] for line in lines if line.startswith("round ")]
+        assert rounds == ["round 1", "round 2", "round 3"]
+        assert f"fedpriv verify {run}" in lines[-1]
+
 
 class TestEvaluation:
     """Clients' own metrics: a diagnostic of simulations, which both sides have to ask for."""

@@ -129,11 +129,27 @@ def test_factors_are_those_of_single_norms_to_the_bit():
                 assert (found * norms <= bound.l2_bound).all()
 
 
+class OwnGrid(Clip):
+    """A bound on a grid that leaves room for rounding each example, and not their sum."""
+
+    granularity = 1 / 16
+
+    def longest(self, num_elements):
+        return self.l2_clip_norm - num_elements**0.5 / 32
+
+
+def test_a_grid_for_each_example_is_none_for_their_sum():
+    gradients, params = spoilt("logistic", 0.0)
+    work = CentralSum(gradients=gradients, num_examples=30)
+    with pytest.raises(ValueError):
+        contributed(work, params, ids=[0], bound=OwnGrid(l2_clip_norm=1.0), key=KEY)
+
+
 @pytest.mark.parametrize(
     "bound", [Rounded(bound=Clip(l2_clip_norm=1.0)), AdaptiveClip(initial=1.0, least=0.1, most=9.0)]
 )
 def test_bounds_that_single_examples_cannot_have_are_refused(bound):
-    """A grid for each, and a clip norm that follows counts of users."""
+    """A grid for each, and a clip norm that adapts where the context brings none."""
     gradients, params = spoilt("logistic", 0.0)
     with pytest.raises(ValueError):
         gradients.bounded_sum(params, np.arange(3), bound)

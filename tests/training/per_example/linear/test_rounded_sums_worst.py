@@ -5,10 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.mechanisms import Clip, Normalise, Rounded
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.training.per_example.example_sum import CentralSum, room_of_sum
+from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.work import NO_CONTEXT, Context
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import contributed
@@ -46,6 +48,18 @@ def test_parts_of_a_mixture_that_nearly_cancel_move_the_sum_by_no_more():
     ]
     moved = [int(found[0][name][0]) - int(found[1][name][0]) for name in params]
     assert 0.999 * 2**48 < sum(x**2 for x in moved) <= 2**48
+
+
+def test_a_residual_whose_square_vanishes_moves_the_sum_by_no_more():
+    """Of 1e-162, on an input of 1e30: squared before they are multiplied they are short."""
+    x = sparse.csr_matrix(np.array([[1e30, 0.0], [1.0, 1.0]], np.float32))
+    work = CentralSum(gradients=LogisticGradients(x, np.array([0, 1])), num_examples=2)
+    bound = Rounded(bound=Normalise(l2_clip_norm=1.0))
+    for bias in np.linspace(-373.0, -371.0, 41, dtype=np.float32):
+        params = {"weight": np.zeros(2, np.float32), "bias": np.array([bias])}
+        sums = [contributed(work, params, ids=ids, bound=bound).total for ids in ((0, 1), (1,))]
+        moved = [int(x) for name in params for x in sums[0][name] - sums[1][name]]
+        assert 0.999 * 2**48 < sum(x**2 for x in moved) <= 2**48
 
 
 @pytest.mark.parametrize("value", [0.1, 0.7])

@@ -133,7 +133,7 @@ def sum_of_float64(x):
 
 @pytest.mark.parametrize("excess", [2e-7, 1e-6, 1e-4])
 def test_an_offset_that_cancels_stays_within_the_bound(excess):
-    """A public part that nearly cancels the private one: the safety term holds what is left."""
+    """A public part that nearly cancels the private one."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(1, 1, DIM)).astype(np.float32)
     made, params = gradients(OverTime(), x)
@@ -142,3 +142,49 @@ def test_an_offset_that_cancels_stays_within_the_bound(excess):
     bound = Normalise(l2_clip_norm=1.0, regulariser=0.0)
     said = Context(mixture=Mixture(own=0.9, offset={"dense.weight": offset}))
     assert length(made.bounded_sum(params, np.arange(1), bound, context=said)) <= 1.0 + SLACK
+
+
+def one_output(x, y, way):
+    made = ModuleGradients(nn.Linear(x.shape[1], 1), nn.functional.mse_loss, x, y, way=way)
+    return made, {"weight": np.zeros((1, x.shape[1]), "f4"), "bias": np.zeros(1, "f4")}
+
+
+@pytest.mark.parametrize("way", ["factors", "vmap"])
+def test_a_thousand_examples_that_cancel_an_offset_leave_nothing_to_one(way):
+    """Summed in float32 their rounding moved the sum by 17 bounds when one left."""
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.normal(size=(1, 20)), 1025, axis=0).astype(np.float32)
+    x[0], y = rng.normal(size=20), np.full((1025, 1), -1, np.float32)
+    y[0] = 5.0
+    made, params = one_output(x, y, way)
+    said = Context(mixture=Mixture(own=1.0, offset=made.gradient(params, np.array([1]))))
+    bound = Normalise(l2_clip_norm=1.0)
+    sums = [made.bounded_sum(params, np.arange(n, 1025), bound, context=said) for n in (0, 1)]
+    assert 0.9 < length({name: sums[0][name] - sums[1][name] for name in params}) <= 1.0 + 1e-5
+
+
+@pytest.mark.parametrize("way", ["factors", "vmap"])
+@pytest.mark.parametrize("bound", [Clip(l2_clip_norm=1.0), Normalise(l2_clip_norm=1.0)])
+def test_what_float32_cannot_scale_stays_within_the_bound(way, bound):
+    """Weights below float32's least, and products that only the multiplier makes finite."""
+    made, params = one_output(np.array([[1e19]], "f4"), np.array([[1e18]], "f4"), way)
+    assert length(made.bounded_sum(params, np.arange(1), bound)) <= 1.0 + 1e-9
+    made, params = one_output(np.array([[1e15, 1e-30]], "f4"), np.array([[1e15]], "f4"), way)
+    said = Context(multiplier={"weight": np.array([[0.0, 1.0]], "f4"), "bias": np.zeros(1, "f4")})
+    total = made.bounded_sum(params, np.arange(1), bound, context=said)
+    assert length(total) <= 1.0 + 1e-9 and total["weight"][0, 0] == 0.0
+
+
+@pytest.mark.parametrize("excess", [0.0, 2e-7, 1e-6, 1e-4])
+@pytest.mark.parametrize("way", ["factors", "vmap"])
+def test_an_offset_that_cancels_many_outputs_stays_within_the_bound(way, excess):
+    """Two factors are never multiplied out: their norm is a difference of squares."""
+    x = np.random.default_rng(3).normal(size=(1, DIM)).astype(np.float32)
+    module = nn.Linear(DIM, 10)
+    made = ModuleGradients(module, nn.functional.cross_entropy, x, np.zeros(1, int), way=way)
+    params = {name: np.zeros_like(array) for name, array in module_params(module).items()}
+    whole = made.gradient(params, np.arange(1))
+    offset = {name: np.float32(0.9 * (1 + excess)) * array for name, array in whole.items()}
+    said = Context(mixture=Mixture(own=0.9, offset=offset))
+    total = made.bounded_sum(params, np.arange(1), Normalise(l2_clip_norm=1.0), context=said)
+    assert length(total) <= 1.0 + 1e-9
