@@ -54,7 +54,7 @@ def write_page(study: StudyRecord, path: Path) -> None:
 
 
 def render_page(study: StudyRecord) -> tuple[str, dict[str, bytes]]:
-    """Return the page of a study as HTML, and the files beside it by name; see `write_page`."""
+    """Return the page of a study as HTML, and its other files by name; see `write_page`."""
     groups = groups_of(study)
     trials = trial_rows(study)
     said = _privacy(study)

@@ -30,24 +30,24 @@ def use_one_thread() -> None:
 
     Sums then do not depend on the machine, and processes side by side do not fight.
     """
-    global _beside_others
-    _beside_others = True
+    global _on_one_thread
+    _on_one_thread = True
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
 
 _MOST_THREADS = 8
-_beside_others = False
+_on_one_thread = False
 
 
 def default_threads() -> int:
     """Return how many threads share a cohort: a core each, at most eight.
 
-    Workers, trials of a study and children of nodes compute beside others and have one
+    Workers, trials of a study and children of nodes share the cores with others, and have one
     (`use_one_thread`). OMP_NUM_THREADS, the threads of one operation, does not decide it.
     """
-    return 1 if _beside_others else min(usable_cores(), _MOST_THREADS)
+    return 1 if _on_one_thread else min(usable_cores(), _MOST_THREADS)
 
 
 def usable_cores() -> int:

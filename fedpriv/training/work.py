@@ -89,6 +89,10 @@ class Context:
     extra: Params = field(default_factory=dict, repr=False)
 
 
+NO_CONTEXT = Context()
+"""The context of a round of which nothing is said."""
+
+
 @dataclass(frozen=True, slots=True)
 class Users:
     """Drawn users that live here, and where their examples are.
@@ -100,10 +104,6 @@ class Users:
 
     ids: Sequence[str]
     data: UserData | None = field(default=None, repr=False)
-
-
-NO_CONTEXT = Context()
-"""The context of a round of which nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

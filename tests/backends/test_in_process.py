@@ -95,7 +95,7 @@ def test_threads_share_large_cohorts_of_a_trainer_that_allows_it_on_a_grid(
 class TestDefaultThreads:
     @pytest.fixture
     def cores(self, monkeypatch):
-        monkeypatch.setattr(devices, "_beside_others", False)
+        monkeypatch.setattr(devices, "_on_one_thread", False)
         monkeypatch.setattr(devices, "usable_cores", lambda: 6)
 
     def test_they_are_the_cores_and_at_most_eight(self, cores, monkeypatch):
