@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -28,7 +29,7 @@ from fedpriv.training.dp_agd import (
     StepSizes,
 )
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.per_example.example_sum import CentralSum, SumsApart, gradients_on
+from fedpriv.training.per_example.example_sum import CentralSum, gradients_on
 from fedpriv.training.work import TRAIN, Trainers
 
 _MOST_STEP_SIZES = 64
@@ -181,7 +182,7 @@ class CentralDescent(_Descent):
     def gradient_bound(self, task: Any) -> Bound:
         """Return the bound of an example's gradient; on a grid where sums have a stated error."""
         bound = Clip(l2_clip_norm=self.gradient_clip)
-        if not isinstance(task.train, SumsApart):
+        if math.isinf(task.train.float_error()):
             return bound
         return Rounded(bound=bound)
 
@@ -193,7 +194,7 @@ class CentralDescent(_Descent):
         self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return sums of gradients and losses; see `Experiment.make_trainer`."""
-        rounded = isinstance(task.train, SumsApart)
+        rounded = math.isfinite(task.train.float_error())
         train: Any = gradients_on(device, task.train, rounded=rounded)
         if not isinstance(train, ExampleLosses):
             raise ValueError(_no_losses(train))

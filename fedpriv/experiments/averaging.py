@@ -51,7 +51,6 @@ from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import (
     CentralSum,
-    SumsApart,
     gradients_on,
     warm_start,
 )
@@ -552,7 +551,7 @@ def _rounded(bound: Bound, task: CentralTask) -> Bound:
     Raises:
         ValueError: If the model's sums have no stated error.
     """
-    if not isinstance(task.train, SumsApart):
+    if math.isinf(task.train.float_error()):
         raise ValueError(
             f"exact-sum true: gradients of {type(task.train).__name__} are summed in float32, or "
             "depend on the batch in their last bits; leave it out (a secure run then says that its "

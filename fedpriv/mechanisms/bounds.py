@@ -44,6 +44,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any, ClassVar, cast, get_type_hints
 
 import numpy as np
@@ -262,14 +263,6 @@ def _norm(name: str, value: Any) -> float:
     return found
 
 
-def _at_least_zero(name: str, value: Any) -> float:
-    return finite_float(name, value, Range.AT_LEAST_ZERO)
-
-
-def _between(name: str, value: Any) -> float:
-    return finite_float(name, value, Range.BETWEEN)
-
-
 def _scaled_to(lengths: np.ndarray, norms: np.ndarray) -> np.ndarray:
     """Return what gives norms these lengths; 1 for the zero update."""
     return np.divide(lengths, norms, out=np.ones_like(norms), where=norms > _SHORTEST)
@@ -322,7 +315,7 @@ class Normalise(Bound):
 
     def __post_init__(self) -> None:
         set_checked(self, _norm, "l2_clip_norm")
-        set_checked(self, _at_least_zero, "regulariser")
+        set_checked(self, partial(finite_float, allowed=Range.AT_LEAST_ZERO), "regulariser")
 
     name = "normalise"
 
@@ -613,7 +606,7 @@ class AdaptiveClip(Bound):
     count_weight: float = 0.2
 
     def __post_init__(self) -> None:
-        set_checked(self, _between, "quantile", "count_weight")
+        set_checked(self, partial(finite_float, allowed=Range.BETWEEN), "quantile", "count_weight")
         if not 0.0 < self.least <= self.initial <= self.most < math.inf:
             raise ValueError(
                 f"clip norm {self.initial!r} must lie within its limits {self.least!r} and "

@@ -383,18 +383,14 @@ def _read_line(content: RecordDict, work: ConfigRecord, params: Params) -> Line 
     sizes = work.get(_SIZES)
     if sizes is None and _DIRECTION not in content:
         return None
-    if not (isinstance(sizes, list) and sizes and all(map(_is_float32, sizes))):
+    listed: list[Any] = sizes if isinstance(sizes, list) else []
+    if not listed or not all(type(n) is float and abs(n) <= _LARGEST for n in listed):
         raise MalformedRecordError(f"{_SIZES} is {sizes!r:.40}, not a list of numbers")
     direction = decode_params(content.get(_DIRECTION))
     shapes = [{name: array.shape for name, array in one.items()} for one in (direction, params)]
     if shapes[0] != shapes[1]:
         raise MalformedRecordError("the direction has other names or shapes than the params")
     return Line(direction=direction, sizes=np.array(sizes, np.float32))
-
-
-def _is_float32(number: object) -> bool:
-    """Return whether a number is one that float32 holds, and finite."""
-    return type(number) is float and abs(number) <= _LARGEST
 
 
 def naming_plan(plan: str) -> RecordDict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -162,10 +162,11 @@ class CompiledSoftmaxTrainer(UserTrainer):
         """Return the updates of a block of users."""
         from fedpriv.kernels.sparse_softmax import train
 
+        kind = examples.counts.dtype if examples.counts.dtype in _COUNTS else np.float32
         rows, starts, change, moved, squares, sound = train(
             np.ascontiguousarray(examples.indptr, np.int64),
             np.ascontiguousarray(examples.indices, np.int32),
-            np.ascontiguousarray(examples.counts, _kept_or_float32(examples.counts)),
+            np.ascontiguousarray(examples.counts, kind),
             np.ascontiguousarray(examples.labels, np.int32),
             np.concatenate([_NO_ROWS, *orders]),
             np.cumsum([0, *map(len, orders)]),
@@ -185,10 +186,6 @@ class CompiledSoftmaxTrainer(UserTrainer):
             sound=sound == 1,
             squares=squares,
         )
-
-
-def _kept_or_float32(counts: np.ndarray) -> Any:
-    return counts.dtype if counts.dtype in _COUNTS else np.float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

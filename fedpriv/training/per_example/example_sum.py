@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -66,6 +65,18 @@ class ExampleGradients(ABC):
     @abstractmethod
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over examples, float32: for public data, nothing bounded."""
+
+    def float_error(self, *, mixed: bool = False) -> float:
+        """Return how far the sums with and without an example may differ beyond its own.
+
+        In l2, over the bound of a contribution, whichever example and batch it is: the rounding of
+        both sums, and whatever the others' computed contributions change with the batch. Infinite,
+        as by default, where it is not known: such sums are rounded to no grid.
+
+        Args:
+            mixed: Whether contributions are mixed with a public update (`Context.mixture`).
+        """
+        return math.inf
 
     def bounded_sum(
         self,
@@ -156,7 +167,7 @@ def gradients_on(
             "it on another device; give it one, or leave the device out"
         )
     moved: ExampleGradients = move(device)
-    if rounded and not isinstance(moved, SumsApart):
+    if rounded and math.isinf(moved.float_error()):
         raise ValueError(
             f"device {device!r}: sums of {type(gradients).__name__} there have no stated error, "
             "and are to be rounded to a grid (exact-sum true, or method 'agd'); leave one of the "
@@ -165,48 +176,27 @@ def gradients_on(
     return moved
 
 
-@runtime_checkable
-class SumsApart(Protocol):
-    """Gradients that are taken apart and summed in float64, to a stated error.
-
-    What makes a sum that can be rounded once to the grid of its bound, and hardened.
-    """
-
-    def float_error(self, *, mixed: bool = False) -> float:
-        """Return how far the sums with and without an example may differ beyond its own.
-
-        In l2, over the bound of a contribution, whichever example and batch it is: the rounding of
-        both sums, and whatever the others' computed contributions change with the batch.
-
-        Args:
-            mixed: Whether contributions are mixed with a public update (`Context.mixture`).
-        """
-        ...
-
-
-def room_of_sum(bound: Bound, gradients: Any, num_elements: int, *, mixed: bool) -> float:
+def room_of_sum(
+    bound: Bound, gradients: ExampleGradients, num_elements: int, *, mixed: bool
+) -> float:
     """Return the norm that contributions may have whose float64 sum is rounded once to a grid.
 
     Whoever joins or leaves moves the *rounded* sum by at most l2_bound then: of d coordinates each
     moves by less than a granularity more than before rounding, and what float64 does to the two
-    sums is at most what `SumsApart.float_error` states. Contributions are shortened by as much
-    beforehand, and by what float64 may have got wrong of their norms.
+    sums is at most what `ExampleGradients.float_error` states. Contributions are shortened by as
+    much beforehand, and by what float64 may have got wrong of their norms.
 
     Raises:
         ValueError: If the sums have no stated error, or that would fill half the bound.
     """
-    if not isinstance(gradients, SumsApart):
-        raise ValueError(
-            f"float64 sums of {type(gradients).__name__} may err by an amount that it does not "
-            "state; sum floats (exact-sum false)"
-        )
     error = gradients.float_error(mixed=mixed)
     each = _SLACK_EACH_MIXED if mixed else SLACK_EACH
     share = 1.0 - SLACK - error - num_elements * each - math.sqrt(num_elements) * 2.0**-BITS
     if not share >= 0.5:
         raise ValueError(
-            f"{num_elements} coordinates and a float64 error of {error:.2g} are too much for a "
-            f"grid of 2^{BITS} steps; sum floats (exact-sum false)"
+            f"{num_elements} coordinates and a float64 error of {error:.2g}, of sums by "
+            f"{type(gradients).__name__}, are too much for a grid of 2^{BITS} steps; sum floats "
+            "(exact-sum false)"
         )
     return bound.l2_bound * share
 

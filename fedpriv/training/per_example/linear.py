@@ -426,7 +426,7 @@ class SparseLinearGradients(ExampleGradients):
         return len(self._labels)
 
     def float_error(self, *, mixed: bool = False) -> float:
-        """Return the float64 error of its sums; see `SumsApart`.
+        """Return the float64 error of its sums; see `ExampleGradients`.
 
         A sum of n contributions rounds by at most n 2^-53 of what is summed, n bounds at most, and
         so does the one without the example. Logits, residuals and norms are taken row by row: what

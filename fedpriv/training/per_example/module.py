@@ -260,10 +260,6 @@ class GradientStack(Stack):
         return add_sums(total, arrays, factors, besides)
 
 
-class NoFactorsError(ValueError):
-    """A module's gradients are no outer products of two rows each."""
-
-
 class ModuleGradients(ExampleGradients):
     """A module on a training set of arrays, seen one example at a time.
 
@@ -694,7 +690,7 @@ class _Trial:
         if way == "loop":
             return
         if way == "factors" and self.draws:
-            raise NoFactorsError("its forward pass draws at random outside of nn.Dropout")
+            raise ValueError("its forward pass draws at random outside of nn.Dropout")
         same = _SAME[self.dtype]
         if not _is_near(self._made(way, _TRIED), self.alone, same):
             raise ValueError(
@@ -868,7 +864,7 @@ def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
     The batch goes through the module once; every example's loss is computed alone.
 
     Raises:
-        NoFactorsError: If a trained parameter is of no linear layer, or of two, or a layer is
+        ValueError: If a trained parameter is of no linear layer, or of two, or a layer is
             called more than once, or on other things than one vector an example.
     """
     copied, own_loss = _copied(module, loss)
@@ -880,7 +876,7 @@ def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
     def keeper(owner: str) -> Callable[..., None]:
         def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
             if owner in calls or inputs[0].ndim != 2 or len(inputs[0]) != len(x):
-                raise NoFactorsError(f"{owner!r} is called twice, or not on one vector an example")
+                raise ValueError(f"{owner!r} is called twice, or not on one vector an example")
             calls[owner] = inputs[0].detach(), get_gradient_edge(output)
 
         return keep
@@ -888,7 +884,7 @@ def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
     for owner in layers:
         layer = copied.get_submodule(owner)
         if type(layer) not in _LINEAR or len(trained) != len(_trained(copied)):
-            raise NoFactorsError(f"{owner!r} is a {type(layer).__name__}, or shares a parameter")
+            raise ValueError(f"{owner!r} is a {type(layer).__name__}, or shares a parameter")
         layer.register_forward_hook(keeper(owner))
     with torch.enable_grad():
         outputs = copied(x)
