@@ -491,7 +491,7 @@ def toy(method: str, steps: int) -> tuple[Any, list[Any], list[np.ndarray], list
 
     def noted(self: Any, request: Any, attempt: Any, users: Any) -> Any:
         params.append(np.array(request.params["weight"], float))
-        batches.append(np.array([int(i) for i in users]))
+        batches.append(np.array([int(i) for i in users.ids]))
         return answer(self, request, attempt, users)
 
     with recorded(one), patch.object(CentralSum, "answer", noted):

@@ -67,7 +67,7 @@ UNFIT = [
     ({"bound": "none"}, ["l2_bound", 0.5]),
     ({"bound": "none", "l2_bound": None}, ["gaussian"]),
     ({"l2_bound": None}, ["l2_bound", "clip"]),
-    ({"l2_bound": 5e-324, "noise_multiplier": 0.1}, [0.0]),
+    ({"l2_bound": 5e-324, "noise_multiplier": 0.1}, ["l2_clip_norm", 5e-324]),
     ({"noise": "none"}, ["noise_multiplier", 1.0]),
     ({"noise": "none", "noise_multiplier": 0.0, "target_epsilon": 2.0}, ["target_epsilon", 2.0]),
     ({"unit": "example", "micro_batch": 0}, ["micro_batch", 0]),
