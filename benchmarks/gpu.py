@@ -96,10 +96,10 @@ class Slots:
     def counted(self, many: Callable) -> Callable:
         """Return the method, which counts."""
 
-        def wrapped(trainer: Any, start: Any, works: Any) -> Any:
+        def wrapped(trainer: Any, start: Any, context: Any, works: Any) -> Any:
             self.taken += len(works)
             self.all += trainer.slots(works[0].kind)
-            return many(trainer, start, works)
+            return many(trainer, start, context, works)
 
         return wrapped
 

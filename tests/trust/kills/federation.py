@@ -73,7 +73,7 @@ class Federation:
         config = processes.run_config(
             out=str(self.folder), rounds=ROUNDS, deadline=DEADLINE, register_seconds=600.0
         )
-        command = processes._run_command(config, "")
+        command = ["flwr", "run", ".", "--stream", "--run-config", config]
         self.said = f"run-{self.starts}"
         self.process = self.flower.start(self.said, command, cwd=self.app)
         if not waited(self._has_pid, self.process):
