@@ -218,7 +218,8 @@ def _refined(experiment: Experiment, made: Components) -> Components:
     """Return components as an experiment refines them.
 
     Raises:
-        ValueError: If the task or its trainer was replaced.
+        ValueError: If the task or its trainer was replaced, or a bound of coordinates was given to
+            single examples.
     """
     if experiment.refine is None:
         return made
@@ -229,6 +230,12 @@ def _refined(experiment: Experiment, made: Components) -> Components:
                 f"refine of {experiment.name!r} replaced the {name}, which workers and nodes make "
                 "for themselves from the experiment's task; let that task return yours"
             )
+    bound = getattr(getattr(refined.plan, "mechanism", None), "bound", None)
+    if experiment.unit == "example" and bound and (bound.limits or bound.multiple_of):
+        raise ValueError(
+            f"refine of {experiment.name!r} bounds by {bound!r}, which limits or rounds "
+            "coordinates; of single examples none is formed: give a bound of norms"
+        )
     return refined
 
 

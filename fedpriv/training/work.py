@@ -8,7 +8,7 @@ work means in their own experiment.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -190,6 +190,17 @@ class Work(ABC):
         """
 
 
+def add_stacks(
+    total: Sum, stacks: Iterable[Stack], bound: Bound, longest: float, context: Context
+) -> None:
+    """Bound all contributions of a round, and add them to a running sum; see `add_bounded`."""
+    for stack in stacks:
+        add_bounded(
+            total, stack, bound, longest,
+            mixture=context.mixture, multiplier=context.multiplier, clip_norm=context.clip_norm,
+        )  # fmt: skip
+
+
 Select = Callable[[Context, Any, Key], Any]
 """From a round's context, a user's examples and its key to those that it trains on."""
 
@@ -252,13 +263,7 @@ class Trainer(Work):
         longest = bound.longest(tree.num_elements(template))
         total = self.empty_sum(template, bound.granularity)
         with counted_failures() as failures:
-            for stack in self.stacks(request, attempt, users):
-                add_bounded(
-                    total, stack, bound, longest,
-                    mixture=context.mixture,
-                    multiplier=context.multiplier,
-                    clip_norm=context.clip_norm,
-                )  # fmt: skip
+            add_stacks(total, self.stacks(request, attempt, users), bound, longest, context)
         return PartialSum(
             total=total.result(),
             num_users=len(users.ids),

@@ -359,7 +359,7 @@ class BatchedTrainer(Trainer):
             return
         fine = [row for row, is_one in enumerate(well.tolist()[: len(works)]) if is_one]
         if fine:
-            yield DeviceStack({name: _picked(tensor, fine) for name, tensor in local.items()})
+            yield DeviceStack({name: take_users(tensor, fine) for name, tensor in local.items()})
         for row, work in enumerate(works):
             if row not in fine:
                 log_of_users(
@@ -368,7 +368,8 @@ class BatchedTrainer(Trainer):
                 yield from self._one(start, context, work)
 
 
-def _picked(tensor: torch.Tensor | StackedRows, rows: list[int]) -> torch.Tensor | StackedRows:
+def take_users(tensor: torch.Tensor | StackedRows, rows: list[int]) -> torch.Tensor | StackedRows:
+    """Return the tensors of users in some slots."""
     if isinstance(tensor, StackedRows):
         return tensor.take(rows)
     return tensor[: len(rows)] if rows == list(range(len(rows))) else tensor[rows]

@@ -28,6 +28,7 @@ from fedpriv.training.local.batched import (
     batch_width,
     num_slots,
     power_of_two,
+    take_users,
 )
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import Context
@@ -181,10 +182,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         update, well = self.together(start, context, [work])
         if not bool(well[0]):
             raise ValueError("a logit is not finite")
-        own = cast("StackedRows", update["kernel"]).take([0])
-        if "bias" not in update:
-            return {"kernel": own}
-        return {"bias": cast("torch.Tensor", update["bias"])[:1], "kernel": own}
+        return {name: take_users(tensor, [0]) for name, tensor in update.items()}
 
     def nothing(self, start: Start) -> Stacked:
         """Return the update of one user without examples: no row of the kernel."""

@@ -453,6 +453,7 @@ class SparseLinearGradients(ExampleGradients):
 
         inputs, classes = self._shape
         module = LogitRegression(inputs) if classes == 1 else SoftmaxRegression(inputs, classes)
+        module.bias.requires_grad_(self.biased)  # zeros, which without one stay so
         rows: Any = _DenseRows(self._x, inputs)
         return ModuleGradients(module, self._loss.tensors, rows, self._labels, device=device)
 
@@ -491,8 +492,7 @@ class SparseLinearGradients(ExampleGradients):
         return losses_on_line(here, change, sizes, self._labels[chosen], self._loss.losses)
 
     def _logits(self, params: Params, chosen: np.ndarray) -> np.ndarray:
-        if not self.biased:
-            params = {**params, "bias": np.zeros(self._shape[1], np.float32)}
+        params = {"bias": np.zeros(self._shape[1], np.float32), **params}
         weights = weights_of(params, self._name, self._shape)
         return self._x[chosen] @ weights[: size_of(self._x)[1]]
 

@@ -255,8 +255,7 @@ class GradientStack(Stack):
         """Add the contributions."""
         weight, device = float(factors.sum()), next(iter(self.public.values())).like.device
         sums = self.gradients.total(torch.from_numpy(factors).to(device))
-        updates = {n: self.public[n].update(part, weight) for n, part in sums.items()}
-        arrays = {name: update.cpu().numpy() for name, update in updates.items()}
+        arrays = {n: self.public[n].update(part, weight).cpu().numpy() for n, part in sums.items()}
         return add_sums(total, arrays, factors, besides)
 
 

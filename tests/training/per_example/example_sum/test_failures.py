@@ -12,11 +12,12 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms import AdaptiveClip, Clip, Normalise, Rounded
-from fedpriv.mechanisms.bounds import bounded_factors
+from fedpriv.mechanisms import AdaptiveClip, Capped, Clip, Normalise, Rounded
+from fedpriv.mechanisms.bounds import Checked, bounded_factors
 from fedpriv.runs.loop import rounds
 from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.per_example.example_sum import CentralSum
+from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import assert_near, contributed
 from tests.training.per_example.example_sum.reviews import BASE, DIM, KEY, task
 from tests.training.per_example.linear.case import at_zero
@@ -143,6 +144,16 @@ def test_a_grid_for_each_example_is_none_for_their_sum():
     work = CentralSum(gradients=gradients, num_examples=30)
     with pytest.raises(ValueError):
         contributed(work, params, ids=[0], bound=OwnGrid(l2_clip_norm=1.0), key=KEY)
+
+
+@pytest.mark.parametrize("bound", [Checked(l2_bound=1.0), Capped(cap=1.0, num_coordinates=9)])
+def test_bounds_of_coordinates_are_refused_before_anything_is_charged(bound):
+    def refine(made):
+        mechanism = replace(made.plan.mechanism, bound=bound)
+        return replace(made, plan=replace(made.plan, mechanism=mechanism))
+
+    with refuses(ValueError, type(bound).__name__):
+        build(replace(BASE, refine=refine), task=task())
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from torch import nn
 
+from fedpriv.mechanisms import Clip
 from fedpriv.training.devices import usable_device
 from fedpriv.training.per_example.example_sum import ExampleGradients, gradients_on
+from fedpriv.training.per_example.linear import UnbiasedSoftmaxGradients
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import KEY, cross_entropy, gap
@@ -142,3 +145,12 @@ def test_a_gpu_gives_the_cpus_sums(name, device):
         again = here.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
         assert gap(again, expected) == 0.0
     assert {p.device.type for p in here._module.parameters()} == {"cpu"}
+
+
+def test_a_model_without_a_bias_has_none_on_a_device():
+    rng = np.random.default_rng(0)
+    x, y = sparse.csr_matrix(rng.normal(size=(9, 4)).astype(np.float32)), rng.integers(0, 3, 9)
+    here, params = UnbiasedSoftmaxGradients(x, y, 3), {"kernel": np.ones((4, 3), np.float32)}
+    expected = here.bounded_sum(params, np.arange(9), Clip(l2_clip_norm=0.3))
+    found = here.on_device("cpu").bounded_sum(params, np.arange(9), Clip(l2_clip_norm=0.3))
+    assert found.keys() == {"kernel"} and gap(found, expected) < 1e-5
