@@ -130,8 +130,8 @@ class ShardedBackend(Backend):
         shards = [shard for shard in shards_of(sizes, self.num_workers) if shard]
         sums, num_lost = self.sums(request, attempt, shards)
         shapes = shapes_of(request, attempt)
-        nobody = sum_of_nobody(shapes, attempt.bound.granularity)
-        total = merged(shapes, sums or [nobody], reuse=True)
+        empty = sum_of_nobody(shapes, attempt.bound.granularity)
+        total = merged(shapes, sums or [empty], reuse=True)
         return replace(total, num_users=len(cohort), num_failed=total.num_failed + num_lost)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:

@@ -71,8 +71,8 @@ class Bound(ABC):
     A class states `l2_bound` and computes `factors`, neither of which has a default: what is
     certified is what is applied.
 
-    A class that is a frozen dataclass, has a `name` of its own, and numbers or bounds as its fields
-    can be sent to nodes. They find it where the experiment's own file defines it.
+    A frozen dataclass that defines a `name`, and has numbers or bounds as its fields, can be sent
+    to nodes. They find it where the experiment's own file defines it.
 
     Attributes:
         kinds: Classes by their names: all that `from_json` makes.
@@ -120,7 +120,7 @@ class Bound(ABC):
             * `from_json` makes an equal bound of them, wherever the class is registered.
 
         Raises:
-            ValueError: If the class has no name of its own, or more than numbers and bounds as its
+            ValueError: If the class defines no name, or has more than numbers and bounds as its
                 fields.
         """
         found: dict[str, Any] = {"name": self.name}

@@ -78,7 +78,7 @@ class Context:
             name; empty for nothing.
         mixture: What an update is mixed with before that; None for nothing.
         line: Where losses are evaluated; None where none are.
-        extra: Further public tensors, which a task or an algorithm of one's own names.
+        extra: Further public tensors, which a task or a user-defined algorithm names.
     """
 
     rate: float = 1.0

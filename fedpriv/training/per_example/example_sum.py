@@ -103,9 +103,9 @@ class ExampleGradients(ABC):
             float64 dense arrays. An example whose gradient is not finite contributes zero, alone.
 
         Guarantees:
-            * Each example, added or removed, moves the sum by at most `bound.l2_bound` in l2, to
-              the rounding of float32 sums (a part in 10^6). For a module of your own that holds
-              as far as examples are kept apart (`fedpriv.training.per_example.module`).
+            * Each example's contribution is at most `bound.l2_bound` long (l2), to float64's
+              rounding. Added or removed, it moves the sum by as much. Of a module, the others'
+              gradients move in their last bits too (`ModuleGradients`).
             * Of groups each *group* moves the sum by at most `bound.l2_bound`, an example by twice
               that.
 
@@ -176,8 +176,8 @@ def room_of_sum(
 ) -> float:
     """Return the norm that contributions may have whose float64 sum is rounded once to a grid.
 
-    Whoever joins or leaves moves the *rounded* sum by at most l2_bound then: of d coordinates each
-    moves by less than a granularity more than before rounding, and what float64 does to the two
+    An example that joins or leaves moves the *rounded* sum by at most l2_bound: d coordinates each
+    move by less than a granularity more than before rounding, and what float64 does to the two
     sums is at most what `ExampleGradients.float_error` states. Contributions are shortened by as
     much beforehand, and by what float64 may have got wrong of their norms.
 
@@ -217,9 +217,10 @@ class CentralSum(Work):
         blank: bool (num_examples,), which examples contribute zero, drawn or not; None for none.
 
     Guarantees:
-        * Alone: adding or removing one example moves the sum by at most the bound's l2_bound.
+        * Alone: adding or removing one example moves the sum by at most the bound's l2_bound, as
+          far as `ExampleGradients.bounded_sum` says.
         * In micro-batches: by at most twice that. Every example of the set has a place in one of
-          the groups by an independent draw, whether it takes part or not, so that whoever joins or
+          the groups by an independent draw, whether it takes part or not, so that one that joins or
           leaves changes one group and no other. (Groups filled in the order of arrival would all
           shift.)
     """
@@ -307,7 +308,7 @@ def warm_start(
     learning_rate: float,
     batch_size: int = 20,
 ) -> Params:
-    """Return params after epochs of plain SGD on public examples, shuffled anew for each."""
+    """Return params after epochs of plain SGD on public examples, shuffled again for each."""
     rate = np.float32(learning_rate)
     params = {name: array.copy() for name, array in params.items()}
     for epoch in range(epochs):

@@ -269,7 +269,7 @@ class ModuleGradients(ExampleGradients):
         * An example's gradient depends on the params, on itself and on what the module draws, but
           for the last bits of float32, which depend on who shares its chunk. Where a gradient is
           nothing but such bits, `Normalise` makes them as long as the bound, and `Clip` too if its
-          norm is as short: then whoever leaves moves more than its own contribution.
+          norm is as short: an example then moves the sum by more than its contribution.
         * What is drawn (dropout) depends on no example's values, but on an example's place in the
           batch, and so on how many are before it.
         * Memory is bounded: examples go through the module in chunks.
@@ -815,7 +815,7 @@ def _gradients(value: Tensor, own: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, alike: bool = False) -> Dense:
-    """Return gradients that are made one after the other, each on copies of its own.
+    """Return gradients that are made one after the other, each on a new copy.
 
     Args:
         module: At its own parameters.
