@@ -95,6 +95,8 @@ class Public:
     def squares(self, gradients: Tensor) -> Tensor:
         """Return ‖(-own g + offset) m‖² of gradients `(b, *shape)`, float64 `(b,)`."""
         flat, found = gradients.flatten(1), gradients.new_zeros(len(gradients), dtype=torch.float64)
+        if self.offset is None and self.multiplier is None:
+            return torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64).square()
         for columns in _blocks(flat):
             rows = flat[:, columns].double() * -self.own
             if self.offset is not None:
@@ -147,14 +149,12 @@ class Dense:
     def total(self, weights: Tensor) -> dict[str, Tensor]:
         """Return Σ w_i g_i, of those whose weight is not 0, float64; weights are too, `(b,)`."""
         kept = weights != 0
-        tensors = {n: t if bool(kept.all()) else t[kept] for n, t in self.tensors.items()}
-        own = weights[kept]
-        found = {}
-        for name, tensor in tensors.items():
-            flat = tensor.flatten(1)
-            parts = [own @ flat[:, columns].double() for columns in _blocks(flat)]
-            found[name] = torch.cat(parts).reshape(tensor.shape[1:])
-        return found
+        own, every = weights[kept], bool(kept.all())
+        flat = {n: (t if every else t[kept]).flatten(1) for n, t in self.tensors.items()}
+        found = {n: [own @ t[:, part].double() for part in _blocks(t)] for n, t in flat.items()}
+        return {
+            n: torch.cat(parts).reshape(self.tensors[n].shape[1:]) for n, parts in found.items()
+        }
 
     def dense(self) -> Dense:
         """Return the gradients themselves."""
