@@ -1,13 +1,11 @@
-"""Forecast of a run before it is started: noise, memory, time, and the effect of noise alone.
+"""Forecast of a run before it is started: noise on the mean, memory and time.
 
-Noise on the mean for other cohorts and rounds at the same ε, memory and time of a round, and what
-the noise alone does to the starting model. It makes no prediction of accuracy.
+Noise on the mean for other cohorts and rounds at the same ε, memory and time of a round. It makes
+no prediction of accuracy.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,17 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from fedpriv.api.running import chosen_experiment, find_corpus
-from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Components, Experiment, Settings
 from fedpriv.experiments.options import Option
-from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.plan import AnyPlan, Plan, unit_words
@@ -36,7 +30,6 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
 from fedpriv.sums import BITS
 from fedpriv.training.bounded_sum import template_with
-from fedpriv.training.evaluate import Metrics
 from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
 from fedpriv.training.work import TRAIN, Attempt, SumRequest, Users, Work, as_works
 from fedpriv.tree import Params
@@ -263,149 +256,6 @@ def _megabytes(number: int) -> str:
     return f"{number / _MB:.3g} MB" if number < 1024 * _MB else f"{number / 1024 / _MB:.3g} GB"
 
 
-NUM_DRAWS = 3
-_KEY = Key.simulation(0).fold("noise loss")  # draws of no run
-ASSUMES = (
-    "noise alone, no learning, at the start: an estimate from above for the plan's rounds, since "
-    "training takes some of the noise back"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseLoss:
-    """Expected change of a public value from noise alone, or why it is not known.
-
-    Where the server takes plain steps, the noise of T rounds adds up to Gaussian noise of
-    √T x stddev on the mean x the server's rate on every coordinate. That much is added to the
-    starting params, a few times with seeds of their own, and public examples say what it costs. To
-    second order it is ½ x variance x the trace of the loss's Hessian there.
-
-    It is an estimate from above, and no forecast of the result: no learning takes place, nothing
-    forgets the noise of early rounds, and the curvature is that of the start.
-
-    Attributes:
-        measure: Its name in JSON: the loss where the task measures one, else the headline; None
-            where nothing is known, as of all that follow.
-        label: Its name in words.
-        start: At the starting params.
-        noised: Mean over draws with the noise of all rounds added.
-        spread: Sample standard deviation over draws.
-        stddev: Of the noise on each coordinate after all rounds, in the params' units.
-        rounds: How many are added up.
-        num_draws: How often it was drawn.
-        reason: Why it is not known, else empty.
-    """
-
-    measure: str | None = None
-    label: str | None = None
-    start: float | None = None
-    noised: float | None = None
-    spread: float | None = None
-    stddev: float | None = None
-    rounds: int | None = None
-    num_draws: int = 0
-    reason: str = ""
-
-    def __repr__(self) -> str:
-        if self.start is None or self.noised is None or self.spread is None:
-            return f"not known: {self.reason}"
-        return (
-            f"public {self.label} {self.start:.4g} at the start, {self.noised:.4g} "
-            f"(± {self.spread:.2g} over {self.num_draws} draws) with the noise of {self.rounds:,} "
-            f"rounds added ({self.stddev:.3g} a coordinate); {ASSUMES}"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**asdict(self), "assumes": ASSUMES}
-
-
-def noise_loss(experiment: Experiment, components: Components, params: Params) -> NoiseLoss:
-    """Return what the noise of all rounds does to params, measured on public examples.
-
-    Args:
-        experiment: Says how the server steps.
-        components: Of the experiment.
-        params: Where the run starts; not changed.
-
-    Returns:
-        The estimate, or the reason why there is none: noise that is not plain Gaussian noise on a
-        mean, a server that is adaptive or remembers, a preconditioner that acts after the noise,
-        or no public examples.
-    """
-    plan = components.plan
-    reason = _not_plain(experiment, components)
-    if reason or not isinstance(plan, Plan):
-        return NoiseLoss(reason=reason or "the plan decides its noise on the way")
-    mechanism, rounds = plan.live_mechanism, plan.affordable_rounds
-    stddev = math.sqrt(rounds) * mechanism.stddev / mechanism.denominator
-    assert isinstance(experiment, FederatedExperiment)
-    stddev *= experiment.server.learning_rate
-    start = _measured(components.task, params)
-    if start is None:
-        return NoiseLoss(reason="the task measures nothing on public examples")
-    measure, before = start
-    found: list[float] = []
-    for draw in range(NUM_DRAWS):
-        generator = _KEY.fold(draw).generator()
-        noised = {
-            name: array + np.float32(stddev) * generator.standard_normal(array.shape, np.float32)
-            for name, array in params.items()
-        }
-        after = _measured(components.task, noised)
-        if after is None or not math.isfinite(after[1]):
-            return NoiseLoss(reason=f"the {measure.label} is not finite under so much noise")
-        found.append(after[1])
-    return NoiseLoss(
-        measure=measure.name,
-        label=measure.label,
-        start=before,
-        noised=statistics.fmean(found),
-        spread=statistics.stdev(found),
-        stddev=stddev,
-        rounds=rounds,
-        num_draws=NUM_DRAWS,
-    )
-
-
-def _not_plain(experiment: Experiment, components: Components) -> str:
-    """Return why a run's noise does not just add up in the params, or ""."""
-    plan = components.plan
-    if experiment.unit == "example":
-        return "centralised experiments measure on their test set alone, which plans do not look at"
-    if experiment.refine is not None:
-        return "the experiment refines its components by code of its own"
-    if not isinstance(plan, Plan) or not plan.is_private:
-        return "no noise is added, or its amount is decided on the way"
-    if not isinstance(plan.live_mechanism.privatizer, Gaussian):
-        return "the noise is not independent Gaussian noise"
-    if isinstance(experiment, FederatedExperiment) and experiment.server.kind != "sgd":
-        return (
-            f"server {experiment.server.kind} rescales or remembers what is "
-            "released, so noise does not just add up; it is known for sgd only"
-        )
-    algorithm = components.algorithm
-    if not isinstance(algorithm, FederatedAveraging):
-        return "its method is not averaging"
-    preconditioner = algorithm.preconditioner
-    kept = isinstance(preconditioner, Fixed) and not preconditioner.inverse
-    if not kept and not isinstance(preconditioner, NoPreconditioner):
-        return "the released mean is preconditioned after the noise"
-    return ""
-
-
-def _measured(task: Any, params: Params) -> tuple[Measure, float] | None:
-    found: Metrics | None = task.evaluate(params, public=True)
-    if found is None:
-        return None
-    measures = sorted(task.measures, key=lambda measure: measure.name != LOSS.name)
-    for measure in measures:
-        value = found.get(measure.name)
-        if value is not None:
-            return measure, value
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """Forecast of an experiment.
@@ -423,7 +273,6 @@ class Forecast:
             known.
         reason: Why there is no grid, else empty.
         cost: Memory and time of a round.
-        loss: What the noise alone does to the starting model.
         unit: What one neighbour is.
         settings: What was chosen from the data's size; None where nothing was.
         selects: Whether the returned model is selected on public examples.
@@ -440,7 +289,6 @@ class Forecast:
     grid: NoiseGrid | None
     reason: str
     cost: RoundCost
-    loss: NoiseLoss
     unit: str
     settings: Settings | None = None
     selects: bool = False
@@ -471,13 +319,13 @@ class Forecast:
             *lines,
             f"memory      {self.cost.memory(self.unit)}",
             f"{'a ' + words.turn:<11} {self.cost.time(self.unit)}",
-            f"noise alone {self.loss}",
             "",
             str(self.grid) if self.grid is not None else f"noise on the mean: {self.reason}",
         ])  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as `fedpriv plan --json` prints them."""
+        planned = ("cohort", "rounds", "noise_multiplier", "noise_on_mean")
         return {
             "experiment": self.name,
             "data": self.data,
@@ -485,16 +333,12 @@ class Forecast:
             **self.epsilon.to_json(),
             KEY: list(self.coverage.not_covered),
             "cautions": list(self.cautions),
-            "cohort": None if self.planned is None else self.planned.cohort,
-            "rounds": None if self.planned is None else self.planned.rounds,
-            "noise_multiplier": None if self.planned is None else self.planned.noise_multiplier,
-            "noise_on_mean": None if self.planned is None else self.planned.noise_on_mean,
+            **{name: getattr(self.planned, name, None) for name in planned},
             "l2_clip_norm": self.l2_clip_norm,
             "settings": None if self.settings is None else self.settings.to_json(),
             "grid": None if self.grid is None else self.grid.to_json(),
             "grid_reason": self.reason,
             "round": self.cost.to_json(),
-            "noise_loss": self.loss.to_json(),
         }
 
 
@@ -529,8 +373,7 @@ def forecast(
         ValueError: If the experiment does not fit together.
     """
     chosen, _ = chosen_experiment(experiment, options)
-    asked = None if corpus is None else str(corpus)
-    found = find_corpus(chosen, asked, console=console, importing=console)
+    found = find_corpus(chosen, corpus, console=console, importing=console)
     components = build(chosen, found)
     chosen = components.experiment or chosen
     plan, task = components.plan, components.task
@@ -538,7 +381,6 @@ def forecast(
     start = first_state(components, root).params if params is None else params
     # The accountant may take hundreds of megabytes: the process's peak is asked for before.
     cost = round_cost(components, start, workers=workers, timed=timed)
-    loss = noise_loss(chosen, components, start)
     described = task.describe()
     side = components.side_information
     covered = coverage(
@@ -566,7 +408,6 @@ def forecast(
         grid=grid,
         reason=reason,
         cost=cost,
-        loss=loss,
         unit=chosen.unit,
         settings=components.settings,
         selects=chosen.options().get("task.select") == "public",
