@@ -45,7 +45,6 @@ def test_its_python_runs(files, shared_data, monkeypatch, capsys):
         exec(compile(block, "docs/datasets.md", "exec"), spaces)
     assert len(spaces["users"]) == 100 and spaces["classes"] == ("cat",)
     assert "100 users, 60,000 examples of 10 labels" in capsys.readouterr().out
-    assert (files / "labels.svg").read_bytes().startswith(b"<?xml")
     shutil.rmtree(files / "photographs")
 
 

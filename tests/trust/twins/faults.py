@@ -41,6 +41,9 @@ _BOUNDED_SUM = f"{_TRAINING}.bounded_sum"
 _DESCENT, _PERMUTATION = f"{_TRAINING}.dp_agd", f"{_TRAINING}.permutation_sgd"
 _PRECONDITIONERS = f"{_MECHANISMS}.preconditioners"
 _FLOWER = "fedpriv.backends.flower"
+_PER_EXAMPLE = f"{_TRAINING}.per_example"
+_EXAMPLE_SUM, _MODULE = f"{_PER_EXAMPLE}.example_sum", f"{_PER_EXAMPLE}.module"
+_SPARSE_SUMS = f"{_PER_EXAMPLE}.sparse_sums"
 
 FAULTS = (
     # Bounds.
@@ -228,6 +231,97 @@ FAULTS = (
         old="            if value < number:\n                return value",
         new="            return value % number",
         tests=("mechanisms/test_noisy_min.py::test_indices_are_drawn_with_their_probabilities",),
+    ),
+    # Single examples.
+    Fault(
+        name="micro_batch_added_up",
+        behaviour="A micro-batch of a linear model contributes the sum of its gradients.",
+        module=_SPARSE_SUMS,
+        old="own = own / np.repeat(sizes, sizes)[:, np.newaxis]",
+        new="own = own + 0.0",
+        tests=("training/per_example/linear/test_sums.py::TestEqualsTheDenseLoop",),
+    ),
+    Fault(
+        name="example_bounded_before_its_multiplier",
+        behaviour="The norm of an example's update is that before it is preconditioned.",
+        module=_SPARSE_SUMS,
+        old="weights = _times(np.ones((len(touched), 1)), self.multiplier, touched)",
+        new="weights = np.ones((len(touched), 1))",
+        tests=("laws/bounds/test_context.py::test_a_single_example_keeps_the_bounds_norm",),
+    ),
+    Fault(
+        name="offset_outside_touched_rows_forgotten",
+        behaviour="The norm of a mixture leaves out the rows that an example does not touch.",
+        module=_SPARSE_SUMS,
+        old="squared = squared + np.maximum(elsewhere, 0.0)",
+        new="squared = squared + 0.0",
+        tests=("laws/bounds/test_context.py::test_a_single_example_keeps_the_bounds_norm",),
+    ),
+    Fault(
+        name="cancelled_norms_as_they_come",
+        behaviour="A mixture that nearly cancels has the norm that is left after rounding.",
+        module=_SPARSE_SUMS,
+        old="cancelling = np.flatnonzero(squared < _CANCELS * energy)",
+        new="cancelling = np.flatnonzero(squared < 0.0)",
+        tests=("training/per_example/linear/test_failures.py::TestCancellation",),
+    ),
+    Fault(
+        name="infinite_residuals_times_zero",
+        behaviour="An example that is left out is multiplied by zero, infinities included.",
+        module=_SPARSE_SUMS,
+        old="        kept = factors != 0.0\n        found = np.asarray(inputs[kept].T",
+        new="        kept = factors == factors\n        found = np.asarray(inputs[kept].T",
+        tests=("training/per_example/linear/test_failures.py::TestWhatFails",),
+    ),
+    Fault(
+        name="no_room_for_the_error_of_floats",
+        behaviour="A sum of floats that is rounded to a grid has no room for its own error.",
+        module=_EXAMPLE_SUM,
+        old="share = 1.0 - SLACK - error - num_elements * each",
+        new="share = 1.0 - SLACK - num_elements * each",
+        tests=("training/per_example/linear/test_rounded_sums_worst.py",),
+    ),
+    Fault(
+        name="groups_in_order_of_arrival",
+        behaviour="Examples fill micro-batches in turn: one that joins moves all after it.",
+        module=_EXAMPLE_SUM,
+        old="group = draws.integers(number, size=self.num_examples)[index]",
+        new="group = np.arange(len(index)) % number",
+        tests=("training/per_example/example_sum/test_micro_batches.py::TestGroupsByCoin",),
+    ),
+    Fault(
+        name="examples_over_an_owners_cap",
+        behaviour="An example beyond the most that its owner may have contributes as all others.",
+        module=_EXAMPLE_SUM,
+        old="index = index[~self.blank[index]]",
+        new="index = index[self.blank[index] >= 0]",
+        tests=("laws/owners/test_owned_examples.py",),
+    ),
+    Fault(
+        name="factors_without_the_crossed_term",
+        behaviour="The norm of a mixture of two factors leaves out their product with the offset.",
+        module=_MODULE,
+        old="found.append(each.constant - 2.0 * each.own * crossed)",
+        new="found.append(each.constant + 0.0 * crossed)",
+        tests=("laws/bounds/test_context.py::test_a_single_example_keeps_the_bounds_norm",),
+    ),
+    Fault(
+        name="biases_left_out_of_the_norm",
+        behaviour="The norm of an example's gradient is that of its matrices alone.",
+        module=_MODULE,
+        old="found = [public[name].squares(rows) for name, rows in self.biases.items()]",
+        new="found = [0.0 * public[name].squares(rows) for name, rows in self.biases.items()]",
+        tests=("laws/bounds/test_context.py::test_a_single_example_keeps_the_bounds_norm",),
+    ),
+    Fault(
+        name="cancelled_factors_without_room",
+        behaviour="The norm of two factors that an offset cancels has no room for rounding.",
+        module=_MODULE,
+        old="torch.sqrt(self.gradients.squares(self.public) + safety)",
+        new="torch.sqrt(self.gradients.squares(self.public) + 0.0 * safety)",
+        tests=(
+            "training/per_example/module/test_cancelling.py::test_an_offset_that_cancels_many_outputs_stays_within_the_bound",
+        ),
     ),
     # Sensitivity, and what a sum is divided by.
     Fault(
