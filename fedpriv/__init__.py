@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fedpriv.api import flower as flower
     from fedpriv.api.bolt_on import Perturbed as Perturbed
     from fedpriv.api.bolt_on import bolt_on as bolt_on
-    from fedpriv.api.bolt_on import loss_constants as loss_constants
     from fedpriv.api.forecast import Forecast as Forecast
     from fedpriv.api.forecast import forecast as forecast
     from fedpriv.api.result import Run as Run
@@ -60,11 +59,12 @@ if TYPE_CHECKING:
     from fedpriv.training.local.module import module_params as module_params
     from fedpriv.training.permutation_sgd import Constants as Constants
     from fedpriv.training.permutation_sgd import StepSchedule as StepSchedule
+    from fedpriv.training.permutation_sgd import loss_constants as loss_constants
 
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "fedpriv.api.bolt_on": ("Perturbed", "bolt_on", "loss_constants"),
+    "fedpriv.api.bolt_on": ("Perturbed", "bolt_on"),
     "fedpriv.api.forecast": ("Forecast", "forecast"),
     "fedpriv.api.result": ("Run", "compare", "load"),
     "fedpriv.api.rounds": ("Account", "Rounds", "bounded_sum"),
@@ -85,7 +85,7 @@ _ROOMS = {
     "fedpriv.tasks.checks": ("check_task",),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
-    "fedpriv.training.permutation_sgd": ("Constants", "StepSchedule"),
+    "fedpriv.training.permutation_sgd": ("Constants", "StepSchedule", "loss_constants"),
 }
 _ROOM = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {"flower": "fedpriv.api.flower"}

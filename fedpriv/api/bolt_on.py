@@ -39,7 +39,7 @@ from fedpriv.runs.averaging import Keeping, RosterTask
 from fedpriv.runs.averaging import train as train_roster
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, constants_of_loss
+from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, loss_constants
 from fedpriv.training.wrapped_sgd import Train, Wrapped
 from fedpriv.tree import Params
 
@@ -95,31 +95,6 @@ class Perturbed:
 
     def __repr__(self) -> str:
         return f"{'simulated ' if self.simulated else ''}{self.epsilon}; {self.moved}"
-
-
-def loss_constants(
-    name: str,
-    *,
-    regulariser: float = 0.0,
-    inputs: float = 1.0,
-    width: float = 0.1,
-    num_classes: int = 2,
-) -> Constants:
-    """Return how steep, smooth and convex a loss is, by its name, for `fedpriv.bolt_on`.
-
-    Args:
-        name: "logistic" (or "log_loss"), "huber-svm", "modified_huber", "softmax" or "one-vs-all".
-        regulariser: λ of λ/2 ‖w‖².
-        inputs: r, to which rows are shortened, their constant column for a bias included.
-        width: h, of "huber-svm".
-        num_classes: k, of "one-vs-all".
-
-    Raises:
-        ValueError: If nothing bounds the loss, such as hinge, which has a corner.
-    """
-    return constants_of_loss(
-        name, regulariser=regulariser, inputs=inputs, width=width, num_classes=num_classes
-    )
 
 
 def bolt_on(
@@ -184,7 +159,7 @@ def bolt_on(
     """
     _check_train(train)
     number = positive_int("num_rows", num_rows)
-    known: Any = constants_of_loss(constants) if isinstance(constants, str) else constants
+    known: Any = loss_constants(constants) if isinstance(constants, str) else constants
     if not isinstance(known, Constants):
         raise ValueError(f"constants {known!r}: give loss_constants(...), or Constants of your own")
     if not isinstance(schedule, StepSchedule):

@@ -136,10 +136,9 @@ def run(
         if isinstance(corpus, NodeData):
             found = corpus
         else:
-            asked = None if corpus is None else str(corpus)
             importing = console if is_watched(console, progress) else None
             heard = console if progress is not False else None
-            found = find_corpus(chosen, asked, console=heard, importing=importing)
+            found = find_corpus(chosen, corpus, console=heard, importing=importing)
         prepared = start_run(
             chosen,
             reference,
@@ -223,7 +222,11 @@ def resume(
 
 
 def find_corpus(
-    experiment: Experiment, asked: str | None, *, console: Console | None, importing: Console | None
+    experiment: Experiment,
+    asked: str | Path | None,
+    *,
+    console: Console | None,
+    importing: Console | None,
 ) -> Corpus | None:
     """Return the corpus that an experiment trains on, or None if it brings its own data.
 
@@ -349,11 +352,10 @@ def tune(
     chosen, reference = chosen_experiment(experiment, options)
     console = Console(stderr=True)
     heard = console if is_watched(console, progress) else None
-    asked = None if corpus is None else str(corpus)
     study = GridStudy(
         experiment=chosen,
         reference=reference,
-        corpus=find_corpus(chosen, asked, console=heard, importing=heard),
+        corpus=find_corpus(chosen, corpus, console=heard, importing=heard),
         grid={kebab(name): tuple(values) for name, values in grid.items()},
         trials=Trials(mean=mean, shape=shape),
         measure=score,

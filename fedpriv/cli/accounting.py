@@ -155,7 +155,7 @@ def account(
     given = cohorts | _typed(noise_multiplier=noise_multiplier, rho=rho)
     if noise != "gaussian":
         return _price_stream(noise, given, pattern, as_json)
-    _refuse_correlation(pattern)
+    _refuse_others(pattern, set(), "is of correlated noise, such as --noise tree")
     if rho is not None:
         return _account_rho(given, as_json)
     _require(given, "users", "cohort", "rounds", "noise_multiplier")
@@ -192,7 +192,7 @@ def calibrate(
     of_grid = _typed(out=out, grid_cohorts=grid_cohorts, grid_rounds=grid_rounds)
     if noise != "gaussian":
         return _price_stream(noise, given | of_grid | _typed(zcdp=zcdp), pattern, as_json)
-    _refuse_correlation(pattern)
+    _refuse_others(pattern, set(), "is of correlated noise, such as --noise tree")
     if zcdp:
         return _calibrate_rho(given | of_grid, as_json)
     _require(given, "users", "cohort", "rounds")
@@ -238,12 +238,6 @@ def _refuse_others(given: Mapping[str, Any], allowed: set[str], why: str) -> Non
     for name in given:
         if name not in allowed:
             fail(f"--{name.replace('_', '-')} {why}; leave it out")
-
-
-def _refuse_correlation(pattern: Mapping[str, Any]) -> None:
-    """Refuse options of correlated noise for noise that is drawn anew every round."""
-    for name in pattern:
-        fail(f"--{name.replace('_', '-')} is of correlated noise; give --noise tree, or leave it")
 
 
 def _price_stream(

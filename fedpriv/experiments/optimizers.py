@@ -76,13 +76,11 @@ class Momentum(OptimizerPart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ftrl(OptimizerPart):
+class Ftrl(Momentum):
     """Steps from where training began (DP-FTRL), along the sum of all that was released."""
 
     kind: ClassVar[str] = "ftrl"
 
-    learning_rate: float = _rate()
-    momentum: float = _past()
     restart: int | None = option(
         None, "Steps after which it begins anew from where it is; none for never.",
         Range.AT_LEAST_ONE,
@@ -91,11 +89,6 @@ class Ftrl(OptimizerPart):
     def make(self) -> Transform:
         """Return the optimiser."""
         return optimizers.ftrl(self.learning_rate, self.momentum, restart=self.restart)
-
-    @property
-    def past_of_sums(self) -> float:
-        """β."""
-        return self.momentum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +121,10 @@ class Adam(OptimizerPart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yogi(OptimizerPart):
+class Yogi(Adam):
     """Steps along an average of the past, divided by √v that falls slowly."""
 
     kind: ClassVar[str] = "yogi"
-
-    learning_rate: float = _rate_of_coordinates()
-    momentum: float = _past(", β₁")
-    adaptivity: float = _adaptivity()
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -157,13 +146,10 @@ class Adagrad(OptimizerPart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rmsprop(OptimizerPart):
+class Rmsprop(Adagrad):
     """Steps divided by √v, v an average of squares."""
 
     kind: ClassVar[str] = "rmsprop"
-
-    learning_rate: float = _rate_of_coordinates()
-    adaptivity: float = _adaptivity()
 
     def make(self) -> Transform:
         """Return the optimiser."""

@@ -45,7 +45,7 @@ from fedpriv.training.per_example.linear import (
     losses_on_line,
     softmax_losses,
 )
-from fedpriv.training.permutation_sgd import Constants, softmax_constants
+from fedpriv.training.permutation_sgd import Constants, loss_constants
 from fedpriv.training.public_learning import PublicLearner, tag_learner
 from fedpriv.training.work import Trainer
 from fedpriv.tree import Params
@@ -411,7 +411,7 @@ class TagPrediction(ViewTask[TagView]):
 
     def constants(self, *, regulariser: float) -> Constants:
         """Return the constants of the loss: rows of at most unit norm, with a bias at most √2."""
-        return softmax_constants(regulariser=regulariser, inputs=math.sqrt(2.0))
+        return loss_constants("softmax", regulariser=regulariser, inputs=math.sqrt(2.0))
 
     def public_words(self) -> PublicWords:
         """Return how common the kernel's rows are among public users; the bias has no word.

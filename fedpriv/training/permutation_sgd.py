@@ -60,7 +60,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -120,7 +119,7 @@ UNBOUNDED = {
 }
 
 
-def constants_of_loss(
+def loss_constants(
     name: str,
     *,
     regulariser: float = 0.0,
@@ -128,15 +127,16 @@ def constants_of_loss(
     width: float = 0.1,
     num_classes: int = 2,
 ) -> Constants:
-    """Return the constants of a loss by its name.
+    """Return how steep, smooth and convex a loss is, by its name, for `fedpriv.bolt_on`.
 
     Args:
         name: "logistic" (or "log_loss"), "huber-svm", "modified_huber" (scikit-learn's: 4 steep,
             of curvature 2), "softmax" (over all classes together) or "one-vs-all" (k logistic
             regressions on the same inputs, seen as one vector).
         regulariser: λ of λ/2 ‖w‖².
-        inputs: r, to which inputs are shortened.
+        inputs: r, to which rows are shortened, their constant column for a bias included.
         width: h, of "huber-svm".
+        num_classes: k, of "one-vs-all".
         num_classes: k, of "one-vs-all".
 
     Raises:
@@ -164,16 +164,6 @@ def constants_of_loss(
         convexity=weight,
         inputs=inputs,
     )
-
-
-logistic_constants = partial(constants_of_loss, "logistic")
-huber_svm_constants = partial(constants_of_loss, "huber-svm")
-softmax_constants = partial(constants_of_loss, "softmax")
-
-
-def one_vs_all_constants(num_classes: int, **options: float) -> Constants:
-    """Return the constants of k logistic regressions on the same inputs, seen as one vector."""
-    return constants_of_loss("one-vs-all", num_classes=num_classes, **options)
 
 
 Name = Literal["constant", "power", "decreasing", "square-root", "strongly-convex"]

@@ -54,8 +54,7 @@ from fedpriv.training.permutation_sgd import (
     Passes,
     PermutationSgd,
     StepSchedule,
-    logistic_constants,
-    softmax_constants,
+    loss_constants,
 )
 from simulations.adadps import toy as adadps_toy
 from simulations.linear_models import comparators
@@ -105,7 +104,9 @@ class Users(ModuleTask):
 
     def constants(self, *, regulariser: float) -> Constants:
         longest = max(np.linalg.norm(x, axis=1).max() for x, _ in USERS.values())
-        return softmax_constants(regulariser=regulariser, inputs=float(np.hypot(longest, 1.0)))
+        return loss_constants(
+            "softmax", regulariser=regulariser, inputs=float(np.hypot(longest, 1.0))
+        )
 
 
 def users_task(users: Tensors | None = None) -> ModuleTask:
@@ -174,7 +175,7 @@ def comparator(method: str, **given: Any) -> Any:
 
 def perturbed_objective(**given: Any) -> Any:
     """Objective perturbation of logistic regression on the forty examples, class 0 or not."""
-    constants = logistic_constants()
+    constants = loss_constants("logistic")
     made = comparators.objective_perturbation(
         num_examples=len(TRAIN[1]), num_params=FEATURES + 1, constants=constants, **given
     )
@@ -198,7 +199,7 @@ def _logistic(*passes: Passes) -> Any:
     y = (TRAIN[1] == 0).astype(np.int64)
     made = tuple(
         PermutationSgd(x=TRAIN[0], y=y, name="weight", residual=logistic_residual,
-                       constants=logistic_constants(), passes=one) for one in passes
+                       constants=loss_constants("logistic"), passes=one) for one in passes
     )  # fmt: skip
     return made if len(made) > 1 else made[0]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpriv.training.permutation_sgd import softmax_constants
+from fedpriv.training.permutation_sgd import loss_constants
 from simulations.reproduction.command import app
 from simulations.theory import bounds as theory
 from tests.docs.shell_blocks import commands
@@ -359,6 +359,6 @@ def test_the_page_has_the_numbers_of_its_example():
         found = printed(*words[3:])
         shown = [f"{float(found[name]):.3g}" for name in (*names, "best_learning_rate")]
         assert f"| {' | '.join([rate, *shown])} |" in page
-    loss = softmax_constants()
+    loss = loss_constants("softmax")
     assert float(given["lipschitz"]) == pytest.approx(loss.lipschitz)
     assert float(given["smoothness"]) == loss.smoothness

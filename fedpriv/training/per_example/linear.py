@@ -55,10 +55,7 @@ from fedpriv.training.permutation_sgd import (
     Constants,
     Passes,
     PermutationSgd,
-    huber_svm_constants,
-    logistic_constants,
-    one_vs_all_constants,
-    softmax_constants,
+    loss_constants,
 )
 from fedpriv.tree import Params
 
@@ -532,7 +529,7 @@ class LogisticGradients(SparseLinearGradients):
         loss = LinearLoss(
             residual=logistic_residual,
             losses=logistic_losses,
-            constants=logistic_constants,
+            constants=partial(loss_constants, "logistic"),
             tensors=_logistic_tensors,
         )
         super().__init__(x, y, loss)
@@ -562,7 +559,7 @@ class HuberGradients(SparseLinearGradients):
         loss = LinearLoss(
             residual=huber_residual(width),
             losses=huber_losses(width),
-            constants=partial(huber_svm_constants, width=width),
+            constants=partial(loss_constants, "huber-svm", width=width),
             tensors=partial(_hinge_tensors, width=width),
         )
         super().__init__(x, y, loss)
@@ -575,7 +572,7 @@ class OneVsAllGradients(SparseLinearGradients):
     """
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
-        constants = partial(one_vs_all_constants, _at_least_two(num_classes))
+        constants = partial(loss_constants, "one-vs-all", num_classes=_at_least_two(num_classes))
         loss = LinearLoss(
             residual=one_vs_all_residual,
             losses=one_vs_all_losses,
@@ -592,7 +589,7 @@ class SoftmaxGradients(SparseLinearGradients):
         loss = LinearLoss(
             residual=softmax_residual,
             losses=softmax_losses,
-            constants=softmax_constants,
+            constants=partial(loss_constants, "softmax"),
             tensors=_softmax_tensors,
         )
         super().__init__(x, y, loss, _at_least_two(num_classes))

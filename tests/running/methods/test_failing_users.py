@@ -14,7 +14,7 @@ from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
-from fedpriv.training.permutation_sgd import Passes, StepSchedule, logistic_constants
+from fedpriv.training.permutation_sgd import Passes, StepSchedule, loss_constants
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import checkpoint, ledger_state
 from tests.running.methods.test_runs import BOLT_ON, started
@@ -40,7 +40,9 @@ def trained(raw, size=10, passes=2):
     schedule = UserSchedule(
         passes=Passes(passes=passes, batch_size=size, schedule=StepSchedule(rate=0.5))
     )
-    algorithm = BoltOnUsers(schedule=schedule, constants=logistic_constants(regulariser=0.1))
+    algorithm = BoltOnUsers(
+        schedule=schedule, constants=loss_constants("logistic", regulariser=0.1)
+    )
     total: PartialSum = algorithm._trained({"w": np.zeros(1, np.float32)}, raw)
     return total.total["w"], schedule.sensitivity(algorithm.constants, 50)
 

@@ -173,9 +173,9 @@ class TestFullDescent:
     def test_measured(self):
         """An example that is always wrong reaches it; random neighbours stay within."""
         from fedpriv.training.per_example.linear import logistic_residual
-        from fedpriv.training.permutation_sgd import PermutationSgd, logistic_constants
+        from fedpriv.training.permutation_sgd import PermutationSgd, loss_constants
 
-        number, constants = 40, logistic_constants()
+        number, constants = 40, loss_constants("logistic")
         passes = full_descent(num_examples=number, steps=6, rate=2.0)
         bound, rng = passes.displacement(constants, number).last, np.random.default_rng(2)
         furthest = 0.0

@@ -23,10 +23,7 @@ from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.linear import huber_residual, logistic_residual
 from fedpriv.training.permutation_sgd import (
     PermutationSgd,
-    huber_svm_constants,
-    logistic_constants,
-    one_vs_all_constants,
-    softmax_constants,
+    loss_constants,
 )
 from fedpriv.training.work import Context, SumRequest
 from simulations.linear_models import comparators
@@ -43,8 +40,8 @@ from tests.running.by_hand import components
 KEY = Key.simulation(4)
 WIDTH = 0.1
 LOSSES = {
-    "logistic": (logistic_constants(), logistic_residual),
-    "huber": (huber_svm_constants(width=WIDTH), huber_residual(WIDTH)),
+    "logistic": (loss_constants("logistic"), logistic_residual),
+    "huber": (loss_constants("huber-svm", width=WIDTH), huber_residual(WIDTH)),
 }
 
 
@@ -297,7 +294,9 @@ def test_a_minimum_far_away_is_found_too():
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("constants", [softmax_constants(), one_vs_all_constants(3)])
+    @pytest.mark.parametrize(
+        "constants", [loss_constants("softmax"), loss_constants("one-vs-all", num_classes=3)]
+    )
     def test_losses_of_more_than_one_line(self, constants):
         with pytest.raises(ValueError):
             objective_perturbation(
@@ -313,7 +312,7 @@ class TestRefusals:
                 num_params=4,
                 epsilon=1.0,
                 delta=None,
-                constants=logistic_constants(regulariser=0.1),
+                constants=loss_constants("logistic", regulariser=0.1),
             )
         algorithm = made().algorithm
         with pytest.raises(ValueError):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from fedpriv.training.permutation_sgd import huber_svm_constants
+from fedpriv.training.permutation_sgd import loss_constants
 from simulations.linear_models.comparators import objective_perturbation
 
 WIDTH = 0.1
@@ -19,7 +19,7 @@ def made(epsilon, delta):
         num_params=1,
         epsilon=epsilon,
         delta=delta,
-        constants=huber_svm_constants(width=WIDTH),
+        constants=loss_constants("huber-svm", width=WIDTH),
     )
 
 

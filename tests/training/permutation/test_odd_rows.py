@@ -17,9 +17,8 @@ from fedpriv.training.permutation_sgd import (
     Passes,
     PermutationSgd,
     StepSchedule,
-    logistic_constants,
+    loss_constants,
     shortened,
-    softmax_constants,
 )
 from tests.harness.toys_of_training import assert_same, contributed, zeros
 
@@ -56,14 +55,14 @@ def test_so_it_is_where_linear_models_are_trained(believed):
     start = at_zero(3) | {"weight": np.float32([-1e3, 0, 0])}
     passes = replace(PASSES, batch_size=1)
     moved = replace(sgd, passes=passes).trained(start, KEY)["weight"][0] + 1e3
-    assert 0 < moved <= passes.sensitivity(logistic_constants(), 2)
+    assert 0 < moved <= passes.sensitivity(loss_constants("logistic"), 2)
 
 
 def made(x, y, **changes):
     return PermutationSgd(
         **{
             "x": x, "y": y, "name": "weight", "residual": logistic_residual,
-            "constants": logistic_constants(), "passes": PASSES, **changes,
+            "constants": loss_constants("logistic"), "passes": PASSES, **changes,
         }
     )  # fmt: skip
 
@@ -86,8 +85,11 @@ class TestNotFinite:
     def test_a_row_counts_as_one_that_is_not_there(self, form, odd):
         x, y = people()
         x[3, 1], x[6] = odd, odd
-        for k, residual, constants in ((1, logistic_residual, logistic_constants()),
-                                       (2, softmax_residual, softmax_constants())):  # fmt: skip
+        for k, residual, name in (
+            (1, logistic_residual, "logistic"),
+            (2, softmax_residual, "softmax"),
+        ):
+            constants = loss_constants(name)
             sgd = made(FORMS[form](x), y, residual=residual, constants=constants)
             clean = np.where(np.isfinite(x).all(axis=1)[:, None], x, 0)
             gone = ~np.isin(np.arange(len(y)), (3, 6))

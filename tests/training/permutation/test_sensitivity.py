@@ -22,10 +22,7 @@ from fedpriv.training.permutation_sgd import (
     Passes,
     PermutationSgd,
     StepSchedule,
-    huber_svm_constants,
-    logistic_constants,
-    one_vs_all_constants,
-    softmax_constants,
+    loss_constants,
 )
 from tests.harness.combinations import each_once
 from tests.harness.refusals import refuses
@@ -54,7 +51,7 @@ def test_an_example_of_a_batch_that_is_not_full_counts_as_any_other():
     x[last] = 1.0
     made = PermutationSgd(
         x=x, y=np.ones(5, np.int64), name="w", residual=logistic_residual,
-        constants=logistic_constants(), passes=passes, present=present,
+        constants=loss_constants("logistic"), passes=passes, present=present,
     )  # fmt: skip
     found = made.trained(zeros(w=(1, 1), bias=1), KEY.fold("order"))
     moved = float(np.hypot(found["w"], found["bias"]).item())
@@ -115,7 +112,7 @@ def test_examples_of_the_models_come_near():
     """A pass of logistic steps along one input: 90 % of the bound where no loss saturates."""
     m = 40
     passes = Passes(passes=2, batch_size=4, schedule=StepSchedule(rate=0.02))
-    x, bound = far_apart(m, 3), passes.displacement(logistic_constants(), m).last
+    x, bound = far_apart(m, 3), passes.displacement(loss_constants("logistic"), m).last
     y = np.tile([0, 1], m // 2)
     ends = []
     for label in (0, 1):
@@ -130,10 +127,10 @@ def test_examples_of_the_models_come_near():
 
 
 MODELS = {
-    "logistic": (logistic_constants, logistic_residual, None),
-    "huber": (huber_svm_constants, huber_residual(0.1), None),
-    "softmax": (softmax_constants, softmax_residual, 3),
-    "one-vs-all": (partial(one_vs_all_constants, 4), one_vs_all_residual, 4),
+    "logistic": (partial(loss_constants, "logistic"), logistic_residual, None),
+    "huber": (partial(loss_constants, "huber-svm"), huber_residual(0.1), None),
+    "softmax": (partial(loss_constants, "softmax"), softmax_residual, 3),
+    "one-vs-all": (partial(loss_constants, "one-vs-all", num_classes=4), one_vs_all_residual, 4),
 }
 
 
@@ -186,7 +183,7 @@ def test_measured_distances_never_pass_the_bound(kind, name, regulariser):
 def test_one_vs_all_moves_as_far_as_it_says():
     """A row that is wrong for all ten classes: 90 % of √10 L₀, which no single class explains."""
     passes = Passes(passes=1, batch_size=1, schedule=StepSchedule(rate=0.02))
-    made, m, k = one_vs_all_constants(10), 12, 10
+    made, m, k = loss_constants("one-vs-all", num_classes=10), 12, 10
     start = at_zero(2, k)
     start["weight"][0] = 40.0  # every logit of the row is high
     start["weight"][0, 0] = -40.0  # but for that of its own class
@@ -196,14 +193,14 @@ def test_one_vs_all_moves_as_far_as_it_says():
     moved = distance(sgd.trained(start, KEY), gone.trained(start, KEY))
     bound = passes.displacement(made, m).last
     assert 0.9 * bound <= moved <= bound
-    assert moved > 3 * passes.displacement(logistic_constants(), m).last
+    assert moved > 3 * passes.displacement(loss_constants("logistic"), m).last
 
 
 class TestRefusals:
     def test_steps_that_are_too_long(self):
         for rate, made, limit in (
             (8.1, QUARTER, "2/β"),
-            (1.1, logistic_constants(regulariser=0.75), "1/β"),
+            (1.1, loss_constants("logistic", regulariser=0.75), "1/β"),
         ):
             with refuses(ValueError, limit):
                 StepSchedule(rate=rate).rates(10, constants=made, num_examples=10)

@@ -17,7 +17,7 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOn, BoltOnUsers, Tuned, UserSchedule
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.permutation_sgd import LONGEST_START, Passes, StepSchedule, logistic_constants
+from fedpriv.training.permutation_sgd import LONGEST_START, Passes, StepSchedule, loss_constants
 from fedpriv.training.wrapped_sgd import Wrapped
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import bounded, zeros
@@ -83,10 +83,10 @@ class Raw:
 def test_so_do_users(start, rate, share):
     passes = Passes(passes=1, batch_size=50, schedule=StepSchedule(rate=min(rate / share, 7.9)))
     schedule = UserSchedule(passes=passes, server_rate=share, longest_start=abs(start))
-    algorithm = BoltOnUsers(schedule=schedule, constants=logistic_constants())
+    algorithm = BoltOnUsers(schedule=schedule, constants=loss_constants("logistic"))
     begun = algorithm.init({"w": np.float32([start])})
     here, gone = (algorithm._trained(begun.params, Raw(there)).total["w"] for there in (1, 0))
-    assert abs(here - gone)[0] <= schedule.sensitivity(logistic_constants(), 50)
+    assert abs(here - gone)[0] <= schedule.sensitivity(loss_constants("logistic"), 50)
     with refuses(ValueError, "longest-start"):
         algorithm.check_params({"w": np.float32([abs(start) * 1.01 + 1e-30])})
 
@@ -126,7 +126,7 @@ class AsLongAsTheFirst(Longest):
 def of_schedule(schedule, size, passes, **more):
     passes = Passes(passes=passes, batch_size=size, schedule=schedule, **more)
     made = UserSchedule(passes=passes)
-    return BoltOnUsers(schedule=made, constants=logistic_constants()), made
+    return BoltOnUsers(schedule=made, constants=loss_constants("logistic")), made
 
 
 @pytest.mark.parametrize("more", [{}, {"radius": 1.5}])
@@ -139,7 +139,7 @@ def test_the_longest_update_that_is_let_through_is_within_the_sensitivity(
     algorithm, schedule = of_schedule(StepSchedule(rate=0.25), size, passes, **more)
     start = zeros(w=1)
     here, gone = (algorithm._trained(start, Longest(number, t)).total["w"] for t in (True, False))
-    assert 0 < abs(here - gone)[0] <= schedule.sensitivity(logistic_constants(), number)
+    assert 0 < abs(here - gone)[0] <= schedule.sensitivity(loss_constants("logistic"), number)
     with pytest.raises(ValueError):
         bounded(Checked(l2_bound=1.0), {"w": np.float32([1 + 1.01 * CHECKED_EXCESS])})
 
@@ -153,7 +153,7 @@ def test_where_steps_become_shorter_an_early_one_is_not_let_through_late():
 
 def test_with_few_users_alone_is_there_more_room_than_rounding_needs():
     """So that what is let through costs nothing where there are many, to the last bit."""
-    constants, rate = logistic_constants(), StepSchedule(rate=0.25)
+    constants, rate = loss_constants("logistic"), StepSchedule(rate=0.25)
     for number, size, passes in ((400, 50, 1), (50, 10, 2), (3000, 100, 10)):
         _, schedule = of_schedule(rate, size, passes)
         rounding = schedule.passes.sensitivity(constants, number, relative_rounding=2.0**-23)
@@ -162,7 +162,7 @@ def test_with_few_users_alone_is_there_more_room_than_rounding_needs():
 
 def test_the_room_is_what_it_says():
     passes = Passes(schedule=StepSchedule(rate=0.5), batch_size=2)
-    made = logistic_constants()
+    made = loss_constants("logistic")
     step = 0.5 / 2
     for start in (0.0, 3.0, 1e6):
         room = 2 * 2.0**-10 * 5 * (5 * 0.5 + start)

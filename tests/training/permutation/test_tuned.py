@@ -20,7 +20,7 @@ from fedpriv.training.permutation_sgd import (
     Passes,
     PermutationSgd,
     StepSchedule,
-    logistic_constants,
+    loss_constants,
 )
 from tests.harness.toys_of_training import assert_same, zeros
 from tests.running.by_hand import components
@@ -38,7 +38,7 @@ def tuned(epsilon=0.5, number=NUMBER, present=None, rates=(0.5, 2.0, 1e-6)):
         choices=tuple(
             PermutationSgd(
                 x=x, y=y, name="weight", residual=logistic_residual, present=present,
-                constants=logistic_constants(),
+                constants=loss_constants("logistic"),
                 passes=Passes(passes=2, schedule=StepSchedule(rate=rate)),
             )
             for rate in rates
