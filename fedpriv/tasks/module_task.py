@@ -245,7 +245,7 @@ class ArrayUsers:
             (one for one, number in of_most.items() if number == most), key=repr
         )
         like = np.empty((0, *x_shape), x_dtype), np.empty((0, *y_shape), y_dtype)
-        x, y = synthetic_inputs(module, *like, number, torch.float32)
+        x, y = synthetic_inputs(module, *like, number)
         return ArrayExamples(x.numpy(), y.numpy())
 
 

@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
-from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.libraries import one_thread
@@ -40,6 +39,7 @@ from fedpriv.training.local.batched import (
     batch_width,
     num_slots,
 )
+from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs, model_targets
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, optimizer_name
@@ -372,7 +372,7 @@ class VectorisedTrainer(BatchedTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return one user's weighted loss of a batch, and whether the loss is its examples' mean.
 
-        Nor is it taken for one where an index is beyond a user's own tensor (`_IndicesWithin`).
+        Nor is it taken for one where an index is beyond a user's own tensor (`IndicesWithin`).
 
         Raises:
             ValueError: If forward() replaces a buffer.
@@ -380,14 +380,14 @@ class VectorisedTrainer(BatchedTrainer):
         module, loss = self._now
         buffers = dict(module.named_buffers())
         state = {**params, **buffers}
-        indices = _IndicesWithin()
+        indices = IndicesWithin()
         with indices:
             outputs = functional_call(module, state, (x,))
         # Writing into a buffer raises by itself; a new one would be one for all users.
         if any(state[name] is not buffer for name, buffer in buffers.items()):
             raise ValueError("forward() replaces a buffer")
         # What this one writes down is of single examples; the batch has the same indices.
-        with _IndicesWithin():
+        with IndicesWithin():
             each = vmap(lambda one, own: loss(one.unsqueeze(0), own.unsqueeze(0)))(outputs, y)
         with torch.no_grad():
             with indices:
@@ -396,48 +396,6 @@ class VectorisedTrainer(BatchedTrainer):
             for within in indices.within:
                 mean = mean & within
         return (each * weight).sum(), mean
-
-
-class _IndicesWithin(TorchFunctionMode):
-    """Keep every index of a look-up or a fill within its user's tensor, and write down if it was.
-
-    Under `vmap` the tensors of all users are one, one after the other. Of PyTorch's functions that
-    take indices, `embedding` and `index_fill` compare them with the whole: one beyond a user's own
-    rows would read or blank its neighbour's, and move the neighbour's update, without an error. All
-    others refuse such an index, or stay within the user (`test_no_index_reaches_a_neighbour`).
-
-    Attributes:
-        within: A truth value for each such call, of the user at hand.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.within: list[torch.Tensor] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> torch.Tensor:
-        if func not in _BY_INDEX:
-            return func(*args, **(kwargs or {}))
-        names, table, index = _BY_INDEX[func]
-        given = dict(zip(names, args, strict=False)) | (kwargs or {})
-        rows = given[table].shape[given.get("dim", 0)]
-        self.within.append(((given[index] >= 0) & (given[index] < rows)).all())
-        given[index] = given[index].clamp(0, rows - 1)
-        return func(given.pop(names[0]), **given)
-
-
-_LOOK_UP = ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-_FILL = ("self", "dim", "index", "value")
-# Functions whose index may reach beyond a user: the names of their first parameters, and which of
-# these are the tensor and the index.
-_BY_INDEX: dict[Any, tuple[tuple[str, ...], str, str]] = {
-    nn.functional.embedding: (("input", "weight", *_LOOK_UP), "weight", "input"),
-    torch.embedding: (("weight", "indices", _LOOK_UP[0], *_LOOK_UP[3:]), "weight", "indices"),
-    torch.index_fill: (("input", *_FILL[1:]), "input", "index"),
-    torch.Tensor.index_fill: (_FILL, "self", "index"),
-    torch.Tensor.index_fill_: (_FILL, "self", "index"),
-}
 
 
 # How far a mean over single examples may be from the loss of the batch: float32's rounding.

@@ -23,6 +23,7 @@ from torch.func import vmap
 
 from fedpriv.rng import Key
 from fedpriv.training.dp_agd import move_along
+from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import Loss, copied_apart
 from fedpriv.training.local.sgd import as_tensor
@@ -186,7 +187,13 @@ def evaluation_losses(
 
     def single(module: nn.Module, loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
         module.eval()
-        return lambda own, target: loss(module(own[None]), target[None]).reshape(())
+
+        def value(own: Tensor, target: Tensor) -> Tensor:
+            with IndicesWithin() as indices:
+                found = loss(module(own[None]), target[None]).reshape(())
+            return indices.or_nan(found)
+
+        return value
 
     found = np.empty(len(x))
     with torch.no_grad():
@@ -203,7 +210,7 @@ def evaluation_losses(
 
 
 def synthetic_inputs(
-    module: nn.Module, x: np.ndarray, y: np.ndarray, number: int, dtype: torch.dtype
+    module: nn.Module, x: np.ndarray, y: np.ndarray, number: int
 ) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of synthetic examples, on the module's device.
 
@@ -215,16 +222,11 @@ def synthetic_inputs(
         x: Inputs of the training set; only shape and dtype of one are looked at.
         y: Targets, likewise.
         number: How many.
-        dtype: Of what is not an integer.
     """
     known = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
     device = next(module.parameters()).device
     left = _synthetic(x, number, "x", min(known, default=2)).to(device)
-    right = _synthetic(y, number, "y", 2).to(device)
-    return (
-        left.to(dtype) if left.is_floating_point() else left,
-        right.to(dtype) if right.is_floating_point() else right,
-    )
+    return left, _synthetic(y, number, "y", 2).to(device)
 
 
 def _synthetic(array: np.ndarray, number: int, what: str, numbers: int) -> Tensor:
@@ -232,7 +234,7 @@ def _synthetic(array: np.ndarray, number: int, what: str, numbers: int) -> Tenso
     if not np.issubdtype(array.dtype, np.floating):
         return torch.from_numpy(rng.integers(numbers, size=shape).astype(array.dtype))
     values = rng.standard_normal(shape) if what == "x" else rng.random(shape)
-    return torch.from_numpy(np.asarray(values))
+    return torch.from_numpy(np.asarray(values, np.float32))
 
 
 def mean_losses(

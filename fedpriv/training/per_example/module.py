@@ -5,32 +5,29 @@ way        for                                             what it holds of an e
 =========  ==============================================  ======================================
 factors    modules whose trained parameters are those of   each layer's input and the gradient by
            linear layers that are called once on vectors   its output
-vmap       what `torch.func` can batch                     its whole gradient
+vmap       what else `torch.func` can vectorise            its whole gradient
 loop       everything else: `nn.LSTM`, code that looks at  the same, one example after the other
            values
 =========  ==============================================  ======================================
 
-With `vmap` and `loop` the module is given one example at a time, so that no example can reach
-another through it. With `factors` a batch goes through the module at once: that is taken only if
-on synthetic inputs the gradients are those of each example alone, whatever the others are. A
-gradient is made on a copy of module and loss, so that nothing that they keep reaches the next one.
+The module is given one example at a time, vectorised or not, so that no example can reach another
+through it. Gradients are made on a copy of module and loss, so that nothing that they keep reaches
+the next ones.
 
 Reference for the factors: Goodfellow, "Efficient Per-Example Gradient Computations" (2015).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 
 from fedpriv.mechanisms.preconditioners import Mixture
@@ -40,6 +37,7 @@ from fedpriv.sums import RunningSum
 from fedpriv.training.bounded_sum import Stack
 from fedpriv.training.devices import bytes_at_once, usable_device
 from fedpriv.training.failures import KeepsStateError, contributes_zero
+from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import copied_apart, kept_parameters, put_back
 from fedpriv.training.per_example.example_sum import ExampleGradients, Examples, add_sums
@@ -63,12 +61,8 @@ _SAFETY = 2.0**-40
 _TRIED = 3
 _NUMBERS_AT_A_TIME = 1 << 20
 _MOST = 1024
-# Modules of more parameters are tried in float32 alone; those far from zero say nothing.
-_WIDE, _WIDEST = 1 << 24, 10.0
-# Relative differences that count as rounding: between an example in a batch and alone, where sums
-# are taken in another order, and between two batches of one size.
-_SAME = {torch.float64: 1e-6, torch.float32: 1e-4}
-_SAME_SIZE = {torch.float64: 1e-9, torch.float32: 1e-6}
+_WIDEST = 10.0  # params further from zero say nothing of a module
+_SAME = 1e-4  # relative differences that count as rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +135,6 @@ class Dense:
         found = [public[name].squares(rows) for name, rows in self.tensors.items()]
         return torch.stack(found).sum(dim=0)
 
-    def rows(self, chosen: slice, *, reverse: bool = False) -> Dense:
-        """Return the gradients of some examples, or in the reverse order."""
-        found = {name: rows[chosen] for name, rows in self.tensors.items()}
-        return Dense({n: rows.flip(0) for n, rows in found.items()} if reverse else found)
-
     def total(self, weights: Tensor) -> dict[str, Tensor]:
         """Return Σ w_i g_i, of those whose weight is not 0, float64; weights are too, `(b,)`."""
         kept = weights != 0
@@ -192,11 +181,6 @@ class Factors:
                 crossed = (left @ weights * right).sum(dim=1)
                 found.append(each.constant - 2.0 * each.own * crossed)
         return torch.stack(found).sum(dim=0).clamp(min=0.0)
-
-    def rows(self, chosen: slice) -> Factors:
-        """Return the gradients of some examples."""
-        layers = {n: (left[chosen], right[chosen]) for n, (left, right) in self.layers.items()}
-        return Factors(layers, {n: rows[chosen] for n, rows in self.biases.items()})
 
     def total(self, weights: Tensor) -> dict[str, Tensor]:
         """Return Σ w_i g_i, of those whose weight is not 0, float64; weights are too, `(b,)`."""
@@ -351,7 +335,7 @@ class ModuleGradients(ExampleGradients):
 
     def on_synthetic(self, number: int) -> ModuleGradients:
         """Return the same module on synthetic examples in the form of these; no value is read."""
-        x, y = synthetic_inputs(self._module, *self._none(), number, torch.float32)
+        x, y = synthetic_inputs(self._module, *self._none(), number)
         return ModuleGradients(self._module, self._loss, x.cpu().numpy(), y.cpu().numpy())
 
     def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
@@ -439,14 +423,14 @@ class ModuleGradients(ExampleGradients):
             KeepsStateError: A ValueError; if an example's loss depends on what went before it.
         """
         self._move()
-        x, y = synthetic_inputs(self._module, *self._none(), _TRIED, torch.float32)
+        x, y = synthetic_inputs(self._module, *self._none(), _TRIED)
         try:
             first = evaluation_losses(self._copied, x, y, 1)
             again = evaluation_losses(self._copied, x.flip(0), y.flip(0), 1)[::-1]
         except Exception as error:  # has no use for synthetic inputs
             end_if_interrupted(error)
             return
-        if not np.allclose(first, again, rtol=_SAME[torch.float32], atol=1e-8, equal_nan=True):
+        if not np.allclose(first, again, rtol=_SAME, atol=1e-8, equal_nan=True):
             raise KeepsStateError(_kept_by(self._module))
 
     def _copied(self) -> tuple[nn.Module, Loss]:
@@ -469,7 +453,7 @@ class ModuleGradients(ExampleGradients):
     def _raised(self) -> Exception | None:
         """Return what the module and its loss raise at synthetic examples; None for nothing."""
         self._move()
-        x, y = synthetic_inputs(self._module, *self._none(), _TRIED, torch.float32)
+        x, y = synthetic_inputs(self._module, *self._none(), _TRIED)
         try:
             _by_loop(self._module.train(), self._loss, x, y)
         except Exception as error:
@@ -481,15 +465,12 @@ class ModuleGradients(ExampleGradients):
         if self._chosen is None:
             self._move()
             like = self._none()
-            x, y = synthetic_inputs(self._module, *like, 2, torch.float32)
+            x, y = synthetic_inputs(self._module, *like, 2)
             few = (tensor.cpu().numpy() for tensor in (x, y))
-            with _moved(self._module, torch.float32):
+            with _moved(self._module):
                 module, loss = copied_apart(self._module, self._loss)
                 check_loss(module.train(), loss, *few, finite=False)
-            most = self._given_chunk or _MOST
-            self._chosen = choose_way(
-                self._module, self._loss, *like, self._given_way, min(most, max(1, len(self._x)))
-            )
+            self._chosen = choose_way(self._module, self._loss, *like, self._given_way)
         return self._chosen
 
     def _none(self) -> tuple[np.ndarray, np.ndarray]:
@@ -578,7 +559,7 @@ class _Chosen:
 
 
 def choose_way(
-    module: nn.Module, loss: Loss, x: np.ndarray, y: np.ndarray, only: Way | None, most: int
+    module: nn.Module, loss: Loss, x: np.ndarray, y: np.ndarray, only: Way | None
 ) -> _Chosen:
     """Return the first way that works for a module, or a certain one.
 
@@ -588,145 +569,64 @@ def choose_way(
         x: No inputs, in the form of the training set's.
         y: No targets, likewise.
         only: A way that must work.
-        most: Examples that will go through at once.
 
     Raises:
-        ValueError: If the way does not work for this module, or if none does: an example's gradient
-            depends on what went before it.
+        ValueError: If the way does not work for this module.
+        KeepsStateError: A ValueError; if an example's gradient depends on what went before it.
     """
     size = sum(p.numel() for p in module.parameters() if p.requires_grad)
     memory = bytes_at_once(next(module.parameters()).device)
-    drops = any(type(layer) is nn.Dropout and layer.p > 0 for layer in module.modules())
+    draws = any(type(layer) is nn.Dropout and layer.p > 0 for layer in module.modules())
     refused = ""
-    # Float64 tells mixing from rounding; code that asks for float32 by name has to do with that.
-    for dtype in [torch.float32] if size > _WIDE else [torch.float64, torch.float32]:
-        with _moved(module, dtype):
+    with _moved(module):
+        try:
+            inputs, targets = synthetic_inputs(module, x, y, _TRIED)
+            held, others = _tried(module, loss, inputs, targets)
+        except KeepsStateError:
+            raise
+        except Exception as error:
+            end_if_interrupted(error)
+            if only is None:  # synthetic inputs fit nothing; the real ones may fit this way
+                return _Chosen(way="loop", held=size, size=size, memory=memory, draws=draws)
+            raise ValueError(f"way {only!r} cannot be tried: {_text(error)}") from error
+        for way in WAYS if only is None else (only,):
             try:
-                trial = _Trial.of(module, loss, x, y, dtype)
-            except KeepsStateError:
-                raise
+                _check_no_other_use(module, loss, inputs[:1], targets[:1], way)
+                with own_stream(None, inputs.device):
+                    _MAKES[way](module, loss, inputs, targets)
             except Exception as error:
                 end_if_interrupted(error)
                 refused = _text(error)
                 continue
-            for way in WAYS if only is None else (only,):
-                found = _Chosen(
-                    way=way, held=trial.held, size=size, memory=memory, draws=drops or trial.draws
-                )
-                try:
-                    trial.compare(way, min(most, found.chunk(dense=False)))
-                except Exception as error:
-                    end_if_interrupted(error)
-                    refused = _text(error)
-                    continue
-                return found
-        break
-    else:
-        if only is None:  # synthetic inputs fit nothing; the real ones may fit this one
-            return _Chosen(way="loop", held=size, size=size, memory=memory, draws=drops)
+            return _Chosen(way=way, held=held, size=size, memory=memory, draws=draws or others)
     raise ValueError(f"way {only!r} does not work for this module: {refused}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """A module on synthetic examples, at params near its own; within `_moved`.
+def _tried(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[int, bool]:
+    """Return the numbers that a forward pass keeps, and whether it draws, `nn.Dropout` aside.
 
-    Attributes:
-        module: As given.
-        loss: As given.
-        like: No inputs and no targets, in the form of the training set's.
-        dtype: Of what is compared.
-        alone: Gradients of a few examples, each alone.
-        held: Numbers that a forward pass keeps of an example.
-        draws: Whether it draws at random, `nn.Dropout` aside.
+    Raises:
+        KeepsStateError: If an example's gradient is another one after others.
+        Exception: What module or loss raise.
     """
-
-    module: nn.Module
-    loss: Loss
-    like: tuple[np.ndarray, np.ndarray]
-    dtype: torch.dtype
-    alone: Gradients
-    held: int
-    draws: bool
-
-    @classmethod
-    def of(
-        cls, module: nn.Module, loss: Loss, x: np.ndarray, y: np.ndarray, dtype: torch.dtype
-    ) -> _Trial:
-        """Return the trial, after it was seen that examples do not reach each other.
-
-        Raises:
-            KeepsStateError: If an example's gradient is another one after others.
-            Exception: What module or loss raise.
-        """
-        left, right = synthetic_inputs(module, x, y, _TRIED, dtype)
-        _put_in_mode(module, draws=False)
-        with own_stream(None, left.device):
-            before = torch.get_rng_state(), _gpu_state(left.device)
-            held = _kept(module, loss, left[:1], right[:1])
-            draws = not all(
-                map(torch.equal, before, (torch.get_rng_state(), _gpu_state(left.device)))
-            )
-        _put_in_mode(module, draws=draws)
-        alone = _by_loop(module, loss, left, right, alike=True)
-        again = _by_loop(module, loss, left.flip(0), right.flip(0), alike=True)
-        if not _is_near(again.rows(slice(None), reverse=True), alone, _SAME[dtype]):
+    _put_in_mode(module, draws=False)
+    with own_stream(None, x.device):
+        before = torch.get_rng_state(), _gpu_state(x.device)
+        held = _kept(module, loss, x[:1], y[:1])
+        draws = not all(map(torch.equal, before, (torch.get_rng_state(), _gpu_state(x.device))))
+    _put_in_mode(module, draws=draws)
+    alone = _by_loop(module, loss, x, y, alike=True).tensors
+    again = _by_loop(module, loss, x.flip(0), y.flip(0), alike=True).tensors
+    for name, first in alone.items():
+        atol = _SAME * float(first.nan_to_num().abs().max())
+        if not torch.allclose(again[name].flip(0), first, rtol=0.0, atol=atol, equal_nan=True):
             raise KeepsStateError(_kept_by(module))
-        return cls(
-            module=module, loss=loss, like=(x, y), dtype=dtype, alone=alone, held=held, draws=draws
-        )
-
-    def compare(self, way: Way, most: int) -> None:
-        """Refuse a way whose gradients are not those of each example alone.
-
-        Where a batch goes through the module at once, one of the size that will be used is tried:
-        its first and its last example, and all when every second one is another.
-
-        Raises:
-            ValueError: If they differ.
-            Exception: What the module or the loss raises.
-        """
-        if way == "loop":
-            return
-        if way == "factors" and self.draws:
-            raise ValueError("its forward pass draws at random outside of nn.Dropout")
-        same = _SAME[self.dtype]
-        if not _is_near(self._made(way, _TRIED), self.alone, same):
-            raise ValueError(
-                "its gradients of synthetic inputs are not those of each example alone: does the "
-                "forward pass mix examples or use a weight past its layer, or does the loss use a "
-                "weight?"
-            )
-        if way == "vmap":
-            return
-        whole, other = self._made(way, most), self._made(way, most, other=True)
-        left, right = self._examples(most)
-        ends = slice(None, None, max(1, most - 1))
-        alone = _by_loop(self.module, self.loss, left[ends], right[ends], alike=True)
-        others = slice(None, None, 2)
-        if not (
-            _is_near(whole.rows(ends), alone, same)
-            and _is_near(other.rows(others), whole.rows(others), _SAME_SIZE[self.dtype])
-        ):
-            raise ValueError(
-                f"in a batch of {most} an example's gradient depends on the other examples; take "
-                "means over each example's own axes only"
-            )
-
-    def _examples(self, number: int) -> tuple[Tensor, Tensor]:
-        return synthetic_inputs(self.module, *self.like, number, self.dtype)
-
-    def _made(self, way: Way, number: int, *, other: bool = False) -> Gradients:
-        x, y = self._examples(number)
-        if other:
-            x[1::2] = 4 * x[1::2].abs() if x.is_floating_point() else x.max()
-        with own_stream(None, x.device):
-            return _MAKES[way](self.module, self.loss, x, y)
+    return held, draws
 
 
 @contextmanager
-def _moved(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Give a module params near its own, in a precision, and its own again afterwards.
+def _moved(module: nn.Module) -> Iterator[None]:
+    """Give a module params near its own, and its own again afterwards.
 
     The parameters stay the same objects: a loss may hold them, say for a penalty.
     """
@@ -736,7 +636,7 @@ def _moved(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     try:
         for p, data in before:
             # Params that have diverged say nothing about the module, and compare with nothing.
-            p.data = data.to(dtype, copy=True).nan_to_num_(0.0, 0.0, 0.0).clamp_(-_WIDEST, _WIDEST)
+            p.data = data.nan_to_num(0.0, 0.0, 0.0).clamp_(-_WIDEST, _WIDEST)
             if p.requires_grad:  # zeros, for one, hide mistakes
                 change = 0.05 * rng.standard_normal(tuple(p.shape), np.float32)
                 p.data.add_(torch.from_numpy(change).to(data.device))
@@ -770,37 +670,13 @@ def _kept(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> int:
         kept += 0 if tensor.untyped_storage().data_ptr() in own else tensor.numel()
         return tensor
 
-    copied, own_loss = _copied(module, loss)
+    copied, own_loss = copied_apart(module, loss)
     with (
         torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor),
         torch.enable_grad(),
     ):
         own_loss(copied(x), y)
     return 2 * kept
-
-
-def _is_near(found: Gradients, expected: Gradients, tolerance: float) -> bool:
-    """Return whether norms and a weighted sum are the same but for a relative difference."""
-    public = defaultdict(partial(Public, like=torch.zeros(0)))
-    squares, others = expected.squares(public), found.squares(public)
-    weights = torch.from_numpy(_KEY.fold("weights").generator().standard_normal(len(squares)))
-    total, other = (each.total(weights.to(squares.device)) for each in (expected, found))
-    gap = norm = 0.0
-    for name, tensor in total.items():
-        gap += float((other[name].double() - tensor).square().sum())
-        norm += float(tensor.double().square().sum())
-    near = (others - squares).abs() <= tolerance * squares
-    return bool(near.all()) and gap <= tolerance**2 * norm
-
-
-def _copied(module: nn.Module, loss: Loss) -> tuple[nn.Module, Loss]:
-    """Return copies that share the parameters, in the precision of those: of a trial it is wide."""
-    own, own_loss = copied_apart(module, loss)
-    dtype = next(module.parameters()).dtype
-    for part in (own, own_loss):
-        if isinstance(part, nn.Module) and dtype != torch.float32:
-            part.to(dtype)
-    return own, own_loss
 
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -829,7 +705,7 @@ def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, alike: bool
     kept = kept_parameters(module)
     for place in range(len(x)):
         one = slice(place, place + 1)
-        copied, own_loss = _copied(module, loss)
+        copied, own_loss = copied_apart(module, loss)
         try:
             with own_stream(None, x.device) if alike else nullcontext(), torch.enable_grad():
                 value = own_loss(copied(x[one]), y[one])
@@ -843,10 +719,12 @@ def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, alike: bool
 
 def _by_vmap(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Dense:
     """Return gradients by `torch.func`: what has no batching rule raises."""
-    copied, own_loss = _copied(module, loss)
+    copied, own_loss = copied_apart(module, loss)
 
     def loss_of(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return own_loss(functional_call(copied, params, (x.unsqueeze(0),)), y.unsqueeze(0))
+        with IndicesWithin() as indices:
+            value = own_loss(functional_call(copied, params, (x.unsqueeze(0),)), y.unsqueeze(0))
+        return indices.or_nan(value)
 
     own = {name: p.detach() for name, p in _trained(module).items()}
     each = vmap(grad(loss_of), in_dims=(None, 0, 0), randomness="different")
@@ -857,54 +735,97 @@ _LINEAR = {nn.Linear: "weight", SoftmaxRegression: "kernel"}
 """Classes of layers with a matrix and a bias, and the name of the matrix; no derived ones."""
 
 
+def _linear_layers(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers of all trained parameters by name.
+
+    Raises:
+        ValueError: If one is no linear layer, or shares a parameter.
+    """
+    trained = {n for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+    layers = {name.rpartition(".")[0]: nn.Module() for name in sorted(trained)}
+    for owner in layers:
+        layers[owner] = module.get_submodule(owner)
+        if type(layers[owner]) not in _LINEAR or len(trained) != len(_trained(module)):
+            raise ValueError(f"{owner!r} is no linear layer of its own parameters")
+    return layers
+
+
+def _check_no_other_use(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, way: Way) -> None:
+    """Refuse a way that would miss a part of the gradient.
+
+    Args:
+        module: At its own parameters.
+        loss: Mean loss of a batch.
+        x: One input `(1, ...)`.
+        y: Its target.
+        way: Of `_by_vmap` what a loss itself does with a parameter would be missed, of
+            `_by_factors` whatever is done with it outside its layer.
+
+    Raises:
+        ValueError: If the loss has a gradient where all that is seen of the parameters is constant.
+    """
+    if way == "loop":
+        return
+    copied, own_loss = copied_apart(module, loss)
+    constant = {name: p.detach() for name, p in copied.named_parameters()}
+    if way == "factors":
+        for layer in _linear_layers(copied).values():
+            same = copy.deepcopy(layer).requires_grad_(False)
+            layer.register_forward_hook(lambda _, inputs, __, same=same: same(*inputs))
+        constant = {}
+    with torch.enable_grad():
+        value = own_loss(functional_call(copied, constant, (x,)), y)
+    own = list(_trained(module).values())
+    found = torch.autograd.grad(value, own, allow_unused=True) if value.requires_grad else ()
+    if any(gradient is not None for gradient in found):
+        raise ValueError("the forward pass or the loss uses a parameter where it is not seen")
+
+
 def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
     """Return gradients by the inputs of linear layers, and by their outputs' gradients.
 
-    The batch goes through the module once; every example's loss is computed alone.
-
     Raises:
-        ValueError: If a trained parameter is of no linear layer, or of two, or a layer is
-            called more than once, or on other things than one vector an example.
+        ValueError: As `_linear_layers`, or if a layer is called more than once, or on other things
+            than one vector an example.
     """
-    copied, own_loss = _copied(module, loss)
-    named = dict(copied.named_parameters(remove_duplicate=False))
-    trained = {name for name, p in named.items() if p.requires_grad}
-    layers = {name.rpartition(".")[0]: None for name in trained}
-    calls: dict[str, tuple[Tensor, GradientEdge]] = {}
+    copied, own_loss = copied_apart(module, loss)
+    own = {name: p.detach() for name, p in copied.named_parameters()}
+    layers, shifts, inputs = _linear_layers(copied), dict[str, Tensor](), dict[str, Tensor]()
 
-    def keeper(owner: str) -> Callable[..., None]:
-        def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            if owner in calls or inputs[0].ndim != 2 or len(inputs[0]) != len(x):
+    def keeper(owner: str) -> Callable[..., Tensor]:
+        def keep(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if owner in inputs or given[0].ndim != 2 or len(given[0]) != 1:
                 raise ValueError(f"{owner!r} is called twice, or not on one vector an example")
-            calls[owner] = inputs[0].detach(), get_gradient_edge(output)
+            inputs[owner] = given[0][0]
+            return output + shifts[owner]
 
         return keep
 
-    for owner in layers:
-        layer = copied.get_submodule(owner)
-        if type(layer) not in _LINEAR or len(trained) != len(_trained(copied)):
-            raise ValueError(f"{owner!r} is a {type(layer).__name__}, or shares a parameter")
+    for owner, layer in layers.items():
         layer.register_forward_hook(keeper(owner))
-    with torch.enable_grad():
-        outputs = copied(x)
-        single = vmap(lambda output, target: own_loss(output[None], target[None]))
-        total = single(outputs, y).sum()
-    found = torch.autograd.grad(total, [edge for _, edge in calls.values()], allow_unused=True)
+
+    def loss_of(zeros: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        shifts.update(zeros)
+        inputs.clear()
+        with IndicesWithin() as indices:
+            value = own_loss(functional_call(copied, own, (x.unsqueeze(0),)), y.unsqueeze(0))
+        return indices.or_nan(value), dict(inputs)
+
+    names = {owner: f"{owner}.{_LINEAR[type(one)]}".lstrip(".") for owner, one in layers.items()}
+    shapes = {owner: own[names[owner]].shape for owner in layers}
+    outer = {owner: -1 if names[owner].endswith("kernel") else 0 for owner in layers}
+    zeros = {
+        owner: x.new_zeros(shapes[owner][outer[owner]], dtype=torch.float32) for owner in layers
+    }
+    each = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+    backs, given = each(zeros, x, y)
     matrices, biases = {}, {}
-    for (owner, (inputs, _)), back in zip(calls.items(), found, strict=True):
-        layer, prefix = copied.get_submodule(owner), f"{owner}." if owner else ""
-        matrix = _LINEAR[type(layer)]
-        if back is None:
-            continue
-        matrices[prefix + matrix] = (back, inputs) if matrix == "weight" else (inputs, back)
-        biases[f"{prefix}bias"] = back
-    for name in trained - matrices.keys() - biases.keys():  # what the loss does not use
-        shape = named[name].shape
-        if name.endswith("bias"):
-            biases[name] = x.new_zeros((len(x), *shape), dtype=outputs.dtype)
-        else:
-            pair = (x.new_zeros((len(x), size), dtype=outputs.dtype) for size in shape)
-            matrices[name] = tuple(pair)
+    for owner, back in backs.items():
+        unused = x.new_zeros((len(x), shapes[owner][-1 - outer[owner]]), dtype=back.dtype)
+        pair = back.detach(), given.get(owner, unused)
+        matrices[names[owner]] = pair if outer[owner] == 0 else pair[::-1]
+        biases[f"{owner}.bias".lstrip(".")] = pair[0]
+    trained = _trained(module)
     return Factors(
         {name: pair for name, pair in matrices.items() if name in trained},
         {name: rows for name, rows in biases.items() if name in trained},

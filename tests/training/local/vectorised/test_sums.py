@@ -15,8 +15,9 @@ from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
 from fedpriv.training.failures import users_not_logged
 from fedpriv.training.local.batched import is_batch_invariant
+from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import ArrayExamples, module_params
-from fedpriv.training.local.vectorised import VectorisedTrainer, _IndicesWithin
+from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import NO_CONTEXT, Context
 from tests.harness.combinations import each_once
 from tests.harness.toys_of_training import assert_same, difference, drawn, gap
@@ -351,13 +352,13 @@ BY_INDEX = {
 @pytest.mark.parametrize("name", BY_INDEX)
 @pytest.mark.parametrize("bad", [-7, -1, ROWS, ROWS + 1, 100])
 def test_no_index_reaches_a_neighbour(name, bad):
-    """Of `embedding` and `index_fill` by `_IndicesWithin` alone."""
+    """Of `embedding` and `index_fill` by `IndicesWithin` alone."""
     tables = torch.from_numpy(np.random.default_rng(0).normal(size=(4, ROWS, 3)))
     indices = torch.tensor([[0, 1]] * 4)
 
     def gradients(tables, indices):
         def loss(table, index):
-            with _IndicesWithin():
+            with IndicesWithin():
                 return (BY_INDEX[name](table, index) ** 2).sum()
 
         return torch.func.vmap(torch.func.grad(loss))(tables, indices)
