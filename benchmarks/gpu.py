@@ -42,7 +42,7 @@ from fedpriv.experiments.build import make_task
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.devices import device_description, usable_device
-from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
+from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.per_example.linear import SoftmaxGradients
 from fedpriv.training.work import TRAIN, Attempt, SumRequest, Users, as_works
 
@@ -115,7 +115,7 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
         for n, a in task.init_params(Key.simulation(0)).items()
     }
     bound = Rounded(bound=Clip(l2_clip_norm=1.0))
-    slots, many = Slots(), BatchedSoftmaxTrainer._many
+    slots, many = Slots(), VectorisedTrainer._many
     cohorts = [20] if device.type == "cpu" else [20, 100, len(task.roster)]
     for cohort in [5] if arguments.smallest else cohorts:
         users = [str(user) for user in rng.choice(task.roster, cohort, replace=False)]
@@ -140,14 +140,14 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
         for block in range(arguments.blocks + 1):
             for name, way in ways.items():
                 slots.taken = slots.all = 0
-                BatchedSoftmaxTrainer._many = slots.counted(many)
+                VectorisedTrainer._many = slots.counted(many)
                 finished(device)
                 began = time.perf_counter()
                 way()
                 finished(device)
                 if block:
                     seconds[name].append(time.perf_counter() - began)
-                BatchedSoftmaxTrainer._many = many
+                VectorisedTrainer._many = many
                 if "path" in name:
                     full = slots.taken / max(1, slots.all)
         mine = seconds[f"device path on {device}"]

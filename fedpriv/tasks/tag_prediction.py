@@ -38,7 +38,7 @@ from fedpriv.tasks.view_task import ViewTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, OwnWords, softmax_on_device
 from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
     UnbiasedSoftmaxGradients,
@@ -367,15 +367,18 @@ class TagPrediction(ViewTask[TagView]):
                 multiplier=factors,
                 word_features=self._word_features,
             )
-        from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
-
-        return BatchedSoftmaxTrainer(
-            schedule=schedule,
-            device=usable_device(device),
-            inputs=self.norm,
+        return softmax_on_device(
+            self._own_words,
+            schedule,
+            usable_device(device),
             multiplier=factors,
-            word_features=self._word_features,
+            biased=self._encoded is None,
         )
+
+    @property
+    def _own_words(self) -> OwnWords:
+        shape = self._num_rows(), len(self._view.tags)
+        return OwnWords(inputs=self.norm, shape=shape, word_features=self._word_features)
 
     def example_gradients(self, slots: np.ndarray) -> SoftmaxGradients:
         """Return softmax regression on single examples of rostered users, in float64 sums."""
@@ -393,13 +396,7 @@ class TagPrediction(ViewTask[TagView]):
         self, params: Params, direction: Params, sizes: Sequence[float], examples: TagExamples
     ) -> np.ndarray:
         """Return a user's mean cross-entropy at every step size, float64 (sizes,)."""
-        if self._word_features is not None:
-            examples = examples.with_features(self._word_features, np.arange(len(examples)))
-        words, columns = np.unique(examples.indices, return_inverse=True)
-        inputs = sparse.csr_array(
-            (examples.values(self.norm), columns, examples.indptr),
-            shape=(len(examples), len(words)),
-        )
+        words, inputs = self._own_words.over(examples)
         here, change = (
             inputs @ p["kernel"][words] + p.get("bias", 0.0) for p in (params, direction)
         )

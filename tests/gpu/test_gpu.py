@@ -27,7 +27,6 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.sums import merged
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.devices import usable_device
-from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
@@ -53,8 +52,7 @@ def _noting(together, seen):
 def entered(monkeypatch, device):
     """Note the devices on which batches are trained; the test's own must be among them."""
     seen = set()
-    for kind in (BatchedSoftmaxTrainer, VectorisedTrainer):
-        monkeypatch.setattr(kind, "together", _noting(kind.together, seen))
+    monkeypatch.setattr(VectorisedTrainer, "together", _noting(VectorisedTrainer.together, seen))
     yield seen
     assert seen == {usable_device(device)}
 

@@ -31,9 +31,9 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import open_worker
 from fedpriv.sums import RunningSum, merged
 from fedpriv.training.device_sum import DeviceSum, StackedRows, l2_norms
-from fedpriv.training.local.batched import BatchedTrainer
-from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.softmax import OwnWords, softmax_on_device
+from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import NO_CONTEXT, TRAIN, Context, as_works
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
@@ -121,11 +121,11 @@ class TestEveryTask:
     def test_it_is_the_path_of_a_device(self, tiny_corpus, name, options):
         experiment, task = made(name, tiny_corpus, **options)
         inner = inner_trainer(experiment.make_trainer(task, device="cpu"))
-        assert isinstance(inner, BatchedTrainer)
+        assert isinstance(inner, VectorisedTrainer)
         assert inner.device == torch.device("cpu")
 
 
-KIND = (16, 16, 64, 10)
+KIND = (16, (64,), "float32", (), "int64")
 TAGS = ["dp-fedavg-tags", "adadps-tags", "adadps-update-tags"]
 
 
@@ -242,7 +242,7 @@ class TestTags:
                 return len(users[user_id])
 
         schedule = Schedule(learning_rate=3.3e38, batch_size=3)
-        trainer = BatchedSoftmaxTrainer(schedule=schedule, device=torch.device("cpu"))
+        trainer = softmax_on_device(OwnWords(shape=(4, 2)), schedule, torch.device("cpu"))
         kernel = np.zeros((4, 2), np.float32)
         kernel[0, 0] = 100
         asked = {"params": {"kernel": kernel, "bias": np.zeros(2, np.float32)}, "key": KEY}
@@ -262,7 +262,7 @@ class TestTags:
         experiment, task = made("dp-fedavg-tags", tiny_corpus, **{"clip-norm": "adaptive"})
         params, bound = trained_params(task), AdaptiveClip(initial=0.05, least=0.01, most=1.0)
         usual, batched = (experiment.make_trainer(task, device=each) for each in (None, "cpu"))
-        assert isinstance(batched, BatchedTrainer)
+        assert isinstance(batched, VectorisedTrainer)
         norms = []
         for clip_norm in (0.05, 50.0):
             context = Context(clip_norm=clip_norm)

@@ -1,4 +1,4 @@
-"""Local SGD of many users at once, on one device: each step is one set of kernels for all.
+"""Batches of users that are trained at once: who shares one, its steps, and if users meet in it.
 
 Users of one kind share a batch of slots. A kind, and how many slots its batches have, follow from
 the model, the device and the user's *own* size alone. Empty slots, padding and users at their end
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +22,11 @@ import numpy as np
 import torch
 
 from fedpriv.rng import Key
-from fedpriv.training.device_sum import DeviceStack, DeviceSum, Stacked, StackedRows, on_device
-from fedpriv.training.failures import contributing_zero_on_failure, log_of_users, raised_at
+from fedpriv.training.device_sum import Stacked, StackedRows
+from fedpriv.training.failures import log_of_users
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
-from fedpriv.training.work import Attempt, Context, SumRequest, Trainer, Users
-from fedpriv.tree import Params
+from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.work import Users
 
 _LOG = logging.getLogger(__name__)
 # A GPU of today does it in about the time that launching a step's kernels takes, 50 to 100 us.
@@ -72,26 +70,37 @@ def batch_width(num_chosen: int, schedule: Schedule) -> int:
     return power_of_two(min(num_chosen, schedule.batch_size), schedule.batch_size)
 
 
+#: Batch width, shape and dtype of an input, shape and dtype of a target.
+Kind = tuple[int, tuple[int, ...], str, tuple[int, ...], str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserWork(ABC):
+class UserWork:
     """One user's chosen examples and the batch of every step.
 
     Attributes:
-        examples: All its examples.
+        examples: All its examples; None of a synthetic user.
         key: Its key of this round and attempt.
+        x: Chosen inputs `(n, ...)`; `(n, most rows)` where the user has rows of its own.
+        y: Chosen targets `(n, ...)`.
         batches: Positions among the chosen, one array a step.
         width: To how many examples its batches are padded; 0 without a step to take.
+        rows: int64, the rows of a parameter that it trains; None for whole parameters.
     """
 
     examples: Any = field(repr=False)
     key: Key = field(repr=False)
+    x: np.ndarray = field(repr=False)
+    y: np.ndarray = field(repr=False)
     batches: Sequence[np.ndarray] = field(repr=False)
     width: int
+    rows: np.ndarray | None = field(default=None, repr=False)
 
     @property
-    @abstractmethod
-    def kind(self) -> Hashable:
+    def kind(self) -> Kind:
         """Key of the users that can share a batch; of its own size and the model alone."""
+        x, y = self.x, self.y
+        return self.width, x.shape[1:], str(x.dtype), y.shape[1:], str(y.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +138,6 @@ class Batches:
         )
 
 
-#: The global params on the device.
-Start = Mapping[str, torch.Tensor]
 #: From works in their slots to every slot's update.
 Train = Callable[[Sequence[UserWork]], Stacked]
 #: From a number, and `steps=` and `scale=`, to a synthetic user of a kind.
@@ -175,199 +182,6 @@ def _bits(updates: Stacked) -> list[np.ndarray]:
     return list(np.concatenate(flat, axis=1))
 
 
-class BatchedTrainer(Trainer):
-    """Base of trainers of many users at once.
-
-    A subclass trains a batch of users in their slots (`together`), one user (`by_itself`) and
-    makes what is trained of a user's examples (`prepare`).
-
-    Guarantees:
-        * Batch-invariant: a user's update is a function of the params, its examples and its key.
-          Leaving another user out, or making it diverge or raise, changes not one bit of it. Kinds
-          of users for which a trial on this machine shows otherwise are trained one by one.
-
-    Attributes:
-        device: Where users are trained.
-        schedule: How much work a user does.
-    """
-
-    __slots__ = ()
-
-    device: torch.device
-    schedule: Schedule
-    _batch_invariant: dict[Hashable, bool]
-
-    @abstractmethod
-    def prepare(self, params: Params, examples: Any, key: Key) -> UserWork:
-        """Return what a user trains on, chosen and ordered by its key.
-
-        Args:
-            params: The global ones.
-            examples: All its examples.
-            key: Its key of this round and attempt.
-        """
-
-    @abstractmethod
-    def synthetic(self, kind: Any, number: int, *, steps: int, scale: float = 1.0) -> UserWork:
-        """Return a synthetic user of a kind, with a number of steps and a scale of inputs."""
-
-    @abstractmethod
-    def slots(self, kind: Any) -> int:
-        """Return how many users of a kind a batch has slots for; 1 trains one by one."""
-
-    @abstractmethod
-    def together(
-        self, start: Start, context: Context, works: Sequence[UserWork]
-    ) -> tuple[Stacked, torch.Tensor]:
-        """Return every slot's update, and which slots hold a valid one: bool `(slots,)`."""
-
-    @abstractmethod
-    def by_itself(self, start: Start, context: Context, work: UserWork) -> Stacked:
-        """Return one user's update, computed without other users in the batch.
-
-        Raises:
-            Exception: If the user cannot be trained.
-        """
-
-    def nothing(self, start: Start) -> Stacked:
-        """Return the update of one user who takes no step: zeros."""
-        return {name: torch.zeros_like(tensor).unsqueeze(0) for name, tensor in start.items()}
-
-    def start(self, params: Params) -> dict[str, torch.Tensor]:
-        """Return the global params on the device: copied once for as many users as there are."""
-        return {name: on_device(self.device, array) for name, array in params.items()}
-
-    def empty_sum(self, template: Params, granularity: float | None) -> DeviceSum:
-        """Return the running sum on the device, which only the sum leaves."""
-        return DeviceSum(self.start(template), granularity)
-
-    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[DeviceStack]:
-        """Yield the users' updates, batch by batch.
-
-        The params are copied to the device once, the examples batch by batch, and an update never
-        leaves it. Under a bound users are trained side by side only where that is known not to
-        move a bit of anybody's update: else one user would move the sum by what it contributes
-        *and* by what it did to its batch, of which steep local training can make more than the
-        bound.
-        """
-        start, apart = self.start(request.params), attempt.bound.l2_bound < math.inf
-        given = self._given(request, attempt.key, users)
-        yield from self.batches(start, request.context, given, batch_invariant=apart)
-
-    def _given(self, request: SumRequest, key: Key, users: Users) -> Iterator[UserWork]:
-        """Yield users' work; one whose examples cannot be had contributes zero."""
-        for user_id in _by_size(users, self.schedule):
-            stop_if_asked()
-            work = None
-            with contributing_zero_on_failure():
-                own = key.fold(user_id)
-                examples = self.examples(users.data, user_id, request.context, own)
-                work = self.prepare(request.params, examples, own)
-            if work is not None:
-                yield work
-
-    def batches(
-        self,
-        start: Start,
-        context: Context,
-        works: Iterable[UserWork],
-        *,
-        batch_invariant: bool = True,
-    ) -> Iterator[DeviceStack]:
-        """Yield the updates of all users but those that fail, batch by batch.
-
-        Args:
-            start: The global params on the device, as `start` returned them.
-            context: Public facts of the round.
-            works: What `prepare` returned of every user.
-            batch_invariant: Whether no user may move another's bits. Only sums without a bound do
-                without, and save the trial.
-        """
-        waiting: dict[Hashable, list[UserWork]] = {}
-        for work in works:
-            if not work.batches:
-                yield DeviceStack(self.nothing(start))
-                continue
-            kind = work.kind
-            slots = self.slots(kind)
-            if (
-                slots > 1
-                and batch_invariant
-                and not self._is_batch_invariant(start, context, kind, slots)
-            ):
-                slots = 1
-            if slots == 1:
-                yield from self._one(start, context, work)
-                continue
-            waiting.setdefault(kind, []).append(work)
-            if len(waiting[kind]) == slots:
-                yield from self._many(start, context, waiting.pop(kind))
-        for few in waiting.values():
-            yield from self._many(start, context, few)
-
-    def _is_batch_invariant(
-        self, start: Start, context: Context, kind: Hashable, slots: int
-    ) -> bool:
-        tried = kind, context.rate  # at a low rate what is off may be rounded away
-        if tried not in self._batch_invariant:
-            found = is_batch_invariant(
-                lambda works: self.together(start, context, works)[0],
-                lambda number, **size: self.synthetic(kind, number, **size),
-                slots,
-            )
-            if not found:
-                log_of_users(
-                    _LOG,
-                    logging.WARNING,
-                    "the batch moves a user's last bits on %s in batches of %d, or fails: users "
-                    "are trained one by one",
-                    self.device,
-                    slots,
-                )
-            self._batch_invariant[tried] = found
-        return self._batch_invariant[tried]
-
-    def _one(self, start: Start, context: Context, work: UserWork) -> Iterator[DeviceStack]:
-        """Yield the update of a single user; its failure is its own."""
-        found = None
-        with contributing_zero_on_failure():
-            found = DeviceStack(self.by_itself(start, context, work))
-        if found is not None:
-            yield found
-
-    def _many(
-        self, start: Start, context: Context, works: Sequence[UserWork]
-    ) -> Iterator[DeviceStack]:
-        """Yield the updates of a batch."""
-        try:
-            local, well = self.together(start, context, works)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            end_if_interrupted(error)
-            if len(works) > 1:
-                # One user's training raises. No other is to pay for it: each in a batch of its own.
-                if _LOG.isEnabledFor(logging.DEBUG):
-                    said = "%d users are trained apart: %s"
-                    log_of_users(_LOG, logging.DEBUG, said, len(works), raised_at(error))
-                for work in works:
-                    yield from self._many(start, context, [work])
-                return
-            said = "a user is trained by itself: %s"
-            log_of_users(_LOG, logging.INFO, said, type(error).__name__)
-            yield from self._one(start, context, works[0])
-            return
-        fine = [row for row, is_one in enumerate(well.tolist()[: len(works)]) if is_one]
-        if fine:
-            yield DeviceStack({name: take_users(tensor, fine) for name, tensor in local.items()})
-        for row, work in enumerate(works):
-            if row not in fine:
-                log_of_users(
-                    _LOG, logging.INFO, "a user is trained by itself: loss not a mean, or diverged"
-                )
-                yield from self._one(start, context, work)
-
-
 def take_users(tensor: torch.Tensor | StackedRows, rows: list[int]) -> torch.Tensor | StackedRows:
     """Return the tensors of users in some slots."""
     if isinstance(tensor, StackedRows):
@@ -375,7 +189,7 @@ def take_users(tensor: torch.Tensor | StackedRows, rows: list[int]) -> torch.Ten
     return tensor[: len(rows)] if rows == list(range(len(rows))) else tensor[rows]
 
 
-def _by_size(users: Users, schedule: Schedule) -> list[str]:
+def by_size(users: Users, schedule: Schedule) -> list[str]:
     """Return users with like ones next to each other: a batch takes as many steps as its longest.
 
     They are counted, not looked at.

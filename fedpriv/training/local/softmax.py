@@ -1,17 +1,19 @@
-"""Fast paths of local SGD for softmax regression, on bags of words and on dense rows.
+"""Local SGD for softmax regression, on bags of words and on dense rows.
 
-Both take the steps of `fedpriv.training.local.sgd.train_locally` with `SGD`, in compiled calls
-(`fedpriv.kernels.sparse_softmax`, `dense_softmax`) and without torch: of a block of users whose
-examples lie in common columns, else of each user.
+Two trainers take the steps of `fedpriv.training.local.sgd.train_locally` with `SGD`, in compiled
+calls (`fedpriv.kernels.sparse_softmax`, `dense_softmax`) and without torch: of a block of users
+whose examples lie in common columns, else of each user. On another device users are trained in
+batches (`fedpriv.training.local.vectorised`), each on the rows of its own words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+from scipy import sparse
 
 from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples
 from fedpriv.rng import Key
@@ -22,6 +24,11 @@ from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.work import Attempt, Context, SumRequest, Users, UserTrainer
 from fedpriv.tree import Params, RowSparse, Tree
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedpriv.training.local.vectorised import VectorisedTrainer
 
 _NOTHING, _NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
 # Users of a compiled call: their updates stay in a core's cache until they are added.
@@ -261,3 +268,81 @@ class DenseSoftmaxTrainer(UserTrainer):
         # What the last step made is not finite only for a rate or multiplier that is not: the
         # bound refuses it.
         return {"kernel": change}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWords:
+    """Examples over the words that they have, which are rows of a kernel.
+
+    Attributes:
+        inputs: As of `CompiledSoftmaxTrainer`.
+        shape: Rows of the kernel, and classes.
+        word_features: As of `CompiledSoftmaxTrainer`.
+    """
+
+    inputs: str = "tff"
+    shape: tuple[int, int]
+    word_features: Features | None = None
+
+    def over(self, examples: TagExamples) -> tuple[np.ndarray, sparse.csr_array]:
+        """Return the words of examples, increasing, and inputs over these, float32."""
+        if self.word_features is not None:
+            examples = examples.with_features(self.word_features, np.arange(len(examples)))
+        words, columns = np.unique(examples.indices, return_inverse=True)
+        values, shape = examples.values(self.inputs), (len(examples), len(words))
+        return words, sparse.csr_array((values, columns, examples.indptr), shape=shape)
+
+    def own(self, chosen: TagExamples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return words, int64 `(r,)`, inputs over these, float32 `(n, r)`, and labels, int64.
+
+        Raises:
+            ValueError: If a word or a label is outside the model.
+        """
+        (words, inputs), labels = self.over(chosen), chosen.labels.astype(np.int64)
+        for numbers, end in zip((words, labels), self.shape, strict=True):
+            if numbers.size and not 0 <= numbers.min() <= numbers.max() < end:
+                raise ValueError(f"a word or a label is outside the model: there are {end}")
+        return words.astype(np.int64), inputs.toarray(), labels
+
+    def dense(self, chosen: TagExamples) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs over all rows of the kernel, float32 `(n, rows)`, and labels."""
+        words, own, labels = self.own(chosen)
+        found = np.zeros((len(own), self.shape[0]), np.float32)
+        found[:, words] = own
+        return found, labels
+
+
+def softmax_on_device(
+    words: OwnWords,
+    schedule: Schedule,
+    device: torch.device,
+    *,
+    multiplier: np.ndarray | None = None,
+    biased: bool = True,
+) -> VectorisedTrainer:
+    """Return local SGD of the same model on a device, many users at once.
+
+    Args:
+        words: What examples are.
+        schedule: How much work.
+        device: Where.
+        multiplier: As of `CompiledSoftmaxTrainer`.
+        biased: Whether there is a "bias" among the params.
+    """
+    from torch.nn.functional import cross_entropy
+
+    from fedpriv.models.images import SoftmaxRegression
+    from fedpriv.training.local.module import ModuleTrainer
+    from fedpriv.training.local.vectorised import OwnRows, VectorisedTrainer
+
+    module = SoftmaxRegression(*words.shape)
+    module.bias.requires_grad_(biased)  # zeros, which without one stay so
+    alone = ModuleTrainer(
+        module=module,
+        loss=cross_entropy,
+        schedule=schedule,
+        multiplier={} if multiplier is None else {"kernel": multiplier},
+        device=device,
+        encode=words.dense,
+    )
+    return VectorisedTrainer(alone=alone, own_rows=OwnRows(name="kernel", of=words.own))

@@ -15,11 +15,15 @@ from fedpriv.experiments.local import ClientAdam, ClientMomentum
 from fedpriv.mechanisms import Clip
 from fedpriv.models.text import next_word_loss
 from fedpriv.rng import Key
-from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import as_client_optimizer
-from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, DenseSoftmaxTrainer
+from fedpriv.training.local.softmax import (
+    CompiledSoftmaxTrainer,
+    DenseSoftmaxTrainer,
+    OwnWords,
+    softmax_on_device,
+)
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
 from fedpriv.training.work import NO_CONTEXT, Context, UserTrainer
@@ -80,8 +84,9 @@ def word_trainer(schedule):
     return WordTrainer(schedule=schedule, encode=lambda own: (own.x, own.y))
 
 
-def batched(schedule, **more):
-    return BatchedSoftmaxTrainer(schedule=schedule, device=torch.device("cpu"), **more)
+def batched(schedule, inputs="tff", **more):
+    words = OwnWords(inputs=inputs, shape=PARAMS["kernel"].shape)
+    return softmax_on_device(words, schedule, torch.device("cpu"), **more)
 
 
 def of_words(tied):
@@ -178,7 +183,7 @@ class TestFedProx:
             KEY, mu=MU, multiplier=factors,
         )  # fmt: skip
         expected = {"kernel": found["weight"].T} | ({"bias": found["bias"]} if bias else {})
-        given = {"multiplier": MULTIPLIER if multiplied else None}
+        given = {"multiplier": MULTIPLIER if multiplied else None, "biased": bias}
         trainer = batched(self.schedule, inputs="unit-norm", **given)
         assert_close(trained(trainer, start, user, KEY), expected)
         if bias or multiplied:
@@ -193,7 +198,9 @@ class TestFedProx:
         users = [make_examples(4, seed=1), make_examples(8, seed=2)]
         works = [trainer.prepare(PARAMS, user, KEY) for user in users]
         assert len(works[0].batches) < len(works[1].batches)
-        works[0] = replace(works[0], shape=works[1].shape, width=works[1].width)
+        wider = works[1].x.shape[1] - works[0].x.shape[1]
+        x = np.pad(works[0].x, ((0, 0), (0, wider)))
+        works[0] = replace(works[0], x=x, width=works[1].width)
         update, _ = trainer.together(trainer.start(PARAMS), NO_CONTEXT, works)
         alone = trained(trainer, PARAMS, users[0], KEY)
         np.testing.assert_allclose(update["bias"][0].numpy(), alone["bias"], atol=2e-6)

@@ -415,19 +415,19 @@ def judged_by_all_posts(tag_prediction):
     )
 
 
-def batches_by_who_is_drawn(batched):
+def batches_by_who_is_drawn(vectorised):
     """A user's update depends on how many share its batch, and nobody tries whether it does."""
     from dataclasses import replace
 
-    right = batched.BatchedTrainer._many
+    right = vectorised.VectorisedTrainer._many
 
     def wrong(self, start, context, works):
         for found in right(self, start, context, works):
             bias = found.updates["bias"] * (1 + 1e-3 * len(works))
             yield replace(found, updates={**found.updates, "bias": bias})
 
-    batched.BatchedTrainer._many = wrong
-    batched.is_batch_invariant = lambda *given: True
+    vectorised.VectorisedTrainer._many = wrong
+    vectorised.is_batch_invariant = lambda *given: True
 
 
 def one_percent_long_on_a_device(device_sum):
@@ -482,7 +482,7 @@ BREAKS = {
         (f"{_PRIVACY}.accounting", target_passed_by_a_thousandth),
         (_DOOR, named_queries_by_the_round),
         ("fedpriv.mechanisms.rounded_gaussian", undecided_bits_shared),
-        ("fedpriv.training.local.batched", batches_by_who_is_drawn),
+        ("fedpriv.training.local.vectorised", batches_by_who_is_drawn),
         ("fedpriv.training.device_sum", one_percent_long_on_a_device),
     )
 }
