@@ -501,7 +501,16 @@ class VectorisedTrainer(Trainer):
         return found
 
     def by_itself(self, start: Start, context: Context, work: UserWork) -> Stacked:
-        """Return a single user's update by `ModuleTrainer`."""
+        """Return a single user's update: by `ModuleTrainer`, or on its own rows if it has some.
+
+        Raises:
+            Exception: If the user cannot be trained.
+        """
+        if self.own_rows is not None and not self._apart:
+            update, well = self.together(start, context, [work], slots=1)
+            if not bool(well[0]):
+                raise ValueError("its loss is not finite")
+            return update
         update = self.alone.train_from(start, context, work.examples, work.key)
         return {name: tensor.unsqueeze(0) for name, tensor in update.items()}
 
@@ -518,10 +527,21 @@ class VectorisedTrainer(Trainer):
             yield x[places, index], y[places, index], weight, whose
 
     def together(
-        self, start: Start, context: Context, works: Sequence[UserWork]
+        self,
+        start: Start,
+        context: Context,
+        works: Sequence[UserWork],
+        slots: int | None = None,
     ) -> tuple[Stacked, torch.Tensor]:
-        """Return every slot's update, and whether its loss is a finite mean of its examples'."""
-        slots = self.slots(works[0].kind)
+        """Return every slot's update, and whether its loss is a finite mean of its examples'.
+
+        Args:
+            start: The global params on the device.
+            context: Public facts of the round.
+            works: Of users of one kind.
+            slots: Of the batch; None for those of the kind.
+        """
+        slots = slots or self.slots(works[0].kind)
         begin = {n: t.expand(slots, *t.shape) for n, t in start.items()}
         # Another optimiser takes other steps than `SGD.move`, user by user.
         optimizer = cast("SGD", self.alone.optimizer_of(context))
