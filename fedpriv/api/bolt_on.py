@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.backends.in_process import SerialBackend
+from fedpriv.backends.backend import SerialBackend
 from fedpriv.experiments.experiment import Components
 from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.audit.bounds import Scores
-from fedpriv.backends.in_process import SerialBackend
+from fedpriv.backends.backend import SerialBackend
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism

@@ -87,7 +87,7 @@ def test_the_object_store_grows_with_the_model_and_the_workers():
     [
         (
             "ray",
-            "import fedpriv, fedpriv.cli, fedpriv.runs.prepared, fedpriv.backends.worker;"
+            "import fedpriv, fedpriv.cli, fedpriv.runs.prepared, fedpriv.backends.backend;"
             "from fedpriv.backends.ray.cluster import *; Cluster(Request()).close()",
         ),
         # It takes seconds in every worker, and before `fedpriv --help`.
@@ -95,7 +95,7 @@ def test_the_object_store_grows_with_the_model_and_the_workers():
             "torch",
             "import fedpriv.backends.ray.backend, fedpriv.backends.flower.settings;"
             "import fedpriv.runs.prepared, fedpriv.tasks.tag_prediction, fedpriv.report.page;"
-            "import fedpriv.cli.listing; from fedpriv.backends.worker import Worker;"
+            "import fedpriv.cli.listing; from fedpriv.backends.backend import Worker;"
             "Worker().open(lambda device: device)",
         ),
     ],

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fedpriv.backends.worker import Worker
+from fedpriv.backends.backend import Worker
 from tests.backends import staff
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fedpriv import json_lines
-from fedpriv.backends.in_process import SerialBackend
+from fedpriv.backends.backend import SerialBackend
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment

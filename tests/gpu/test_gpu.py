@@ -16,7 +16,7 @@ from torch import nn
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.in_process import shards_of, work_of
+from fedpriv.backends.backend import shards_of, work_of
 from fedpriv.backends.ray.cluster import Cluster, Request
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.load import load_experiment

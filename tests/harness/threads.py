@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
-from fedpriv.backends import Backend, SerialBackend, in_process
+from fedpriv.backends import Backend, SerialBackend, backend
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.training.evaluate import measure_of
 
@@ -43,7 +43,7 @@ class Shared(SerialBackend):
         exact = attempt.bound.granularity is not None
         shared = self.number if self.shareable and exact and len(cohort) >= self.number else 0
         try:
-            with mock.patch.object(in_process, "_FEWEST_SHARED", 1):
+            with mock.patch.object(backend, "_FEWEST_SHARED", 1):
                 return super().sum(request, attempt, cohort)
         finally:
             assert self.pool.submitted - before == shared, "not shared as it may be"

@@ -19,7 +19,7 @@ import torch
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.in_process import shards_of, work_of
+from fedpriv.backends.backend import shards_of, work_of
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.build import make_task, takes_corpus
 from fedpriv.experiments.load import find_experiments, load_experiment

@@ -39,7 +39,7 @@ TWINS = Path(__file__).resolve().parent / "twins"
 PLACES = (
     "rng.py", "ranges.py", "sums.py", "tree.py", "optimizers.py", "mechanisms", "privacy",
     "checkpoints", "training", "runs/door.py", "runs/loop.py", "runs/secret_state.py",
-    "runs/noise_root.py", "backends/guard.py", "backends/in_process.py", "backends/flower",
+    "runs/noise_root.py", "backends/guard.py", "backends/backend.py", "backends/flower",
 )  # fmt: skip
 """Modules and folders of `fedpriv` whose code is changed; of all of it refusals are deleted."""
 SEED, CHANGES, RAISES = 58, 300, 150

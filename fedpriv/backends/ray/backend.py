@@ -18,11 +18,17 @@ from typing import Any
 
 import ray
 
-from fedpriv.backends.backend import shapes_of
-from fedpriv.backends.in_process import Measured, ShardedBackend, Shards
+from fedpriv.backends.backend import (
+    Measured,
+    OpenBackend,
+    Opened,
+    ShardedBackend,
+    Shards,
+    Worker,
+    shapes_of,
+)
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.backends.ray.pool import LOST, Call, Pool
-from fedpriv.backends.worker import OpenBackend, Opened, Worker
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Part
 from fedpriv.training.failures import log_of_users, users_not_logged

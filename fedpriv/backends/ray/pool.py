@@ -20,7 +20,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
-from fedpriv.backends.worker import Opened
+from fedpriv.backends.backend import Opened
 from fedpriv.training.failures import log_of_users
 
 _LOG = logging.getLogger(__name__)

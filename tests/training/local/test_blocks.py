@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.backends.in_process import SerialBackend
+from fedpriv.backends.backend import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, InColumns

@@ -117,7 +117,7 @@ _CHANGES = {
     "fedpriv.mechanisms.privatizer": _privatizer,
     "fedpriv.privacy.sampling": _sampling,
     "fedpriv.runs.prepared": _prepared,
-    "fedpriv.backends.worker": _worker,
+    "fedpriv.backends.backend": _worker,
 }
 
 
