@@ -159,14 +159,15 @@ class RunningSum:
 
     def add_block(
         self,
-        tensors: Mapping[str, Block],
+        tensors: Mapping[str, Block | np.ndarray],
         factors: np.ndarray,
         besides: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> np.ndarray:
         """Add several users' contributions times their factors, and what comes besides.
 
         Args:
-            tensors: Rows of the template's tensors, by name; finite where the factor is not 0.
+            tensors: The template's tensors by name, float (users, ...), or rows of them; finite
+                where the factor is not 0.
             factors: float64 (users,); 0 leaves a user out, whatever its rows hold.
             besides: The template's other tensors, float64 (users, ...), added as they are and
                 bounded together with the rest.
@@ -176,20 +177,21 @@ class RunningSum:
             without tolerance; nothing of them is added.
 
         Raises:
-            ValueError: If names or widths are not the template's (nothing is added then), rows
-                lie outside the sum, or the integers cannot hold so many users.
+            ValueError: If names, shapes or widths are not the template's (nothing is added then),
+                rows lie outside the sum, or the integers cannot hold so many users.
         """
         if {*tensors, *besides} != self._total.keys():
             named = sorted({*tensors, *besides})
             raise ValueError(f"tensors {named} do not add to a sum of {sorted(self._total)}")
+        blocks = {name: self._block(name, given) for name, given in tensors.items()}
+        others = {name: self._block(name, rows) for name, rows in besides.items()}
         found: list[np.ndarray] = []
         for first in range(0, len(factors), _USERS_IN_INT32):
             users = slice(first, first + _USERS_IN_INT32)
             here = np.ascontiguousarray(factors[users], np.float64)
             there = np.where(here != 0.0, 1.0, 0.0)
-            parts = [(name, block.part(users), here) for name, block in tensors.items()]
-            parts += [(name, dense_block(rows[users]), there) for name, rows in besides.items()]
-            self._check_widths(parts)
+            parts = [(name, block.part(users), here) for name, block in blocks.items()]
+            parts += [(name, block.part(users), there) for name, block in others.items()]
             parts = [part for part in parts if part[1].values.size]
             found.append(first + self._add(parts, len(here)))
         return np.concatenate(found) if found else np.zeros(0, np.int64)
@@ -198,8 +200,8 @@ class RunningSum:
         """Add contributions of as many users as an int32 holds at most; see `add_block`."""
         from fedpriv.kernels.sums import add_real_block, add_whole_block
 
-        squared = np.zeros(number)
-        if self._granularity is None:
+        squared, grid = np.zeros(number), self._granularity
+        if grid is None:
             for name, block, factors in parts:
                 add_real_block(self._matrix(name, block), *block, factors)
         else:
@@ -207,26 +209,37 @@ class RunningSum:
             if self._since_carry + number > _USERS_IN_INT32:
                 self._carry()
             for name, block, factors in parts:
-                scales = factors / self._granularity
+                scales = factors / grid
                 add_whole_block(self._matrix(name, block), *block, scales, squared)
         beyond = ~(squared <= LONGEST)
-        if beyond.any():  # taken away again, to the bit: rint is odd
+        if grid is not None and beyond.any():  # taken away again, to the bit: rint is odd
             nothing = np.zeros(number)
             for name, block, factors in parts:
-                scales = np.where(beyond, -factors / (self._granularity or 1.0), 0.0)
+                scales = np.where(beyond, -factors / grid, 0.0)
                 add_whole_block(self._matrix(name, block), *block, scales, nothing)
         self._since_carry += number
         self._num_added += number
         return np.flatnonzero(beyond)
 
-    def _check_widths(self, parts: Sequence[tuple[str, Block, np.ndarray]]) -> None:
-        """Refuse rows that are neither a whole tensor nor as wide as one of its rows."""
-        for name, block, _ in parts:
-            total, width = self._total[name], block.values.shape[1]
-            if width not in (total.size, math.prod(total.shape[1:])):
+    def _block(self, name: str, given: Block | np.ndarray) -> Block:
+        """Return rows of a tensor of the sum, or all of it, as a block.
+
+        Raises:
+            ValueError: If they are of another width or shape.
+        """
+        shape = self._total[name].shape
+        if isinstance(given, np.ndarray):
+            if given.shape[1:] != shape:
                 raise ValueError(
-                    f"rows of {width} numbers do not add to tensor {name!r} of shape {total.shape}"
+                    f"tensor {name!r} of shape {given.shape[1:]} a user does not add to {shape}"
                 )
+            return dense_block(given)
+        if given.values.shape[1] not in (math.prod(shape), math.prod(shape[1:])):
+            raise ValueError(
+                f"rows of {given.values.shape[1]} numbers do not add to tensor {name!r} of shape "
+                f"{shape}"
+            )
+        return given
 
     def _matrix(self, name: str, block: Block) -> np.ndarray:
         """Return a tensor of the sum as rows as wide as the block's."""
@@ -300,10 +313,10 @@ def dense_block(values: np.ndarray) -> Block:
     return Block(np.zeros(number, np.int64), np.arange(number + 1), flat)
 
 
-def rows_of(tensor: Tensor) -> Block:
-    """Return one user's tensor."""
+def rows_of(tensor: Tensor) -> Block | np.ndarray:
+    """Return one user's tensor, or its rows, as of several users."""
     if not isinstance(tensor, RowSparse):
-        return dense_block(tensor[np.newaxis])
+        return tensor[np.newaxis]
     width = math.prod(tensor.shape[1:])
     values = _float32_or_64(tensor.values.reshape(len(tensor.rows), width))
     rows = np.require(tensor.rows, np.int64, _PLAIN)
@@ -346,7 +359,7 @@ def merged(template: Tree, parts: Sequence[PartialSum], *, reuse: bool = False) 
 
     Args:
         template: Names and shapes.
-        parts: Of disjoint users, all on one grid or all without; may be none.
+        parts: Of disjoint users, all on one grid or all without; one at least.
         reuse: Whether the parts are given up, so that one of them may become the sum in place.
 
     Raises:
@@ -358,19 +371,17 @@ def merged(template: Tree, parts: Sequence[PartialSum], *, reuse: bool = False) 
     grids = {part.granularity for part in parts}
     if len(grids) > 1:
         raise ValueError(f"partial sums on different grids {sorted(map(str, grids))} do not add up")
-    granularity = grids.pop() if grids else None
+    [granularity] = grids
     num_users = sum(part.num_users for part in parts)
     kind: type[np.generic] = np.float64
     if granularity is not None:
         check_users_fit(num_users)
         kind = np.int32 if num_users <= _USERS_IN_INT32 else np.int64
     total: dict[str, np.ndarray] = {}
-    for name, expected in template.items():
+    for name in template:
         tensors = sorted((part.total[name] for part in parts), key=_is_sparse)
         # The first becomes the sum to add to; a dense one, if there is any.
-        if not tensors:
-            total[name] = np.zeros(expected.shape, kind)
-        elif reuse and _is_own(tensors[0], kind):
+        if reuse and _is_own(tensors[0], kind):
             total[name] = tensors[0]
         else:
             total[name] = _copied(tensors[0], kind)
@@ -382,7 +393,7 @@ def merged(template: Tree, parts: Sequence[PartialSum], *, reuse: bool = False) 
         num_failed=sum(part.num_failed for part in parts),
         granularity=granularity,
         first_error=next(filter(None, (part.first_error for part in parts)), None),
-        l2_bound=max((part.l2_bound for part in parts), default=math.inf),
+        l2_bound=max(part.l2_bound for part in parts),
     )
 
 

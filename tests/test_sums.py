@@ -276,12 +276,6 @@ class TestMerged:
         parts = [part(1, w=np.full((6, 2), -TOP, np.int32), b=self.B) for _ in range(300)]
         assert as_ints(merged(TEMPLATE, parts).total["w"]) == [-300 * TOP] * 12
 
-    def test_nobody_is_zeros(self):
-        found = merged(TEMPLATE, [])
-        assert (found.num_users, found.num_failed, found.granularity) == (0, 0, None)
-        assert {n: t.shape for n, t in found.total.items()} == {"w": (6, 2), "b": (3,)}
-        assert tree.l2_norm(found.real()) == 0.0
-
     def test_counts_add_up_and_parts_are_left_alone(self):
         w = self.W.astype(np.int32)
         one = PartialSum(total={"w": w, "b": self.B}, num_users=4, num_failed=1, granularity=UNIT)

@@ -29,10 +29,14 @@ from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler, sampler_of
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
-from fedpriv.training.bounded_sum import Stack, UserStack
-from fedpriv.training.failures import contributing_zero_on_failure, users_not_logged
-from fedpriv.training.work import Attempt, SumRequest, Trainer, Users
+from fedpriv.sums import PartialSum, RunningSum
+from fedpriv.training.bounded_sum import UserStack, add_bounded, template_with
+from fedpriv.training.failures import (
+    contributing_zero_on_failure,
+    counted_failures,
+    users_not_logged,
+)
+from fedpriv.training.work import NO_CONTEXT
 from fedpriv.tree import Params
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.
@@ -305,11 +309,24 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
         RuntimeWarning: If there were updates, and all of them contributed zero: the loop that makes
             them is probably wrong.
     """
-    made = _Given(updates, like)
-    request, attempt = SumRequest(params=like), Attempt(bound=bound, key=Key.secure())
-    with users_not_logged(attempt.key):  # whether the loop is a simulation is not known here
-        total = made.answer(request, attempt, Users(()))
-    count, failed = made.count, total.num_failed
+    template, count = template_with(like, bound, None), 0
+    total = RunningSum(template, bound.granularity)
+
+    def stacks() -> Iterator[UserStack]:
+        nonlocal count
+        for update in updates:
+            count += 1
+            found: Any = None
+            with contributing_zero_on_failure():  # whatever a user sends concerns no one else
+                found = tree.check_like(like, _as_arrays(update))
+            if found is not None:
+                yield UserStack(found)
+
+    # Whether the loop is a simulation is not known here.
+    with users_not_logged(Key.secure()), counted_failures() as failures:
+        longest = bound.longest(tree.num_elements(template))
+        add_bounded(total, stacks(), bound, longest, NO_CONTEXT)
+    failed = failures.count
     if count and failed == count:
         warnings.warn(
             "every update of this sum contributed zero; compare names, shapes and dtypes of one "
@@ -317,24 +334,13 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
             RuntimeWarning,
             stacklevel=2,
         )
-    return replace(total, num_users=count)
-
-
-class _Given(Trainer):
-    """Updates that were made elsewhere, each looked at once."""
-
-    def __init__(self, updates: Iterable[Any], like: Params) -> None:
-        self.updates, self.like, self.count = updates, like, 0
-
-    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
-        """Yield the updates that have the names, shapes and dtypes."""
-        for update in self.updates:
-            self.count += 1
-            found: Any = None
-            with contributing_zero_on_failure():  # whatever a user sends concerns no one else
-                found = tree.check_like(self.like, _as_arrays(update))
-            if found is not None:
-                yield UserStack(found)
+    return PartialSum(
+        total=total.result(),
+        num_users=count,
+        num_failed=failed,
+        granularity=bound.granularity,
+        l2_bound=bound.l2_bound,
+    )
 
 
 def _as_arrays(update: Any) -> Any:

@@ -15,6 +15,7 @@ from fedpriv.experiments.averaging import Averaging
 from fedpriv.experiments.experiment import Components, Experiment, Settings
 from fedpriv.experiments.options import naming_options
 from fedpriv.experiments.settings import settle
+from fedpriv.mechanisms.bounds import Rounded
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
 from fedpriv.privacy.trials import Trials
 from fedpriv.tasks.by_example import by_example
@@ -236,7 +237,15 @@ def _refined(experiment: Experiment, made: Components) -> Components:
             f"refine of {experiment.name!r} bounds by {bound!r}, which limits or rounds "
             "coordinates; of single examples none is formed: give a bound of norms"
         )
+    if bound is not None and bound.granularity is None and _is_rounded(made):
+        # The experiment's exact sum is an option of its own, whatever bounds what is summed.
+        mechanism = replace(refined.plan.mechanism, bound=Rounded(bound=bound))
+        refined = replace(refined, plan=replace(refined.plan, mechanism=mechanism))
     return refined
+
+
+def _is_rounded(made: Components) -> bool:
+    return isinstance(getattr(getattr(made.plan, "mechanism", None), "bound", None), Rounded)
 
 
 def _check_payable(made: Components) -> None:

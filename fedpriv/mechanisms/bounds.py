@@ -103,7 +103,10 @@ class Bound(ABC):
 
         Raises:
             ValueError: If a class that is defined elsewhere has that name.
+            TypeError: If the name is a field, which a dataclass makes of an annotation.
         """
+        if "name" in vars(cls).get("__annotations__", {}):
+            raise TypeError(f"name of {cls.__name__} is a field; write name = ..., not annotated")
         name = vars(cls).get("name")
         if not isinstance(name, str):
             return

@@ -200,7 +200,11 @@ def check_experiment_name(
     if name is not None and not isinstance(name, str):
         raise ValueError(f"{path} has {name!r}, which is no name of an experiment; restore it")
     if given is not None and name is None:
-        raise _nameless(path)
+        raise ValueError(
+            f"{path} was started with an experiment that has no name, and {given!r} is one; give "
+            f"the experiment itself, fedpriv.resume({str(path)!r}, experiment=...), or start a run "
+            "by the name"
+        )
     if given is not None:
         if from_anywhere(given) != name:
             raise ValueError(f"{path} is a run of {name}, not of {given}")

@@ -43,6 +43,7 @@ from fedpriv.training.work import (
     Attempt,
     Context,
     SumRequest,
+    Trainer,
     Trainers,
     Users,
     UserTrainer,
@@ -151,16 +152,23 @@ def refuse_dependent_work(
             able.append(user_id)
         except Exception as error:
             end_if_interrupted(error)
-            if user_id in (FIRST, SECOND):
+            if user_id != _LARGE:  # which a model need not take
                 raise
-    work, on_grid = fresh(), attempt.bound.granularity is not None
+    work = fresh()
     of = type(work).__name__
     passes = _PASSES if tree.num_elements(request.params) <= _CHEAP else 2
     whole = _raw(work, attempt).bound.granularity is not None
     refuse_dependence(train, able, of=of, whole=whole, passes=passes)
-    both, parts = total(work, SECOND, FIRST), (total(fresh(), FIRST), total(fresh(), SECOND))
-    if differs(both, *parts, whole=on_grid):
-        raise keeps_state(of)
+    bounds = [attempt.bound]
+    if isinstance(work, Trainer) and not isinstance(work, UserTrainer):
+        # Of many users at once: a mean of both adds up unless they are clipped, and clipped a scale
+        # that both have in common does not show.
+        bounds += [_NO_BOUND, _SHORT]
+    for bound in bounds:
+        attempt = replace(attempt, bound=bound)
+        both, parts = total(work, SECOND, FIRST), (total(fresh(), FIRST), total(fresh(), SECOND))
+        if differs(both, *parts, whole=bound.granularity is not None):
+            raise keeps_state(of)
 
 
 def _raw(work: Work, attempt: Attempt) -> Attempt:
@@ -179,17 +187,18 @@ class SyntheticUsers:
 
     def __init__(self, batch: Any, *, extremes: bool = False) -> None:
         first = second = batch
-        if hasattr(batch, "take") and not isinstance(batch, np.ndarray) and len(batch) > 0:
-            number = min(len(batch), _FEW_EXAMPLES) if extremes else len(batch)
+        size = _size(batch)
+        if size:
+            number = min(size, _FEW_EXAMPLES) if extremes else size
             order = np.arange(number)
             if number > 1:
-                first, second = batch.take(order[::2]), batch.take(order[1::2])
+                first, second = _taken(batch, order[::2]), _taken(batch, order[1::2])
         self._batches = {FIRST: first, SECOND: second}
         if not extremes:
             self._batches[_WHOLE] = batch
         else:
             if first is not second:
-                self._batches[_MANY] = batch.take(np.arange(_NUM_MANY) % number)
+                self._batches[_MANY] = _taken(batch, np.arange(_NUM_MANY) % number)
             larger = _larger(second)
             if larger is not None:
                 self._batches[_LARGE] = larger
@@ -206,7 +215,19 @@ class SyntheticUsers:
     def num_examples(self, user_id: str) -> int:
         """Return how many there are."""
         batch = self._batches[user_id]
-        return len(batch) if hasattr(batch, "__len__") else 1
+        return _size(batch) or (len(batch) if hasattr(batch, "__len__") else 1)
+
+
+def _size(batch: Any) -> int:
+    """Return how many examples can be picked from; 0 where none can."""
+    if isinstance(batch, tuple) and batch and all(isinstance(one, np.ndarray) for one in batch):
+        sizes = {one.shape[:1] for one in batch}
+        return sum(*sizes) if len(sizes) == 1 else 0
+    return len(batch) if hasattr(batch, "take") and not isinstance(batch, np.ndarray) else 0
+
+
+def _taken(batch: Any, index: np.ndarray) -> Any:
+    return tuple(one[index] for one in batch) if isinstance(batch, tuple) else batch.take(index)
 
 
 def _larger(batch: Any) -> Any | None:
@@ -392,7 +413,7 @@ _FEW = 2
 #: Public examples that are looked at where those few leave a tensor where it is.
 _SEVERAL = 64
 # Longer than any update, and short enough to be squared.
-_NO_BOUND = Clip(l2_clip_norm=1e100)
+_NO_BOUND, _SHORT = Clip(l2_clip_norm=1e100), Clip(l2_clip_norm=1e-12)
 _SOME = 1024
 
 

@@ -8,20 +8,25 @@ sum; a stack knows no bound, and a bound no stack.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, bounded_factors
 from fedpriv.mechanisms.preconditioners import Mixture
-from fedpriv.sums import Block, RunningSum, beyond_bound, dense_block, rows_of
+from fedpriv.sums import Block, RunningSum, beyond_bound, rows_of
 from fedpriv.training.failures import contributes_zero
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
 
+if TYPE_CHECKING:
+    from fedpriv.training.work import Context
+
 _Besides = Mapping[str, np.ndarray]
+# Part of a bound by which a contribution may be longer: room for rounding (`CHECKED_EXCESS`).
+_EXCESS = 2.0**-15
 
 
 class NotFiniteError(ValueError):
@@ -76,16 +81,9 @@ class Stack(ABC):
 
 
 def add_bounded(
-    total: Any,
-    stack: Stack,
-    bound: Bound,
-    longest: float,
-    *,
-    mixture: Mixture | None = None,
-    multiplier: Params | None = None,
-    clip_norm: float | None = None,
-) -> None:
-    """Bound the contributions of a stack, and add them to an engine's running sum.
+    total: Any, stacks: Iterable[Stack], bound: Bound, longest: float, context: Context
+) -> int:
+    """Bound all contributions of a round, and add them to an engine's running sum.
 
     A contribution Δ is mixed and multiplied, cut to the bound's limits, multiplied by the factor
     that the bound gives for its norm, and rounded to the bound's grid. The bound comes last:
@@ -97,26 +95,38 @@ def add_bounded(
 
     Args:
         total: From `fedpriv.training.work.Trainer.empty_sum`.
-        stack: Not bounded yet.
+        stacks: Not bounded yet.
         bound: Of each contribution.
         longest: As of `Bound.longest`.
-        mixture: As of `fedpriv.training.work.Context`.
-        multiplier: Likewise.
-        clip_norm: Likewise.
+        context: Its mixture, multiplier and clip norm.
+
+    Returns:
+        How many contributions there were, those that count as zero included.
+
+    Raises:
+        TypeError: If one of the stacks is none.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
-        if mixture is not None:
-            stack = stack.mixed(mixture)
-        if multiplier:
-            stack = stack.times(multiplier)
-        if bound.limits is not None:
-            stack = stack.limited(*bound.limits)
-        if bound.multiple_of is not None:
-            stack = stack.multiples_of(bound.multiple_of)
-        norms = stack.norms()
-        factors, besides = _bounded(bound, norms, longest, clip_norm)
-        for _ in stack.add_to(total, factors, besides):
-            contributes_zero(beyond_bound())
+    number = 0
+    for stack in stacks:
+        if not isinstance(stack, Stack):
+            raise TypeError(
+                f"a {type(stack).__name__} is no Stack; yield UserStack or RowStack, say"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
+            if context.mixture is not None:
+                stack = stack.mixed(context.mixture)
+            if context.multiplier:
+                stack = stack.times(context.multiplier)
+            if bound.limits is not None:
+                stack = stack.limited(*bound.limits)
+            if bound.multiple_of is not None:
+                stack = stack.multiples_of(bound.multiple_of)
+            norms = stack.norms()
+            factors, besides = _bounded(bound, norms, longest, context.clip_norm)
+            for _ in stack.add_to(total, factors, besides):
+                contributes_zero(beyond_bound())
+        number += len(norms)
+    return number
 
 
 def template_with(own: Params, bound: Bound, clip_norm: float | None) -> Params:
@@ -132,15 +142,17 @@ def _bounded(
     fine = np.isfinite(norms)
     lengths = np.where(fine, norms, 0.0)
     factors = bounded_factors(bound, lengths, longest, clip_norm)
+    # A bound of one's own may not bound: what it makes longer than it states is refused.
     within = fine & np.isfinite(factors)
+    within &= np.abs(factors) * lengths <= bound.l2_bound * (1.0 + _EXCESS)
     for norm in norms[~fine]:
         why = f"the update's norm is {norm}; a diverged or hostile user contributes 0"
         contributes_zero(NotFiniteError(why))
     for norm in norms[fine & ~within]:
         contributes_zero(
             ValueError(
-                f"an update of norm {norm:g} is refused by a bound of {bound.l2_bound:g}; its "
-                "inputs are longer than stated, or its loss is another"
+                f"an update of norm {norm:g} is refused by a bound of {bound.l2_bound:g}, or made "
+                "longer than that by it: inputs are longer than stated, or its loss is another"
             )
         )
     factors = np.where(within, factors, 0.0)
@@ -222,8 +234,7 @@ class RowStack(Stack):
 
     def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
         """Add the contributions."""
-        tensors = {name: dense_block(rows) for name, rows in self.rows.items()}
-        return total.add_block(tensors, factors, besides)
+        return total.add_block(self.rows, factors, besides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +302,7 @@ class SparseStack(Stack):
 
     def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
         """Add the contributions."""
-        tensors = {name: dense_block(rows) for name, rows in self.dense.items()}
-        return total.add_block({self.name: self.block, **tensors}, factors, besides)
+        return total.add_block({self.name: self.block, **self.dense}, factors, besides)
 
 
 def _limited(array: np.ndarray, low: float, high: float) -> np.ndarray:

@@ -255,7 +255,7 @@ class FederatedAveraging(Algorithm):
         params = {name: array.copy() for name, array in params.items()}
         state = self.aggregate.init(params)
         for number in range(1, _TRIED_ROUNDS + 1):
-            params = {name: array + np.float32(1.0) for name, array in params.items()}
+            params = {n: np.asarray(array + np.float32(1.0)) for n, array in params.items()}
             state = self._aggregated(params, state, number)
 
     def _aggregated(self, params: Params, state: State, round_num: int) -> State:

@@ -8,7 +8,7 @@ work means in their own experiment.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -190,17 +190,6 @@ class Work(ABC):
         """
 
 
-def add_stacks(
-    total: Sum, stacks: Iterable[Stack], bound: Bound, longest: float, context: Context
-) -> None:
-    """Bound all contributions of a round, and add them to a running sum; see `add_bounded`."""
-    for stack in stacks:
-        add_bounded(
-            total, stack, bound, longest,
-            mixture=context.mixture, multiplier=context.multiplier, clip_norm=context.clip_norm,
-        )  # fmt: skip
-
-
 Select = Callable[[Context, Any, Key], Any]
 """From a round's context, a user's examples and its key to those that it trains on."""
 
@@ -256,14 +245,22 @@ class Trainer(Work):
         """Return the sum of the users' bounded contributions.
 
         Raises:
-            ValueError: If there are so many coordinates that rounding alone would fill the bound.
+            ValueError: If there are so many coordinates that rounding alone would fill the bound,
+                or more contributions than users.
         """
         bound, context = attempt.bound, request.context
         template = template_with(self.template(request), bound, context.clip_norm)
         longest = bound.longest(tree.num_elements(template))
         total = self.empty_sum(template, bound.granularity)
         with counted_failures() as failures:
-            add_stacks(total, self.stacks(request, attempt, users), bound, longest, context)
+            stacks = self.stacks(request, attempt, users)
+            number = add_bounded(total, stacks, bound, longest, context)
+        if number > len(users.ids):
+            raise ValueError(
+                f"{type(self).__name__}.stacks() yielded {number} contributions of "
+                f"{len(users.ids)} users, who would move the sum by more than their bound; yield "
+                "each user once"
+            )
         return PartialSum(
             total=total.result(),
             num_users=len(users.ids),

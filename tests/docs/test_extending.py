@@ -1,4 +1,4 @@
-"""The page about extending: its ten files, as they stand, run, killed, resumed, verified."""
+"""The page about extending: its twelve files, as they stand, run, killed, resumed, verified."""
 
 import importlib
 import json
@@ -40,7 +40,8 @@ from tests.harness.resumed import resume_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
-EXPERIMENTS = ["lines", "proximal", "nesterov", "median", "largest", "discrete", "twice", "stream"]
+EXPERIMENTS = ["lines", "blocks", "proximal", "nesterov", "smooth", "median", "largest", "discrete",
+               "twice", "stream"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

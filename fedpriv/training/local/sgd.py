@@ -38,12 +38,21 @@ def train_locally(
         num_chosen: How many examples of the user take part.
         rng: Orders the examples of later epochs.
         optimizer: Takes the steps.
+
+    Raises:
+        ValueError: If a step puts another tensor in the place of one.
     """
-    state = optimizer.init(params)
+    state, own = optimizer.init(params), dict(params)
     for batch in schedule.batches(num_chosen, rng):
         parts = gradients(batch)
         with torch.no_grad():
             optimizer.step(params, parts, state)
+        for name, tensor in own.items():
+            if params[name] is not tensor:
+                raise ValueError(
+                    f"a step of {optimizer_name(optimizer)} put another tensor in the place of "
+                    f"{name!r}; change params in place, as by params[name].sub_(...)"
+                )
 
 
 class StructuredGradient(Protocol):

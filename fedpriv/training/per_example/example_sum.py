@@ -18,7 +18,7 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import SLACK, SLACK_EACH, Bound, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import BITS, PartialSum, RunningSum
-from fedpriv.training.bounded_sum import Stack, template_with
+from fedpriv.training.bounded_sum import Stack, add_bounded, template_with
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.work import (
     NO_CONTEXT,
@@ -27,7 +27,6 @@ from fedpriv.training.work import (
     SumRequest,
     Users,
     Work,
-    add_stacks,
     as_positions,
 )
 from fedpriv.tree import Params, Tree
@@ -118,7 +117,7 @@ class ExampleGradients(ABC):
                 "floats; give the bound inside it (exact-sum false)"
             )
         total = RunningSum(template_with(params, bound, context.clip_norm), None)
-        add_stacks(total, self.stacks(params, index, key), bound, longest, context)
+        add_bounded(total, self.stacks(params, index, key), bound, longest, context)
         return total.result()
 
 

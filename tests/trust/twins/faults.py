@@ -754,7 +754,7 @@ FAULTS = (
         name="refused_update_stays_in_the_sum",
         behaviour="An update that is refused as too long stays in the sum.",
         module=_SUMS,
-        old="scales = np.where(beyond, -factors / (self._granularity or 1.0), 0.0)",
+        old="scales = np.where(beyond, -factors / grid, 0.0)",
         new="scales = nothing",
         tests=("test_sums.py::TestRunning::test_what_is_longer_than_the_bound_is_not_added",),
     ),

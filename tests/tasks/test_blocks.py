@@ -1,0 +1,87 @@
+"""Own trainers of many users at once: what would move the sum by more than the bound is refused."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from fedpriv.experiments.build import build
+from fedpriv.mechanisms import Bound, Clip, Rounded
+from fedpriv.rng import Key
+from fedpriv.tasks.checks import FreshWorks, try_work
+from fedpriv.training.bounded_sum import RowStack
+from fedpriv.training.failures import KeepsStateError
+from fedpriv.training.work import Attempt, SumRequest, Trainer
+from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import Users, answered
+from tests.tasks.people import experiment, task
+
+PARAMS, RNG = {"w": np.zeros(5, np.float32)}, np.random.default_rng(0)
+BATCH = RNG.normal(size=(6, 5)).astype(np.float32), RNG.normal(size=6).astype(np.float32)
+ATTEMPT = Attempt(bound=Clip(l2_clip_norm=1.0), key=Key.simulation(0))
+
+
+@dataclass(frozen=True)
+class Blocks(Trainer):
+    """Gradients of squared errors, of all users at once, and what becomes of them."""
+
+    change: object = staticmethod(lambda rows: rows)
+    times: int = 1
+
+    def stacks(self, request, attempt, users):
+        found = [users.data.examples(user) for user in users.ids]
+        rows = np.stack([x.T @ (y - x @ request.params["w"]) / len(y) for x, y in found])
+        for _ in range(self.times):
+            yield RowStack({"w": self.change(rows.astype(np.float32))})
+
+
+def tried(work):
+    fresh = FreshWorks.of(work, lambda: replace(work))
+    return try_work(work, SumRequest(params=PARAMS), ATTEMPT, batch=BATCH, fresh=fresh,
+                    trained=PARAMS)  # fmt: skip
+
+
+def test_users_apart_are_let_through():
+    assert tried(Blocks()).num_users == 1
+
+
+@pytest.mark.parametrize(
+    ("work", "error", "named"),
+    [
+        (Blocks(times=2), ValueError, "once"),
+        (Blocks(lambda rows: rows - rows.mean(0) + rows), KeepsStateError, "Blocks"),
+        (Blocks(lambda rows: np.tile(rows.mean(0), (len(rows), 1))), KeepsStateError, "Blocks"),
+        (Blocks(lambda rows: rows / np.abs(rows).max()), KeepsStateError, "Blocks"),
+        (Blocks(lambda rows: rows[:, :1]), ValueError, "w"),
+    ],
+)
+def test_what_mixes_users_or_counts_them_twice_is_refused(work, error, named):
+    """Unnoticed it moves the sum by 2 to 13 bounds; one number of five was added to the first."""
+    with refuses(error, named):
+        tried(work)
+
+
+class Long(Bound):
+    name, l2_bound = "test-long", 0.1
+
+    def factors(self, norms, clip_norm=None):
+        return np.ones_like(norms)
+
+
+def test_a_bound_that_does_not_bound_lets_no_one_through():
+    done = answered(Blocks(), params=PARAMS, bound=Long(), user_ids=["a"], data=Users(a=BATCH))
+    assert done.num_failed == 1 and not done.total["w"].any()
+
+
+def test_a_refined_bound_keeps_the_exact_sum():
+    def refine(made):
+        mechanism = replace(made.plan.mechanism, bound=Clip(l2_clip_norm=0.25))
+        return replace(made, plan=replace(made.plan, mechanism=mechanism))
+
+    made = build(replace(experiment(task()), refine=refine), None)
+    assert made.plan.mechanism.bound == Rounded(bound=Clip(l2_clip_norm=0.25))
+
+
+def test_a_name_that_would_be_a_field_is_refused():
+    with refuses(TypeError, "name"):
+        type("Named", (Bound,), {"__annotations__": {"name": "str"}, "name": "named"})
