@@ -29,7 +29,6 @@ from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.runs.participation import Participation
 from fedpriv.runs.secret_state import (
     COHORTS,
     REPLAY,
@@ -38,6 +37,7 @@ from fedpriv.runs.secret_state import (
     next_noise_row,
     start_noise_count,
 )
+from fedpriv.runs.turnout import Turnout
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Program
 from fedpriv.training.bounded_sum import template_with
@@ -74,7 +74,7 @@ class RunDoor:
         * A row of noise with memory meets one sum: one that a crash left open is never drawn
           again, and its users stay counted as having taken part.
         * A release that is done again after a crash ("replay") is the identical one.
-        * The answer is all that leaves; sizes of cohorts and failures leave in `participation`
+        * The answer is all that leaves; sizes of cohorts and failures leave in `turnout`
           alone.
 
     Args:
@@ -90,7 +90,7 @@ class RunDoor:
             sums in floating point are then refused.
         secret_state: The run's secret state.
         noise_thread: Draws noise while users train.
-        participation: Records who came; in secure mode there is none.
+        turnout: Records who came; in secure mode there is none.
         dropout_rate: Share of drawn users who simulate not answering (`_present`).
     """
 
@@ -106,7 +106,7 @@ class RunDoor:
         secret_state: SecretState,
         noise_thread: Executor,
         noise: Key,
-        participation: Participation | None = None,
+        turnout: Turnout | None = None,
         exact: bool = False,
         dropout_rate: float = 0.0,
     ) -> None:
@@ -115,10 +115,10 @@ class RunDoor:
         self._works, self._roster, self._root = works, roster, root
         self._noise = noise
         self._exact = exact and root.mode == "secure"
-        self._secret_state, self._noise_thread, self._participation = (
+        self._secret_state, self._noise_thread, self._turnout = (
             secret_state,
             noise_thread,
-            participation,
+            turnout,
         )
         self._round_num = 0
         self._asked: set[str] = set()
@@ -395,8 +395,8 @@ class RunDoor:
             failed = before.num_failed or after.num_failed  # for a reason that may be of the moment
             if not failed and differs(before.total, after.total, whole=whole):
                 raise keeps_state(f"work {request.work!r}")
-        if self._participation is not None:
-            self._participation.note(len(cohort), total)
+        if self._turnout is not None:
+            self._turnout.note(len(cohort), total)
         return replace(total, l2_bound=bound.l2_bound)
 
     def _trained_again(self, present: Sequence[str], key: Key) -> str | None:
@@ -426,13 +426,13 @@ class RunDoor:
         return tuple(u for u in cohort if draws.fold(u).generator().random() >= rate)
 
     def _open_answer(self) -> None:
-        if self._participation is not None:
-            self._participation.begin()
+        if self._turnout is not None:
+            self._turnout.begin()
 
     def _check_not_all_failed(self) -> None:
         """End a simulation in which all who were drawn for an answer failed."""
-        if self._participation is not None:
-            self._participation.end_if_all_failed(self._round_num, self._plan.unit)
+        if self._turnout is not None:
+            self._turnout.end_if_all_failed(self._round_num, self._plan.unit)
 
     def _check_replayed_sum(
         self, name: str, mechanism: Mechanism, draw: _Draw, total: PartialSum

@@ -24,7 +24,6 @@ from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.noise_root import noise_root, unkept_noise_root
-from fedpriv.runs.participation import Participation
 from fedpriv.runs.records import (
     Diagnostics,
     Released,
@@ -34,6 +33,7 @@ from fedpriv.runs.records import (
     record_to_json,
 )
 from fedpriv.runs.secret_state import COHORTS, REPLAY, STREAM, SecretState
+from fedpriv.runs.turnout import Turnout
 from fedpriv.training.algorithm import State, is_exact
 from fedpriv.training.devices import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
@@ -102,9 +102,9 @@ def rounds(
     ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
     if state is None:
         state = first_state(components, root)
-    participation = None
+    turnout = None
     if root.mode == "simulation":
-        participation = Participation(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
+        turnout = Turnout(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
     if noise is None and folder is not None:
         noise = noise_root(root, folder.ledger.extra)
     elif noise is None:
@@ -116,7 +116,7 @@ def rounds(
         backend=backend,
         ledger=ledger,
         folder=folder,
-        participation=participation,
+        turnout=turnout,
         eval_every=eval_every,
         accounted=accounted_rounds(plan, eval_every),
     )
@@ -132,7 +132,7 @@ def rounds(
             noise=noise,
             secret_state=secret_state,
             noise_thread=noise_thread,
-            participation=participation,
+            turnout=turnout,
             exact=exact,
             dropout_rate=components.dropout_rate,
         )
@@ -158,7 +158,7 @@ class _Loop:
     backend: Backend
     ledger: Ledger
     folder: RunFolder | None
-    participation: Participation | None
+    turnout: Turnout | None
     eval_every: int
     accounted: Sequence[int]
 
@@ -177,15 +177,15 @@ class _Loop:
             started = time.perf_counter()
             round_num = state.round_num + 1
             door.begin(round_num)
-            if self.participation is not None:
-                self.participation.begin()
+            if self.turnout is not None:
+                self.turnout.begin()
             following, reason = self._step(state, door)
             if following is None:
                 break
             state = following
             due = round_num % self.eval_every == 0 or not ledger.pays_for_more
-            if self.participation is not None:
-                self.participation.warn_once(round_num, plan.unit)
+            if self.turnout is not None:
+                self.turnout.warn_once(round_num, plan.unit)
             if folder is not None:
                 folder.keep(state)
             record = self._record(state, due, time.perf_counter() - started)
@@ -241,16 +241,16 @@ class _Loop:
             update_norm=state.update_norm,
             decided=algorithm.decided(state.save().numbers),
         )
-        if self.participation is None:
+        if self.turnout is None:
             return RoundRecord(released=released, diagnostics=None)
         diagnostics = Diagnostics(
             round_num=state.round_num,
             attempt=self.ledger.last_attempt,
-            cohort_size=self.participation.cohort_size,
-            num_failed=self.participation.num_failed,
+            cohort_size=self.turnout.cohort_size,
+            num_failed=self.turnout.num_failed,
             measured=self._measured(params, public=False),
             seconds=seconds,
-            first_error=(self.participation.first_error or "").partition("\n")[0] or None,
+            first_error=(self.turnout.first_error or "").partition("\n")[0] or None,
         )
         return RoundRecord(released=released, diagnostics=diagnostics)
 

@@ -17,8 +17,8 @@ from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.experiments.user_code import user_code
 from fedpriv.rng import Key
 from fedpriv.runs.backends import on_ray
-from fedpriv.runs.participation import FAILED_IN_A_ROW, AllUsersFailedError, Participation
 from fedpriv.runs.prepared import resume_run, start_run
+from fedpriv.runs.turnout import FAILED_IN_A_ROW, AllUsersFailedError, Turnout
 from fedpriv.sums import PartialSum
 from fedpriv.training.failures import contributes_zero, counted_failures
 from tests.backends.flower import stub_grid as stub
@@ -203,27 +203,27 @@ def test_one_line_is_logged_for_many_failures_of_a_kind(caplog):
 
 
 def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt():
-    participation, failed = Participation(), {"total": {}, "first_error": "ValueError: outside"}
+    turnout, failed = Turnout(), {"total": {}, "first_error": "ValueError: outside"}
 
     def round_of(cohort_size, num_failed):
-        participation.begin()
-        participation.note(
+        turnout.begin()
+        turnout.note(
             cohort_size, PartialSum(num_users=cohort_size, num_failed=num_failed, **failed)
         )
-        participation.end_if_all_failed(1, "user")
+        turnout.end_if_all_failed(1, "user")
 
     round_of(5, 4)
     for _ in range(FAILED_IN_A_ROW - 1):
         round_of(1, 1)
     round_of(3, 2)
-    participation.begin()
+    turnout.begin()
     for _ in range(FAILED_IN_A_ROW):  # passes of one answer
-        participation.note(1, PartialSum(num_users=1, num_failed=1, **failed))
-    participation.end_if_all_failed(1, "user")
+        turnout.note(1, PartialSum(num_users=1, num_failed=1, **failed))
+    turnout.end_if_all_failed(1, "user")
     round_of(3, 2)
-    participation.begin()
-    participation.note(FAILED_IN_A_ROW, PartialSum(total={}, num_users=20, num_failed=20))
-    participation.end_if_all_failed(1, "user")  # who are away
+    turnout.begin()
+    turnout.note(FAILED_IN_A_ROW, PartialSum(total={}, num_users=20, num_failed=20))
+    turnout.end_if_all_failed(1, "user")  # who are away
     round_of(FAILED_IN_A_ROW - 1, FAILED_IN_A_ROW - 1)
     with pytest.raises(AllUsersFailedError):
         round_of(1, 1)
@@ -236,20 +236,20 @@ def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt(
 def test_most_of_the_first_ten_end_a_run_that_has_learnt_nothing(
     has_learnt, cohort_size, num_failed, ends
 ):
-    participation = Participation(has_learnt=has_learnt)
+    turnout = Turnout(has_learnt=has_learnt)
     for known in ({"absent": "4 are away"}, {}):  # who are away may come back
-        participation.begin()
+        turnout.begin()
         made = PartialSum(
             total={}, num_users=10, num_failed=num_failed, first_error="IndexError: 7", **known
         )
-        participation.note(cohort_size, made)
-        participation.has_learnt = has_learnt
+        turnout.note(cohort_size, made)
+        turnout.has_learnt = has_learnt
         if ends and not known:
             with refuses(AllUsersFailedError, num_failed, cohort_size, "IndexError: 7"):
-                participation.end_if_all_failed(1, "user")
+                turnout.end_if_all_failed(1, "user")
         else:
-            participation.end_if_all_failed(1, "user")
-            participation.has_learnt = has_learnt
+            turnout.end_if_all_failed(1, "user")
+            turnout.has_learnt = has_learnt
 
 
 def test_labels_that_most_users_have_and_no_output_does_end_the_run_at_once(tmp_path):
@@ -274,14 +274,14 @@ def test_labels_that_are_no_classes_are_named_as_the_cause():
 
 @pytest.mark.parametrize("error", [None, "ValueError: outside"])
 def test_users_who_are_away_do_not_end_a_run(error):
-    participation = Participation()
-    participation.begin()
-    participation.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))
+    turnout = Turnout()
+    turnout.begin()
+    turnout.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))
     if error is None:
-        participation.end_if_all_failed(3, "user")
+        turnout.end_if_all_failed(3, "user")
     else:
         with refuses(AllUsersFailedError, error):
-            participation.end_if_all_failed(3, "user")
+            turnout.end_if_all_failed(3, "user")
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -294,7 +294,7 @@ def test_users_whom_no_node_hosts_are_said_to_be_that(secure, caplog):
     found = whole.sum(backend=backend, key=key)
     assert found.num_failed == 4 and found.first_error is None
     assert found.absent == (None if secure else "4 users are hosted by no node")
-    seen = Participation()
+    seen = Turnout()
     seen.begin()
     seen.note(6, replace(found, num_users=6))
     seen.warn_once(1, "user")

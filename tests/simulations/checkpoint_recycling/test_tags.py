@@ -13,7 +13,7 @@ from fedpriv.mechanisms.bounds import Clip
 from fedpriv.report.bootstrap import Interval
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
-from fedpriv.runs.participation import AllUsersFailedError
+from fedpriv.runs.turnout import AllUsersFailedError
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import NO_CONTEXT, Context
 from simulations.checkpoint_recycling import corpora

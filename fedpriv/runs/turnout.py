@@ -1,4 +1,4 @@
-"""Participation in a round: what a simulation may diagnose, and an algorithm never sees."""
+"""Turnout of a round: what a simulation may diagnose, and an algorithm never sees."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AllUsersFailedError(ValueError):
 
 
 @dataclass(slots=True)
-class Participation:
+class Turnout:
     """Sizes of a round's last answer; they are private, and in secure mode they are not kept.
 
     Attributes:
