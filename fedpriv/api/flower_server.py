@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from flwr.app import Context
@@ -29,7 +30,7 @@ from fedpriv.backends.flower.settings import (
     read_value,
     resume_config,
 )
-from fedpriv.backends.flower.strategy import GridSettings, connect
+from fedpriv.backends.flower.strategy import GridBackend, GridSettings, connect
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.output_paths import writing_to
 from fedpriv.privacy.ledger.anchor import anchors_of
@@ -88,28 +89,26 @@ def _main(grid: Grid, context: Context) -> None:
     status = StatusFile(prepared.folder.path, prepared.ledger.mode)
 
     then = to_go_on(path)
-    with (
-        closing(prepared.folder),
-        status.kept(),
-        writing_to(path, f"; then {then}"),
-        naming_superlink(then),
-    ):
+
+    @cache
+    def connected() -> GridBackend:
         _LOG.info("waiting for the nodes of %d users", len(roster))
-        backend = connect(grid, roster, settings, plan=plan)
-        found = backend.registry.node_of
+        return connect(grid, roster, settings, plan=plan)
+
+    def made(experiment: Experiment, components: Components) -> Backend:
+        found = connected().registry.node_of
         status.registered(nodes=len(set(found.values())), users=len(found))
-        measuring = replace(backend, measure=measure_of(task), on_online=status.online)
+        return replace(connected(), measure=measure_of(task), on_online=status.online)
 
-        def report(record: RoundRecord) -> None:
-            spent = prepared.ledger.epsilon() if prepared.components.plan.is_private else None
-            headline = next(iter(task.measures), None)
-            _LOG.info("%s", round_line(record, headline, spent and spent.value))
-            status.round_ended(nodes_online=backend.look_at_nodes())
+    def report(record: RoundRecord) -> None:
+        spent = prepared.ledger.epsilon() if prepared.components.plan.is_private else None
+        headline = next(iter(task.measures), None)
+        _LOG.info("%s", round_line(record, headline, spent and spent.value))
+        status.round_ended(nodes_online=connected().look_at_nodes())
 
-        def made(experiment: Experiment, components: Components) -> Backend:
-            return measuring
-
-        summary = replace(prepared, make_backend=made).run(report, tell=_LOG.info)
+    with closing(prepared.folder), writing_to(path, f"; then {then}"), naming_superlink(then):
+        run = replace(prepared, make_backend=made)
+        summary = run.run(report, tell=_LOG.info, within=status.kept)
     if why := describe_early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)
     returned, no_gain = describe_returned_model(summary)

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -171,6 +171,7 @@ class PreparedRun:
         tell: Callable[[str], None] = lambda text: None,
         *,
         ends_if_all_fail: bool = True,
+        within: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> dict[str, Any]:
         """Run what is left of the plan and return the summary.
 
@@ -178,11 +179,13 @@ class PreparedRun:
             on_round: Called with each record, for progress bars only.
             tell: Called with what is done before the first round and after the last one, likewise.
             ends_if_all_fail: As of `fedpriv.runs.loop.rounds`.
+            within: Makes what is entered before the backend is made, and left before the folder is
+                let go.
 
         Raises:
             AllUsersFailedError: A ValueError; in a simulation, if all who were drawn failed.
         """
-        with Notifier(self.callbacks, self.folder) as notifier:
+        with Notifier(self.callbacks, self.folder) as notifier, closing(self.folder), within():
             summary = self._run(on_round, tell, ends_if_all_fail=ends_if_all_fail)
             notifier.end(summary)
         return summary
@@ -195,7 +198,7 @@ class PreparedRun:
         ends_if_all_fail: bool,
     ) -> dict[str, Any]:
         state, record = self.state, None
-        with interruptible(), counted_failures() as failures, closing(self.folder):
+        with interruptible(), counted_failures() as failures:
             with closing(self.make_backend(self.experiment, self.components)) as backend:
                 described = backend.describe()
                 self.folder.note_backend(described, first_round=state.round_num + 1)

@@ -295,7 +295,8 @@ def run_status(folder: Path) -> RunStatus:
         )
     run = read_sealed(folder)
     ledger, document = run.state, run.document
-    status, held = read_server_status(folder), is_held(folder / "ledger.jsonl")
+    held = is_held(folder / "ledger.jsonl")  # looked at first: a server writes, then lets go
+    status = read_server_status(folder)
     state = _state(status, held, finished=(folder / "summary.json").is_file())
     killed = state == "interrupted"
     refusal = read_refusal(folder)
