@@ -80,11 +80,11 @@ FAULTS = (
         tests=("laws/test_exact_sum.py::TestBound::test_equal_coordinates_all_round_the_same_way",),
     ),
     Fault(
-        name="unclipped_updates_twice_as_long",
-        behaviour="Updates that are checked and not shortened may be twice as long as their bound.",
+        name="checked_updates_shortened",
+        behaviour="Updates that are only checked are shortened to their bound, not refused.",
         module=_BOUNDS,
         old="return np.where(norms <= self.l2_bound * (1.0 + CHECKED_EXCESS), 1.0, np.nan)",
-        new="return np.where(norms <= self.l2_bound * 2.0, 1.0, np.nan)",
+        new="return np.minimum(1.0, self.l2_bound / np.maximum(norms, 1e-300))",
         tests=(
             "mechanisms/test_displaced.py::test_one_that_is_too_long_is_refused_and_none_is_shortened",
         ),
