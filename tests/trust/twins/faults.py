@@ -675,8 +675,8 @@ FAULTS = (
         name="secure_diagnostics",
         behaviour="A secure run writes down how many users took part and failed.",
         module="fedpriv.runs.loop",
-        old='    if root.mode == "simulation":\n        participation',
-        new="    if root.mode:\n        participation",
+        old='    if root.mode == "simulation":\n        turnout',
+        new="    if root.mode:\n        turnout",
         tests=(
             "running/loop/test_kept.py::TestWhatIsKept::test_in_secure_mode_there_are_no_diagnostics",
         ),
