@@ -90,7 +90,7 @@ def test_a_round_under_another_plan_is_refused_too(plan):
     params = {"w": np.zeros(2, np.float32)}
     attempt = Attempt(bound=Clip(l2_clip_norm=0.5), key=Key.simulation(0))
     shared = SharedRecords.of(SumRequest(params=params), attempt, plan=plan)
-    with pytest.raises(ValueError):
+    with refuses(ValueError, PLANS_VARIABLE):
         host.train(Message(shared.request(["a"], 30.0), 1, "train"))
 
 
