@@ -175,7 +175,7 @@ def evaluation_losses(
     """Return the losses of single examples in evaluation mode, float64 `(n,)`.
 
     The module is given one example at a time, so that none can reach another through it; what is
-    drawn is the same for all.
+    drawn is the same for all. One that looks beyond a tensor of its own has NaN.
 
     Args:
         copied: Returns copies of module and loss. The loss is from (outputs, targets) to the mean

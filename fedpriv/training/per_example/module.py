@@ -591,8 +591,8 @@ def choose_way(
             raise ValueError(f"way {only!r} cannot be tried: {_text(error)}") from error
         for way in WAYS if only is None else (only,):
             try:
-                _check_no_other_use(module, loss, inputs[:1], targets[:1], way)
                 with own_stream(None, inputs.device):
+                    _check_no_other_use(module, loss, inputs[:1], targets[:1], way)
                     _MAKES[way](module, loss, inputs, targets)
             except Exception as error:
                 end_if_interrupted(error)
@@ -731,8 +731,9 @@ def _by_vmap(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Dense:
     return Dense({name: found.detach() for name, found in each(own, x, y).items()})
 
 
-_LINEAR = {nn.Linear: "weight", SoftmaxRegression: "kernel"}
-"""Classes of layers with a matrix and a bias, and the name of the matrix; no derived ones."""
+_LINEAR = {nn.Linear: ("weight", 0), SoftmaxRegression: ("kernel", 1)}
+"""Classes of layers with a matrix and a bias, the matrix's name and its axis of outputs; no derived
+ones."""
 
 
 def _linear_layers(module: nn.Module) -> dict[str, nn.Module]:
@@ -742,10 +743,10 @@ def _linear_layers(module: nn.Module) -> dict[str, nn.Module]:
         ValueError: If one is no linear layer, or shares a parameter.
     """
     trained = {n for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
-    layers = {name.rpartition(".")[0]: nn.Module() for name in sorted(trained)}
-    for owner in layers:
-        layers[owner] = module.get_submodule(owner)
-        if type(layers[owner]) not in _LINEAR or len(trained) != len(_trained(module)):
+    owners = sorted({name.rpartition(".")[0] for name in trained})
+    layers = {owner: module.get_submodule(owner) for owner in owners}
+    for owner, layer in layers.items():
+        if type(layer) not in _LINEAR or len(trained) != len(_trained(module)):
             raise ValueError(f"{owner!r} is no linear layer of its own parameters")
     return layers
 
@@ -811,20 +812,27 @@ def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
             value = own_loss(functional_call(copied, own, (x.unsqueeze(0),)), y.unsqueeze(0))
         return indices.or_nan(value), dict(inputs)
 
-    names = {owner: f"{owner}.{_LINEAR[type(one)]}".lstrip(".") for owner, one in layers.items()}
-    shapes = {owner: own[names[owner]].shape for owner in layers}
-    outer = {owner: -1 if names[owner].endswith("kernel") else 0 for owner in layers}
-    zeros = {
-        owner: x.new_zeros(shapes[owner][outer[owner]], dtype=torch.float32) for owner in layers
-    }
+    def named(owner: str) -> tuple[str, int, str]:
+        matrix, axis = _LINEAR[type(layers[owner])]
+        prefix = f"{owner}." if owner else ""
+        return prefix + matrix, axis, f"{prefix}bias"
+
+    zeros = dict[str, Tensor]()
+    for owner in layers:
+        matrix, axis, _ = named(owner)
+        zeros[owner] = torch.zeros(own[matrix].shape[axis], device=x.device)
     each = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0), randomness="different")
     backs, given = each(zeros, x, y)
     matrices, biases = {}, {}
-    for owner, back in backs.items():
-        unused = x.new_zeros((len(x), shapes[owner][-1 - outer[owner]]), dtype=back.dtype)
-        pair = back.detach(), given.get(owner, unused)
-        matrices[names[owner]] = pair if outer[owner] == 0 else pair[::-1]
-        biases[f"{owner}.bias".lstrip(".")] = pair[0]
+    for owner, found in backs.items():
+        matrix, axis, bias = named(owner)
+        back = found.detach()
+        if owner in given:
+            inner = given[owner]
+        else:  # the layer was not called
+            inner = back.new_zeros(len(x), own[matrix].shape[1 - axis])
+        matrices[matrix] = (back, inner) if axis == 0 else (inner, back)
+        biases[bias] = back
     trained = _trained(module)
     return Factors(
         {name: pair for name, pair in matrices.items() if name in trained},

@@ -71,8 +71,10 @@ def test_what_draws_needs_a_key(way):
         return h * (torch.rand(()) < 2.0)
 
     gradients, params = made(Layer(rare), way=way)
+    before = torch.get_rng_state()
     with refuses(ValueError, "key"):
         gradients.bounded_sum(params, EVERYBODY, BOUND)
+    assert torch.equal(torch.get_rng_state(), before)  # of whoever calls
     plain, _ = made(Layer())
     expected = plain.bounded_sum(params, EVERYBODY, BOUND)
     assert gap(gradients.bounded_sum(params, EVERYBODY, BOUND, KEY), expected) < 1e-6
