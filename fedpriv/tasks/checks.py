@@ -221,8 +221,8 @@ class SyntheticUsers:
 def _size(batch: Any) -> int:
     """Return how many examples can be picked from; 0 where none can."""
     if isinstance(batch, tuple) and batch and all(isinstance(one, np.ndarray) for one in batch):
-        sizes = {one.shape[:1] for one in batch}
-        return sum(*sizes) if len(sizes) == 1 else 0
+        sizes = {len(one) if one.ndim else 0 for one in batch}
+        return sizes.pop() if len(sizes) == 1 else 0
     return len(batch) if hasattr(batch, "take") and not isinstance(batch, np.ndarray) else 0
 
 
