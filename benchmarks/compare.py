@@ -9,7 +9,7 @@
     python benchmarks/compare.py full            all of these, then the benchmarks without peers
 
 Every tool's worker is started once, runs one first round and its warm-up, and then sleeps while
-others run. Blocks of steady rounds alternate, their order drawn anew (fixed seed) for each block;
+others run. Blocks of steady rounds alternate, their order drawn (fixed seed) for each block;
 fedpriv syncs its ledger in every round; no tool evaluates. Memory is measured in a block of its
 own, because looking costs time. A peer that dies is left out from then on, and its row says so;
 if fedpriv's own worker dies, the comparison ends with the error. Results go to
@@ -45,7 +45,7 @@ Answer = TypeVar("Answer")
 
 
 def tell(text: str) -> None:
-    """Say something to whoever waits."""
+    """Say something to the user."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Seconds for a thousand sentences of a pretrained encoder, beside sentence-transformers' `encode`.
+"""Seconds for a thousand sentences of a pretrained encoder, and of sentence-transformers' `encode`.
 
     OMP_NUM_THREADS=1 python benchmarks/encoding.py ENCODER --corpus onstartups --peer PYTHON
 

@@ -1,4 +1,4 @@
-"""Another checkout of fedpriv beside this one, in one run of alternating blocks.
+"""Another checkout of fedpriv next to this one, in one run of alternating blocks.
 
     python benchmarks/two_trees.py CHECKOUT [PART ...] --blocks 7
 
@@ -60,7 +60,7 @@ def environment(checkout: Path) -> dict[str, str]:
 
 
 def script_of(checkout: Path, script: Path) -> Path:
-    """Return a checkout's script of this name, from a room or beside the commands; else ours."""
+    """Return a checkout's script of this name, from a room or next to the commands; else ours."""
     room = checkout / "benchmarks" / script.relative_to(HERE)
     beside = checkout / "benchmarks" / script.name
     return next((each for each in (room, beside) if each.exists()), script)
@@ -197,7 +197,7 @@ def first_round_of(arguments: argparse.Namespace, tree: Path) -> dict[str, float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Another checkout beside this one.")
+    parser = argparse.ArgumentParser(description="Another checkout next to this one.")
     parser.add_argument("checkout", type=Path)
     parser.add_argument("parts", nargs="*", default=[], help=f"of {', '.join(PARTS)}; all of them")
     parser.add_argument("--blocks", type=int, default=7)
@@ -216,7 +216,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
-        os.chdir(scratch)  # no file beside a script shall be taken for a package
+        os.chdir(scratch)  # no file next to a script shall be taken for a package
         for part in arguments.parts or PARTS:
             if part in ROUNDS:
                 rows += rounds(part, checkout, arguments)
@@ -229,7 +229,7 @@ def main() -> None:
                 part, arguments.blocks, lambda tree, of=of: of(arguments, tree), checkout
             )
     lines = [
-        "# This checkout beside another",
+        "# This checkout next to another",
         "",
         *figures.where(),
         "",

@@ -31,7 +31,7 @@ html_show_sphinx = False
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]
 
-# A notebook is executed anew where it, or the package, has changed.
+# A notebook is executed again where it, or the package, has changed.
 for _noisy in ("alembic", "traitlets"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)
 nb_execution_mode = "cache"

@@ -45,7 +45,7 @@ def _end(status: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # whoever read it is gone
+        with contextlib.suppress(OSError):  # its reader is gone
             stream.flush()
     os._exit(status)
 

@@ -1,7 +1,7 @@
 """Records as lines of JSON, one object a line, appended as they come.
 
-A process that is killed while it writes leaves half a line at the end. Whoever reads leaves it out,
-so a file may be read while somebody writes to it; whoever goes on writing cuts it off first.
+A process that is killed while it writes leaves half a line at the end. Readers leave it out, so a
+file may be read while it is written to; the next writer cuts it off first.
 
 >>> import tempfile
 >>> path = Path(tempfile.mkdtemp()) / "rounds.jsonl"

@@ -44,7 +44,7 @@ def one_thread() -> Iterator[None]:
     """Compute on one thread, in each of the threads that are within at the same time.
 
     How an operation is split among threads shows in its last bits. PyTorch's number of threads is
-    partly the process's, so whoever leaves last puts it back.
+    partly the process's, so the last to leave puts it back.
     """
     import torch  # a process that needs none of it does without
 

@@ -16,7 +16,7 @@ _KIND = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY)
 
 
 def check_file(path: Path, option: str) -> None:
-    """Refuse a file that could not be written; one that exists would be written anew.
+    """Refuse a file that could not be written; one that exists would be overwritten.
 
     Nothing is left behind.
 
@@ -106,7 +106,7 @@ def refuse_links(folder: Path) -> None:
 def keep_private(folder: Path) -> None:
     """Restrict a folder of users' data to its owner: mode 0700, files in it 0600.
 
-    Whoever shares a corpus with others on purpose says so afterwards, by chmod.
+    Anyone who shares a corpus with others on purpose says so afterwards, by chmod.
     """
     folder.chmod(0o700)
     for path in folder.rglob("*"):

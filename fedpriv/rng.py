@@ -5,7 +5,7 @@ into it gives an unrelated key (BLAKE2b, one way), so the cohort, the noise, the
 each user's local training have streams of their own, the same in every backend, and a node that is
 handed its round key learns neither the noise nor the cohort.
 
-Two modes, chosen explicitly. `Key.simulation(seed)` is reproducible: whoever knows the seed can
+Two modes, chosen explicitly. `Key.simulation(seed)` is reproducible: anyone who knows the seed can
 subtract the noise, so ε is labelled simulated. `Key.secure()` takes 32 bytes of entropy from the
 operating system and draws its Gaussians from a ChaCha20 key stream.
 
@@ -71,7 +71,7 @@ def _starts(size: int) -> Iterator[tuple[int, int]]:
 
 
 class _Given(ISeedSequence):
-    """A bit generator's key as it stands: a folded value is a digest and needs no stretching.
+    """A bit generator's key as it is: a folded value is a digest and needs no stretching.
 
     Given as `key=`, NumPy asks the operating system for entropy first and then throws it away.
     """

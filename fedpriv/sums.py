@@ -54,7 +54,7 @@ class PartialSum:
         first_error: What the first of them raised: a line, then the traceback where the users'
             data are in this process; None of a secure run, or where it is not known.
         granularity: The grid's spacing; None for a sum of floats.
-        l2_bound: By how much one contribution moves it at most, in l2, as whoever bounded them
+        l2_bound: By how much one contribution moves it at most, in l2, as those who bounded them
             says; infinite where no one does.
         absent: Why users contributed zero without an error of theirs; None as of `first_error`.
     """

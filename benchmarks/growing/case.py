@@ -128,7 +128,7 @@ def measure(case: Case) -> dict[str, Any]:
             "cohort": case.cohort,
             # One more than is run: the last round of a plan is always evaluated.
             "rounds": case.warm_up + case.rounds + sampled + 1,
-            # Endurance is the experiment as it stands, its noise calibrated to ε = 8.
+            # Endurance is the experiment as it is, its noise calibrated to ε = 8.
             **({} if case.look_every else {"noise-multiplier": 1.0}),
             "eval-every": case.look_every or 10**9,
         }

@@ -25,7 +25,7 @@ class Script:
     """One benchmark as a command.
 
     Attributes:
-        arguments: File beside `compare.py`, and its options.
+        arguments: File next to `compare.py`, and its options.
         file: Of the results, where its output goes; None for a script that writes its own.
         pinned: Whether it runs on one core.
     """

@@ -128,7 +128,7 @@ def best(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
     """Return who trains what its user would best write.
 
     For the peers that is the sparse torch client, at whose price their own work shows; fedpriv
-    reads its own corpus, through the same roster. The peers with the dense client stand beside
+    reads its own corpus, through the same roster. The peers with the dense client are next to
     them: it is what their own examples for such a model look like.
     """
     folder = tag_folder(corpus)

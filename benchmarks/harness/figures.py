@@ -115,7 +115,7 @@ def markdown(title: str, entries: list[Entry], users: int, about: list[str]) -> 
         )
         lines += [
             "",
-            f"{number} alternating blocks, the order drawn anew for each; rounds: {rounds}. "
+            f"{number} alternating blocks, the order drawn for each; rounds: {rounds}. "
             f"Other work kept {others:.2f} cores busy (median).",
         ]
     return "\n".join(lines) + "\n"

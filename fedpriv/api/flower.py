@@ -95,8 +95,8 @@ class UserLevelResult(Result):
 class UserLevelStrategy(Strategy):
     """A Flower `Strategy` with user-level differential privacy, charged in a ledger.
 
-    It stands where `FedAvg` did, and has Flower's `start`. On the nodes is a `UserLevelClientApp`,
-    or a `ClientApp` with a `bounded` function.
+    It replaces `FedAvg`, and has Flower's `start`. On the nodes is a `UserLevelClientApp`, or a
+    `ClientApp` with a `bounded` function.
 
     Guarantees:
         * A round is charged, and the charge synced where there is a folder, before its cohort is

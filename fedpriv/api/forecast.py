@@ -118,7 +118,7 @@ def round_cost(
     """Return an estimate of what a round takes on this machine.
 
     The memory is counted. The time is that of training, bounding and summing some members of the
-    roster, drawn anew, in this process; their sum is thrown away.
+    roster, drawn at random, in this process; their sum is thrown away.
 
     Args:
         components: Of an experiment.

@@ -66,7 +66,7 @@ class Run:
     Guarantees:
         * `rounds()`, and `params`, are released: made after the noise, or on public data.
         * `diagnostics()` is covered by no ε, and empty for a secure run.
-        * Wherever ε is shown it is rounded up, and stands with its δ, relation, unit, accountant,
+        * Wherever ε is shown it is rounded up, and shown with its δ, relation, unit, accountant,
           "simulated" where it is, and what it does not cover.
     """
 
@@ -104,7 +104,7 @@ class Run:
 
     @property
     def params(self) -> dict[str, np.ndarray]:
-        """The params of the model that the run returns, by name, read anew at every call.
+        """The params of the model that the run returns, by name, read again at every call.
 
         That is the model that was selected on public examples, `summary["selection"]`, which may
         be one of public examples alone. Where none was selected (`select=last`, another task, a run

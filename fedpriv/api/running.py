@@ -26,7 +26,7 @@ from fedpriv.runs.backends import named_backends, place_of, recorded_place
 from fedpriv.runs.callbacks import Callback, check_callbacks
 from fedpriv.runs.document import check_experiment_name, read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
-from fedpriv.runs.progress import ShowProgress, describe_beginning, follow, is_watched, telling
+from fedpriv.runs.progress import ShowProgress, describe_beginning, follow, is_watched, status_line
 from fedpriv.studies.grid import GridStudy
 
 
@@ -74,7 +74,7 @@ def run(
     Args:
         experiment: A name, as for `experiment`, or an experiment, or a function that returns one.
         out: The run folder, which must not hold a run yet. Without it the run has the same ledger
-            and files in a temporary folder, removed with the last `Run` that stands for it or
+            and files in a temporary folder, removed with the last `Run` that refers to it or
             with the process; `Run.save` keeps them.
         corpus: A prepared corpus, a dump to import, or a known name; or own files in its place,
             `fedpriv.datasets.local_data.NodeData`. Without one, experiments that need one look
@@ -244,7 +244,7 @@ def find_corpus(
     if asked is None and not isinstance(experiment.task, TagPredictionTask):
         return None
     # Without one nothing is said.
-    with telling(importing or Console(quiet=True)) as say:
+    with status_line(importing or Console(quiet=True)) as say:
 
         def tell(done: int, total: int) -> None:
             say("preparing the corpus" + (f": {done / total:.0%}" if total else ""))

@@ -142,7 +142,7 @@ def stream(
         min_separation: b, two rows i and j of one user have |i - j| >= b; None for a tree's rows,
             or the bands.
         max_participations: Rows that one user is in at most; None for as many as fit.
-        steps_per_tree: Rows of a tree, after which one begins anew; None for one tree.
+        steps_per_tree: Rows of a tree, after which one restarts; None for one tree.
         trees: How many trees; None for as many as the rounds take.
         bands: Of banded noise; None for `min_separation`.
         buffers: Of blt; None for 3.

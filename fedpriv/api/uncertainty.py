@@ -30,7 +30,7 @@ from fedpriv.training.evaluate import measure_models
 from fedpriv.tree import Params
 
 KS = (3, 5, 10, 20)
-#: What every figure of it stands with.
+#: What every value of it is shown with.
 NOT_COVERED = (
     "variation over draws of the noise and the cohorts, as far as checkpoints of one run show it: "
     "an estimate, too small where they are correlated and too large while training moves. Not "

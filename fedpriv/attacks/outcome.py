@@ -47,7 +47,7 @@ class Membership:
     def at(self, false_positives: float) -> tuple[Figure, Figure]:
         """Return true positives at a share of false ones: bootstrap's interval, and the exact one.
 
-        The bootstrap draws users anew, and so the threshold too.
+        The bootstrap resamples users, and so the threshold too.
         """
         figure = partial(true_positives_at, false_positives=false_positives)
         drawn = with_interval(self.scores, figure)
@@ -203,7 +203,7 @@ def true_positives_at(scores: UserScores, false_positives: float) -> float:
 def with_interval(
     scores: UserScores, figure: Callable[[UserScores], float], *, seed: int = 0
 ) -> Figure:
-    """Return a figure with its interval: members and non-members drawn anew, users each."""
+    """Return a figure with its interval: members and non-members resampled, users each."""
     generator = np.random.default_rng(seed)
     draws = np.empty(REPLICATES)
     for number in range(REPLICATES):

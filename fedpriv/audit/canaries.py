@@ -155,7 +155,7 @@ class Trials:
     Attributes:
         inside: bool (n,), whether a canary had its records.
         log_ratio: float64 (n,), of the densities with and without records, summed over rounds.
-        standing_out: float64 (n,), how far the round that stands out most is from the mean one.
+        standing_out: float64 (n,), how far the most outstanding round is from the mean one.
     """
 
     inside: np.ndarray = field(repr=False)

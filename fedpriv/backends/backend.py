@@ -108,7 +108,7 @@ class Backend(ABC):
         return {"name": type(self).__name__, "workers": 1, "devices": []}
 
     def under(self, plan: str) -> Backend:
-        """Return the backend that names a plan, by its digest, to whoever has the users."""
+        """Return the backend that names a plan, by its digest, to those that have the users."""
         return self
 
     def check_mode(self, mode: str) -> None:

@@ -65,8 +65,8 @@ class Guard:
 
     Not covered: where no child can be forked (see `can_fork`) users are computed in this process,
     each behind its own `except` alone: one that hangs makes the node silent. Nor is a machine that
-    stands still, nor users of less than a tenth of a second each, of which beginning and ending
-    processes takes a part: a node answers in time, with those that were computed by then.
+    hangs, nor users of less than a tenth of a second each, of which beginning and ending processes
+    takes a part: a node answers in time, with those that were computed by then.
     """
 
     user_seconds: float = 0.0
@@ -115,7 +115,7 @@ class Guard:
             attempt: By which bound and key.
             user_ids: The drawn users that live here.
             seconds: Until an answer is due; None for no such time.
-            apart: Whether each user has a child that has trained nobody else. Who asks for it has
+            apart: Whether each user has a child that has trained no one else. Who asks for it has
                 made sure that one can be forked (`can_fork_apart`).
 
         Guarantees:

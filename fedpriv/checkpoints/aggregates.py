@@ -9,7 +9,7 @@ changes.
 The state of `upa`, `of_last` and `keeping` holds k checkpoints in slots "past.0" to "past.<k-1>",
 of which slot t mod k is that of checkpoint t (0 is the params before the first round), and how many
 there were under "count". The slots are there from the start, as zeros, so that a state always has
-one form; the mean is made of the slots anew each time, and never of an earlier mean: nothing
+one form; the mean is made of the slots again each time, and never of an earlier mean: nothing
 drifts.
 
 Aggregates of outputs (inference only) take what the last k models answer of single examples.

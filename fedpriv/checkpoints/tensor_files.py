@@ -341,7 +341,7 @@ def candidates(released: Mapping[str, Params], start: Params | None) -> dict[str
 
 
 def write_selected(folder: Path, params: Params, facts: Mapping[str, str]) -> None:
-    """Write the selected model, whose digest the summary has, with facts for whoever uses it."""
+    """Write the selected model, whose digest the summary has, with facts for its users."""
     write_tensors(folder / SELECTED, params, {"format": "fedpriv-selected", **facts})
 
 
@@ -358,9 +358,9 @@ def read_selected(folder: Path, selection: Mapping[str, Any]) -> Params:
     return _read_sealed(
         folder / SELECTED,
         selection.get("sha256"),
-        "is missing; resume the run (it is selected anew) or restore it",
+        "is missing; resume the run (it is selected again) or restore it",
         f"is not the model that {folder / 'summary.json'} names; resume the run (it is selected "
-        "anew), or restore both files",
+        "again), or restore both files",
     )
 
 

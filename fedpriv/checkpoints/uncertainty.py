@@ -23,7 +23,7 @@ the correction are ours.
 
 How long to wait before, and between, checkpoints that are to count as independent draws
 (`waiting`): for noisy gradient descent θ <- θ - η (∇F(θ) + noise) on a loss that is μ-strongly
-convex and L-smooth, with noise drawn anew each round, two runs with the same noise come closer by
+convex and L-smooth, with independent noise each round, two runs with the same noise come closer by
 
     ρ = max(|1 - η μ|, |1 - η L|)
 

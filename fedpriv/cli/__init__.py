@@ -83,7 +83,7 @@ COMMANDS = {
     ),
     "status": (
         "cli.status",
-        "Say how a run stands: round, ε, who holds it, nodes, last error. Changes nothing.",
+        "Show the state of a run: round, ε, who holds it, nodes, last error. Changes nothing.",
     ),
     "attack": ("cli.audit", "Attacks on released models: measured, not guaranteed."),
     "data": (

@@ -24,7 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.
 NoiseName = Annotated[
     str,
     typer.Option(
-        help="gaussian (drawn anew every round), or correlated over rounds: tree, banded, blt; of "
+        help="gaussian (independent every round), or correlated over rounds: tree, banded, blt; of "
         "those sampling earns nothing, and users and cohort are left out."
     ),
 ]
@@ -77,7 +77,7 @@ _OF_STREAMS: Mapping[str, tuple[type, str]] = {
     "max_participations": (
         int, "Correlated noise: a user's rounds at most; by default all that fit."
     ),
-    "steps_per_tree": (int, "Trees: rounds until one begins anew."),
+    "steps_per_tree": (int, "Trees: rounds until one restarts."),
     "trees": (int, "Trees: how many."),
     "estimate": (str, "Trees: how prefix sums are estimated, efficient or vanilla."),
     "completion": (bool, "Trees: one that ends is completed, to leave one node's noise."),
@@ -247,7 +247,7 @@ def _price_stream(
     from fedpriv.api.stream_account import account_stream, calibrate_stream
 
     allowed = {"rounds", "delta", "relation", "noise_multiplier", "target_epsilon"}
-    why = f"says nothing of {noise} noise, which costs the same whoever else is drawn"
+    why = f"says nothing of {noise} noise, which costs the same no matter who else is drawn"
     _refuse_others(given, allowed, why)
     if "delta" not in given:
         fail("without users there is no default δ; give --delta, such as 1e-6")

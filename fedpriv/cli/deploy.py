@@ -162,7 +162,7 @@ def operator(context: typer.Context) -> None:
 def compose(
     nodes: Annotated[int, typer.Option(help="Nodes, each a SuperNode and a client app.")],
     out: Annotated[
-        Path, typer.Option(help="The file to write; one that is there is written anew.")
+        Path, typer.Option(help="The file to write; an existing one is overwritten.")
     ] = Path("docker-compose.yml"),
     checkout: Annotated[
         str,

@@ -52,12 +52,12 @@ def add(
 @contextmanager
 def _adding(*, quiet: bool) -> Generator[Progress]:
     """As `counting`; once all bytes are hashed it names what is done with them."""
-    from fedpriv.runs.progress import telling
+    from fedpriv.runs.progress import status_line
 
     if quiet:
         yield lambda done, total: None
         return
-    with telling(errors) as tell:
+    with status_line(errors) as tell:
         yield lambda done, total: tell(
             f"checking the weights: {done / total:.0%}"
             if done < total

@@ -76,12 +76,12 @@ def counting(what: str, *, quiet: bool) -> Generator[Callable[[int, int], None]]
         what: Is done.
         quiet: Whether it shows nothing.
     """
-    from fedpriv.runs.progress import telling
+    from fedpriv.runs.progress import status_line
 
     if quiet:
         yield lambda done, total: None
         return
-    with telling(errors) as tell:
+    with status_line(errors) as tell:
         yield lambda done, total: tell(f"{what}: {done / total:.0%}" if total else what)
 
 

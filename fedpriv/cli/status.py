@@ -1,4 +1,4 @@
-"""`fedpriv status`: how a run stands, in use or not."""
+"""`fedpriv status`: the state of a run, in use or not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def status(
         ),
     ] = None,
 ) -> None:
-    """Say how a run stands: round, ε, who holds it, nodes, last error. Changes nothing.
+    """Show the state of a run: round, ε, who holds it, nodes, last error. Changes nothing.
 
     Ends with status 1 if the server's last attempt ended in an error or was killed.
     """

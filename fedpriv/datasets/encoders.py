@@ -718,7 +718,7 @@ def encode_texts(
         texts: n of them.
         out: float32 `(n, width)`; may be mapped from a file.
         done: uint8, one for each chunk of `chunks(n)`, 1 where its rows are there already; set as
-            chunks are written. None begins anew.
+            chunks are written. None restarts.
         processes: How many; None for one a core.
         progress: Called with (texts done, texts).
     """

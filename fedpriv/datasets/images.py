@@ -217,8 +217,8 @@ def _load_cifar(
     given = Path(argument or "").expanduser()
     if argument is not None and ("-python" in given.name or _is_pickled(given)):
         raise ValueError(
-            f"{given} has the python version of {forms[0].kind}, which is pickled: whoever reads a "
-            "pickle runs the code in it; get the binary version, "
+            f"{given} has the python version of {forms[0].kind}, which is pickled: reading it "
+            "runs the code in it; get the binary version, "
             f"{forms[0].choices[0][0]}"
         )
     paths = find_files(forms[0].name, choices, argument, get=get)

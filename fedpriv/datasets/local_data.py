@@ -178,7 +178,7 @@ def open_source(path: Path, table: Table) -> Source:
 
     A folder has one file `NAME.csv` a person, read when it is asked for; others in it are not
     looked at, and the user column is not read. A CSV file is read whole, once. An SQLite file is
-    opened for reading only, and for each person anew, since processes that are forked off must not
+    opened for reading only, and for each person again, since processes that are forked off must not
     share a connection; an index on the user column makes that fast.
 
     A row of CSV is a line, or several where a quoted value has them and `table` says that it may.

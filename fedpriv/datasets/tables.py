@@ -1,6 +1,6 @@
 r"""Data sets by user in tables with a user column: CSV, SQLite, Parquet, Hugging Face `datasets`.
 
-The files are your own, or somebody's whose licence is theirs to state. Whoever has the row of a
+The files are your own, or somebody's whose licence is theirs to state. Anyone who has the row of a
 person with several ids has several users: give them one id first.
 
 >>> import tempfile

@@ -2,7 +2,7 @@
 
 Who sees ids (the server, its logs, a roster) learns no name without the key: guesses cannot be
 tried. Nodes with the same key give the same person the same id, so that a person on two of them is
-found to be one. Whoever has the key and a list of names can tell who of them is on a roster.
+found to be one. Anyone who has the key and a list of names can tell who of them is on a roster.
 """
 
 from __future__ import annotations

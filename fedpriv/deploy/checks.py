@@ -58,7 +58,7 @@ def check_keys(folder: Path) -> None:
         if mode & 0o077:
             raise PermissionError(
                 f"{path} has mode {mode:04o}, so that others may read it; chmod 600 it, and make "
-                "it anew if others have been on this machine"
+                "it again if others have been on this machine"
             )
         if not os.access(path, os.R_OK):
             raise PermissionError(

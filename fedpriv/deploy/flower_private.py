@@ -223,12 +223,12 @@ def _tell_causes_in(name: str, address: str) -> None:
     module: Any = importlib.import_module(name)
     make = module.make_simple_http_retry_invoker
 
-    def telling() -> Any:
+    def reporting() -> Any:
         invoker = make()
         tell_causes(invoker, f"the SuperLink {address}".strip())
         return invoker
 
-    module.make_simple_http_retry_invoker = telling
+    module.make_simple_http_retry_invoker = reporting
 
 
 def _value_of(option: str, arguments: Sequence[str]) -> str:

@@ -300,7 +300,7 @@ class Pauses:
     """Pauses that grow with the time without work.
 
     Work that comes in after t seconds has waited for three twentieths of that at most, and for
-    `longest` at most, while whoever is idle looks for it every `longest` seconds only.
+    `longest` at most, while an idle waiter looks for it only every `longest` seconds.
 
     Attributes:
         longest: Seconds between two looks; above 0.

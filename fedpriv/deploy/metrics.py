@@ -33,7 +33,7 @@ def exposition(folder: Path) -> str:
     Guarantees:
         * Of a secure run only what its plan, its ledger and the registered nodes say: nothing that
           counts a round's users, and no time, since a round takes longer the more users it has.
-          Whoever asks often still sees when `fedpriv_round` grows.
+          Anyone who asks often still sees when `fedpriv_round` grows.
 
     Raises:
         ValueError: As `fedpriv.runs.status.run_status`.

@@ -22,7 +22,7 @@ class Forked:
 
     Attributes:
         pid: Its id.
-        ended: A file descriptor that is ready when it has ended, whoever holds its pipes then.
+        ended: A file descriptor that is ready when it has ended, whatever holds its pipes then.
         output: File descriptor that its lines come from.
         input: File descriptor that its parent's lines go to.
     """

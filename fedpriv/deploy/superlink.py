@@ -1,7 +1,7 @@
 """Flower's SuperLink as a deployment has it: TLS, nodes known by their keys, state in memory.
 
 Flower's state would keep raw sums on disk if it had a database, so it has none; what it knows of
-nodes goes with its process, and their keys are registered anew whenever it starts.
+nodes goes with its process, and their keys are registered again whenever it starts.
 """
 
 from __future__ import annotations

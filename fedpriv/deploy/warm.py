@@ -341,7 +341,7 @@ def unpacked(bundle: bytes, apps: Path) -> Path:
 
     Guarantees:
         * The folder's files, but for `__pycache__`, are the bundle's, to the byte, and no others:
-          one that was changed meanwhile is unpacked anew.
+          one that was changed meanwhile is unpacked again.
     """
     folder = apps / hashlib.sha256(bundle).hexdigest()
     apps.mkdir(parents=True, exist_ok=True)

@@ -206,7 +206,7 @@ class FederatedExperiment(Averaging):
         if getattr(getattr(self.bound, "clip_norm", None), "kind", "fixed") == "adaptive":
             raise ValueError(
                 f"clip-norm 'adaptive' and noise {noise!r}: noise that is correlated over rounds "
-                "would have to begin anew with every clip norm; use clip-norm 'fixed'"
+                "would have to restart with every clip norm; use clip-norm 'fixed'"
             )
 
     def _check_effects(self) -> None:
@@ -265,7 +265,7 @@ class FederatedExperiment(Averaging):
         restart = getattr(self.server, "restart", None)
         if restart is not None and restart >= self.rounds:
             raise ValueError(
-                f"server.restart {restart} begins nothing anew in {self.rounds} rounds; give "
+                f"server.restart {restart} restarts nothing in {self.rounds} rounds; give "
                 "fewer, or leave it out"
             )
         side = self.make_side_information(task)

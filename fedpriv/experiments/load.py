@@ -202,6 +202,6 @@ def _module_at(name: str, path: Path) -> ModuleType:
 
 
 def _find_in(folder: str) -> None:
-    """Let modules be imported from a folder: last, so that none stands in for a library."""
+    """Let modules be imported from a folder: last, so that none shadows a library."""
     if folder not in sys.path:
         sys.path.append(folder)

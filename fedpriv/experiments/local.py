@@ -26,7 +26,7 @@ class PlainSteps(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMomentum(Part):
-    """Steps along a decayed sum of the user's own gradients, anew in every round."""
+    """Steps along a decayed sum of the user's own gradients, from zero in every round."""
 
     kind: ClassVar[str] = "momentum"
 
@@ -47,7 +47,7 @@ class ClientMomentum(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAdam(Part):
-    """Adam on the user's own gradients, its moments anew in every round."""
+    """Adam on the user's own gradients, its moments from zero in every round."""
 
     kind: ClassVar[str] = "adam"
 

@@ -82,7 +82,7 @@ class Ftrl(Momentum):
     kind: ClassVar[str] = "ftrl"
 
     restart: int | None = option(
-        None, "Steps after which it begins anew from where it is; none for never.",
+        None, "Steps after which it restarts from where it is; none for never.",
         Range.AT_LEAST_ONE,
     )  # fmt: skip
 

@@ -80,7 +80,7 @@ class _Description:
         self.whole = True
 
     def of(self, value: Any, depth: int) -> Any:
-        """Return what stands for an object, as JSON values."""
+        """Return the substitute of an object, as JSON values."""
         if type(value) in _PLAIN or isinstance(value, np.generic | np.dtype | Path):
             return f"{type(value).__name__} {value!r}"
         if isinstance(value, ModuleType):

@@ -81,7 +81,7 @@ class Participation:
 AfterCrash = Literal["retry", "discard", "replay"]
 """Treatment of an attempt that was charged, but whose answer was not released.
 
-* "retry": it is lost; the next one is charged anew, with a new cohort and new noise.
+* "retry": it is lost; the next one is charged again, with a new cohort and new noise.
 * "discard": its row is lost; its users count as having taken part, and the stream goes on with the
   next row. No row ever meets two sums.
 * "replay": it is done again from the same secret state and gives the identical answer, which is

@@ -1,7 +1,7 @@
 """Gaussian noise in whole steps of a grid, exactly rounded.
 
 Noise in floating point has gaps: of a sum on a grid plus float32 Gaussians some values cannot occur
-unless a certain user took part, and whoever sees one has learnt it for sure (Mironov 2012). A sum S
+unless a certain user took part, and anyone who sees one knows it surely (Mironov 2012). A sum S
 of whole numbers needs no such noise. For a real Gaussian Z,
 
     S + rint(Z) = rint(S + Z),

@@ -133,7 +133,7 @@ def choose(scores: Sequence[int], rate: Fraction, form: Form, draws: ExactDraws)
         scores: Ω, whole numbers.
         rate: ε' over the largest whole number that one contribution adds.
         form: "permute-and-flip" goes through the candidates in random order, "exponential" draws
-            one anew each time; the first that its Bernoulli draw accepts is it.
+            one more each time; the first that its Bernoulli draw accepts is it.
         draws: Uniform bits.
     """
     least = min(scores)

@@ -192,7 +192,7 @@ def format_epsilon(value: float) -> str:
 
 
 def format_rdp(value: float) -> str:
-    """Return the RDP value of an ε, which is printed beside it, to four decimals, rounded up.
+    """Return the RDP value of an ε, which is printed next to it, to four decimals, rounded up.
 
     >>> format_rdp(10.10921), format_rdp(math.inf)
     ('10.1093', '∞')

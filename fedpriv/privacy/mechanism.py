@@ -387,7 +387,7 @@ def named_mechanism(
     Args:
         num_users: Users on the frozen roster, n.
         expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed); the denominator of
-            every round, whoever replies.
+            every round, however many reply.
         sampling: "poisson" (independent draws) or "fixed" (without replacement).
         cohort_cap: Largest Poisson cohort, at least twice the mean (or everybody), or None.
         bound: What bounds a user's update: "clip", "normalise" or "none".

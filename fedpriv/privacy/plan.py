@@ -805,7 +805,7 @@ def plan_digest(
         plan: The plan.
         roster: The frozen ids; their order is part of the digest.
         published: SHA-256 by name of files such as an encoder's, of which the plan covers nothing:
-            whoever agrees to it agrees to these. None for none.
+            agreeing to it is agreeing to these. None for none.
 
     Returns:
         64 hex digits.

@@ -48,7 +48,7 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def expected_cohort_size(self) -> float:
-        """Mean size of a cohort: the public denominator of every round, whoever replies."""
+        """Mean size of a cohort: the public denominator of every round, however many reply."""
 
     @abstractmethod
     def event(self, cost: Cost) -> Event:
@@ -304,7 +304,7 @@ class DevicesSampler(Sampler):
         if cost.kind != "gaussian" or cost.whole_run:
             raise ValueError(
                 f"devices {devices} of one person are accounted for Gaussian noise that is drawn "
-                "anew every round; bound a person's devices together"
+                "again every round; bound a person's devices together"
             )
         return cohort_event(
             num_users=self.num_users,
@@ -395,7 +395,7 @@ class Everybody(Sampler):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(Sampler):
-    """Disjoint batches of a random permutation of the roster, drawn anew for each pass.
+    """Disjoint batches of a random permutation of the roster, drawn for each pass.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -664,8 +664,8 @@ def _separated_event(cost: Cost, kept: Participation) -> Event:
         return NONPRIVATE
     if cost.kind != "gaussian" or not cost.whole_run or cost.participation is None:
         raise ValueError(
-            "cohorts whose users come back after a while earn nothing for noise that is drawn anew "
-            "every round; use correlated noise (tree, banded, blt), or poisson sampling"
+            "cohorts whose users come back after a while earn nothing for independent noise every "
+            "round; use correlated noise (tree, banded, blt), or poisson sampling"
         )
     if not cost.participation.covers(replace(kept, num_rows=cost.participation.num_rows)):
         raise ValueError(

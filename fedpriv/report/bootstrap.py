@@ -2,7 +2,7 @@
 
 Sentences of one thread share title and label, and those of one user their habits, so clusters are
 the sample and not examples: a replicate draws as many clusters as there are, with replacement, and
-every mean is taken anew with each example weighted by how often its cluster was drawn. All means of
+every mean is taken with each example weighted by how often its cluster was drawn. All means of
 one call see the same draws, so differences and ratios of them are paired. Clusters are drawn as
 multinomial weights on sums by cluster, and no example is copied.
 
@@ -91,7 +91,7 @@ class Resampled:
     def share_of(self, low: Resampled, high: Resampled) -> Resampled:
         """Return which share of the gap between two figures this one closes.
 
-        It has no meaning where the gap is not above 0, and stands at ±∞ in such a replicate, where
+        It has no meaning where the gap is not above 0, and is ±∞ in such a replicate, where
         the share goes as the gap closes. So it has no interval where the gap's own reaches 0.
         """
         gap, gain = high - low, self - low

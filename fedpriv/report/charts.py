@@ -201,7 +201,7 @@ class _Chart:
                 self.text(self.x(x) + 9, self.floor - place, text, colour)
 
     def svg(self, alternative: str, references: Sequence[Reference], *, alone: bool = False) -> str:
-        """Return the drawing as an `<svg>` element, or as a file that stands alone."""
+        """Return the drawing as an `<svg>` element, or as a standalone file."""
         title = alternative + "".join(f" {reference.title}." for reference in references)
         attributes = f'role="img" aria-label="{safe(title)}"'
         attributes += f' viewBox="0 0 {self.width:g} {self.height:g}"'
@@ -314,7 +314,7 @@ def tradeoff_plot(
         references: Horizontal lines, labelled in the right margin.
         share: Whether the vertical axis is in percent; it then ends at 0 and at 1, however wide an
             interval is.
-        title: Lines above the legend of a file that stands alone.
+        title: Lines above the legend of a standalone file.
         alone: Whether it is a file of its own, with title, legend and light colours.
     """
     entries = _entries(points)
@@ -492,6 +492,6 @@ def _mark(
 
 
 def _mark_html(marker: str, colour: str, *, hollow: bool = False) -> str:
-    """Return a marker as it stands in a legend: inline SVG, twelve pixels wide."""
+    """Return a marker as drawn in a legend: inline SVG, twelve pixels wide."""
     mark = _mark(marker, colour, (6, 6), size=1, hollow=hollow)
     return f'<svg width="12" height="12" aria-hidden="true">{mark}</svg>'

@@ -119,7 +119,7 @@ def user_interval(
     generator: np.random.Generator | None = None,
     replicates: int = REPLICATES,
 ) -> Interval | None:
-    """Return the 95 % interval of a mean over examples, users and seeds drawn anew.
+    """Return the 95 % interval of a mean over examples, users and seeds resampled.
 
     Args:
         counts: int64 (n_users,), examples of each user, for each seed.

@@ -1,4 +1,4 @@
-"""A model folder that stands on its own: params, vocabulary, and what was guaranteed.
+"""A model folder that is complete by itself: params, vocabulary, and what was guaranteed.
 
 An export holds `model.safetensors`, `README.md` and the files that the task brought, such as a tag
 model's `vocabulary.json`. Nothing in it is executed when it is loaded.

@@ -83,7 +83,7 @@ class Script(NamedTuple):
     """A script of a page.
 
     Attributes:
-        text: As it stands in the page, unescaped: it is ours, and holds no value.
+        text: As written in the page, unescaped: it is ours, and holds no value.
         hash: What the page's policy names it by; the browser runs no other.
     """
 

@@ -103,7 +103,7 @@ def on_ray(cluster: Cluster, reference: str, place: Place) -> BackendFactory:
     """Return what starts Ray and its workers, each of which opens the corpus for itself.
 
     Args:
-        cluster: What the workers run on; whoever made it closes it.
+        cluster: What the workers run on; its maker closes it.
         reference: The name under which a worker finds the experiment.
         place: Where it finds the corpus.
     """
@@ -240,7 +240,7 @@ def named_backends(
             workers "cpu" alone, since they get GPUs by `gpus_per_worker`. None for what is
             quickest on a processor.
         tell: Given lines about the start.
-        spell: Writes an option, by field name, and its value as whoever asks typed them.
+        spell: Writes an option, by field name, and its value as typed.
 
     Raises:
         ValueError: If the name is unknown, or an option is of another backend.

@@ -158,7 +158,7 @@ def _recorded(place: Place) -> dict[str, str | None]:
 def _is_digest(value: Any) -> bool:
     """Return whether a source is given by checksums of files, which hold everybody's data.
 
-    Whoever has a file with one record more, and one without, tells by them which was trained on; a
+    Who has a file with one record more, and one without, tells by them which was trained on; a
     secure run's digests of its data are keyed for the same reason.
     """
     given: Any = value

@@ -400,11 +400,11 @@ class RunDoor:
         return replace(total, l2_bound=bound.l2_bound)
 
     def _trained_again(self, present: Sequence[str], key: Key) -> str | None:
-        """Return the user that is trained alone before a sum and after it; None for nobody.
+        """Return the user that is trained alone before a sum and after it; None for no one.
 
         In a simulation, in rounds 1, 2, 4, 8, … and the last planned: what users keep where no copy
         of module and loss reaches shows late, when a counter or a cache has filled. Of a secure run
-        nobody is: whether it ends would depend on who was drawn.
+        none is: whether it ends would depend on who was drawn.
         """
         number, plan = self._round_num, self._plan
         due = number & (number - 1) == 0 or number == plan.planned_rounds
@@ -462,7 +462,7 @@ class RunDoor:
         if memory is None:
             memory = sampler.init()
         cohort, memory = sampler.next(memory, draw.key("cohort", request.name), self._roster)
-        # Whoever was drawn has taken part, whatever becomes of the attempt.
+        # A user who was drawn has taken part, whatever becomes of the attempt.
         self._secret_state.remember(name, memory)
         return cohort
 

@@ -28,7 +28,7 @@ resume.toml            of a deployed run: the run-config that goes on with it
 =====================  ======================================================================
 
 A round is charged in the ledger before anything is drawn; its state is in place before it is
-recorded as released. Killed in between, the attempt is spent and the round is done anew.
+recorded as released. Killed in between, the attempt is spent and the round is done again.
 
 Steps of centralised training come by the ten thousand, and a file a step would cost more than the
 step. Each is charged all the same, but only every `eval-every`-th and the last are kept, released
@@ -263,8 +263,8 @@ class RunFolder:
     ) -> State:
         """Return the state to continue from, repairing what a kill left between two writes.
 
-        A run that `of_plan` has begun stands at its beginning, and counts as not resumed: its first
-        charge makes the keys of its noise anew, whatever lies in the folder.
+        A run that `of_plan` has begun is at its beginning, and counts as not resumed: its first
+        charge makes the keys of its noise again, whatever lies in the folder.
 
         Args:
             first: The state before round 1, also the template of the saved one.

@@ -4,7 +4,7 @@ Were they made of the seed alone, two runs at the default seed would add the sam
 difference of their models would have none on it: of two mechanisms, or of two training sets that
 differ in one user. With the same cohorts the cost of both together would be more than what adding
 up their events says: amplification is earned once a draw. So a digest is folded into the key. It
-stands in the ledger's first line, and a run without one is refused. Initial params are of the seed
+is in the ledger's first line, and a run without one is refused. Initial params are of the seed
 alone.
 
 The digest is of
@@ -20,7 +20,7 @@ The digest is of
 * the experiment's name where it runs user-defined code (a custom task, a derived class with parts
   of its own, `refine`, `statistics`), and functions and classes that were given, with
   what they enclose and name, as `fedpriv.experiments.own_code.describe_code` has them. Where that
-  meets something that it does not know by its value, fresh entropy stands for it, as for data.
+  meets something that it does not know by its value, fresh entropy takes its place, as for data.
   Attributes of a custom task or trainer are not looked at: two experiments that differ in those
   alone want two names, or two seeds.
 
@@ -143,7 +143,7 @@ def unkept_noise_root(root: Key, components: Any, start: Params) -> Key:
 
 
 def code_of(components: Any) -> list[Any]:
-    """Return what stands for functions and classes that were given, as JSON values."""
+    """Return the substitutes of functions and classes that were given, as JSON values."""
     task, experiment = components.task, components.experiment
     given = [getattr(own, "trained_code", ()) for own in (task, getattr(task, "users", None))]
     if experiment is not None:
@@ -159,7 +159,7 @@ def _data(digests: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _trained(experiment: Experiment) -> dict[str, Any]:
-    """Return the options and kinds of the chosen parts, and the name that stands for code."""
+    """Return the options and kinds of the chosen parts, and the name that replaces code."""
     task, options = type(experiment.task), experiment.identity()
     custom = (
         not task.__module__.startswith("fedpriv.")

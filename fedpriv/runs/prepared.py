@@ -296,7 +296,7 @@ def start_run(
     Args:
         experiment: What to run.
         reference: The name under which it is found again on resume; None if it has none, and
-            whoever resumes gives it again.
+            give it again when resuming.
         corpus: Its corpus, or own files in its place; None for tasks that bring their own users.
         out: The run folder.
         secure: Entropy from the operating system instead of the experiment's seed.
@@ -622,7 +622,7 @@ def _train_synthetic_user(
 
 
 class _OnSyntheticUsers(Backend):
-    """Backend where one synthetic user stands for each cohort."""
+    """Backend where one synthetic user replaces each cohort."""
 
     def __init__(
         self, works: Mapping[str, Work], batch: Any, fresh: FreshWorks, trained: Collection[str]

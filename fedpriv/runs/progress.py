@@ -77,7 +77,7 @@ def follow(
     if not watched:
         return prepared.run()
     line = _RunLine(prepared, clock)
-    with telling(console, clock=clock) as tell:
+    with status_line(console, clock=clock) as tell:
         tell(str(line))
 
         def on_round(record: RoundRecord) -> None:
@@ -259,7 +259,7 @@ def plain_lines(console: Console, *, clock: Callable[[], float] = time.monotonic
 
 
 @contextmanager
-def telling(
+def status_line(
     console: Console, *, clock: Callable[[], float] = time.monotonic
 ) -> Generator[Callable[[str], None]]:
     """Give a function that shows how far long work is.

@@ -138,7 +138,7 @@ class SecretState:
 
 
 def start_noise_count(secret_state: SecretState) -> None:
-    """Write down that no row of noise was drawn from a key that is made anew."""
+    """Write down that no row of noise was drawn from a key that is made again."""
     _remember_row(secret_state, 0)
 
 

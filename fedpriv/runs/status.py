@@ -2,7 +2,7 @@
 
 A run folder has two files that the ledger has no place for. `status.json` holds what the server
 does, or how it ended. `refused.json` holds when and why a server was last refused the run, and
-why: it is a file of its own, because whoever is refused may not write what another server, which
+why: it is a file of its own, because a server that is refused may not write what another, which
 holds the ledger then, writes in `status.json`.
 
 Neither says anything of a round but when the last one ended: how many users took part, failed or

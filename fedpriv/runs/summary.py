@@ -34,7 +34,7 @@ def make_summary(
         components: What was run.
         folder: Where it was kept.
         reached: The last state that was released.
-        record: Of the last round; None if nothing was left to run, and the model is measured anew.
+        record: Of the last round; None if nothing was left to run, and the model is measured again.
         first_failure: The kind and the places of the first error that made a user contribute zero
             since the run was started or resumed, where it was seen in this process.
         selection: The model that the run returns, whose figures these are; None for the last.

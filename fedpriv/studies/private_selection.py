@@ -1,4 +1,4 @@
-"""A private study: a random number of trials, each with settings drawn anew; the best is released.
+"""A private study: a random number of trials, with settings drawn at random; the best is released.
 
 The guarantee (Papernot and Steinke 2022, arXiv:2110.03620) rests on four things, all of which are
 done here and not left to the caller:
@@ -6,7 +6,7 @@ done here and not left to the caller:
 * the number of trials is drawn once from the law that the accountant is given, from the operating
   system's entropy (in a simulation from a seed, and labelled so), written down before the first
   trial and never drawn again, whatever crashes;
-* settings are drawn by a law of their own, which looks at no data, anew for every trial;
+* settings are drawn by a law of their own, which looks at no data, for every trial by itself;
 * nothing leaves a trial but the run folder of the best one: no number, no losing folder, no score,
   no log, no order;
 * what is compared is public or was charged: a score on those whom the plan protects is refused.

@@ -111,7 +111,7 @@ class Study:
         epsilons: Target ε, to each of which the noise of each method is calibrated; None is
             training without privacy. A method without noise is run once for each data and seed, and
             one that needs an ε is left out of None.
-        seeds: Each a simulation of its own; a number n stands for 0 to n - 1.
+        seeds: Each a simulation of its own; a number n means 0 to n - 1.
         data: By label: options that choose data, such as `corpus` (a name or path), `roster`,
             `fold` or `users`; empty for what the experiments have.
         options: Options of every method. Those of a method go before them, and those of data

@@ -161,7 +161,7 @@ def trials_frame(study: StudyRecord) -> pd.DataFrame:
 def differences_frame(study: StudyRecord) -> pd.DataFrame:
     """Return the headline of each method less that of each other one at equal ε, with intervals.
 
-    `interval_over` says whether users and seeds were drawn anew, or seeds alone; ε is infinite for
+    `interval_over` says whether users and seeds were resampled, or seeds alone; ε is infinite for
     pairs without privacy.
     """
     need("pandas", "pandas", "a data frame")

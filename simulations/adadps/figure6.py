@@ -103,7 +103,7 @@ def grid(setting: str, inputs: str, method: Settings, *, private: bool) -> tuple
     """Return the settings that a method is tuned over.
 
     Args:
-        setting: One that is tuned anew: "private-8" or "paper".
+        setting: One that is tuned again: "private-8" or "paper".
         inputs: "tff" or "unit-norm".
         method: The options that make it this method.
         private: Whether it is bounded and noised.
@@ -150,7 +150,7 @@ class Setting:
         options: Applied to every method.
         num_users: Of that roster at most; None for all.
         noise: Of every method that is private.
-        tuned_as: Takes the best settings of another one instead of tuning anew.
+        tuned_as: Takes the best settings of another one instead of tuning again.
         clip_scale: Times this on the clip norm taken over (less noise asks for a longer one).
     """
 

@@ -162,7 +162,7 @@ def draw_accuracies(study: Study, path: Path) -> None:
     draw(
         panels,
         path,
-        title=f"DP-AGD beside other private training: {study.title}",
+        title=f"DP-AGD next to other private training: {study.title}",
         below=f"{_EPSILON}. Dashed: at the ε that the old moments bound says, which is none of "
         f"ours. Mean and 95 % t-interval of {study.seeds} seeds. "
         f"Data: {data.name}{', SYNTHETIC' * data.synthetic}.",
@@ -200,7 +200,7 @@ def _accuracy_table(study: Study, loss: str) -> str:
 
 
 def stands(study: Study, loss: str, first: str, second: str, epsilon: float) -> Verdict | None:
-    """Return where one method stands against another, or a level; None if that has no run."""
+    """Return how one method compares with another, or a level; None if that has no run."""
     own = accuracies(cell(study, loss, first, epsilon))
     if second in LEVELS:
         other = [study.references()[second]]

@@ -181,7 +181,7 @@ def cifar100(*, reduced: bool) -> Problem:
     """Return classification of one half of the classes, after public training on the other."""
     own = (
         f"Ours is {_LOSSY}: five classes after public training on the other five, since CIFAR-100 "
-        "cannot be had everywhere. It stands in for the question and for no figure."
+        "cannot be had everywhere. It replaces the question and for no figure."
         if reduced
         else "Ours is fine-tuning on the last 50 classes after public training on the first 50."
     )

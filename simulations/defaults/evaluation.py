@@ -368,6 +368,6 @@ REPRODUCTIONS = tuple(
             {"sizes": (100,), "seeds": 1},
             (60, 1),
         ),
-        ("defaults-grid", "grid", "the rule's settings beside a grid", None, (120, 0)),
+        ("defaults-grid", "grid", "the rule's settings next to a grid", None, (120, 0)),
     )
 )

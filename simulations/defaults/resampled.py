@@ -31,7 +31,7 @@ def corpus(folder: Path, source: Corpus, num_users: int, *, seed: int = 0) -> Co
     the other originals, drawn with replacement: of as many of its threads as it has, drawn with
     replacement too, it has all that the original wrote there. Threads keep keys and titles, so what
     a split holds out is held out of every copy. Who asked a thread is known where that is the user
-    itself or a public one; else it could be any of several copies, or nobody of the corpus.
+    itself or a public one; else it could be any of several copies, or none of the corpus.
 
     Args:
         folder: Where corpora are kept.

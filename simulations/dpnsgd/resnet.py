@@ -14,7 +14,7 @@ class ResNet20(nn.Module):
 
     Three stages of three blocks with 16, 32 and 64 channels. Where a stage halves the image, the
     shortcut takes every other pixel and pads the channels with zeros, so that it has no parameters
-    (option A of the reference). Group norm stands where the reference has batch norm, whose
+    (option A of the reference). Group norm is used where the reference has batch norm, whose
     statistics mix examples.
 
     Reference: He et al., "Deep Residual Learning for Image Recognition" (2016), section 4.2.

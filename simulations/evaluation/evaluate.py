@@ -44,8 +44,8 @@ class Estimate:
 
     Attributes:
         value: None where it has no meaning, as a share of a gap that is not above 0.
-        by_thread: Threads drawn anew; None where there are too few, or a draw has no value.
-        by_user: Users drawn anew; likewise.
+        by_thread: Threads resampled; None where there are too few, or a draw has no value.
+        by_user: Users resampled; likewise.
     """
 
     value: float | None
@@ -157,7 +157,7 @@ def user_figures(
     """Return figures of users by model and by name of `USER_FIGURES`.
 
     Every user counts once, however many examples it has. A user's accuracy is the mean over its
-    examples and over seeds, which are not drawn anew; it is worse off where that is below
+    examples and over seeds, which are not resampled; it is worse off where that is below
     public-only's, and as well off where the two are equal. The 10th percentile is the smallest
     accuracy that at least a tenth of the users do not exceed. It is 0 where a tenth of them have
     none right, as is usual of users with few threads; the median is given with it.

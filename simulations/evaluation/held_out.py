@@ -204,7 +204,7 @@ def own_majority(view: TagView) -> Outcomes:
     """Return what ranking tags by how often they are a label in a user's training text does.
 
     Ties go to the label that is commoner in all rostered users' training text, and so do those
-    that the user has no text for; whoever has none at all is given that order.
+    that the user has no text for; a user without any is given that order.
     """
     overall = view.label_counts(view.roster, "train")
     commoner = np.empty(len(overall), np.int64)  # 0 for the rarest
@@ -230,7 +230,7 @@ def local_only(
     """Return what every user's own model does: AdaGrad on its training text alone from a start.
 
     Nothing leaves the user, so no ε is spent. From zeros it is each user's own text alone; from a
-    public-only model it is what private training of others has to be better than. Whoever has no
+    public-only model it is what private training of others has to be better than. Anyone who has no
     training text is measured by the start.
 
     Args:

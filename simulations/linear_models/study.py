@@ -286,7 +286,7 @@ Verdict = Literal["ahead", "not told apart", "behind"]
 
 
 def verdict(first: Sequence[float], second: Sequence[float]) -> Verdict:
-    """Return where the first mean stands, by the 95 % interval of the difference.
+    """Return how the first mean compares, by the 95 % interval of the difference.
 
     Two means are "not told apart" where it covers 0, however wide it is: that is not to say that
     they are equal. Its half is √(a² + b²) of both means' halves. A single value has none, and two
@@ -309,7 +309,7 @@ class Curve:
 
     Attributes:
         label: Its name.
-        points: Values of every seed, by what stands below.
+        points: Values of every seed, by the label below.
         dashed: Whether it is not to be read as the others.
         place: Which colour and mark it has, from 0.
     """

@@ -129,7 +129,7 @@ class Outcome:
 
     Attributes:
         states: After every round.
-        params: That it stands for.
+        params: That it represents.
         epsilon: The plan's.
         delta: Likewise.
     """

@@ -73,7 +73,7 @@ class Layout:
 
     Attributes:
         digits: Behind the point.
-        spread: What stands behind ±: the standard "deviation" over seeds, or half the 95 %
+        spread: What is behind ±: the standard "deviation" over seeds, or half the 95 %
             t-"interval" of their mean.
         bold_best: Whether the best mean of a column is bold, among what is private.
         sections: Tables of the page, one below the other; none for one of all columns.

@@ -18,7 +18,7 @@ from simulations.reproduction.items import TUNING_SEED, Block, Row, Settings, Ta
 from simulations.reproduction.runs import Done, best, curve_of, reported_runs, runs_of_grid, worth
 from simulations.reproduction.study import synthetic_words, t_half
 
-#: What stands behind ±, as pages call it.
+#: What is behind ±, as pages call it.
 _SPREADS = {"deviation": "standard deviation", "interval": "half the 95 % t-interval"}
 #: Methods with one ε that are named; more of them are "all others".
 _MOST_NAMED = 6
@@ -91,7 +91,7 @@ def values(rows: Sequence[Mapping[str, Any]], table: Table) -> list[float]:
 
 
 def spread(numbers: Sequence[float], table: Table) -> float:
-    """Return what stands behind ±, of two values or more."""
+    """Return what is behind ±, of two values or more."""
     return stdev(numbers) if table.layout.spread == "deviation" else t_half(numbers)
 
 

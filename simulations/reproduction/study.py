@@ -204,5 +204,5 @@ def trained_on(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def synthetic_words(synthetic: bool) -> str:
-    """Return what stands behind a title: whether its data are synthetic."""
+    """Return what is behind a title: whether its data are synthetic."""
     return " (SYNTHETIC data)" if synthetic else ""

@@ -411,7 +411,7 @@ def _trained(
 REPRODUCTIONS = (
     items.Study(
         name="tags-adapters",
-        title="Tags with whole threads held out: low-rank adapters beside the head alone",
+        title="Tags with whole threads held out: low-rank adapters next to the head alone",
         run=reproduce,
         minutes=(60, 60),
     ),

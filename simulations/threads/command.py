@@ -249,7 +249,7 @@ REPRODUCTIONS = tuple(
         (
             "tags-by-stream",
             "by-stream",
-            "correlated noise beside independent",
+            "correlated noise next to independent",
             _ONE_FOLD,
             (120, 10),
         ),

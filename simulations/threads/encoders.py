@@ -428,7 +428,7 @@ def _chart(
 REPRODUCTIONS = (
     items.Study(
         name="tags-encoders",
-        title="Tags with whole threads held out: a pretrained encoder beside words and controls",
+        title="Tags with whole threads held out: a pretrained encoder next to words and controls",
         run=reproduce,
         options={},
         reduced={"folds": 1, "seeds": 1, "epsilons": (2.0,), "only": ("words", "titles")},

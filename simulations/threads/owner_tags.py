@@ -3,7 +3,7 @@
     fedpriv run simulations.threads.owner_tags:dp_sgd_tags --set examples-per-owner=8
 
 DP-SGD over the sentences of all rostered users, threads held out. A sentence of an answer has two
-owners: whoever wrote it, and whoever asked, whose title and tags it carries. No owner has more than
+owners: its writer, and the asker, whose title and tags it carries. No owner has more than
 `examples-per-owner` of them, which are chosen greedily by a hash of their ids, and ε is of blanking
 all of one owner's examples. Without that option the unit is a single sentence.
 """

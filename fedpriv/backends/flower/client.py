@@ -88,7 +88,7 @@ class Host:
         plans: Digests of the only plans that users are trained under here; None trains under any.
             A server may name a plan and follow another: this stops mistakes.
         works_of: Makes the works of a request's train config; None for works that read none.
-        apart: Whether each user is trained in a child that has trained nobody else.
+        apart: Whether each user is trained in a child that has trained no one else.
         check: Called with the first request, attempt and works, before any hosted user is trained.
     """
 
@@ -441,7 +441,7 @@ class _Apart:
         """Return the fields `apart` and `check` of a host.
 
         Raises:
-            ValueError: If nobody is there to check with, and no child can be forked.
+            ValueError: If no one is there to check with, and no child can be forked.
         """
         if self.public is not None:
             return {"check": self.check}
@@ -557,7 +557,7 @@ def bounded(
         * Each user moves the node's answer by at most the public bound that the server sent,
           whatever the function returns: the whole change of its params is bounded at once.
         * Without `public_users` that holds whatever the function keeps in memory, since each user
-          is trained by a process that has trained nobody else. What it writes elsewhere and reads
+          is trained by a process that has trained no one else. What it writes elsewhere and reads
           again (files, other processes, memory that is shared with them) is not covered.
         * With `public_users` it holds for what a function keeps that shows on these users; see
           `fedpriv.training.independence`.
@@ -636,7 +636,7 @@ class SeveralUsersBehindOneCallError(OwnTextError):
 class UserLevelClientApp(ClientApp):
     """A Flower `ClientApp` whose training function is called for one user at a time.
 
-    It stands where `ClientApp()` did; `@app.train()` and its function stay as they are. It is
+    It takes the place of `ClientApp()`; `@app.train()` and its function stay as they are. It is
     outermost: every mod, of the app or of a function, is inside, and what they and the function
     return is bounded afterwards.
 

@@ -64,7 +64,7 @@ def naming_superlink(then: str) -> Generator[None]:
     except httpx.HTTPError as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         raise SuperLinkGoneError(
-            f"the SuperLink is not reached, or was started anew and knows nothing of this run "
+            f"the SuperLink is not reached, or was started again and knows nothing of this run "
             f"({cause:.200}); {then}"
         ) from error
 

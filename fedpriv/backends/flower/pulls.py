@@ -217,7 +217,7 @@ class Pulls:
         while (look := self._asked.get()) is not None:
             try:
                 look.found = list(self._pull_messages([look.message_id]))
-            except BaseException as error:  # whoever waits for it judges it
+            except BaseException as error:  # its waiter judges it
                 look.error = error
             with self._lock:
                 if self._open:

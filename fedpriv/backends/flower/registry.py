@@ -6,9 +6,9 @@ contribution must pass one bound, so an id that two nodes claim contributes zero
 it is not known which of them is right. With an operator's file of nodes' public keys only the node
 that an id is bound to is believed; claims of other nodes are only counted in a log.
 
-Node ids are dealt out by the SuperLink, anew to whoever comes back; a key pair stays with a node,
-and with it every message to the SuperLink is signed. So users are bound to keys, in a file of TOML,
-or of JSON in the same shape; a key is what `ssh-keygen` wrote into the `.pub` file, or PEM:
+The SuperLink deals out node ids, new ones to nodes that come back; a key pair stays with a node,
+and signs every message to the SuperLink. So users are bound to keys, in a file of TOML, or
+of JSON in the same shape; a key is what `ssh-keygen` wrote into the `.pub` file, or PEM:
 
     "ecdsa-sha2-nistp384 AAAAE2VjZHNhLXNoYTItbmlzdHAzODQ... ward 7" = ["user-17", "user-31"]
 
@@ -433,7 +433,7 @@ def read_node_keys(path: Path) -> NodeKeys:
 
 
 def _name_of(text: str, key: bytes) -> str:
-    """Return what stands behind an OpenSSH key in its line, or else the key's fingerprint."""
+    """Return the comment behind an OpenSSH key in its line, or else the key's fingerprint."""
     words = [] if text.lstrip().startswith("-----") else plain(text).split()[2:]
     public = serialization.load_der_public_key(key)
     line = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)

@@ -47,7 +47,7 @@ class GridSettings:
         register_seconds: How long to wait for nodes before the first round.
         allow_missing_users: Start although some rostered users are hosted by no node.
         node_users: Which node may host whom, by its public key; None believes every node.
-        allow_unauthenticated_nodes: Let secure runs go to nodes that no key stands for: then
+        allow_unauthenticated_nodes: Let secure runs go to nodes that no key identifies: then
             anybody who reaches the SuperLink may claim users, and learns that they take part.
     """
 
@@ -208,7 +208,7 @@ class GridBackend(Backend):
 
         Guarantees:
             * It is Flower's list, kept by heartbeats of SuperNodes, which send them whether or not
-              a user of theirs was drawn, and train nobody: it counts no round's users. A
+              a user of theirs was drawn, and train no one: it counts no round's users. A
               SuperNode of `fedpriv supernode` is on it as long as a client app asks it for work.
         """
         online = {node.node_id for node in self.exchange.grid.get_nodes()}

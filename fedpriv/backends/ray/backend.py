@@ -82,7 +82,7 @@ class RayBackend(ShardedBackend):
     def sums(
         self, request: SumRequest, attempt: Attempt, shards: Shards
     ) -> tuple[Sequence[PartialSum], int]:
-        """Return the sums over shards, and how many users kill whoever trains them."""
+        """Return the sums over shards, and how many users kill the worker that trains them."""
         stop_if_asked()
         shapes = shapes_of(request, attempt)
         # Template and mechanism are the server's alone.

@@ -350,10 +350,10 @@ class Sentence:
         tags: the post's tags, in any order; repeats count once.
         own_title: whether `user_id` wrote that title.
         title_user_id: who wrote it when somebody else did; None when that is not known.
-        thread: key of the question that the post asks or answers; what shares it never stands on
+        thread: key of the question that the post asks or answers; what shares it is never on
             both sides of a split by thread. None takes the title and the tags.
         day: days from 1970 to when the thread was begun; None where that is not known.
-        kind: of the post it stands in, "question" or "answer"; None where that is not known.
+        kind: of the post it is in, "question" or "answer"; None where that is not known.
         post: number of that post: a user's sentences are ordered by it, whatever order they are
             added in. Below 2^31; None keeps the order in which they are added.
     """

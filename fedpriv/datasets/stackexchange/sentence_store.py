@@ -178,7 +178,7 @@ class SentenceStore:
         return open_array(self._directory / "sentences" / f"{name}.npy")
 
     def _batch(self, first: int, starts: np.ndarray, lengths: np.ndarray) -> SentenceBatch:
-        # The files are mapped anew for every batch: dropping the map drops its pages, so memory
+        # The files are mapped again for every batch: dropping the map drops its pages, so memory
         # stays that of one batch however large the corpus is.
         rows = ranges(starts, lengths)
         word_entries, word_rows = self._entries("word_offsets", rows)

@@ -3,8 +3,8 @@
 An example is a sentence with its question's title, and its label comes from the question's tags.
 Where a user's sentences are divided at random, those of one post, with one title and one label,
 stand on both sides, and what is measured is memory. So the default holds out whole *threads*, a
-question with all its answers: whoever wrote a sentence of a held-out thread, no training set has
-it, and neither has what is counted for words, tags and side information.
+question with all its answers: no training set has a sentence of a held-out thread, no matter who
+wrote it, and neither has what is counted for words, tags and side information.
 
 What counts as *public* is narrower, too: an answer carries its asker's title and tags, so only
 sentences of public users in threads that a public user asked are no other user's. Words, tags,

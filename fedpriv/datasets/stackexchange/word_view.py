@@ -88,9 +88,9 @@ class WordView(RosterView[WordSequences]):
     def public_rows(self, subset: str) -> np.ndarray:
         """Return the row numbers in `columns` of public users' sentences, int64.
 
-        They are all of them: whoever asked the question, a sentence's words are its writer's. By
-        time only those in threads that a public user asked, because the day of a thread is a fact
-        of whoever asked it.
+        They are all of them: a sentence's words are its writer's, no matter who asked the question.
+        By time only those in threads that a public user asked, because the day of a thread is a
+        fact of the user who asked it.
 
         Raises:
             ValueError: unknown subset.

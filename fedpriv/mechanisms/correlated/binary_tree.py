@@ -8,7 +8,7 @@ its children by inverse variance (Honaker 2015, the estimate from below): at hei
 Nodes are sums of rows with whole weights, on the grid itself, and an estimate is made of answered
 nodes alone, rounded where they are whole: rows need no finer numbers, and have no slack.
 
-A tree may be begun anew every so many rows (`restart`), after which a user's rows of earlier trees
+A tree may be restarted every so many rows (`restart`), after which a user's rows of earlier trees
 no longer add up with later ones. Completion then goes on as if the tree had been filled with rows
 of nothing, so that what is left in the sum is one node's noise (Kairouz et al. 2021; Appendix D by
 the published code).

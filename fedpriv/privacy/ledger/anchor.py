@@ -136,11 +136,11 @@ def anchors_of(path: str | os.PathLike[str] | None) -> tuple[Anchor, ...]:
 
 
 WITHOUT_ANCHOR = (
-    "a folder that was written anew as a whole, with other noise, charges or options than the run "
+    "a folder that was rewritten as a whole, with other noise, charges or options than the run "
     "had: its hashes have no key",
     "a copy of the folder that was continued besides, whose releases ε does not count",
     "an older backup that was put back",
-    "lines after the last checkpoint that were cut off the ledger's end or written anew: charges, "
+    "lines after the last checkpoint that were cut off the ledger's end or rewritten: charges, "
     "and the digests of a finished run's files",
 )
 """Manipulations of a run folder that are not detected without an anchor."""

@@ -5,7 +5,7 @@ So a process killed at any moment leaves a ledger that counts every release, and
 the charges since the last release: one attempt, or the several that a release is made of. Lines are
 hash-chained (`fedpriv.privacy.ledger.chain`) and appended. One process writes at a time.
 
-No line of a ledger with a charge is rewritten or removed. `create` starts one without any anew, and
+No line of a ledger with a charge is rewritten or removed. `create` restarts one without any, and
 opening removes a last line without its newline: its write never returned, so the charge was never
 acknowledged and nothing was drawn for it.
 """
@@ -76,7 +76,7 @@ class Ledger:
         """Start the ledger of a new run, in a folder that exists.
 
         Args:
-            path: The file; one that holds a ledger without any charge is started anew.
+            path: The file; one that holds a ledger without any charge is restarted.
             plan: The plan, frozen in the first line.
             mode: "simulation" or "secure", the mode of the run's keys.
             extra: Further public facts for the first line, as plain JSON.
@@ -141,7 +141,7 @@ class Ledger:
             ledger = cls(file, chain)
             if ledger._state is None:
                 raise ValueError(
-                    "it holds no complete line, so nothing was ever charged; start the run anew"
+                    "it holds no complete line, so nothing was ever charged; start the run again"
                 )
             file.check(chain)
             file.keep(chain.num_bytes)

@@ -108,7 +108,7 @@ class TrainedBefore:
             how = "that was trained without privacy"
             if self.epsilon is not None:
                 how = "whose noise was simulated, of a known seed,"
-            left = "" if self.is_of(plan) else ": whoever is on both is not protected"
+            left = "" if self.is_of(plan) else ": a user on both is not protected"
             return (f"a start {how} on {whom}{said}{left}",)
         simulated = "simulated " if self.mode != "secure" else ""
         spent = (
@@ -121,7 +121,7 @@ class TrainedBefore:
         elif self.is_of(plan):
             first = f"{COST}: {spent}, by another relation, which does not add up"
         else:
-            first = f"what the start cost another roster: {spent}: whoever is on both has both"
+            first = f"what the start cost another roster: {spent}: a user on both has both"
         return (first, *(f"of the start: {plain(phrase)}" for phrase in self.not_covered))
 
 

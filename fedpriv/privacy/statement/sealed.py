@@ -6,8 +6,8 @@ through here, so that a document that was edited afterwards is refused: neither 
 
 An audit is of one plan. What is written names the run that it is of: the digests of its plan, of
 its `experiment.json` and of its ledger's first line. A file that was copied from another run is
-refused, and both are named. The file stands outside the ledger's chain, since an audit
-may come long after the last charge: whoever can write to the folder can change it or take it away.
+refused, and both are named. The file is outside the ledger's chain, since an audit
+may come long after the last charge: anyone who can write to the folder can change or remove it.
 What can be derived again is the stated ε, which form decides, and whether it refutes. What canaries
 were scored is not kept; the same audit of a simulation, with its seed, gives the same figures.
 """
@@ -51,8 +51,8 @@ SEAL = "experiment_sha256"
 class SealedRun:
     """A run folder with an unbroken ledger and the `experiment.json` that the ledger seals.
 
-    That shows that the files belong together, not that they are true: whoever writes all of them
-    anew can have them say anything (`fedpriv.privacy.ledger.anchor.WITHOUT_ANCHOR`).
+    That shows that the files belong together, not that they are true: anyone who rewrites all
+    of them can have them say anything (`fedpriv.privacy.ledger.anchor.WITHOUT_ANCHOR`).
 
     Attributes:
         folder: Where it is.

@@ -141,7 +141,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
     Args:
         run_dir: Folder with `ledger.jsonl` and whatever else the run wrote.
         anchors: Where the ledger's lines were marked outside the folder. Without them the checks
-            show that the files agree with each other: a folder that was written anew with another
+            show that the files agree with each other: a folder that was rewritten with another
             noise, a cut ledger, an old backup and a copy that was continued may verify.
 
     Returns:
@@ -160,7 +160,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
     for tries_left in reversed(range(_TRIES)):
         size = (folder / LEDGER).stat().st_size
         found = _verify(folder, anchors)
-        # A finished run that is resumed meanwhile writes files anew that its ledger had named.
+        # A finished run that is resumed meanwhile rewrites files that its ledger had named.
         if found.ok or not tries_left or size == (folder / LEDGER).stat().st_size:
             break
     return found

@@ -689,7 +689,7 @@ class Section:
             return ""
         said = ", ".join(f"{value} for {listed(labels)}" for value, labels in values.items())
         return (
-            "Public-only is trained anew for each run, with the run's own seed, options and public "
+            "Public-only is trained for each run, with the run's own seed, options and public "
             f"examples: {said}. Each gain is over the run's own; elsewhere it is their mean."
         )
 

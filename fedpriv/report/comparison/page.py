@@ -64,7 +64,7 @@ class ColumnHead:
 
     Attributes:
         title: What it says.
-        remark: What stands small below it.
+        remark: Small text below it.
         label: What names its cells on a narrow screen; "" for the title.
         words: Whether its cells are words, sorted as such, or numbers.
         first: How the first click sorts: "ascending" or "descending".
@@ -86,7 +86,7 @@ class DataRow:
     Attributes:
         title: Its first cell.
         cells: The others.
-        remark: What stands small below the title.
+        remark: Small text below the title.
         filters: What selections find it by, by key.
         mark: A dot and an interval on the scale of all rows.
         reference: Whether other rows are read against it: it stays below them, and is always shown.
@@ -477,7 +477,7 @@ def _paired_note(section: Section, paired: Sequence[Difference]) -> str:
     texts = ["Same seeds and held-out examples; bold: the 95 % interval excludes zero."]
     if {BY_USER, BY_USER_ALONE} & kinds:
         texts.append(
-            "Intervals over users: users, with all of their examples, and seeds are drawn anew in "
+            "Intervals over users: users, with all of their examples, and seeds are resampled in "
             "a paired bootstrap; they say what other users of the same kind would give, and know "
             "nothing of seeds where there is one."
         )
@@ -526,7 +526,7 @@ def runs_table(section: Section) -> DataTable:
     lead, groups, nouns = section.lead, section.groups, nouns_of(section)
     columns = measured_columns(section)
     remarks = [_remarks(group) for group in groups]
-    # What holds of every row stands in the head of a study's page.
+    # What holds of every row is in the head of a study's page.
     shared = set.intersection(*map(set, remarks)) if groups[0].method else set[str]()
     shared -= {group.public_model for group in groups}
     marks = [

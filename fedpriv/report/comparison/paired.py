@@ -1,7 +1,7 @@
 """Paired differences between methods at equal ε, with intervals clustered by user where possible.
 
 Two methods that were trained with the same seeds are compared seed by seed. Where the headline
-measure of each user is known (a diagnostic of simulations), users and seeds are drawn anew, both at
+measure of each user is known (a diagnostic of simulations), users and seeds are resampled, both at
 once (`fedpriv.report.bootstrap`); otherwise the interval is Student's t over the differences of the
 seeds, and speaks about seeds alone.
 """

@@ -38,7 +38,7 @@ class Cell(NamedTuple):
 
     Attributes:
         text: What it says.
-        remark: What stands small behind it.
+        remark: Small text behind it.
         value: What rows are sorted by; None last.
     """
 
@@ -331,7 +331,7 @@ def _table(section: Section) -> str:
     names, rows_of = table_of(section)
     rows = []
     for title, cells, group in rows_of:
-        # What an ε does not cover stands in the caption.
+        # What an ε does not cover is in the caption.
         texts = [
             cell.text if name == "ε" else cell.written
             for name, cell in zip(names, cells, strict=True)

@@ -1,7 +1,7 @@
 """Tag prediction pooled over users, example by example, with a linear model.
 
-*Answers on Startups* stands for StackOverflow: 400 users, their training sentences in one pool, a
-linear model of 5,000,500 parameters. The unit is one *sentence*, so whoever wrote a thousand of
+*Answers on Startups* represents StackOverflow: 400 users, their training sentences in one pool, a
+linear model of 5,000,500 parameters. The unit is one *sentence*, so a user who wrote a thousand of
 them is protected for each alone. A step takes 20 ms on one core.
 """
 
@@ -53,7 +53,7 @@ def pool(users: Sequence[str], split: str, inputs: str) -> tuple[sparse.csr_matr
 
 @cache
 def dataset(column: Column, public: Public = "held out") -> Dataset:
-    """Return the pool: public sentences are removed from the private ones, whoever wrote them."""
+    """Return the pool: public sentences are removed from the private ones, by any author."""
     seen, inputs = view(), "tff" if column == "paper" else "unit-norm"
     apart = FIRST if public == "first users" else 0
     x, y = pool(seen.roster[apart:], "train", inputs)

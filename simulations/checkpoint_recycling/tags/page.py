@@ -366,7 +366,7 @@ def _listed(values: Sequence[float]) -> str:
 
 
 def _note(delta: float) -> str:
-    """Return what stands below a picture: what every ε of it is."""
+    """Return the caption of a picture: what every ε of it is."""
     kinds = "; ".join(f"{one.label}: {one.guarantee.split(',')[0]}" for one in FAMILIES.values())
     return f"ε at δ = {format_delta(delta)}, user-level, simulated ({kinds})"
 
