@@ -72,7 +72,7 @@ from fedpriv.runs.document import (
     rounds_between_checkpoints,
     write_json,
 )
-from fedpriv.runs.noise_root import NOISE, code_of, noise_digest
+from fedpriv.runs.noise_root import NOISE, noise_digest
 from fedpriv.runs.records import decided_as_json
 from fedpriv.tasks.task import BaseTask, check_data_digests
 from fedpriv.training.algorithm import Saved, State
@@ -163,8 +163,7 @@ class RunFolder:
         # The ledger first: with it but without experiment.json there is no run to resume.
         extra = {"experiment": document["name"], SEAL: document_sha256(document)}
         if mode == "simulation":
-            code = code_of(components)
-            extra[NOISE] = noise_digest(experiment_of(components), document, code)
+            extra[NOISE] = noise_digest(experiment_of(components), document)
         ledger = Ledger.create(
             path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchors=anchors
         )

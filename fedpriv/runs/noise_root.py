@@ -18,11 +18,9 @@ The digest is of
   ledger, and is not drawn again by its seed;
 * the digests of a start from a file and of what the model keeps frozen;
 * the experiment's name where it runs user-defined code (a custom task, a derived class with parts
-  of its own, `refine`, `statistics`), and functions and classes that were given, with
-  what they enclose and name, as `fedpriv.experiments.own_code.describe_code` has them. Where that
-  meets something that it does not know by its value, fresh entropy takes its place, as for data.
-  Attributes of a custom task or trainer are not looked at: two experiments that differ in those
-  alone want two names, or two seeds.
+  of its own, `refine`, `statistics`). Code is not read: two experiments that differ in functions
+  or classes alone, such as a loss, need two names or two seeds. Runs that draw alike are not
+  composed (`fedpriv.studies.runner.composed`).
 
 It is not of who works, what is measured or where it is written, nor of a name or description by
 which nothing is trained: the same experiment adds the same noise on every backend, and two that are
@@ -38,7 +36,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.own_code import describe_code
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.mechanism import DETAILS
 from fedpriv.privacy.plan import AnyPlan
@@ -53,22 +50,18 @@ NOT_TRAINED = frozenset({"eval_every", "start.file", "start.brought_weights"})
 _VERSION = 3
 
 
-def noise_digest(
-    experiment: Experiment, document: Mapping[str, Any], code: Sequence[Any] = ()
-) -> str:
+def noise_digest(experiment: Experiment, document: Mapping[str, Any]) -> str:
     """Return the digest that distinguishes an experiment's draws, 64 hex digits.
 
     Args:
         experiment: Its automatic options chosen.
         document: Of its experiment.json. Without a digest of all users' data another one is
             returned each time.
-        code: As of `code_of`.
     """
     corpus, start = document["corpus"], document["start"]
     return _digest(
         plan=document["plan"],
         **_trained(experiment),
-        given=list(code),
         data=_data(corpus.get("data_sha256")),
         frozen={**(corpus.get("frozen") or {}), **(corpus.get("published") or {})} or None,
         start=start["sha256"] if start["kind"] == "file" else None,
@@ -132,23 +125,12 @@ def unkept_noise_root(root: Key, components: Any, start: Params) -> Key:
     if root.mode == "secure":
         return root
     task, experiment = components.task, getattr(components, "experiment", None)
-    described = None
-    if experiment is not None:
-        described = {**_trained(experiment), "given": code_of(components)}
+    described = None if experiment is None else _trained(experiment)
     known = getattr(task, "data_sha256", None)
     digest = training_digest(
         components.plan, task.roster, start, described, None if known is None else known()
     )
     return noise_root(root, {NOISE: digest})
-
-
-def code_of(components: Any) -> list[Any]:
-    """Return the substitutes of functions and classes that were given, as JSON values."""
-    task, experiment = components.task, components.experiment
-    given = [getattr(own, "trained_code", ()) for own in (task, getattr(task, "users", None))]
-    if experiment is not None:
-        given.append((experiment.refine, experiment.statistics))
-    return describe_code(part for parts in given for part in parts)
 
 
 def _data(digests: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -16,7 +16,6 @@ from fedpriv.experiments.build import make_task, takes_corpus
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import find_experiments, from_anywhere, load_code, load_experiment
 from fedpriv.experiments.options import Option, OptionIndex, flatten, kebab
-from fedpriv.experiments.own_code import is_fedprivs
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.experiments.user_code import user_code
 from fedpriv.hashes import document_sha256, file_sha256
@@ -412,7 +411,7 @@ class Resolver:
     def _key(self, method: str, experiment: Experiment, corpus: Corpus | None) -> str:
         start = experiment.options().get("start.file")
         given = experiment.refine or experiment.statistics
-        custom = given or not all(map(is_fedprivs, (experiment, experiment.task)))
+        custom = given or not all(map(_is_fedprivs, (experiment, experiment.task)))
         document = {
             "experiment": experiment.name,
             # Code is told by the name that the study gives it.
@@ -429,7 +428,7 @@ class Resolver:
         """Return what is equal for experiments whose tasks are equal, in this process."""
         options, task = experiment.options(), experiment.task
         given = {n: v for n, v in options.items() if n.startswith("task.")}
-        if not is_fedprivs(type(task)):
+        if not _is_fedprivs(type(task)):
             # A user-defined task may look at anything but what the trials differ in.
             left_out = ("seed", "noise", "output_noise", "target_epsilon")
             given = {n: v for n, v in options.items() if not n.startswith(left_out)}
@@ -501,6 +500,11 @@ _NOISE_LEVELS = frozenset(
     }
 )
 """Options that `at_level` sets."""
+
+
+def _is_fedprivs(code: Any) -> bool:
+    """Return whether a function, a class or an object of one is fedpriv's own."""
+    return (code.__module__ or "").partition(".")[0] == "fedpriv"  # None of executed text
 
 
 def _refuse_noise_level(experiment: Experiment, given: Mapping[str, Option]) -> None:

@@ -466,10 +466,6 @@ class ModuleTask(Task):
             self._own_start = self._personal_start(personal)
         self._measures = None if measures is None else with_loss(measures, loss)
         self._checked = False
-        #: What a user may have written of it, of which a simulation's draws are made, too; and with
-        #: what else a study's trials are other ones when it changes.
-        self.trained_code = (type(self), module, loss, client_optimizer)
-        self.user_code = (*self.trained_code, type(users), measures)
 
     def _hash_examples(self) -> dict[str, str]:
         """Return digests of users' examples and of those that belong to no rostered user."""

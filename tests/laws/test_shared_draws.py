@@ -1,30 +1,22 @@
 """Runs that could differ in a user's data, or in what is done, share neither cohorts nor noise."""
 
-import threading
 from collections import UserDict
 from dataclasses import replace
-from fractions import Fraction
-from functools import cache, partial
-from operator import itemgetter
-from random import Random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from torch import nn
 
 import fedpriv as fp
-from fedpriv.experiments.own_code import describe_code
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.runs import prepared
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.runs.prepared import start_run
 from fedpriv.studies.runner import composed
-from tests.harness import combinations
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import stopping
 from tests.privacy.plans.clipped import clipped
@@ -99,173 +91,28 @@ def negative(outputs, targets):
     return -nn.functional.cross_entropy(outputs, targets)
 
 
-def in_a_notebook(source):
-    return {"module": eval(source, {"nn": nn})}
-
-
-#: Changes of the task and options that two runs of one seed differ by.
 OTHERS = {
-    **{
-        name: ({}, {name: value})
-        for name, value in (
-            *(("noise_multiplier", 2.0), ("l2_clip_norm", 0.5), ("cohort", 5.0)),
-            ("local_learning_rate", 0.2),
-        )
-    },
-    "loss": ({"loss": negative}, {}),
-    "module": ({"module": lambda: nn.Linear(4, 2, bias=False)}, {}),
-    "optimiser": ({"client_optimizer": torch.optim.Adam}, {}),
-    "option of an optimiser": ({"client_optimizer": partial(torch.optim.SGD, momentum=0.5)}, {}),
-    "code that no module holds": (in_a_notebook("lambda: nn.Linear(4, 2, bias=False)"), {}),
+    "noise_multiplier": 2.0,
+    "l2_clip_norm": 0.5,
+    "cohort": 5.0,
+    "local_learning_rate": 0.2,
+    "seed": 1,
 }
 
 
-@pytest.mark.parametrize(("changes", "options"), OTHERS.values(), ids=OTHERS)
-def test_at_one_seed_another_mechanism_or_code_draws_cohorts_of_its_own(changes, options, cohorts):
-    first = in_a_notebook("lambda: nn.Linear(4, 2)") if "module" in changes else {}
-    fp.run(experiment(task(**first)))
-    fp.run(experiment(task(**changes), **options))
+@pytest.mark.parametrize("option", OTHERS)
+def test_at_one_seed_another_mechanism_draws_cohorts_of_its_own(option, cohorts):
+    fp.run(experiment(task()))
+    fp.run(experiment(task(), **{option: OTHERS[option]}))
     assert len(set(cohorts)) == len(cohorts) == 4
 
 
-def weighing(weight):
-    return lambda outputs, targets: nn.functional.cross_entropy(outputs, targets) * float(weight)
-
-
-def acting(act):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.layer(act(x))
-
-    return Net
-
-
-class Slotted:
-    __slots__ = ("weight",)
-
-    def __call__(self, outputs, targets):
-        return nn.functional.cross_entropy(outputs, targets) * self.weight
-
-
-class Scale(float):
-    """A float with an attribute, of a class that has a static method."""
-
-    def __new__(cls, value):
-        return super().__new__(cls, value)
-
-
-class Named(list):
-    """A list with an attribute."""
-
-
-def having(made, **attributes):
-    for name, value in attributes.items():
-        setattr(made, name, value)
-    return made
-
-
-SCALE = 1.0
-
-
-def by_global(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets) * SCALE
-
-
-def executed(scale, name):
-    code = f"""class Net(nn.Linear):
-    scale = {scale}
-    def forward(self, x):
-        return super().forward(x) * self.scale"""
-    known = {"nn": nn, "__name__": name}
-    exec(code, known)
-    return partial(known["Net"], 4, 2)
-
-
-entropy = nn.functional.cross_entropy
-TWICE = [lambda o, t: entropy(o, t), lambda o, t: 2 * entropy(o, t)]
-PAIRS = {
-    "option of a torch loss": (
-        {"loss": nn.CrossEntropyLoss()}, {"loss": nn.CrossEntropyLoss(label_smoothing=0.3)},
-    ),
-    "weights of a torch loss": (
-        {"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0]))},
-        {"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]))},
-    ),
-    "enclosed tensor": tuple({"loss": weighing(torch.tensor(w))} for w in (1.0, 2.0)),
-    "enclosed NumPy scalar": ({"loss": weighing(np.float32(1))}, {"loss": weighing(np.float32(2))}),
-    "enclosed built-in": ({"module": acting(torch.sigmoid)}, {"module": acting(torch.tanh)}),
-    "slots": tuple({"loss": having(Slotted(), weight=w)} for w in (1.0, 2.0)),
-    **{
-        kind: ({"loss": weighing(one)}, {"loss": weighing(other)})
-        for kind, one, other in (
-            ("fraction", Fraction(1, 2), Fraction(1, 3)),
-            ("float of a class", *(having(Scale(1.0), name=n) for n in "ab")),
-            ("generator of numbers", Random(1), Random(2)),
-            ("getter", itemgetter(1), itemgetter(2)),
-            ("cached function", cache(weighing(1.0)), cache(weighing(2.0))),
-            ("list of a class", *(having(Named(), name=n) for n in "ab")),
-        )
-    },
-    "one line": ({"loss": TWICE[0]}, {"loss": TWICE[1]}),
-    "NumPy scalar of an optimiser": tuple(
-        {"client_optimizer": partial(torch.optim.SGD, momentum=np.float32(m))} for m in (0.9, 0.1)
-    ),
-    **{
-        f"class executed in {name}": tuple({"module": executed(by, name)} for by in (1.0, 0.1))
-        for name in ("__main__", "no.such.module", "builtins")
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
-def test_what_code_encloses_tells_it_apart(pair):
-    one, other, again = (describe_code(task(**one).trained_code) for one in (*pair, pair[0]))
-    assert one == again != other
-
-
-def test_a_global_that_a_function_names_tells_it_apart(monkeypatch):
-    one = describe_code([by_global])
-    monkeypatch.setattr(f"{__name__}.SCALE", 2.0)
-    assert describe_code([by_global]) != one
-
-
-@pytest.mark.parametrize(
-    "value",
-    [(n for n in [1]), list(range(2000)), threading.Lock(), np.array([object()])],
-    ids=["generator", "large", "lock", "objects"],
-)
-def test_what_is_not_known_is_drawn_for_anew(value):
-    assert describe_code([lambda: value]) != describe_code([lambda: value])
-
-
-def nested(deep):
-    """A function that encloses a tuple of so many levels."""
-    held = ()
-    for _ in range(deep):
-        held = (held,)
-    return lambda: held
-
-
-def asked_of_all_globals():
-    return globals()["SCALE"]
-
-
-def of_a_module_as_a_whole():
-    return combinations
-
-
-@pytest.mark.parametrize("code", [asked_of_all_globals, of_a_module_as_a_whole, nested(40)])
-def test_what_is_out_of_sight_is_drawn_for_anew(code):
-    """By a name that code makes, in a user-written module, or far down."""
-    assert describe_code([code]) != describe_code([code])
-
-
-def test_what_is_in_sight_is_not(monkeypatch):
-    assert describe_code([by_global, nested(3)]) == describe_code([by_global, nested(3)])
+def test_experiments_of_another_code_and_name_draw_cohorts_of_their_own(cohorts):
+    """Code is not read: under one name both draw alike, and are not composed."""
+    one, other = experiment(task()), experiment(task(loss=negative))
+    for made in (one, other, replace(other, name="another")):
+        fp.run(made)
+    assert cohorts[:2] == cohorts[2:4] and not {*cohorts[:2]} & {*cohorts[4:]}
 
 
 def test_of_a_mapping_that_reads_files_every_user_is_hashed():
