@@ -50,7 +50,6 @@ __all__ = [
     "server_app",
 ]
 _LOG = logging.getLogger("fedpriv.server")
-_MOST_METRICS = 1 << 20  # bytes of a node's metrics
 _WEIGHT = "num-examples"
 
 
@@ -369,7 +368,6 @@ def _diagnostics(
     for reply in backend.exchange.answers(
         requests,
         seconds=settings.round_deadline,
-        most_bytes=_MOST_METRICS,
         on_error=lambda reply: failed.append(reason_of(reply)),
     ):
         found: dict[str, Any] = {}

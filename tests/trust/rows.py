@@ -137,10 +137,6 @@ ROWS = (
                 name="waits_for_everybody",
                 tests=("backends/flower/silent/test_endless_uploads.py",),
             ),
-            Twin(
-                name="answers_of_any_size",
-                tests=("backends/flower/silent/test_large_answers.py",),
-            ),
         ),
     ),
     Row(

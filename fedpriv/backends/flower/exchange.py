@@ -24,9 +24,6 @@ from flwr.serverapp import Grid
 from fedpriv.backends.flower.pulls import (
     Pull,
     Pulls,
-    TooLargeError,
-    TooLateError,
-    counted,
     first_wait,
     num_alive,
 )
@@ -127,14 +124,15 @@ class Exchange:
     Every message that is not the one valid answer to an outstanding request is dropped and
     counted in `dropped`: "missing" (no answer in time, never delivered, or gone), "late"
     (answered an earlier exchange), "duplicate", "foreign" (not an answer to what was asked, or not
-    by whom), "error" (the node failed), "too-large" (more bytes than any honest answer has) and
-    "unreadable" (Flower could not decode it). Nothing a node sends raises; a SuperLink that cannot
-    be reached does, because rounds without anybody would be charged for nothing.
+    by whom), "error" (the node failed) and "unreadable" (Flower could not decode it). No answer of
+    a node raises. A SuperLink that cannot be reached does: rounds without anybody would be charged
+    for nothing.
 
     Guarantees:
         * Silent nodes cost no other node's answer, however many they are. Nor do answers
           whose upload never ends, while they are fewer than 60 windows of them at once.
-        * Of no answer are more bytes read than of the largest honest one, whatever a node sends.
+        * An answer is in memory when it is looked at, however large: neither Flower's transport nor
+          its store has a limit. One of other shapes than the round's adds zero (`read_answer`).
         * An exchange ends at its deadline, whatever pulls are still waiting for; what those bring
           later is dropped, and counted by the next exchange.
 
@@ -163,7 +161,6 @@ class Exchange:
         requests: Iterable[Message],
         *,
         seconds: float,
-        most_bytes: int | None = None,
         on_error: Callable[[Message], None] | None = None,
         enough: Callable[[], bool] | None = None,
         on_wait: Callable[[float, Collection[int]], None] | None = None,
@@ -173,7 +170,6 @@ class Exchange:
         Args:
             requests: Built lazily, one after another.
             seconds: From now on; who has not answered by then is missing.
-            most_bytes: Of an honest answer; None reads any number.
             on_error: Given the replies by which nodes report that they failed. Their text is the
                 node's: do not log it where ids of users may not be seen.
             enough: Asked while there is something to wait for; True ends it as the deadline does.
@@ -186,7 +182,7 @@ class Exchange:
         asked = _Asked()
         for message_id in self._late():
             asked.add(message_id, self._overdue[message_id], self.clock())
-        pulls = Pulls(counted(self.grid, most_bytes, lambda: self.clock() < deadline))
+        pulls = Pulls(lambda ids: list(self.grid.pull_messages(ids)))
         try:
             while True:
                 stop_if_asked()
@@ -273,13 +269,10 @@ class Exchange:
             end_if_interrupted(error)
             if isinstance(error, httpx.HTTPError) or not isinstance(error, Exception):
                 raise error
-            if isinstance(error, TooLateError):
-                return []  # still pending: it will be missing
-            # What a node wrote broke Flower's decoder, or is too much: its own loss.
+            # What a node wrote broke Flower's decoder: its own loss.
             dropped = "dropped an answer that cannot be read: %s"
             log_of_users(_LOG, logging.WARNING, dropped, type(error).__name__)
-            kind = "too-large" if isinstance(error, TooLargeError) else "unreadable"
-            self.dropped[kind] += 1
+            self.dropped["unreadable"] += 1
             asked.pending.pop(message_id, None)
             self._overdue.pop(message_id, None)
             return []

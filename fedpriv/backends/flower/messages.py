@@ -50,7 +50,6 @@ _INDEX = (np.dtype("<i8"),)
 _WHOLE = (np.dtype("<i4"), np.dtype("<i8"))
 _STYPE = "numpy.ndarray"
 _MAX_HEADER_BYTES = 1024
-_OVERHEAD = 1 << 20  # of everything in a message that is no array
 _DENSE, _ROWS, _VALUES = "dense/", "rows/", "values/"
 
 
@@ -79,22 +78,6 @@ def _values(values: np.ndarray, dtype: type[np.floating] | None) -> np.ndarray:
     # Overflow to infinity is what the receiver looks for, so it needs no warning here.
     with np.errstate(over="ignore"):
         return np.asarray(values, dtype or values.dtype, order="C")
-
-
-def most_bytes(template: Tree) -> int:
-    """Return how many bytes a message with one tree of this shape may take on its way, and no less.
-
-    >>> 16e6 < most_bytes({"bias": np.zeros(1_000_000, np.float32)}) < 18e6
-    True
-    """
-    total = 0
-    for name, tensor in template.items():
-        shape = tensor.shape
-        # The widest form: eight bytes a value, and as much for the number of each row.
-        whole = 8 * (math.prod(shape) + (shape[0] if shape else 1))
-        total += whole + _MAX_HEADER_BYTES + 16 * len(name.encode())
-    # Flower sends parts of 5 MB, each with its hash; a node may have set smaller ones.
-    return total + total // 64 + _OVERHEAD
 
 
 def decode(record: object, template: Tree, *, whole: bool = False) -> dict[str, Tensor]:

@@ -3,94 +3,24 @@
 `Grid.pull_messages` waits until a reply's upload is complete: for minutes after a node stopped
 sending, for hours where it sends a little now and then. Python cannot end a thread, so a pull that
 takes too long is left to itself, and nothing that it brings afterwards reaches anybody.
-
-It also takes whatever a node sent into memory before it looks at it, and neither Flower's transport
-nor its store knows a limit. So what one pull reads off the network is counted as it comes: a reply
-of more bytes than any honest one is dropped, here and in the SuperLink's store.
 """
 
 from __future__ import annotations
 
 import concurrent.futures.thread as pools
-import copy
 import queue
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any
 
-import httpx
 from flwr.app import Message
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.serverapp import Grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
 PullMessages = Callable[[list[str]], "list[Message]"]
 
 _alive: set[Pull] = set()
-_SMALL = 1 << 16  # what the transport may add to a reply, and as much of an error as is read
-
-
-class TooLargeError(Exception):
-    """A reply has more bytes than any honest one; its sender contributes zero."""
-
-
-class TooLateError(Exception):
-    """The deadline of this reply has passed."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Counted:
-    """Sends one pull's requests and counts what comes back; Flower calls that an interceptor.
-
-    Attributes:
-        client: Of the grid's connection.
-        left: Bytes that this pull may still read.
-        open: Whether anybody waits for it.
-        found: Ids of the replies that are on their way.
-    """
-
-    client: httpx.Client
-    left: int
-    open: Callable[[], bool]
-    found: list[str] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
-        """Answer a request by reading no more than is left.
-
-        Raises:
-            TooLargeError: Once there is more; the rest stays on the network.
-            TooLateError: If the wait is over: an unfinished upload is abandoned.
-        """
-        if not self.open():
-            raise TooLateError
-        answer = self.client.send(context.request, stream=True)
-        content = bytearray()
-        try:
-            for part in answer.iter_bytes(_SMALL):
-                if answer.is_error and len(content) >= _SMALL:
-                    break
-                content += part
-                with self._lock:
-                    self.left -= len(part)
-                    if self.left < 0:
-                        raise TooLargeError
-        except httpx.TransportError:  # Flower asks for it again
-            with self._lock:
-                self.left += len(content)
-            raise
-        finally:
-            answer.close()
-        if answer.is_success and context.request.url.path.endswith("/pull-messages"):
-            listed = PullAppMessagesResponse.FromString(bytes(content)).messages_list
-            self.found = [each.metadata.message_id for each in listed]
-        headers = {"content-type": answer.headers.get("content-type", "")}
-        return httpx.Response(
-            answer.status_code, headers=headers, content=bytes(content), request=context.request
-        )
 
 
 def first_wait(grid: Grid) -> float:
@@ -100,42 +30,6 @@ def first_wait(grid: Grid) -> float:
     that; what is within this process may have it at once.
     """
     return 0.05 if isinstance(grid, HttpGrid) else 0.0
-
-
-def counted(grid: Grid, most_bytes: int | None, open: Callable[[], bool]) -> PullMessages:
-    """Return the grid's `pull_messages`, held to so many bytes a call.
-
-    What is too large, or not complete when the wait is over, is taken off the SuperLink's
-    store too, which then refuses what the node still sends of it. A grid within this process has no
-    network, and what is on it is in memory already: it is pulled as it is.
-
-    Args:
-        grid: The way to the nodes.
-        most_bytes: Of a reply, with all that belongs to it; None for any number.
-        open: Whether anybody waits for replies; asked before each request.
-    """
-    if not isinstance(grid, HttpGrid) or most_bytes is None:
-        return lambda ids: list(grid.pull_messages(ids))
-
-    def pull(ids: list[str]) -> list[Message]:
-        client = grid._runtime_client
-        counts = _Counted(client=client._client, left=most_bytes + _SMALL, open=open)
-        # The same connection, and this pull's own counter as the last of its interceptors.
-        view, view_client = copy.copy(grid), copy.copy(client)
-        view_client._interceptors = (*client._interceptors, counts)
-        view._client = view_client
-        try:
-            return list(view.pull_messages(ids))
-        except (TooLargeError, TooLateError):
-            for found in counts.found:
-                client.ConfirmMessageReceived(
-                    ConfirmMessageReceivedRequest(
-                        node=grid.node, run_id=grid.run.run_id, message_object_id=found
-                    )
-                )
-            raise
-
-    return pull
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -37,14 +37,13 @@ from flwr.serverapp import Grid
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import naming_plan, reason_of
 from fedpriv.backends.flower.waiting import Every, some, some_nodes
-from fedpriv.untrusted_text import MOST_ID_CHARS, check_ids, plain
+from fedpriv.untrusted_text import check_ids, plain
 
 _LOG = logging.getLogger(__name__)
 QUERY = f"{MessageType.QUERY}.users"
 _NO_QUERY = "No query function registered with name 'users'"  # Flower's, of any other ClientApp
 _RECORD, _IDS = "registration", "user-ids"
 _MAX_EXAMPLES = 5
-_MOST_BYTES = 1 << 26  # of a registration, besides those of the roster's own ids at their longest
 _GRACE_SECONDS = 5.0
 
 
@@ -223,7 +222,6 @@ def register(
                 if may_host[node.node_id]
             ),
             seconds=max(0.0, deadline - clock()),
-            most_bytes=_MOST_BYTES + 4 * MOST_ID_CHARS * len(wanted),
             on_error=lambda reply: note_failed(reason_of(reply), reply.metadata.src_node_id),
             enough=enough,
             on_wait=lambda age, pending: waiting(),

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 from flwr.app import ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 
-from fedpriv.backends.backend import Backend, Measure, shapes_of
+from fedpriv.backends.backend import Backend, Measure
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.messages import SharedRecords, most_bytes, reason_of
+from fedpriv.backends.flower.messages import SharedRecords, reason_of
 from fedpriv.backends.flower.registry import NodeKeys, Registry, notify, register
 from fedpriv.backends.flower.waiting import Every, some, some_nodes
 from fedpriv.ranges import positive_float, positive_int
@@ -137,7 +137,6 @@ class GridBackend(Backend):
             for reply in self.exchange.answers(
                 requests,
                 seconds=self.settings.round_deadline,
-                most_bytes=most_bytes(shapes_of(request, attempt)),
                 on_error=note_failed,
                 on_wait=self._waiting(attempt, hosts),
             ):

@@ -1,4 +1,4 @@
-"""A SuperNode written by hand, whose uploads trickle, never end, or are gigantic.
+"""A SuperNode written by hand, whose uploads trickle or never end.
 
 It speaks to a SuperLink's Fleet API as a SuperNode does, says which users it hosts, and misbehaves
 once it is asked to train.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -38,15 +37,12 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedpriv.backends.flower.registry import registration
 
-PART = 5 << 20  # what Flower cuts arrays into
-DECLARED = 10_000_000_000 // PART  # 10 GB
-REALLY = 100  # of them are ever sent: 524 MB
-KINDS = ("trickles", "sends a byte at a time", "never sends", "is gigantic", "waits and fills")
+KINDS = ("trickles", "sends a byte at a time", "never sends")
 
 
-def part(salt: str, number: int, size: int = PART) -> bytes:
+def part(salt: str, number: int) -> bytes:
     """Return an object as Flower writes the parts of an array; no other salt has the same."""
-    body = f"{salt} {number}".encode().ljust(size, b"\0")
+    body = f"{salt} {number}".encode().ljust(1000, b"\0")
     return b"ArrayChunk  %d\0" % len(body) + body
 
 
@@ -152,29 +148,15 @@ class HostileNode:
     def _misbehave(self, request) -> None:
         salt = f"{self.kind} {self.asked}"  # objects are stored once, whoever sends them
         small = RecordDict({"report": ConfigRecord({"nothing": 1})})
-        if self.kind in ("trickles", "sends a byte at a time", "never sends"):
-            small_parts = (part(salt, number, 1000) for number in range(100))
-            contents = {get_object_id(each): each for each in small_parts}
-            run_id, session = self._reply(request, small, contents, objects=False)
-            for name, content in contents.items():
-                if self.kind == "never sends" or self.over.wait(2.0):
-                    return
-                if self.kind == "trickles":
-                    if not self._push(run_id, session, name, content):
-                        return
-                else:
-                    self._push_slowly(run_id, session, name, content)
-            return
-        names = [get_object_id(part(salt, n)) for n in range(REALLY)]
-        made_up = [f"{n:064x}" for n in range(REALLY, DECLARED)]
-        # Who waits and fills keeps back what is asked for first.
-        order = [*names, *made_up] if self.kind == "is gigantic" else [*made_up, *names]
-        run_id, session = self._reply(request, small, order, objects=False)
-        for number, name in enumerate(names):
-            content = part(salt, number)
-            if self.over.is_set() or not self._push(run_id, session, name, content):
+        contents = {get_object_id(each): each for each in (part(salt, n) for n in range(100))}
+        run_id, session = self._reply(request, small, contents, objects=False)
+        for name, content in contents.items():
+            if self.kind == "never sends" or self.over.wait(2.0):
                 return
-            time.sleep(0.05)
+            if self.kind == "sends a byte at a time":
+                self._push_slowly(run_id, session, name, content)
+            elif not self._push(run_id, session, name, content):
+                return
 
     def _push_slowly(self, run_id: int, session: str, name: str, content: bytes) -> None:
         """Send one object's request a byte at a time, ten a second, until it is over."""

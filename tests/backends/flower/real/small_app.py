@@ -100,8 +100,6 @@ def train(message, context):
 """
 
 SERVER = """
-import json
-import os
 from pathlib import Path
 
 import small
@@ -116,7 +114,6 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config, out = context.run_config, Path(context.run_config["out"])
-    out.with_name(out.name + ".pid").write_text(str(os.getpid()))
     strategy = fp.flower.UserLevelStrategy(
         small.plan(config["rounds"]),
         roster=small.ROSTER,
@@ -128,10 +125,7 @@ def main(grid, context):
         ),
     )
     arrays = ArrayRecord({name: Array(array) for name, array in small.PARAMS.items()})
-    try:
-        strategy.start(grid, arrays, num_rounds=config["rounds"])
-    finally:
-        out.with_name(out.name + ".counts").write_text(json.dumps(strategy.counts))
+    strategy.start(grid, arrays, num_rounds=config["rounds"])
 """
 
 CONFIG = {
