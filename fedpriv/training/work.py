@@ -218,6 +218,7 @@ class Trainer(Work):
             * A user's contribution depends on its own examples, the request and its own key, and
               not on who else is asked.
             * A user that raises is counted (`contributing_zero_on_failure`) and in no stack.
+            * Nothing stays open between two stacks: the iterator may be given up.
         """
 
     def empty_sum(self, template: Params, granularity: float | None) -> Sum:
@@ -252,7 +253,10 @@ class Trainer(Work):
         template = template_with(self.template(request), bound, context.clip_norm)
         longest = bound.longest(tree.num_elements(template))
         total = self.empty_sum(template, bound.granularity)
-        with counted_failures() as failures:
+        # Other threads' users would be seeded too. A generator that is given up would restore them
+        # late, so that it is done here and not in `stacks`.
+        kept = nullcontext() if self.thread_safe else kept_generators()
+        with counted_failures() as failures, kept:
             stacks = self.stacks(request, attempt, users)
             number = add_bounded(total, stacks, bound, longest, context)
         if number > len(users.ids):
@@ -296,21 +300,19 @@ class UserTrainer(Trainer):
     def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield the users' contributions one by one."""
         template, context = self.template(request), request.context
-        alone = not self.thread_safe  # other threads' users would be seeded too
-        seeds = alone and not self.seeds_itself
-        with kept_generators() if alone else nullcontext():
-            for user_id in users.ids:
-                stop_if_asked()
-                key, found = attempt.key.fold(user_id), None
-                with (
-                    contributing_zero_on_failure(),
-                    own_stream(key, None) if seeds else nullcontext(),
-                ):
-                    examples = self.examples(users.data, user_id, context, key)
-                    update = self.train(request.params, context, examples, key)
-                    found = tree.check_like(template, update)
-                if found is not None:
-                    yield UserStack(found)
+        seeds = not self.thread_safe and not self.seeds_itself
+        for user_id in users.ids:
+            stop_if_asked()
+            key, found = attempt.key.fold(user_id), None
+            with (
+                contributing_zero_on_failure(),
+                own_stream(key, None) if seeds else nullcontext(),
+            ):
+                examples = self.examples(users.data, user_id, context, key)
+                update = self.train(request.params, context, examples, key)
+                found = tree.check_like(template, update)
+            if found is not None:
+                yield UserStack(found)
 
 
 Trainers = Work | Mapping[str, Work]

@@ -3,6 +3,7 @@
 import random
 import threading
 from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
 from random import gauss
 
 import numpy as np
@@ -17,8 +18,8 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ArrayUsers, ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.streams import own_stream
-from fedpriv.training.work import UserTrainer
+from fedpriv.training.streams import kept_generators, own_stream
+from fedpriv.training.work import Attempt, SumRequest, Users, UserTrainer
 from tests.harness.toys_of_training import answered
 from tests.tasks.people import USERS, experiment, task
 
@@ -143,3 +144,16 @@ def test_generators_are_as_they_were():
         assert drawn == (random.random(), np.random.random(), float(torch.rand(())))
     assert random.getstate() == before[0] and np.random.get_state()[1].tolist() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_a_sum_that_was_given_up_leaves_generators_to_be_restored():
+    """Its iterator may end later, and in another context, than it was begun in."""
+    request = SumRequest(params=PARAMS)
+    attempt = Attempt(bound=Clip(l2_clip_norm=9.0), key=KEY)
+    stacks = Mean(random.random).stacks(request, attempt, Users(list(USERS), ArrayUsers(USERS)))
+    next(stacks)
+    before = random.getstate()
+    with kept_generators():
+        random.seed(1)
+    assert random.getstate() == before
+    copy_context().run(stacks.close)
