@@ -1,8 +1,6 @@
-"""The strategies that laws are stated over, and their matrices, written out in full."""
+"""The strategies that laws are stated over, and their matrices, of the oracle."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 
@@ -14,6 +12,7 @@ from fedpriv.mechanisms.correlated.optimise import (
 )
 from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered, on_scale
 from fedpriv.mechanisms.privatizer import Participation
+from tests.oracles import recycling
 
 ROWS = 22
 LIMIT = Participation(most=4, min_separation=6, num_rows=ROWS)
@@ -40,50 +39,18 @@ STRATEGIES = {
     ),
     "completed trees of a power of two": BinaryTree(num_rows=ROWS, restart=8, completion=True),
 }
-TOEPLITZ = [name for name, one in STRATEGIES.items() if not isinstance(one, BinaryTree)]
 TREES = [name for name, one in STRATEGIES.items() if isinstance(one, BinaryTree)]
-
-
-def column(strategy) -> np.ndarray:
-    """Return the first column of C of a Toeplitz strategy, from its attributes alone."""
-    if isinstance(strategy, Buffered):
-        pairs = list(zip(strategy.outputs, strategy.decays, strict=True))
-        rest = [sum(a * d ** (t - 1) for a, d in pairs) for t in range(1, ROWS)]
-        return np.array([1.0, *rest])
-    given = list(strategy.coefficients)
-    return np.array(given + [0.0] * (ROWS - len(given)))
 
 
 def matrix(strategy) -> np.ndarray:
     """Return C of a Toeplitz strategy `(T, T)`, or the 0/1 matrix of a tree's nodes over rows."""
     if isinstance(strategy, BinaryTree):
-        return nodes(strategy)
-    first = column(strategy)
-    return np.array([[first[i - j] if i >= j else 0.0 for j in range(ROWS)] for i in range(ROWS)])
+        return recycling.tree_matrix(strategy.num_rows, strategy.restart, strategy.completion)
+    if isinstance(strategy, Buffered):
+        return recycling.blt_matrix(ROWS, strategy.outputs, strategy.decays)
+    return recycling.banded_matrix(ROWS, strategy.coefficients)
 
 
-def nodes(strategy: BinaryTree) -> np.ndarray:
-    """Return which rows every answered node is the sum of, `(nodes, T)`."""
-    found = []
-    for tree in range(strategy.num_trees):
-        start = tree * strategy.steps
-        steps = min(strategy.steps, strategy.num_rows - start)
-        completes = strategy.completion and tree < strategy.num_trees - 1
-        length = 1
-        while length <= steps or (completes and length < 2 * steps):
-            for place in range(0, steps, length):
-                if place + length <= steps or completes:
-                    one = np.zeros(strategy.num_rows)
-                    one[start + place : start + min(place + length, steps)] = 1.0
-                    found.append(one)
-            length *= 2
-    return np.array(found)
-
-
-def patterns(limit: Participation):
-    """Yield every set of rows that a limit allows, rows from 0."""
-    assert limit.num_rows is not None
-    for size in range(1, limit.most + 1):
-        for rows in itertools.combinations(range(limit.num_rows), size):
-            if all(j - i >= limit.min_separation for i, j in itertools.pairwise(rows)):
-                yield rows
+def worst(strategy, limit: Participation) -> float:
+    """Return the largest ‖C u‖ over patterns, every contribution the same unit vector."""
+    return recycling.sensitivity(matrix(strategy), limit.min_separation, limit.most)

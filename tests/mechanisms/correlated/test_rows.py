@@ -17,7 +17,7 @@ from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.mechanisms.rounded_gaussian import rounded_gaussian
 from fedpriv.rng import Key
 from tests.harness.refusals import refuses
-from tests.mechanisms.correlated.strategies import ROWS, STRATEGIES, TOEPLITZ, TREES, matrix
+from tests.mechanisms.correlated.strategies import ROWS, STRATEGIES, TREES, matrix
 
 EVERY = pytest.mark.parametrize("name", STRATEGIES)
 TEMPLATE = {"a": np.zeros((3, 5), np.float32), "b": np.zeros(4, np.float32)}
@@ -52,76 +52,6 @@ def single(key):
 
 def flat(rows):
     return np.array([np.concatenate([row[n].reshape(-1) for n in sorted(row)]) for row in rows])
-
-
-@pytest.mark.parametrize("name", TOEPLITZ)
-def test_rows_are_those_of_the_explicit_product(name):
-    strategy = STRATEGIES[name]
-    fresh, drawn = recorded(single)
-    found = rows_of(strategy, fresh)
-    z = flat(drawn)
-    assert z.shape == (ROWS, 19)
-    np.testing.assert_allclose(found, np.linalg.solve(matrix(strategy), z), atol=2e-5)
-
-
-def by_nodes(strategy, node, combined):
-    """Yield estimates and variances of a tree's prefixes, worked anew of its nodes; no kernels.
-
-    Args:
-        strategy: The tree.
-        node: From tree, height, index and the tree's steps to the node's own answer.
-        combined: From a share of 2^16, a node's own answer and its children's to its estimate.
-    """
-
-    def estimate(tree, height, index, steps):
-        """By inverse variance, or a node's own answer; what lies beyond the steps is 0."""
-        if (index - 1) << height >= steps:
-            return 0, 0.0
-        own = node(tree, height, index, steps)
-        if height == 0 or strategy.estimate == "vanilla":
-            return own, 1.0
-        left, one = estimate(tree, height - 1, 2 * index - 1, steps)
-        right, other = estimate(tree, height - 1, 2 * index, steps)
-        share = round((one + other) / (1 + one + other) * 2**16)
-        weight = share / 2**16
-        variance = weight**2 + (1 - weight) ** 2 * (one + other)
-        return combined(share, own, left + right), variance
-
-    done, spread = 0, 0.0
-    for t in range(ROWS):
-        tree, within = divmod(t, strategy.steps)
-        number, here, known, start = within + 1, 0, 0.0, 0
-        for height in reversed(range(number.bit_length())):
-            if number >> height & 1:
-                part, own = estimate(tree, height, (start >> height) + 1, strategy.steps)
-                here, known, start = here + part, known + own, start + (1 << height)
-        yield done + here, spread + known
-        if number == strategy.steps:
-            if strategy.completion:
-                here, known = estimate(tree, (number - 1).bit_length(), 1, number)
-            done, spread = done + here, spread + known
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_prefixes_of_a_tree_are_sums_of_its_nodes_noise(name):
-    strategy, by_key = STRATEGIES[name], {}
-
-    def fresh(key):
-        row = single(key)
-        by_key[key] = flat([row])[0]
-        return row
-
-    def node(tree, height, index, steps):
-        own = KEY.fold(tree).fold(height).fold(index)
-        return by_key.get(own, flat([single(own)])[0])
-
-    def combined(share, own, below):
-        return (share * own + (2**16 - share) * below) / 2**16
-
-    prefixes = np.cumsum(rows_of(strategy, fresh), axis=0)
-    for t, (found, variance) in enumerate(by_nodes(strategy, node, combined)):
-        np.testing.assert_allclose(prefixes[t], found, atol=1e-5)
-        assert strategy.prefix_variance()[t] == pytest.approx(variance, rel=1e-6)
 
 
 @EVERY
@@ -192,17 +122,31 @@ def test_whole_estimates_of_nodes_do_not_need_the_sums(name):
     def noise(own):
         return {"a": rounded_gaussian(own, (19,), 2.0**20)}
 
-    def node(tree, height, index, steps):
-        first, start = (index - 1) << height, tree * strategy.steps
-        below = x[start + first : start + min(first + (1 << height), steps)].sum(0)
-        return below + noise(KEY.fold(tree).fold(height).fold(index))["a"]
+    def answer(tree, height, place):
+        """Return a node's estimate by inverse variance, and its variance; no rows are 0."""
+        first, stop = place << height, min((place + 1) << height, strategy.steps)
+        if first >= strategy.steps:
+            return 0, 0.0
+        own = noise(KEY.fold(tree).fold(height).fold(place + 1))["a"]
+        own = own + x[tree * strategy.steps :][first:stop].sum(0)
+        if height == 0:
+            return own, 1.0
+        (left, v), (right, u) = (answer(tree, height - 1, 2 * place + i) for i in (0, 1))
+        share = round((v + u) / (1 + v + u) * 2**16)
+        both = (share * own + (2**16 - share) * (left + right) + 2**15) >> 16
+        return both, (share / 2**16) ** 2 + (1 - share / 2**16) ** 2 * (v + u)
 
-    def combined(share, own, below):
-        return (share * own + (2**16 - share) * below + 2**15) >> 16
-
-    released = np.cumsum(x + rows_of(strategy, noise, bits=0), axis=0)
-    for t, (found, _) in enumerate(by_nodes(strategy, node, combined)):
-        np.testing.assert_array_equal(released[t], found)
+    released, done = np.cumsum(x + rows_of(strategy, noise, bits=0), axis=0), 0
+    for t in range(ROWS):
+        tree, within = divmod(t, strategy.steps)
+        number, here, start = within + 1, 0, 0
+        for height in reversed(range(number.bit_length())):
+            if number >> height & 1:
+                here, start = here + answer(tree, height, start >> height)[0], start + (1 << height)
+        np.testing.assert_array_equal(released[t], done + here)
+        if number == strategy.steps:
+            whole = (number - 1).bit_length(), 0
+            done = done + (answer(tree, *whole)[0] if strategy.completion else here)
 
 
 @pytest.mark.parametrize("name", ["one band", "no buffer"])

@@ -920,7 +920,7 @@ FAULTS = (
         module="fedpriv.checkpoints.aggregates",
         old="1 - keep, name)",
         new="keep, name)",
-        tests=("checkpoints/test_aggregates.py::test_averages_by_hand",),
+        tests=("oracles/test_recycling.py::test_of_released_models",),
     ),
     Fault(
         name="newest_model_counted_twice",
