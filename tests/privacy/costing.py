@@ -1,10 +1,19 @@
-"""A privatizer of any cost, with or without a memory; it adds nothing."""
+"""Mechanisms of any cost, for tests of what is accounted."""
 
+import json
+
+from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost, Privatizer
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.sampling import Everybody, PoissonSampler
+
+EVERYBODY = Everybody(num_users=400)
+POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
 
 
 class Costing(Privatizer):
-    """Of a kind and value of cost; what it draws is the sensitivity."""
+    """A privatizer of a kind and value of cost; what it draws is the sensitivity."""
 
     name = "written down"
     cost = None  # of each its own
@@ -20,3 +29,18 @@ class Costing(Privatizer):
 
     def release(self, total, drawn, share):
         return total.total["w"].sum() * share
+
+
+def through_json(value):
+    """What is read of a value that was written down."""
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+def mechanism(**changes):
+    """A mechanism of Poisson cohorts, clipping to 0.5 and noise of σ 2, with parts substituted."""
+    given = {
+        "sampler": POISSON,
+        "bound": Clip(l2_clip_norm=0.5),
+        "privatizer": Gaussian(noise_multiplier=2.0),
+    }
+    return Mechanism(**{**given, **changes})

@@ -5,9 +5,7 @@ import math
 import subprocess
 import sys
 
-import dp_accounting as dp
 import pytest
-from dp_accounting.pld import PLDAccountant
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,44 +15,6 @@ from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation, cohort_event
 from fedpriv.privacy.gaussian_loss import grid_interval
 from tests.harness.refusals import refuses
-
-ADD, REPLACE = (dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE)
-
-
-def test_a_replaced_user_moves_a_plain_sum_twice_as_far_in_both_accountants():
-    gaussian = Event(kind="gaussian", noise_multiplier=1.0)
-    replaced = epsilon(gaussian, 1, delta=1e-5, relation="replace-one")
-    removed = epsilon(
-        Event(kind="gaussian", noise_multiplier=0.5), 1, delta=1e-5, relation="add-remove"
-    )
-    assert replaced.value == pytest.approx(9.9973, abs=5e-5)
-    assert replaced.value == pytest.approx(removed.value, rel=1e-5)
-    assert replaced.rdp == pytest.approx(removed.rdp, rel=1e-9)
-
-
-def capped(**rest):
-    return Event(kind="truncated-poisson-gaussian", **rest)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("event", "relation"),
-    [
-        (Event(kind="poisson-gaussian", noise_multiplier=0.8, sampling_prob=0.1), "add-remove"),
-        (Event(kind="poisson-gaussian", noise_multiplier=1.5, sampling_prob=0.02), "replace-one"),
-        (capped(noise_multiplier=1.2, sampling_prob=0.05, num_users=200, cap=25), "add-remove"),
-        (Event(kind="gaussian", noise_multiplier=9.0), "replace-one"),
-        (Event(kind="gaussian", noise_multiplier=2.0), "add-remove"),
-    ],
-)
-def test_the_front_door_of_the_library_gives_the_same(event, relation):
-    theirs = {"add-remove": ADD, "replace-one": REPLACE}[relation]
-    interval = grid_interval(event, 60, Relation(relation))
-    accountant = PLDAccountant(neighboring_relation=theirs, value_discretization_interval=interval)
-    expected = accountant.compose(event.to_dp_event(), 60).get_epsilon(1e-4)
-    assert epsilon(event, 60, delta=1e-4, relation=relation).value == pytest.approx(
-        expected, rel=1e-9
-    )
 
 
 @pytest.mark.slow

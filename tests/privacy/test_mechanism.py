@@ -10,26 +10,15 @@ from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, gaussian
 from fedpriv.privacy.event import NONPRIVATE, Event
-from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
-from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.sampling import Everybody, FixedSizeSampler
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from tests.harness.refusals import refuses
-from tests.privacy.costing import Costing
+from tests.privacy.costing import EVERYBODY, POISSON, Costing, mechanism
 
-POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
 PARAMS = {"w": np.zeros((30, 20), np.float32), "b": np.zeros(20, np.float32)}
 KEY = Key.simulation(4).fold("noise")
-
-
-def mechanism(**changes):
-    made = {
-        "sampler": POISSON,
-        "bound": Clip(l2_clip_norm=0.5),
-        "privatizer": Gaussian(noise_multiplier=2.0),
-    }
-    return Mechanism(**{**made, **changes})
 
 
 class TestDerived:
@@ -51,7 +40,7 @@ class TestDerived:
             (replace(POISSON, cap=60), "truncated-poisson-gaussian", 20.0),
             (FixedSizeSampler(num_users=400, size=20), "fixed-size-gaussian", 20.0),
             (replace(POISSON, expected_cohort_size=400), "gaussian", 400.0),
-            (Everybody(num_users=400), "gaussian", 400.0),
+            (EVERYBODY, "gaussian", 400.0),
         ],
         ids=lambda value: value if isinstance(value, str) else None,
     )
@@ -71,12 +60,11 @@ class TestDerived:
         assert type(mechanism(micro_batch=np.int64(4)).micro_batch) is int
 
     def test_other_costs_are_their_own_events(self):
-        everybody = Everybody(num_users=400)
         for kind, event in (
             ("pure", Event(kind="pure", epsilon=0.5)),
             ("zcdp", Event(kind="zcdp", rho=0.5)),
         ):
-            made = mechanism(sampler=everybody, privatizer=Costing(kind, 0.5))
+            made = mechanism(sampler=EVERYBODY, privatizer=Costing(kind, 0.5))
             assert (made.event, made.noise_multiplier, made.stddev) == (event, 0.0, 0.0)
             assert made.is_private and made.sensitivity == 0.5
 
@@ -119,7 +107,7 @@ class TestAnswers:
 
     def test_noise_with_memory_is_drawn_by_a_run_alone(self):
         privatizer = Costing("gaussian", 2.0, whole_run=True, memory={"row": np.zeros(1)})
-        made = mechanism(sampler=Everybody(num_users=400), privatizer=privatizer)
+        made = mechanism(sampler=EVERYBODY, privatizer=privatizer)
         with refuses(ValueError, "written down"):
             made.draw(PARAMS, KEY)
 
@@ -169,7 +157,7 @@ def test_a_plan_with_another_mechanism_has_its_epsilon():
         ({"privatizer": Gaussian(noise_multiplier=4.0)}, True),
         ({"privatizer": Gaussian(noise_multiplier=1.0)}, False),
         ({"sampler": replace(POISSON, expected_cohort_size=10)}, True),
-        ({"sampler": Everybody(num_users=400)}, False),
+        ({"sampler": EVERYBODY}, False),
     ):
         other = replace(first, mechanism=replace(first.live_mechanism, **changes))
         assert other.event == other.live_mechanism.event != first.event

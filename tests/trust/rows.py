@@ -87,8 +87,8 @@ ROWS = (
     Row(
         number=2,
         claim="A wrong number, a mixed relation or an impossible line is refused, never priced",
-        tests=("privacy/test_event.py", "privacy/plans", "test_ranges.py"),
-        twins=(Twin(name="numbers_unchecked", tests=("privacy/test_event.py",)),),
+        tests=("privacy/test_json.py", "privacy/plans", "test_ranges.py"),
+        twins=(Twin(name="numbers_unchecked", tests=("privacy/test_json.py",)),),
     ),
     Row(
         number=3,

@@ -4,10 +4,7 @@ import math
 
 import pytest
 
-from fedpriv.privacy.noise_grid import (
-    SATURATION_FACTOR,
-    find_saturation_point,
-)
+from fedpriv.privacy.noise_grid import SATURATION_FACTOR, find_saturation_point
 
 
 def test_half_way_between_all_and_nothing():

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
@@ -18,7 +17,6 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import (
     CyclicSampler,
@@ -30,6 +28,7 @@ from fedpriv.privacy.sampling import (
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from tests.harness.refusals import refuses
+from tests.privacy import costing
 
 USERS = tuple(f"u{n:03d}" for n in range(60))
 SAMPLERS = {
@@ -132,7 +131,7 @@ def bands(count=7, limit=LIMIT, z=3.0):
 
 
 def mechanism(sampler, privatizer):
-    return Mechanism(sampler=sampler, bound=Clip(l2_clip_norm=1.0), privatizer=privatizer)
+    return costing.mechanism(sampler=sampler, privatizer=privatizer)
 
 
 class TestPrices:

@@ -3,13 +3,10 @@
 import hashlib
 import os
 
-from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan, cohort_plan
-from fedpriv.privacy.sampling import Everybody
-from tests.privacy.costing import Costing
+from tests.privacy.costing import EVERYBODY, Costing, mechanism
 from tests.privacy.plans.clipped import clipped
 
 PLAN = clipped(
@@ -66,12 +63,9 @@ def noted(monkeypatch):
 
 def plan_of(kind, value, *, rounds=10, whole_run=False, **rest):
     """A plan in which everybody takes part and an answer costs so much."""
-    mechanism = Mechanism(
-        sampler=Everybody(num_users=400),
-        bound=Clip(l2_clip_norm=0.5),
-        privatizer=Costing(kind, value, whole_run=whole_run),
-    )
-    return Plan(mechanism=mechanism, num_rounds=rounds, **rest)
+    noise = Costing(kind, value, whole_run=whole_run)
+    made = mechanism(sampler=EVERYBODY, privatizer=noise)
+    return Plan(mechanism=made, num_rounds=rounds, **rest)
 
 
 def rewritten(path, change):

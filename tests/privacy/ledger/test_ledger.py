@@ -68,25 +68,17 @@ def test_a_lost_attempt_is_spent_and_redone_under_another_number(path):
         assert ledger.epsilon() == PLAN.epsilon(3)
 
 
-def test_the_budget_stops_before_the_charge(path):
-    with create(path) as ledger:
-        for attempt in range(1, 11):
-            ledger.charge(1, attempt)
-        before = path.read_bytes()
-        with refuses(BudgetSpentError, 10):
-            ledger.charge(2, 1)
-        assert path.read_bytes() == before
-
-
-def test_the_target_stops_before_the_charge(path):
-    made = changed(target_epsilon=0.15)
+@pytest.mark.parametrize("target", [None, 0.15])
+def test_the_budget_stops_before_the_charge(path, target):
+    made = changed(target_epsilon=target)
     with create(path, made) as ledger:
-        for round_num in range(1, made.affordable_rounds + 1):
-            ledger.charge(round_num, 1)
-        assert 0 < ledger.charges < 10 and ledger.epsilon().value <= 0.15
+        for attempt in range(1, made.affordable_rounds + 1):
+            ledger.charge(1, attempt)
+        if target is not None:
+            assert 0 < ledger.charges < 10 and ledger.epsilon().value <= target
         before = path.read_bytes()
-        with refuses(BudgetSpentError, 0.15):
-            ledger.charge(ledger.charges + 1, 1)
+        with refuses(BudgetSpentError, target or 10):
+            ledger.charge(2, 1)
         assert path.read_bytes() == before
 
 

@@ -148,21 +148,6 @@ class TestQueries:
         with Ledger.open(path) as ledger:
             assert ledger.head == head and [c.attempt for c in ledger.lost] == [1]
 
-
-class TestReleasedCharges:
-    """A release names the charges it is made of; whatever none names is lost."""
-
-    def test_attempts_that_came_to_nothing_are_in_none(self, path):
-        with create(path) as ledger:
-            for attempt in (1, 2, 3):
-                ledger.charge(1, attempt)
-            ledger.release(1, 3, DIGEST)
-            ledger.charge(2, 1)
-            ledger.release(2, 1, DIGEST)
-            ledger.charge(3, 1)
-            assert [(c.round_num, c.attempt) for c in ledger.lost] == [(1, 1), (1, 2), (3, 1)]
-        assert [line["charges"] for line in lines(path, "release")] == [[[3, 3]], [[4, 4]]]
-
     @pytest.mark.parametrize("named", [[[7, 7]], [[1, 9]], [], [[2, 1]], [[0, 1]], 3, "1"], ids=str)
     def test_charges_that_are_not_there_are_refused(self, path, named):
         filled(path)

@@ -1,7 +1,6 @@
 """The best of a random number of trials: its law, and what the choice costs."""
 
 import dataclasses
-import json
 import math
 import random
 import secrets
@@ -92,33 +91,16 @@ def test_what_rdp_does_not_price_is_refused():
         epsilon_of([(pure, 1)], delta=0.0, relation="add-remove", trials=LAWS[0])
 
 
-@pytest.mark.parametrize("mean", [0, 1, 1.0, -3, 1e6, math.inf, math.nan, "10", True, None])
-def test_means_out_of_range_are_refused(mean):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("mean", value) for value in (0, 1, 1.0, -3, 1e6, math.inf, math.nan, "10", True, None)),
+        *(("shape", value) for value in (0, -1, 1e-3, 1e4, -math.inf, math.nan, "1", True, None)),
+    ],
+)
+def test_numbers_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError):
-        Trials(mean=mean)
-
-
-@pytest.mark.parametrize("shape", [0, -1, 1e-3, 1e4, -math.inf, math.nan, "1", True, None])
-def test_shapes_out_of_range_are_refused(shape):
-    with pytest.raises(ValueError):
-        Trials(mean=10, shape=shape)
-
-
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_json_comes_back(law):
-    assert Trials.from_json(json.loads(json.dumps(law.to_json()))) == law
-
-
-FORGED = [
-    *(None, [], {}, {"mean": 10}, {"mean": 10, "shape": 1, "gamma": 0.1}),
-    *({"mean": 0.5, "shape": 1}, {"mean": 10, "shape": "inf"}),
-]
-
-
-@pytest.mark.parametrize("value", FORGED)
-def test_forged_json_is_refused(value):
-    with pytest.raises(ValueError):
-        Trials.from_json(value)
+        Trials(**{"mean": 10, "shape": 1.0, name: value})
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
