@@ -99,6 +99,16 @@ class _Given:
         return np.array([*half[0], *half[1]], np.uint64)
 
 
+def decided(radius, angle, more, scale, *, sine):
+    """Return what more bits of a pair decide, what is right, and how often they are read."""
+    further = _Given(more)
+    found = sampler._decide_by_more_bits(further, radius, angle, scale, sine=sine)
+    uniforms = (radius << 1024) + more[0], (angle << 1024) + more[1]
+    with REAL.workprec(64 + 1024 + 100):
+        expected = nearest(real(*uniforms, 64 + 1024, scale)[sine])
+    return found, expected, further.read
+
+
 @pytest.mark.parametrize("sine", [False, True])
 @pytest.mark.parametrize(("digits", "reads"), [(40, 0), (150, 1), (300, 1), (310, 1), (560, 2)])
 @pytest.mark.parametrize("side", [1, -1])
@@ -112,12 +122,10 @@ def test_next_to_a_half_it_reads_on_until_it_knows(sine, digits, reads, side):
         target = REAL.mpf(10**7) + REAL.mpf(0.5) + side * REAL.mpf(2) ** -digits
         turn = (REAL.asin if sine else REAL.acos)(target / length) / (2 * REAL.pi)
         angle = int(REAL.floor(turn / unit))
-        expected = nearest(real(radius, angle, num_bits, SCALE)[sine])
-    assert expected == (10**7 + 1 if side > 0 else 10**7)
-    more = _Given((radius & mask, angle & mask))
     first = radius >> 16 * 64, angle >> 16 * 64
-    assert sampler._decide_by_more_bits(more, *first, SCALE, sine=sine) == expected
-    assert max(reads, 1) <= more.read <= reads + 1
+    found, expected, read = decided(*first, (radius & mask, angle & mask), SCALE, sine=sine)
+    assert found == expected == (10**7 + 1 if side > 0 else 10**7)
+    assert max(reads, 1) <= read <= reads + 1
     early = np.empty(2, np.int64)
     rounded_normals(np.array(first, np.uint64), SCALE, early)
     assert early[int(sine)] == UNDECIDED
@@ -175,24 +183,17 @@ def test_extreme_bits_are_never_decided_early():
         rounded_normals(np.array([radius, 2**63 + 12345], np.uint64), SCALE, early)
         assert (early == UNDECIDED).all()
         more = 7 << 960  # in the first of 16 words
-        uniforms = (radius << 1024) + more, ((2**63 + 12345) << 1024) + more
-        expected = real(*uniforms, 64 + 1024, SCALE)
-        found = sampler._decide_by_more_bits(
-            _Given((more, more)), radius, 2**63 + 12345, SCALE, sine=False
-        )
-        assert found == nearest(expected[0])
+        found, expected, _ = decided(radius, 2**63 + 12345, (more, more), SCALE, sine=False)
+        assert found == expected
 
 
-@pytest.mark.parametrize("side", ["none", "all"])
-def test_the_last_bits_of_a_radius_count_where_it_is_next_to_zero_or_one(side):
+@pytest.mark.parametrize("sine", [False, True])
+@pytest.mark.parametrize("radius", [0, 2**64 - 1])
+def test_the_last_bits_of_a_radius_count_where_it_is_next_to_zero_or_one(radius, sine):
     """At the largest scale the first 64 bits of such a radius leave hundreds of whole numbers."""
-    angle, further = 2**61, 0xABCDEF0123456789 << 960
-    radius = 0 if side == "none" else 2**64 - 1
-    expected = real((radius << 1024) + further, angle << 1024, 1088, sampler.LARGEST_SCALE)
-    for sine in (False, True):
-        more = _Given((further, 0))
-        found = sampler._decide_by_more_bits(more, radius, angle, sampler.LARGEST_SCALE, sine=sine)
-        assert found == nearest(expected[sine]) and more.read == 1
+    further = 0xABCDEF0123456789 << 960
+    found, expected, read = decided(radius, 2**61, (further, 0), sampler.LARGEST_SCALE, sine=sine)
+    assert found == expected and read == 1
 
 
 @pytest.mark.parametrize("further", [0, 1])
@@ -203,10 +204,8 @@ def test_unread_bits_of_a_small_radius_are_not_taken_for_decided(further):
     scale = float((REAL.floor(middle * 2**40) + REAL.mpf(0.5)) / middle)
     ends = [nearest(real((radius << 1024) + end, 0, 1088, scale)[0]) for end in (0, 2**1024 - 1)]
     assert ends[0] == ends[1] + 1
-    assert (
-        sampler._decide_by_more_bits(_Given((bits, 0)), radius, 0, scale, sine=False)
-        == ends[further]
-    )
+    found, expected, _ = decided(radius, 0, (bits, 0), scale, sine=False)
+    assert found == expected == ends[further]
 
 
 def test_where_all_bits_run_out_it_ends():
