@@ -79,14 +79,6 @@ class TestLaws:
         for inside in (np.abs(found.mean) <= found.half_width, (low <= 1) & (high >= 1)):
             assert abs(inside.mean() - 0.95) < QUANTILE * math.sqrt(0.95 * 0.05 / number)
 
-    def test_many_statistics_are_each_on_its_own(self) -> None:
-        values = chains(0.3, 1, 6, 4, seed=8)
-        together = uncertainty(values)
-        for i in range(4):
-            alone = uncertainty(values[:, i])
-            assert float(alone.variance) == pytest.approx(float(together.variance[i]))
-            assert float(alone.half_width) == pytest.approx(float(together.half_width[i]))
-
 
 class TestFewAndOdd:
     def test_too_few_for_an_autocorrelation(self) -> None:

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, gamma
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 
@@ -61,15 +58,6 @@ def test_the_gaussian_is_calibrated_exactly(sensitivity, epsilon_, delta, analyt
     assert analytic * (1 - 1e-6) <= sigma * sensitivity <= analytic * 1.002
     classic = math.sqrt(2 * math.log(1.25 / delta)) / epsilon_ * sensitivity
     assert classic > 1.2 * analytic
-
-
-def test_prices():
-    bound, everybody = OutputSensitivity(l2_bound=0.1), Everybody(num_users=40)
-    made = Mechanism(sampler=everybody, bound=bound, privatizer=Sphere(epsilon=0.5))
-    assert made.event == Event(kind="pure", epsilon=0.5) and made.sensitivity == 0.1
-    gaussian = OutputGaussian(noise_multiplier=2.0)
-    made = Mechanism(sampler=everybody, bound=bound, privatizer=gaussian)
-    assert made.stddev == 0.2
 
 
 @pytest.mark.parametrize("privatizer", [Sphere(epsilon=1.0), OutputGaussian(noise_multiplier=1.0)])

@@ -54,17 +54,6 @@ def test_on_a_grid():
     is_mean(NOISE.release(replace(ON_GRID, total=narrow), drawn, SHARE), expected)
 
 
-def test_noise_in_floats_on_a_sum_of_whole_numbers_is_rounded_to_its_grid():
-    drawn, memory = NOISE.draw({}, template=TEMPLATE, sensitivity=2.0, key=KEY)
-    assert not memory
-    expected = {}
-    for name, same in gaussian(KEY, TEMPLATE, 3.0).items():
-        np.testing.assert_array_equal(drawn[name], same)
-        steps = np.rint(same.astype(np.float64) / STEP)
-        expected[name] = (DENSE[name] + steps) * STEP * SHARE
-    is_mean(NOISE.release(ON_GRID, drawn, SHARE), expected)
-
-
 def test_sums_of_floats_get_the_noise_as_it_is():
     total = {name: tensor * 0.3 for name, tensor in DENSE.items()}
     for privatizer, stddev in ((NOISE, 3.0), (Unprotected(stddev=0.7), 0.7), (Unprotected(), 0.0)):
