@@ -1,6 +1,6 @@
 """The checkpoint store: whole files, the pruning rule, and refusals."""
 
-import functools
+import errno
 import hashlib
 import os
 import pickle
@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedpriv.checkpoints import tensor_files
 from fedpriv.checkpoints.store import CheckpointStore, keep_last_from, load_state, save_state
+from tests.harness.disks import failing, noted
 from tests.harness.refusals import refuses
 
 PARAMS = {
@@ -90,35 +91,22 @@ def test_leftovers_of_a_kill_are_not_checkpoints_and_go(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("fail_at", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("fail_at", ["_header", "fsync", "replace"])
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, fail_at) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, PARAMS)
     before = store.digest(1)
 
-    def broken(*args, **kwargs):
-        raise OSError("disk full")
-
     with monkeypatch.context() as patch:
-        if fail_at == "write":
-            patch.setattr(tensor_files, "_header", broken)
-        else:
-            patch.setattr(tensor_files.os, fail_at, broken)
-        with pytest.raises(OSError, match="disk full"):
+        module = tensor_files if fail_at == "_header" else os
+        patch.setattr(module, fail_at, failing(errno.ENOSPC))
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             store.save(1, {"w": np.zeros(3, np.float32)})
     assert store.digest(1) == before
 
 
 def test_a_checkpoint_is_forced_to_disk_before_it_has_its_name(tmp_path, monkeypatch) -> None:
-    calls: list[str] = []
-
-    def noted(name, call, *given):
-        calls.append(name)
-        return call(*given)
-
-    for name in ("fsync", "replace"):
-        call = functools.partial(noted, name, getattr(os, name))
-        monkeypatch.setattr(tensor_files.os, name, call)
+    calls = noted(monkeypatch, "fsync", "replace")
     state, durable = tmp_path / "state.safetensors", ["fsync", "replace", "fsync"]
     CheckpointStore(tmp_path).save(1, PARAMS)
     save_state(state, PARAMS, durable=True)

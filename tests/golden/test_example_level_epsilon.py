@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fedpriv.privacy.plan import cohort_plan
-
-ROSTER = "0" * 64
+from tests.privacy import costing
 
 
 def plan(num_examples, batch, steps, sigma, delta, **changes):
-    given = {
-        "num_users": num_examples,
-        "expected_cohort_size": batch,
-        "num_rounds": steps,
-        "bound": "normalise",
-        "l2_bound": 1.0,
-        "noise": "gaussian",
-        "noise_multiplier": sigma,
-        "delta": delta,
-        "roster_sha256": ROSTER,
-        "unit": "example",
-    }
-    return cohort_plan(**{**given, **changes})
+    return costing.plan(
+        num_users=num_examples, expected_cohort_size=batch, num_rounds=steps, delta=delta,
+        noise_multiplier=sigma, bound="normalise", unit="example", **changes,
+    )  # fmt: skip
 
 
 # q = 0.02, 5,000 steps, δ = 1e-5: σ, ε by RDP, ε by PLD.

@@ -9,10 +9,10 @@ import numpy as np
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import GridNoise, noised_mean
-from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.sums import BITS, PartialSum
+from tests.privacy.costing import mechanism
 
 N = 400_000
 C = 1.0
@@ -35,7 +35,7 @@ def finer(values, spacing):
 
 
 def test_no_release_has_a_bit_below_the_grid():
-    mechanism = Mechanism(
+    made = mechanism(
         sampler=Everybody(num_users=1),
         bound=Rounded(bound=Clip(l2_clip_norm=C)),
         privatizer=Gaussian(noise_multiplier=1.0),
@@ -43,9 +43,8 @@ def test_no_release_has_a_bit_below_the_grid():
     template = {"w": np.zeros(N, np.float32)}
     shares = []
     for number, steps in enumerate((0, 2**BITS)):
-        drawn = mechanism.draw(template, key(number)).take(
-            PartialSum(total=template, num_users=1), mechanism
-        )
+        nothing = PartialSum(total=template, num_users=1)
+        drawn = made.draw(template, key(number)).take(nothing, made)
         assert isinstance(drawn, GridNoise)
         shares.append(finer(released(steps, drawn), STEP))
     assert shares == [0.0, 0.0]  # the advantage of whoever looks is 0.000

@@ -1,4 +1,4 @@
-"""Mechanisms of any cost, for tests of what is accounted."""
+"""Mechanisms of any cost and plans of any numbers, for tests of what is accounted."""
 
 import json
 
@@ -6,6 +6,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 
 EVERYBODY = Everybody(num_users=400)
@@ -44,3 +45,12 @@ def mechanism(**changes):
         "privatizer": Gaussian(noise_multiplier=2.0),
     }
     return Mechanism(**{**given, **changes})
+
+
+def plan(**changes):
+    """A plan of ten rounds of clipping to 0.5 and noise of σ 2, with other numbers."""
+    given = {
+        "num_users": 400, "expected_cohort_size": 20, "num_rounds": 10, "bound": "clip",
+        "l2_bound": 0.5, "noise": "gaussian", "noise_multiplier": 2.0,
+    }  # fmt: skip
+    return cohort_plan(**{**given, **changes})

@@ -19,8 +19,7 @@ from fedpriv.privacy.mechanism import RecordedMechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan, read_plan
 from fedpriv.privacy.trials import Trials
 from tests.harness.refusals import refuses
-from tests.privacy.costing import through_json
-from tests.privacy.plans.clipped import clipped
+from tests.privacy.costing import plan, through_json
 from tests.privacy.selection.test_trials import LAWS
 from tests.privacy.test_event import EVENTS
 from tests.privacy.test_recorded import ORDINARY, OWN
@@ -28,10 +27,7 @@ from tests.privacy.test_recorded import ORDINARY, OWN
 INF, NAN = math.inf, math.nan
 KINDS = {event.kind: event for event in EVENTS}
 POISSON = KINDS["poisson-gaussian"]
-FIXED = clipped(
-    num_users=400, expected_cohort_size=20, num_rounds=10, l2_bound=0.5, noise_multiplier=2.0,
-    cohort_cap=40, max_examples_per_user=256, roster_sha256="a" * 64,
-)  # fmt: skip
+FIXED = plan(cohort_cap=40, max_examples_per_user=256, roster_sha256="a" * 64)
 ADAPTIVE = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)
 OF_EXAMPLES = AdaptivePlan(
     num_users=400, rho=1.0, delta=1e-5, relation="replace-one", max_examples_per_user=9,

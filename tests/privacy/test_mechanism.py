@@ -86,12 +86,6 @@ def drawn(mechanism, key=KEY):
 
 
 class TestAnswers:
-    def test_what_is_drawn_is_noise_of_its_stddev_and_nothing_else(self):
-        made = mechanism(micro_batch=4)
-        found, expected = drawn(made), gaussian(KEY, PARAMS, 2.0)
-        for name in PARAMS:
-            np.testing.assert_array_equal(found[name], expected[name])
-
     def test_what_is_released_is_the_noised_sum_over_the_denominator(self):
         made = mechanism(micro_batch=4)
         total = {name: np.full(tensor.shape, 3.0) for name, tensor in PARAMS.items()}

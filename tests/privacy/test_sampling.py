@@ -14,13 +14,7 @@ from scipy import stats
 
 from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.event import NONPRIVATE, Event
-from fedpriv.privacy.sampling import (
-    Everybody,
-    FixedSizeSampler,
-    Partition,
-    PoissonSampler,
-    Sampler,
-)
+from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, Partition, PoissonSampler, Sampler
 from fedpriv.rng import Key
 from tests.harness.refusals import refuses
 

@@ -9,11 +9,9 @@ from itertools import pairwise
 import pytest
 
 import fedpriv as fp
-from fedpriv.privacy.accounting import epsilon, epsilon_value
-from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.privacy.noise_grid import default_cohorts, noise_grid
-from fedpriv.privacy.plan import cohort_plan
 from tests.harness.refusals import refuses
+from tests.privacy import costing
 
 # 6,716 users, δ = 6716^-1.1, PLD, add-remove; cohort, rounds and thousandths of C.
 CASES = [(350, 100), (1000, 100), (1000, 50), (1000, 25), (2000, 25)]
@@ -54,15 +52,6 @@ def test_each_cell_is_what_calibrating_it_alone_finds(more):
         assert alone.epsilon.accountant in grid.accountant
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("relation", Relation)
-@pytest.mark.parametrize("cohort", [20, 400])
-def test_a_search_looks_at_the_very_value_that_is_reported(cohort, relation):
-    event = cohort_event(num_users=400, expected_cohort_size=cohort, noise_multiplier=1.3)
-    found = epsilon_value(event, 30, delta=1e-4, relation=relation)
-    assert found == epsilon(event, 30, delta=1e-4, relation=relation).value
-
-
 @pytest.fixture(scope="module")
 def small():
     return fp.Rounds(users=400, cohort=50, rounds=10).noise_grid(
@@ -78,10 +67,9 @@ def test_no_epsilon_without_its_terms(small):
 
 
 def test_micro_batches_and_examples(small):
-    plan = cohort_plan(
-        num_users=400, expected_cohort_size=50, num_rounds=10, bound="clip", l2_bound=0.3,
-        noise="gaussian", noise_multiplier=1.0, unit="example", micro_batch=5,
-    )  # fmt: skip
+    plan = costing.plan(
+        expected_cohort_size=50, l2_bound=0.3, noise_multiplier=1.0, unit="example", micro_batch=5
+    )
     found = noise_grid(plan, 2.0, cohorts=(50,), rounds=(10,))
     assert found.points[0].noise_on_mean == pytest.approx(10 * small.at(50, 10).noise_on_mean)
     assert "per example" in str(found)

@@ -1,27 +1,15 @@
 """A plan, and ledgers of it, as they are and rewritten."""
 
 import hashlib
-import os
 
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import Plan
 from tests.privacy.costing import EVERYBODY, Costing, mechanism
-from tests.privacy.plans.clipped import clipped
+from tests.privacy.costing import plan as changed
 
-PLAN = clipped(
-    num_users=400,
-    expected_cohort_size=20,
-    num_rounds=10,
-    l2_bound=0.5,
-    noise_multiplier=2.0,
-)
+PLAN = changed()
 DIGEST = "ab" * 32
-
-
-def changed(**changes):
-    """The plan with other numbers."""
-    return cohort_plan(**{**PLAN.to_json(), **changes})
 
 
 def create(path, plan=PLAN, **extra):
@@ -34,27 +22,6 @@ def filled(path, rounds=5):
             ledger.charge(round_num, 1)
             ledger.release(round_num, 1, hashlib.sha256(b"%d" % round_num).hexdigest())
     return path.read_bytes()
-
-
-def failing(error):
-    """A function of `os` that always fails."""
-
-    def fail(*args):
-        raise OSError(error, os.strerror(error))
-
-    return fail
-
-
-def noted(monkeypatch):
-    """The names of what is called to get a line onto the disk, in order."""
-    order = []
-
-    def noting(name, real):
-        return lambda *args: (order.append(name), real(*args))[1]
-
-    for name in ("write", "fsync"):
-        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
-    return order
 
 
 # What one ledger may hold besides a charge and a release a round: other costs, several queries,

@@ -8,8 +8,9 @@ import pytest
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
+from tests.harness.disks import failing
 from tests.harness.refusals import refuses
-from tests.privacy.ledger.kept import DIGEST, create, failing
+from tests.privacy.ledger.kept import DIGEST, create
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO])

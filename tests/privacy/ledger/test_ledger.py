@@ -9,8 +9,9 @@ import pytest
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.state import read_ledger
+from tests.harness.disks import noted
 from tests.harness.refusals import refuses
-from tests.privacy.ledger.kept import DIGEST, PLAN, changed, create, noted
+from tests.privacy.ledger.kept import DIGEST, PLAN, changed, create
 
 
 def test_a_run_is_charged_released_and_accounted(path):
@@ -35,7 +36,7 @@ def test_a_run_is_charged_released_and_accounted(path):
 def test_the_line_is_on_the_disk_before_charge_returns(path, monkeypatch):
     """Write, then sync, then return; so nothing can be drawn for an unsynced charge."""
     with create(path) as ledger:
-        order = noted(monkeypatch)
+        order = noted(monkeypatch, "write", "fsync")
         ledger.charge(1, 1)
         assert order == ["write", "fsync"]
     assert json.loads(path.read_bytes().splitlines()[-1])["kind"] == "charge"

@@ -7,7 +7,7 @@ from fedpriv.privacy.ledger.chain import LedgerError, decode
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import RecordedMechanism
-from fedpriv.privacy.plan import AdaptivePlan, cohort_plan
+from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
 from tests.privacy.ledger.kept import DIGEST, PLAN, create, filled, plan_of, rewritten
@@ -43,11 +43,6 @@ class TestOtherCosts:
                 with refuses(BudgetSpentError, event):
                     ledger.charge(1, 1, event)
             ledger.charge(1, 1, Event(kind="pure", epsilon=0.25))
-
-    def test_a_charge_without_noise_is_written_as_what_it_is(self, path):
-        with create(path, cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=3)) as ledger:
-            ledger.charge(1, 1)
-        assert lines(path, "charge")[0]["event"] == {"kind": "nonprivate"}
 
     def test_prices_decided_on_the_way(self, path):
         made = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)

@@ -10,8 +10,9 @@ from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.plan import AdaptivePlan
+from tests.harness.disks import noted
 from tests.harness.refusals import refuses
-from tests.privacy.ledger.kept import DIGEST, PLAN, create, noted, plan_of, rewritten
+from tests.privacy.ledger.kept import DIGEST, PLAN, create, plan_of, rewritten
 
 
 class TestWholeRun:
@@ -81,7 +82,7 @@ class TestWholeRun:
     def test_a_row_is_on_the_disk_before_it_may_be_drawn(self, path, monkeypatch):
         with create(path, self.ROWS) as ledger:
             ledger.charge(1, 1)
-            order = noted(monkeypatch)
+            order = noted(monkeypatch, "write", "fsync")
             ledger.row(1)
             assert order == ["write", "fsync"]
 

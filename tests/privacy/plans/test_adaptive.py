@@ -12,7 +12,7 @@ from fedpriv.privacy.accounting import epsilon_of_rho
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.plan import AdaptivePlan
 from tests.harness.refusals import refuses
-from tests.privacy.plans.clipped import clipped
+from tests.privacy import costing
 
 NAN = float("nan")
 GOOD = {"num_users": 400, "rho": 1.0, "delta": 1e-5}
@@ -128,10 +128,7 @@ class TestValues:
 
 
 def test_announcements_and_ledgers_ask_the_same_of_either_plan():
-    fixed = clipped(
-        num_users=400, expected_cohort_size=20, num_rounds=10, l2_bound=1.0, noise_multiplier=1.0,
-        delta=1e-5,
-    )  # fmt: skip
+    fixed = costing.plan(delta=1e-5)
     own = replace(fixed.live_mechanism)
     assert fixed.mechanism_for("update", None) is fixed.mechanism
     assert fixed.mechanism_for("update", own) is plan().mechanism_for("update", own) is own

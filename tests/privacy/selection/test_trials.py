@@ -16,7 +16,7 @@ from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.event import Event, cohort_event
 from fedpriv.privacy.trials import Trials
 from tests.harness.refusals import refuses
-from tests.privacy.plans.clipped import clipped
+from tests.privacy import costing
 
 GIVEN = {"num_users": 400, "expected_cohort_size": 20, "noise_multiplier": 1.0}
 ROUND = cohort_event(**GIVEN)
@@ -169,8 +169,8 @@ def test_the_ends_of_the_uniform_number_are_numbers_too():
 
 
 def plan(**changes):
-    numbers = {"num_rounds": 100, "l2_bound": 1.0, "delta": 1 / 400, "trials": Trials(mean=10.0)}
-    return clipped(**GIVEN | numbers | changes)
+    given = {"num_rounds": 100, "delta": 1 / 400, "trials": Trials(mean=10.0)}
+    return costing.plan(**GIVEN | given | changes)
 
 
 def test_every_round_of_the_best_trial_costs_the_whole_study():

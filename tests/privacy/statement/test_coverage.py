@@ -6,7 +6,6 @@ import pytest
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.plan import cohort_plan
 from fedpriv.privacy.statement.coverage import (
     FLOATS,
     TRAINED,
@@ -19,14 +18,12 @@ from fedpriv.privacy.statement.coverage import (
     with_start,
 )
 from tests.harness.refusals import refuses
+from tests.privacy.costing import plan
 
 ROSTER = "0" * 64
-PLAN = cohort_plan(
-    num_users=400, expected_cohort_size=20, num_rounds=30, bound="clip", l2_bound=0.5,
-    noise="gaussian", noise_multiplier=2.0, delta=1e-4, roster_sha256=ROSTER,
-)  # fmt: skip
-EXAMPLES = cohort_plan(**{**PLAN.to_json(), "unit": "example"})
-SILENT = cohort_plan(**{**PLAN.to_json(), "noise": "none", "noise_multiplier": 0.0})
+GIVEN = {"num_rounds": 30, "delta": 1e-4, "roster_sha256": ROSTER}
+PLAN, EXAMPLES = plan(**GIVEN), plan(**GIVEN, unit="example")
+SILENT = plan(**GIVEN, noise="none", noise_multiplier=0.0)
 SPENT = Epsilon(value=2.0, delta=1e-4, relation=PLAN.relation, accountant="PLD", unit="user")
 BEFORE = TrainedBefore(
     ledger_head="h", mode="secure", unit="user", relation="add-remove", roster_sha256=ROSTER,

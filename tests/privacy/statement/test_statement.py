@@ -6,16 +6,13 @@ import re
 import pytest
 
 from fedpriv.hashes import document_sha256
-from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
-from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.sampling import (
     CyclicSampler,
@@ -27,15 +24,16 @@ from fedpriv.privacy.sampling import (
 from fedpriv.privacy.statement.coverage import FLOATS
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 from tests.harness.refusals import refuses
-from tests.privacy.plans.clipped import clipped
+from tests.privacy import costing
+from tests.privacy.costing import mechanism
 
-PLAN = clipped(
-    num_users=4000,
-    expected_cohort_size=350,
-    num_rounds=20,
-    l2_bound=0.5,
-    noise_multiplier=2.0,
-)
+
+def changed(**changes):
+    given = {"num_users": 4000, "expected_cohort_size": 350, "num_rounds": 20}
+    return costing.plan(**{**given, **changes})
+
+
+PLAN = changed()
 CORPUS = {
     "name": "onstartups",
     "roster": "onstartups-all",
@@ -70,20 +68,13 @@ def section(statement, title):
     return " ".join(statement.paragraphs(title))
 
 
-def changed(**changes):
-    return cohort_plan(**{**PLAN.to_json(), **changes})
-
-
 def told(corpus=CORPUS, **provenance):
     return {**corpus, "provenance": {**corpus["provenance"], **provenance}}
 
 
 def of_one(sampler, **rest):
     """A plan of Gaussian noise over other cohorts."""
-    mechanism = Mechanism(
-        sampler=sampler, bound=Clip(l2_clip_norm=1.0), privatizer=Gaussian(noise_multiplier=2.0)
-    )
-    return Plan(mechanism=mechanism, num_rounds=20, **rest)
+    return Plan(mechanism=mechanism(sampler=sampler), num_rounds=20, **rest)
 
 
 def slow(*row):
@@ -205,8 +196,8 @@ def test_independent_draws_within_groups_hang_on_secrecy(mean):
     limit = Participation(most=4, min_separation=5, num_rows=20)
     noise = Correlated(noise_multiplier=2.0, strategy=square_root_bands(5, 20), participation=limit)
     sampler = CyclicSampler(num_users=100, groups=5, max_participations=4, mean=mean)
-    mechanism = Mechanism(sampler=sampler, bound=Clip(l2_clip_norm=1.0), privatizer=noise)
-    plan = Plan(mechanism=mechanism, num_rounds=20, relation="zero-out", delta=1e-3)
+    made = mechanism(sampler=sampler, privatizer=noise)
+    plan = Plan(mechanism=made, num_rounds=20, relation="zero-out", delta=1e-3)
     for made in (plan, Plan.from_json(plan.to_json())):
         said = text(say(made, charges=1))
         assert ("with probability 0.2" in said) == (mean is not None)
@@ -216,11 +207,11 @@ def test_independent_draws_within_groups_hang_on_secrecy(mean):
 @pytest.mark.parametrize("unit", ["user", "example"])
 @pytest.mark.parametrize("noise", [Sphere(epsilon=2.0), OutputGaussian(noise_multiplier=3.0)])
 def test_what_the_proof_of_a_perturbed_result_takes_for_granted_is_said(unit, noise):
-    mechanism = Mechanism(
+    released = mechanism(
         sampler=Everybody(num_users=50), bound=OutputSensitivity(l2_bound=0.1), privatizer=noise
     )
     delta = None if noise.name == "sphere" else 1e-5
-    plan = Plan(mechanism=mechanism, num_rounds=1, delta=delta, unit=unit)
+    plan = Plan(mechanism=released, num_rounds=1, delta=delta, unit=unit)
     for made in (plan, Plan.from_json(plan.to_json())):  # as it runs, and as it is recorded
         counted = section(say(made, charges=1, corpus=None, side=None), "How ε was counted")
         assert "Training itself adds no noise" in counted and "convex loss" in counted

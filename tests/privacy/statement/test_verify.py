@@ -19,18 +19,9 @@ from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values, summa
 from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import start
-from tests.privacy.plans.clipped import clipped
+from tests.privacy.costing import plan as plan_of
 
-PLAN = clipped(
-    num_users=400,
-    expected_cohort_size=20,
-    num_rounds=8,
-    l2_bound=0.5,
-    noise_multiplier=2.0,
-    target_epsilon=1.0,
-)
-
-
+PLAN = plan_of(num_rounds=8, target_epsilon=1.0)
 VOCABULARY = b'{"words": ["a", "b"]}'
 
 
