@@ -23,18 +23,22 @@ KEY = Key.simulation(11)
 FORMS = ("permute-and-flip", "exponential")
 
 
+def by_orders(heads):
+    """What permute-and-flip draws each index with, over all orders, if its coin's heads are so."""
+    found = [0 * share for share in heads]
+    for order in itertools.permutations(range(len(heads))):
+        left = Fraction(1, math.factorial(len(heads)))
+        for index in order:
+            found[index] += left * heads[index]
+            left *= 1 - heads[index]
+    return found
+
+
 def probabilities(scores, rate, form):
-    """What each index is drawn with, in closed form."""
+    """What each index is drawn with, float64."""
     accepted = [math.exp(-rate * (score - min(scores))) for score in scores]
-    if form == "exponential":
-        return np.array(accepted) / sum(accepted)
-    number, found = len(scores), []
-    for own, heads in enumerate(accepted):
-        tails = [1 - p for other, p in enumerate(accepted) if other != own]
-        before = [sum(map(math.prod, itertools.combinations(tails, k))) for k in range(number)]
-        orders = (b / math.comb(number - 1, k) for k, b in enumerate(before))
-        found.append(heads / number * sum(orders))
-    return np.array(found)
+    exponential = np.array(accepted) / sum(accepted)
+    return exponential if form == "exponential" else np.array(by_orders(accepted))
 
 
 def drawn(scores, rate, form, times, key=KEY):
@@ -107,13 +111,7 @@ def test_indices_have_their_probabilities_exactly(scores):
         else:
             found[index] += draws.probability
         assert draws.sizes == list(range(number, number - len(draws.sizes), -1))
-    expected = [Fraction(0)] * number
-    for order in itertools.permutations(range(number)):
-        left = Fraction(1, math.factorial(number))
-        for index in order:
-            heads = coin(rate * (scores[index] - min(scores)))
-            expected[index] += left * heads
-            left *= 1 - heads
+    expected = by_orders([coin(rate * (score - min(scores))) for score in scores])
     assert found == expected and sum(found) == 1
 
 

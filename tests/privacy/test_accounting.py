@@ -51,13 +51,11 @@ def test_groups_compose_in_any_order_and_equal_their_sum():
     log_delta=st.floats(-8.0, -2.0),
 )
 def test_epsilon_is_monotone_rdp_is_above_and_so_is_a_coarse_grid(sigma, q, rounds, log_delta):
-    def of(sigma=sigma, q=q, rounds=rounds, delta=10.0**log_delta):
-        return epsilon(
-            Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=q),
-            rounds,
-            delta=delta,
-            relation="add-remove",
-        )
+    def event(sigma=sigma, q=q):
+        return Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=q)
+
+    def of(rounds=rounds, delta=10.0**log_delta, **changes):
+        return epsilon(event(**changes), rounds, delta=delta, relation="add-remove")
 
     here = of()
     slack = 1e-4 * here.value + 1e-5
@@ -66,13 +64,8 @@ def test_epsilon_is_monotone_rdp_is_above_and_so_is_a_coarse_grid(sigma, q, roun
     assert of(q=min(1.2 * q, 1.0)).value >= here.value - slack
     assert of(delta=2.0 * 10.0**log_delta).value <= here.value + slack
     assert here.rdp is not None and here.rdp >= here.value - slack
-    coarse = epsilon_value(
-        Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=q),
-        rounds,
-        delta=10.0**log_delta,
-        relation=Relation.ADD_REMOVE,
-        coarse=10.0,
-    )
+    given = {"delta": 10.0**log_delta, "relation": Relation.ADD_REMOVE}
+    coarse = epsilon_value(event(), rounds, **given, coarse=10.0)
     assert here.value * (1.0 - 1e-9) <= coarse <= 1.02 * here.value + 0.01
 
 

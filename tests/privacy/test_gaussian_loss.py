@@ -130,34 +130,24 @@ def test_many_answers_are_composed_as_by_dp_accounting(count, prob, sigma, coars
 
 @pytest.mark.parametrize("adjacency", AdjacencyType)
 @pytest.mark.parametrize("prob", [1e-4, 0.3, 1.0])
-class TestDelta:
-    """δ of single ε, where the loss has a limit, and where it has none."""
-
-    def losses(self, adjacency, prob):
-        asked = {"sampling_prob": prob, "adjacency_type": adjacency}
-        return GaussianLoss(0.7, **asked), GaussianPrivacyLoss(0.7, **asked)
-
-    def points(self, adjacency, prob):
-        """Zero, both sides, and the limit: at it, an ulp, nearly and clearly to its sides."""
-        found = [-3.0, -0.2, -1e-9, 0.0, 1e-9, 0.2, 3.0]
-        if prob < 1.0:
-            limit = math.log1p(-prob) * (-1.0 if adjacency is AdjacencyType.ADD else 1.0)
-            found += [limit * (1.0 + off) for off in (-1e-4, -2e-9, -5e-10, 0.0, 5e-10, 2e-9, 1e-4)]
-            found += [math.nextafter(limit, 9.0), math.nextafter(limit, -9.0)]
-        return sorted(found)
-
-    def test_many_at_once_and_each_alone(self, adjacency, prob):
-        ours, theirs = self.losses(adjacency, prob)
-        points = self.points(adjacency, prob)
-        wanted = np.asarray(theirs.get_delta_for_epsilon(points))
-        np.testing.assert_allclose(
-            ours.get_delta_for_epsilon(np.array(points)), wanted, rtol=0.0, atol=1e-15
-        )
-        for point, value in zip(points, wanted, strict=True):
-            alone = ours.get_delta_for_epsilon(point)
-            assert isinstance(alone, float)
-            assert alone == pytest.approx(value, rel=0.0, abs=1e-15)
-        assert ours.get_delta_for_epsilon(np.array([])).shape == (0,)
+def test_delta_of_many_epsilons_at_once_and_of_each_alone(adjacency, prob):
+    """At zero, both sides, and the loss's limit: at it, an ulp, nearly and clearly to its sides."""
+    asked = {"sampling_prob": prob, "adjacency_type": adjacency}
+    ours, theirs = GaussianLoss(0.7, **asked), GaussianPrivacyLoss(0.7, **asked)
+    points = [-3.0, -0.2, -1e-9, 0.0, 1e-9, 0.2, 3.0]
+    if prob < 1.0:
+        limit = math.log1p(-prob) * (-1.0 if adjacency is AdjacencyType.ADD else 1.0)
+        points += [limit * (1.0 + off) for off in (-1e-4, -2e-9, -5e-10, 0.0, 5e-10, 2e-9, 1e-4)]
+        points += [math.nextafter(limit, 9.0), math.nextafter(limit, -9.0)]
+    points = sorted(points)
+    wanted = np.asarray(theirs.get_delta_for_epsilon(points))
+    found = ours.get_delta_for_epsilon(np.array(points))
+    np.testing.assert_allclose(found, wanted, rtol=0.0, atol=1e-15)
+    for point, value in zip(points, wanted, strict=True):
+        alone = ours.get_delta_for_epsilon(point)
+        assert isinstance(alone, float)
+        assert alone == pytest.approx(value, rel=0.0, abs=1e-15)
+    assert ours.get_delta_for_epsilon(np.array([])).shape == (0,)
 
 
 @pytest.mark.slow
