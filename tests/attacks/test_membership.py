@@ -7,25 +7,21 @@ import pytest
 
 import fedpriv
 from fedpriv.attacks.membership import attack_membership, attack_runs
-from fedpriv.attacks.outcome import (
-    auc,
-    describe_membership,
-    with_interval,
-    write_membership_plot,
-)
+from fedpriv.attacks.outcome import auc, describe_membership, with_interval, write_membership_plot
 from tests.harness.refusals import refuses
 
-TRAINING = {"rounds": 30, "cohort": 30, "local_learning_rate": 20.0, "local_epochs": 4}
+
+def trained(corpus, folder, name="fedavg-tags", **options):
+    """A run without privacy, unless another is named, that learns its users by heart."""
+    given = {"rounds": 30, "cohort": 30, "local_learning_rate": 20.0, "local_epochs": 4}
+    fedpriv.run(name, folder, corpus=corpus.directory, progress=False, **given | options)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def overfit(tiny_corpus, tmp_path_factory):
-    """Thirty members, trained on without privacy until they are known by heart."""
-    folder = tmp_path_factory.mktemp("runs") / "overfit"
-    fedpriv.run(
-        "fedavg-tags", folder, corpus=tiny_corpus.directory, users=30, progress=False, **TRAINING
-    )
-    return folder
+    """Thirty members, trained on until they are known by heart."""
+    return trained(tiny_corpus, tmp_path_factory.mktemp("runs") / "overfit", users=30)
 
 
 @pytest.mark.slow
@@ -68,31 +64,23 @@ def test_runs_are_pooled_if_they_are_of_one_kind(overfit, tiny_corpus, tmp_path)
     assert two.num_runs == 2 and len(two.scores.inside) == 2 * len(one.scores.inside)
     assert auc(two.scores) == pytest.approx(auc(one.scores))
     assert "2 runs pooled" in dict(describe_membership(two))["privacy"]
-    folder, options = tmp_path / "run", {**TRAINING, "rounds": 1, "noise_multiplier": 1.0}
-    fedpriv.run(
-        "dp-fedavg-tags", folder, corpus=tiny_corpus.directory, users=30, progress=False, **options
-    )
+    private = {"rounds": 1, "noise_multiplier": 1.0, "users": 30}
+    folder = trained(tiny_corpus, tmp_path / "run", "dp-fedavg-tags", **private)
     with pytest.raises(ValueError):
         attack_runs([overfit, folder])
 
 
 def test_a_whole_roster_is_held_against_public_users(tiny_corpus, tmp_path):
     """Of which this corpus has twelve: too few, and that is said."""
-    folder = tmp_path / "run"
-    options = {**TRAINING, "rounds": 1}
-    fedpriv.run("fedavg-tags", folder, corpus=tiny_corpus.directory, progress=False, **options)
+    folder = trained(tiny_corpus, tmp_path / "run", rounds=1)
     with refuses(ValueError, 20):
         attack_membership(folder)
 
 
 @pytest.mark.slow
 def test_secure_runs_and_changed_folders_are_refused(tiny_corpus, overfit, tmp_path):
-    folder = tmp_path / "secure"
-    options = {**TRAINING, "rounds": 1, "noise_multiplier": 1.0}
-    fedpriv.run(
-        "dp-fedavg-tags", folder, corpus=tiny_corpus.directory, users=30, secure=True,
-        progress=False, **options,
-    )  # fmt: skip
+    private = {"rounds": 1, "noise_multiplier": 1.0, "users": 30, "secure": True}
+    folder = trained(tiny_corpus, tmp_path / "secure", "dp-fedavg-tags", **private)
     with pytest.raises(ValueError):
         attack_membership(folder)
     file = folder / "experiment.json"

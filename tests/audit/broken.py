@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,11 @@ class Setting:
     trials: int
     epsilon: float
 
+    @property
+    def gaussian(self) -> Gaussian:
+        """The noise that is stated."""
+        return Gaussian(noise_multiplier=self.sigma)
+
     def plan(
         self,
         *,
@@ -50,9 +55,7 @@ class Setting:
             mechanism=Mechanism(
                 sampler=sampler(num_users=users, expected_cohort_size=users * self.share),
                 bound=Clip(l2_clip_norm=CLIP) if bound is None else bound,
-                privatizer=Gaussian(noise_multiplier=self.sigma)
-                if privatizer is None
-                else privatizer,
+                privatizer=self.gaussian if privatizer is None else privatizer,
             ),
             num_rounds=self.rounds,
             delta=DELTA,
@@ -73,15 +76,16 @@ SETTINGS = (
 class TwiceTheBound(Clip):
     """Lets updates be twice as long as it says."""
 
+    times = 2.0
+
     def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
-        return np.minimum(1.0, 2 * self.l2_clip_norm / np.maximum(norms, 1e-300))
+        return np.minimum(1.0, self.times * self.l2_clip_norm / np.maximum(norms, 1e-300))
 
 
-class NoClip(Clip):
+class NoClip(TwiceTheBound):
     """Lets every update through."""
 
-    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
-        return np.ones_like(norms)
+    times = math.inf
 
 
 class CountedTwice(PoissonSampler):
@@ -107,66 +111,29 @@ class QuietGaussian:
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
     ) -> tuple[Params, Memory]:
-        return gaussian(key, template, self.part * self.sigma * sensitivity), memory
-
-    @property
-    def sigma(self) -> float:
-        return self.honest.noise_multiplier
+        stddev = self.part * self.honest.noise_multiplier * sensitivity
+        return gaussian(key, template, stddev), memory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedNoise:
+class SharedNoise(QuietGaussian):
     """Adds the same noise in every round."""
 
-    honest: Gaussian
-    key: Key = field(default=Key.simulation(77))
-
-    def __getattr__(self, name: str):
-        return getattr(self.honest, name)
-
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Params, Memory]:
-        return gaussian(self.key, template, self.honest.noise_multiplier * sensitivity), memory
+    def draw(self, memory: Memory, *, key: Key, **given: Any) -> tuple[Params, Memory]:
+        return super().draw(memory, key=Key.simulation(77), **given)
 
 
-def sensitivity_twice(setting: Setting) -> Plan:
-    return setting.plan(bound=TwiceTheBound(l2_clip_norm=CLIP))
+def quiet(setting: Setting, part: float, kind: type[QuietGaussian] = QuietGaussian) -> Plan:
+    return setting.plan(privatizer=kind(honest=setting.gaussian, part=part))
 
 
-def no_clip(setting: Setting) -> Plan:
-    return setting.plan(bound=NoClip(l2_clip_norm=CLIP))
-
-
-def counted_twice(setting: Setting) -> Plan:
-    return setting.plan(sampler=CountedTwice)
-
-
-def quiet(setting: Setting, part: float) -> Plan:
-    honest = Gaussian(noise_multiplier=setting.sigma)
-    return setting.plan(privatizer=QuietGaussian(honest=honest, part=part))
-
-
-def half_noise(setting: Setting) -> Plan:
-    return quiet(setting, 0.5)
-
-
-def noise_over_root_of_rounds(setting: Setting) -> Plan:
-    """For a single round noise over √2, as if for two."""
-    return quiet(setting, 1 / math.sqrt(max(setting.rounds, 2)))
-
-
-def shared_noise(setting: Setting) -> Plan:
-    return setting.plan(privatizer=SharedNoise(honest=Gaussian(noise_multiplier=setting.sigma)))
-
-
+# Noise over √T is for a single round noise over √2, as if for two.
 BROKEN: dict[str, Callable[[Setting], Plan]] = {
-    "sensitivity 2C": sensitivity_twice,
-    "noise/2": half_noise,
-    "noise/sqrt(T)": noise_over_root_of_rounds,
-    "shared noise": shared_noise,
-    "no clip": no_clip,
-    "user counted twice": counted_twice,
+    "sensitivity 2C": lambda setting: setting.plan(bound=TwiceTheBound(l2_clip_norm=CLIP)),
+    "noise/2": lambda setting: quiet(setting, 0.5),
+    "noise/sqrt(T)": lambda setting: quiet(setting, max(setting.rounds, 2) ** -0.5),
+    "shared noise": lambda setting: quiet(setting, 1.0, SharedNoise),
+    "no clip": lambda setting: setting.plan(bound=NoClip(l2_clip_norm=CLIP)),
+    "user counted twice": lambda setting: setting.plan(sampler=CountedTwice),
 }
 
 

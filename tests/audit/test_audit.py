@@ -22,6 +22,7 @@ from fedpriv.privacy.sampling import Everybody, FixedSizeSampler
 from fedpriv.rng import Key
 from fedpriv.training import bounded_sum
 from tests.audit.broken import BROKEN, SETTINGS, Setting, has_meaning, on_grid, quiet, sized
+from tests.harness.refusals import refuses
 
 
 @pytest.fixture(autouse=True)
@@ -38,28 +39,24 @@ def audited(plan: Plan, setting: Setting, **rest) -> Audit:
     return audit_plan(plan, name="test", trials=setting.trials, **rest)
 
 
-def test_a_right_mechanism_is_consistent_and_its_bounds_are_bounds():
-    found = audited(QUICK.plan(), QUICK)
+@pytest.mark.parametrize("unit", ["user", "example"])
+def test_a_right_mechanism_is_consistent_and_its_bounds_are_bounds(unit):
+    found = audited(replace(QUICK.plan(), unit=unit), QUICK)
     assert found.stated.value == pytest.approx(QUICK.epsilon, abs=0.01)
+    assert found.stated.unit == unit
     assert 0.4 < found.bound.epsilon < found.stated.value  # it shows something, and not too much
     assert not found.refuted and found.verdict.startswith("consistent")
     assert found.simultaneous.confidence == found.clopper_pearson.confidence == 0.9995
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_mechanism_is_refuted(name):
-    found = audited(BROKEN[name](QUICK), QUICK)
+@pytest.mark.parametrize("unit", ["user", "example"])
+def test_a_broken_mechanism_is_refuted(name, unit):
+    """By example through the centralised sum: each canary is one of a logistic regression."""
+    found = audited(replace(BROKEN[name](QUICK), unit=unit), QUICK)
     assert found.stated.value == pytest.approx(QUICK.epsilon, abs=0.01)  # it states what it should
+    assert found.stated.unit == unit
     assert found.refuted and found.verdict.startswith("REFUTED"), found.bound
-
-
-@pytest.mark.parametrize("name", ["right", *BROKEN])
-def test_examples_are_audited_through_the_centralised_sum(name):
-    """As many canaries as above, each of which is an example of a logistic regression."""
-    plan = QUICK.plan() if name == "right" else BROKEN[name](QUICK)
-    found = audited(replace(plan, unit="example"), QUICK)
-    assert found.stated.unit == "example"
-    assert found.refuted == (name != "right"), found.bound
 
 
 def test_a_fifth_less_noise_is_beyond_the_power_of_an_audit():
@@ -115,23 +112,18 @@ def test_a_canary_is_bounded_noised_and_divided_as_its_plan_says(bound, unit):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "unit", "trials", "named"),
     [
-        ({"privatizer": Unprotected()}, "no ε to audit"),
-        ({"micro_batch": 2}, "micro-batches"),
+        ({"privatizer": Unprotected()}, "user", 12_000, []),
+        ({"micro_batch": 2}, "example", 12_000, [2]),
+        ({}, "user", 99, [99, 100]),
     ],
 )
-def test_what_cannot_be_audited_is_refused(change, said):
-    plan = QUICK.plan()
-    unit = {"unit": "example", "relation": "add-remove"} if "micro_batch" in change else {}
-    broken = replace(plan, mechanism=replace(plan.live_mechanism, **change), **unit)
-    with pytest.raises(ValueError, match=said):
-        audited(broken, QUICK)
-
-
-def test_few_trials_are_refused():
-    with pytest.raises(ValueError, match="at least 100"):
-        audit_plan(QUICK.plan(), name="test", trials=99)
+def test_what_cannot_be_audited_is_refused(change, unit, trials, named):
+    made = replace(QUICK.plan().live_mechanism, **change)
+    plan = replace(QUICK.plan(), mechanism=made, unit=unit)
+    with refuses(ValueError, *named):
+        audit_plan(plan, name="test", trials=trials)
 
 
 def test_what_is_said_has_every_part_of_an_epsilon():
@@ -166,9 +158,10 @@ class TestSixSettings:
     """
 
     @OF_EACH
-    def test_no_false_alarm(self, setting):
-        setting = sized(setting, "right")
-        found = audited(setting.plan(), setting)
+    @pytest.mark.parametrize("name", ["right", "noise*0.8"])
+    def test_no_false_alarm_and_a_fifth_less_noise_is_not_caught(self, setting, name):
+        setting = sized(setting, name)
+        found = audited(quiet(setting, 0.8) if name != "right" else setting.plan(), setting)
         assert found.stated.value == pytest.approx(setting.epsilon, abs=0.002)
         assert not found.refuted and found.bound.epsilon > 0.2
 
@@ -177,8 +170,3 @@ class TestSixSettings:
         setting = sized(setting, name)
         found = audited(BROKEN[name](setting), setting)
         assert found.refuted, found.bound
-
-    @OF_EACH
-    def test_a_fifth_less_noise_is_not_caught(self, setting):
-        setting = sized(setting, "noise*0.8")
-        assert not audited(quiet(setting, 0.8), setting).refuted

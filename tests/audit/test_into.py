@@ -74,17 +74,13 @@ def test_an_audit_is_in_statement_verification_page_and_card(audited, tmp_path):
     assert found.ok and found.to_json()["audit"] == record
     [check] = [each for each in found.checks if each.name == "audit"]
     assert "derived again" in check.text and "scores of canaries are not" in check.text
+    assert "Consistent is not proved" in (folder / "report.html").read_text("utf-8")  # written anew
     run("report", folder)
     run("export", folder, "--to", tmp_path / "model")
     for page in (folder / "report.html", tmp_path / "model" / "README.md"):
         text = page.read_text("utf-8")
         assert "Consistent is not proved" in text and "99.9 % confidence" in text
         assert "Not audited" not in text
-
-
-def test_the_page_is_written_anew_with_the_audit(audited):
-    folder, _ = audited
-    assert "Consistent is not proved" in (folder / "report.html").read_text("utf-8")
 
 
 def test_the_same_audit_gives_the_same_file(audited, plain):

@@ -1,13 +1,17 @@
 """One test, at least, for each bug of the published reference code that could be ours.
 
-Here are numbers 2 to 6; the others are in `test_training_bugs.py`. What 8 made of ε is tested in
-`tests/golden/test_privacy_golden.py`, by δ.
+Here are numbers 2, 4 and 5; 7 and 9 are in `test_training_bugs.py`. Others are tested elsewhere:
 
-Number 1 (spectral clipping) is tested in `tests/laws/bounds/test_norm.py`.
+* 1 (spectral clipping) in `tests/laws/bounds/test_norm.py`;
+* 3 (cohorts of a fixed size, accounted as Poisson) in `tests/privacy/test_sampling.py`, and that a
+  plan draws by the sampler it is accounted by in `tests/privacy/plans/test_plan.py`;
+* 6 (a toy's accounting) and 8 (the ε of the rounds before) in
+  `tests/running/loop/test_reproducible.py`, and what 8 made of δ in
+  `tests/golden/test_privacy_golden.py`;
+* 11 (scripts that do not run) in `tests/experiments/test_every_experiment.py`.
+
 Number 4 (micro-batches that are averaged before they are clipped) has no counterpart: what is
-bounded is a user's whole update, however many batches went into it; the test says so. Number 6
-(a toy's accounting) is covered by what the ledger counts, and number 11 (scripts that do not run)
-by `tests/experiments/test_every_experiment.py`, which runs every experiment there is.
+bounded is a user's whole update, however many batches went into it; the test says so.
 """
 
 import numpy as np
@@ -72,19 +76,6 @@ class TestNoise2:
         assert all(a != b for a, b in zip(first, second, strict=True))
 
 
-class TestSampling3:
-    @pytest.mark.slow
-    def test_3_cohorts_are_drawn_as_they_are_accounted(self, tiny_corpus):
-        def sizes(**options):
-            _, found = states(
-                experiment(rounds=30, **options), tiny_corpus, SeedsLikeTheReference()
-            )
-            return {record.diagnostics.cohort_size for record, _ in found}
-
-        assert sizes(sampling="fixed", relation="replace-one") == {6}
-        assert len(sizes()) > 5
-
-
 def test_4_the_bounded_unit_is_the_whole_user(tiny_corpus):
     """Many small batches move the sum by no more than one: C, not C for each."""
     components = build(
@@ -112,16 +103,3 @@ class TestSideInformation5:
         # Counts published over everybody include the rostered users: no ε covers them.
         private = build(made, write_counted(tmp_path / "private", True)).side_information
         assert private.source == "private" and "rostered users" in private.description
-
-
-class TestAccounting6:
-    @pytest.mark.slow
-    def test_6_every_round_that_is_run_is_paid_for(self, tiny_corpus):
-        components, found = states(experiment(rounds=9, eval_every=1), tiny_corpus)
-        assert len(found) == 9
-        for number, (record, _) in enumerate(found, 1):
-            assert record.released.round_num == number
-            # Number 8's ε was that of the rounds before: here round i has paid for i rounds.
-            assert record.released.epsilon == components.plan.epsilon(number).value
-        epsilons = [record.released.epsilon for record, _ in found]
-        assert epsilons == sorted(epsilons) and epsilons[0] > 0
