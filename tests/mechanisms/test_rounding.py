@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms import Clip, Rounded, Unbounded
+from fedpriv.mechanisms import AdaptiveClip, Clip, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import bounded_factors
 from fedpriv.training.per_example.example_sum import room_of_sum
 from tests.harness.refusals import refuses
@@ -81,3 +81,18 @@ def test_what_no_grid_can_be_made_of_is_refused():
 def test_gradients_that_state_no_error_have_no_room():
     with refuses(ValueError, "Stating", math.inf):
         room_of_sum(GRID, Stating(math.inf), 1, mixed=False)
+
+
+def test_a_grid_keeps_what_else_a_bound_says():
+    adaptive = AdaptiveClip(initial=0.5, least=0.1, most=2.0)
+    rounded, norms = Rounded(bound=adaptive), np.array([0.0, 0.3, 7.0])
+    assert (rounded.start, rounded.l2_bound, rounded.name) == (0.5, 1.0, "rounded")
+    np.testing.assert_array_equal(rounded.factors(norms, 0.5), adaptive.factors(norms, 0.5))
+    for name, rows in adaptive.besides(norms, 0.5).items():
+        np.testing.assert_array_equal(rounded.besides(norms, 0.5)[name], rows)
+    mean = {
+        "w": np.ones(2),
+        **{name: rows[0] for name, rows in adaptive.besides(norms, 0.5).items()},
+    }
+    found, expected = rounded.released(dict(mean), 0.5), adaptive.released(dict(mean), 0.5)
+    assert found[1] == expected[1] and np.array_equal(found[0]["w"], expected[0]["w"])
