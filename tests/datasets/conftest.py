@@ -4,6 +4,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from fedpriv.datasets import cache as cache_module
+from tests.harness.file_server import server
+
+__all__ = ["no_data", "server"]
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
@@ -12,14 +17,19 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-@pytest.fixture(scope="session")
-def gather():
-    """From (view, users, split) to a copy of their examples, one user after the other."""
+@pytest.fixture
+def no_data(tmp_path, monkeypatch):
+    """The working directory: no FEDPRIV_DATA, an empty cache, and no data next to it.
 
-    def gather(view, users, split):
-        return view.columns.take(view.all_rows(users, split))
-
-    return gather
+    The checkout that tests run from may have real data next to it.
+    """
+    work = tmp_path / "top" / "project"
+    work.mkdir(parents=True)
+    monkeypatch.chdir(work)
+    monkeypatch.delenv("FEDPRIV_DATA", raising=False)
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache_module, "__file__", str(work / "fedpriv" / "datasets" / "cache.py"))
+    return work
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,14 @@ from fedpriv.privacy.ledger.chain import GENESIS, decode, encode
 Fields = dict[str, Any]
 
 
+def edit_json(file: Path, **changes: Any) -> None:
+    """Change what a file of a JSON object says, and nothing else."""
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), "utf-8")
+
+
 def edit_document(folder: Path, **changes: Any) -> None:
     """Change what `experiment.json` says, and nothing else."""
-    file = folder / "experiment.json"
-    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), "utf-8")
+    edit_json(folder / "experiment.json", **changes)
 
 
 def reseal(

@@ -96,9 +96,9 @@ def test_published_counts_need_no_public_user_but_a_chosen_vocabulary_does(tmp_p
     assert corpus.view(split=BY_SENTENCE).public_users == ()
 
 
-def test_inputs_are_tff_means_or_unit_rows(corpus, gather):
+def test_inputs_are_tff_means_or_unit_rows(corpus):
     view = corpus.view(split=BY_SENTENCE)
-    examples = gather(view, view.public_users, "all")
+    examples = view.columns.take(view.all_rows(view.public_users, "all"))
     dense = examples.features("tff").toarray()
     assert dense.dtype == np.float32
     expected = np.zeros_like(dense)

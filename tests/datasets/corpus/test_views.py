@@ -1,17 +1,22 @@
 """Where views come from: corpora that can only be read, split by split."""
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedpriv.datasets.cache import cached_arrays
 from fedpriv.datasets.stackexchange import manifest
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.experiments.start import FromPublic, public_only
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
+from tests.datasets.corpus import threaded
 from tests.datasets.corpus.threaded import PUBLIC, make, sentences
 from tests.harness.refusals import refuses
 
@@ -45,9 +50,7 @@ def test_further_views_go_into_the_cache_and_are_made_once(corpus, cache, tmp_pa
         return real(prefix=prefix, dir=dir)
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
-    umask = os.umask(0)  # so that no mode is right by chance
     found = corpus.view(split=Split(fold=2))
-    os.umask(umask)
     assert content(found) == content(make(tmp_path / "other").view(split=Split(fold=2)))
     assert sorted(corpus.directory.rglob("*")) == before
     (made,) = cache.glob("views/*/inside/by-thread-2")
@@ -97,3 +100,37 @@ def test_a_roster_whose_public_users_ask_nothing_has_a_view_by_sentence_and_no_s
         FromPublic().make(task(), KEY)
     every = FromPublic().make(task(public_text="all-posts"), KEY)
     assert every.facts["kind"] == "public"
+
+
+@pytest.fixture(autouse=True)
+def open_umask():
+    """As lax as it gets, so that no mode is right by chance."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def others(folder):
+    """Return what somebody else may do something with."""
+    found = [folder, *folder.rglob("*")]
+    return {
+        path.name: oct(path.stat().st_mode)
+        for path in found
+        if stat.S_IMODE(path.stat().st_mode) & 0o077
+    }
+
+
+def test_a_corpus_its_views_and_later_rosters_are_their_owners(tmp_path):
+    corpus = threaded.make(tmp_path / "corpus")
+    assert others(tmp_path / "corpus") == {}
+    corpus.view(split=BY_THREAD)
+    users = list(corpus.view(split=BY_THREAD).roster)
+    corpus.add_roster(RosterSpec(name="few", rule="declared", ids=users[:5]))
+    corpus.view("few", split=BY_THREAD)
+    assert others(tmp_path / "corpus") == {}
+
+
+def test_arrays_in_the_cache_are_too(tmp_path):
+    cached_arrays("texts", {"of": 1}, lambda: {"ids": np.arange(4)})
+    (entry,) = (tmp_path / "cache" / "arrays").iterdir()
+    assert others(entry) == {}

@@ -24,6 +24,7 @@ from fedpriv.tasks.pretrained import PretrainedClassifier
 from tests.datasets.corpus.sentences import said, write
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
+from tests.harness.resealed import edit_json
 from tests.harness.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
@@ -117,8 +118,7 @@ def test_the_digest_is_of_the_files_of_dense_modules(tmp_path, file):
 )
 def test_other_settings_are_refused_in_a_line(tmp_path, changes, names):
     folder, _ = write_dense(tmp_path / "tiny", NORMALISED_FIRST)
-    path = folder / "3_Dense/config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    edit_json(folder / "3_Dense/config.json", **changes)
     with refuses(ValueError, "3_Dense", *names) as error:
         add_encoder(folder)
     assert "\n" not in str(error.value)

@@ -1,6 +1,7 @@
 """Encoders of text: a row is a function of its text alone, and of checked files alone."""
 
 import json
+import os
 import shutil
 from importlib.util import find_spec
 
@@ -19,6 +20,7 @@ from fedpriv.datasets.encoders import (
     read_config,
 )
 from tests.harness.refusals import refuses
+from tests.harness.resealed import edit_json
 from tests.harness.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:
@@ -35,7 +37,29 @@ def folder(tmp_path_factory):
     return write_tiny_bert(tmp_path_factory.mktemp("encoder") / "tiny")
 
 
+@pytest.fixture
+def odd(folder, tmp_path):
+    """A copy of the encoder, to be changed; nothing of it may be added."""
+    yield shutil.copytree(folder, tmp_path / "odd")
+    assert encoders.added_encoders() == ()
+
+
+def weights(folder, change):
+    """Change an encoder's tensors by a function, which is given a dictionary of them."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def narrow(tensors):
+    tensors[DENSE] = tensors[DENSE][:, 1:].contiguous()
+
+
 BPE = {"type": "BPE", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1, "b": 2}, "merges": []}
+
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+DENSE, WORDS = "encoder.layer.0.output.dense.weight", "embeddings.word_embeddings.weight"
 
 
 def opened(folder):
@@ -173,47 +197,35 @@ class TestFiles:
         row = Encoder(found).encode(["tax"])
         np.testing.assert_array_equal(row, Encoder(find_encoder(str(folder))).encode(["tax"]))
 
-    @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
-    def test_a_missing_file_is_named(self, folder, tmp_path, file):
-        shutil.copytree(folder, tmp_path / "half")
-        (tmp_path / "half" / file).unlink()
-        (tmp_path / "half/pytorch_model.bin").write_bytes(b"")  # pickled, so that it is not read
-        with refuses(ValueError, file):
-            add_encoder(tmp_path / "half")
-
     def test_another_files_sha256_is_refused_and_nothing_is_added(self, folder):
         with refuses(ValueError, "0" * 64):
             add_encoder(folder, sha256="0" * 64)
         assert encoders.added_encoders() == ()
 
-    @pytest.mark.parametrize("damage", ["cut", "other-shape", "lacks-one"])
-    def test_damaged_weights_are_refused_and_nothing_is_added(self, folder, tmp_path, damage):
-        shutil.copytree(folder, tmp_path / "half")
-        weights = tmp_path / "half/model.safetensors"
-        tensors = load_file(weights)
-        name = "encoder.layer.0.output.dense.weight"
-        if damage == "lacks-one":
-            del tensors[name]
-        elif damage == "other-shape":
-            tensors[name] = tensors[name][:, :-1].contiguous()
-        save_file(tensors, weights, metadata={"format": "pt"})
-        if damage == "cut":
-            weights.write_bytes(weights.read_bytes()[:-100])
-        with refuses(ValueError, tmp_path / "half"):
-            add_encoder(tmp_path / "half")
-        assert encoders.added_encoders() == ()
+    @pytest.mark.parametrize(
+        ("damage", "name"),
+        [
+            *((lambda f, file=file: (f / file).unlink(), file) for file in FILES),
+            (lambda f: os.truncate(f / FILES[1], 5000), "odd"),
+            (lambda f: weights(f, lambda t: t.pop(DENSE)), "odd"),
+            (lambda f: weights(f, narrow), "odd"),
+            (lambda f: weights(f, lambda t: t[WORDS][-1].fill_(float("nan"))), WORDS),
+        ],
+        ids=[*FILES, "cut", "lacks one", "other shape", "a word without numbers"],
+    )
+    def test_missing_and_damaged_files_are_refused_and_nothing_is_added(self, odd, damage, name):
+        (odd / "pytorch_model.bin").write_bytes(b"")  # pickled, so that it is not read
+        damage(odd)
+        with refuses(ValueError, name):
+            add_encoder(odd)
 
-    def test_files_that_changed_since_are_refused(self, folder):
-        found = add_encoder(folder)
-        path = found.folder / "sentence_bert_config.json"
-        path.write_text(json.dumps({"max_seq_length": 16}))
-        with refuses(ValueError, found.folder, found.id):
-            find_encoder(found.id)
-
-    def test_an_unknown_encoder_is_refused_with_what_there_is(self, folder):
+    def test_an_unknown_encoder_and_files_that_changed_since_are_refused(self, folder):
         found = add_encoder(folder)
         with refuses(ValueError, "'minilm'", found.id):
             find_encoder("minilm")
+        edit_json(found.folder / "sentence_bert_config.json", max_seq_length=16)
+        with refuses(ValueError, found.folder, found.id):
+            find_encoder(found.id)
 
     def test_the_digest_is_of_all_that_decides_a_row(self, folder, tmp_path):
         before = check_files(folder, "x")
@@ -269,15 +281,13 @@ class TestFiles:
             ("config.json", {"vocab_size": 3}),
         ],
     )
-    def test_odd_settings_are_refused_and_nothing_is_added(self, folder, tmp_path, file, value):
-        shutil.copytree(folder, tmp_path / "odd")
-        path = tmp_path / "odd" / file
+    def test_odd_settings_are_refused_and_nothing_is_added(self, odd, file, value):
         if file == "config.json" and value:
-            value = json.loads(path.read_text()) | value
-        path.write_text(json.dumps(value))
-        with pytest.raises(ValueError, match="odd"):
-            add_encoder(tmp_path / "odd")
-        assert encoders.added_encoders() == ()
+            edit_json(odd / file, **value)
+        else:
+            (odd / file).write_text(json.dumps(value))
+        with refuses(ValueError, "odd"):
+            add_encoder(odd)
 
     @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
     def test_folders_as_sentence_transformers_saves_them_since_version_5_4(self, tmp_path, pooling):
@@ -309,27 +319,17 @@ class TestFiles:
         (old / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": None}))
         assert opened(old).max_tokens == 8 and check_files(old, "old").sha256 != before
 
-    def test_of_both_ways_to_say_the_pooling_the_newer_one_counts(self, folder, tmp_path):
-        both = shutil.copytree(folder, tmp_path / "both")
+    def test_of_both_ways_to_say_the_pooling_the_newer_one_counts(self, odd):
         said = {"pooling_mode": "cls", "pooling_mode_mean_tokens": True}
-        (both / "1_Pooling/config.json").write_text(json.dumps(said))
-        assert opened(both).pooling == "cls"
+        (odd / "1_Pooling/config.json").write_text(json.dumps(said))
+        assert opened(odd).pooling == "cls"
 
-    def test_modules_above_the_weights_are_not_passed_over(self, folder, tmp_path):
-        """Published folders once had the model in a folder of its own."""
-        outer = tmp_path / "outer"
-        shutil.copytree(folder, outer / "0_Transformer")
-        shutil.move(outer / "0_Transformer/modules.json", outer / "modules.json")
+    def test_modules_above_the_weights_are_not_passed_over(self, odd):
+        """Published folders once had the model in a folder within."""
+        outer = odd.rename(odd.parent / "0_Transformer").parent
+        (outer / "0_Transformer" / "modules.json").rename(outer / "modules.json")
         with refuses(ValueError, "config.json"):
             add_encoder(outer)
-
-    def test_a_word_without_numbers_is_found_before_a_text_has_it(self, folder, tmp_path):
-        odd = shutil.copytree(folder, tmp_path / "odd")
-        tensors = load_file(odd / "model.safetensors")
-        tensors["embeddings.word_embeddings.weight"][-1] = float("nan")
-        save_file(tensors, odd / "model.safetensors", metadata={"format": "pt"})
-        with refuses(ValueError, "embeddings.word_embeddings.weight"):
-            add_encoder(odd)
 
     @pytest.mark.parametrize(
         ("changes", "name"),
@@ -339,27 +339,18 @@ class TestFiles:
             ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "?"}}, "odd"),
         ],
     )
-    def test_a_tokeniser_that_is_no_function_of_a_text_is_refused(
-        self, folder, tmp_path, changes, name
-    ):
-        odd = shutil.copytree(folder, tmp_path / "odd")
-        kept = json.loads((odd / "tokenizer.json").read_text())
-        kept |= {"post_processor": None, "added_tokens": [], **changes}
-        (odd / "tokenizer.json").write_text(json.dumps(kept))
+    def test_a_tokeniser_that_is_no_function_of_a_text_is_refused(self, odd, changes, name):
+        edit_json(odd / "tokenizer.json", **{"post_processor": None, "added_tokens": [], **changes})
         with refuses(ValueError, name):
             add_encoder(odd)
-        assert encoders.added_encoders() == ()
 
     @pytest.mark.slow
     def test_a_text_that_a_tokeniser_cannot_bear_is_an_error_of_ours(self, folder, tmp_path):
         """Its pattern of exponential time ends in a panic; other texts' rows stay what they are."""
         odd = shutil.copytree(folder, tmp_path / "odd")
-        kept = json.loads((odd / "tokenizer.json").read_text())
-        kept["pre_tokenizer"] = {
-            "type": "Split", "pattern": {"Regex": "(a+)+$"},
-            "behavior": "Isolated", "invert": False,
-        }  # fmt: skip
-        (odd / "tokenizer.json").write_text(json.dumps(kept))
+        pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}}
+        pattern |= {"behavior": "Isolated", "invert": False}
+        edit_json(odd / "tokenizer.json", pre_tokenizer=pattern)
         encoder = Encoder(add_encoder(odd))
         before = encoder.encode(["taxes"])
         with refuses(ValueError, encoder.files.id):
@@ -381,12 +372,9 @@ def test_the_longest_text_fits_the_positions(tmp_path, positions):
     """Also where they are no multiple of what lengths are rounded up to."""
     folder = write_tiny_bert(tmp_path / "tiny")
     (folder / "sentence_bert_config.json").unlink()
-    config = json.loads((folder / "config.json").read_text())
-    tensors = load_file(folder / "model.safetensors")
     name = "embeddings.position_embeddings.weight"
-    tensors[name] = tensors[name][:positions].contiguous()
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+    weights(folder, lambda tensors: tensors.update({name: tensors[name][:positions].contiguous()}))
+    edit_json(folder / "config.json", max_position_embeddings=positions)
     encoder = Encoder(add_encoder(folder))
     assert encoder.max_tokens == positions
     rows = encoder.encode(["a " * 500, "a " * 400, "a"])

@@ -20,32 +20,27 @@ from fedpriv.datasets.importers.synthetic import NAME, Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
+from tests.datasets.importers.test_stackexchange import document, question
 from tests.harness.refusals import refuses
 
 TINY = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2)
 
 
 def posts_xml(num_users: int = 60) -> str:
-    rows = "".join(
-        f'<row Id="{n}" PostTypeId="1" OwnerUserId="{n}" Title="How to do thing {n % 5}?" '
-        f'Tags="&lt;tag{n % 3}&gt;" Body="&lt;p&gt;I want word{n % 7} now. It is late.&lt;/p&gt;" '
-        'CreationDate="2010-01-01T00:00:00.000" Score="1" />\n'
-        for n in range(1, num_users + 1)
+    body, day = "<p>I want word{} now. It is late.</p>", {"CreationDate": "2010-01-01T00:00:00.000"}
+    numbers = range(1, num_users + 1)
+    return document(
+        *(
+            question(n, n, f"How to do thing {n % 5}?", body.format(n % 7), f"<tag{n % 3}>", **day)
+            for n in numbers
+        )
     )
-    return f'<?xml version="1.0" encoding="utf-8"?>\n<posts>\n{rows}</posts>\n'
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    """An empty cache, no FEDPRIV_DATA, a working directory with no data beside it."""
-    work = tmp_path / "top" / "project"
-    work.mkdir(parents=True)
-    monkeypatch.chdir(work)
-    monkeypatch.delenv("FEDPRIV_DATA", raising=False)
-    # The checkout these tests run from may have real data beside it.
-    monkeypatch.setattr(cache, "__file__", str(work / "fedpriv" / "datasets" / "cache.py"))
+def place(no_data, monkeypatch):
     monkeypatch.setattr(locate, "STAND_IN", TINY)
-    return work
+    return no_data
 
 
 @pytest.fixture

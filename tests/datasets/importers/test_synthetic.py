@@ -36,7 +36,7 @@ def test_it_says_that_it_is_synthetic(small, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_its_shape_is_what_was_asked_for(small, gather):
+def test_its_shape_is_what_was_asked_for(small):
     view = small.view(split=BY_SENTENCE)
     assert (len(view.roster), len(view.public_users)) == (40, 20)
     assert (len(view.words), len(view.tags)) == (1_000, 25)
@@ -47,7 +47,7 @@ def test_its_shape_is_what_was_asked_for(small, gather):
     assert unlabelled < 400
     assert not entry["looks_at_data"]
     assert 0.5 < entry["foreign_titles"]["share"] < 0.9
-    examples = gather(view, view.roster, "all")
+    examples = view.columns.take(view.all_rows(view.roster, "all"))
     assert 20 < examples.num_tokens.mean() < 30
 
 

@@ -1,15 +1,25 @@
 """A TFF-format .sqlite.lzma becomes a prepared corpus, end to end."""
 
 import hashlib
+import io
 import json
+import os
+import tarfile
 
 import numpy as np
 import pytest
 
-from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
+from fedpriv.datasets.importers.stackoverflow import (
+    import_stackoverflow,
+    read_tag_counts,
+    read_word_counts,
+    select_roster,
+    split_words,
+)
 from fedpriv.datasets.importers.writer import titled_thread
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
-from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 
@@ -148,17 +158,137 @@ def test_tff_own_sample_goes_through_the_same_path(shared_data, tmp_path, multi_
         assert rows(multi_hot(examples)) == rows(y[kept])
 
 
-@pytest.mark.slow
-def test_a_file_of_few_users_is_imported_and_run(tmp_path, tff_writer, monkeypatch):
-    """`fedpriv data import FILE`, then `fedpriv run adadps-tags`: 48 of 60 users on the roster."""
-    monkeypatch.chdir(tmp_path)
-    clients = clients_of(tff_writer, range(100, 160))
-    file = tff_writer.write(tmp_path / "few.sqlite.lzma", clients)
+AS_PUBLISHED = Split(kind="as-published")
 
-    made = json.loads(fedpriv("data", "import", file, "--json").stdout)
-    assert (made["name"], made["default_roster"]) == ("stackoverflow", "tff-48")
-    for corpus in ("stackoverflow", file):
-        words = ("run", "adadps-tags", "--corpus", corpus, "--rounds", "3", "--json")
-        run = json.loads(fedpriv(*words).stdout)
-        assert (run["users"], run["rounds"], run["roster"]) == (48, 3, "tff-48")
-        assert not run["synthetic"]
+
+@pytest.fixture
+def file(tmp_path, tff_writer):
+    """TFF's three splits: 40 users, 12 others held out, and later 6 of both and 5 more."""
+
+    def blobs(user):
+        return [
+            tff_writer.stackoverflow_example(
+                f"w{n} by{user}", f"title {(n * 7 + user) % 60}", f"t{(n * 7 + user) % 4}",
+                type="question" if n % 2 else "answer",
+            )
+            for n in range(20)
+        ]  # fmt: skip
+
+    splits = {
+        "train": range(40),
+        "heldout": range(100, 112),
+        "test": (*range(3), *range(100, 103), *range(200, 205)),
+    }
+    path = tmp_path / "so.sqlite"
+    for name, users in splits.items():
+        tff_writer.add_split(path, {str(user): blobs(user) for user in users}, name)
+    return path
+
+
+def imported(file, directory, **options):
+    return import_stackoverflow(file, directory, num_users=30, **options)
+
+
+@pytest.mark.slow
+def test_its_held_out_users_train_nothing_and_they_alone_are_tested_on(file, tmp_path):
+    corpus = imported(file, tmp_path / "c", tff_split="heldout", held_users=12)
+    assert corpus.default_roster == "tff-30-heldout-12"
+    view = corpus.view(split=AS_PUBLISHED)
+    held = [str(user) for user in range(100, 112)]
+    assert sorted(view.roster[30:]) == held and len(view.roster) == 42
+    assert all(int(user) < 40 for user in (*view.roster[:30], *view.public_users))
+    assert all(view.num_examples(user, "train") == 0 for user in held)
+    assert all(view.num_examples(user, "test") == 0 for user in view.roster[:30])
+    # What they wrote is theirs and on the roster: no word of it is in the vocabulary.
+    assert not {f"by{user}" for user in held} & set(view.words)
+    facts = corpus.manifest["rosters"][corpus.default_roster]
+    assert "12 of 12" in facts["how"] and not facts["looks_at_data"]
+    source = corpus.manifest["source"]
+    assert (source["held_out_of"], source["held_users"]) == ("heldout", 12)
+    # By a hash they are as all others.
+    assert any(corpus.view().num_examples(user, "train") for user in held)
+
+
+def test_users_of_its_test_split_are_taken_unless_they_train(file, tmp_path):
+    corpus = imported(file, tmp_path / "c", tff_split="test", held_users=8)
+    held = {*map(str, range(100, 103)), *map(str, range(200, 205))}
+    assert set(corpus.view(split=AS_PUBLISHED).roster[30:]) == held
+    with refuses(ValueError, "--held-users 9", "'test'", 8):
+        imported(file, tmp_path / "d", tff_split="test", held_users=9)
+    assert not (tmp_path / "d").exists()
+
+
+def test_without_the_option_nothing_of_other_splits_is_read(file, tmp_path):
+    corpus = imported(file, tmp_path / "c")
+    assert corpus.default_roster == "tff-30" and "held_users" not in corpus.manifest["source"]
+    assert not (tmp_path / "c" / "held_users.json").exists()
+    with refuses(ValueError, "--tff-split"):
+        corpus.view(split=AS_PUBLISHED)
+
+
+def test_the_command_takes_it(file):
+    words = ["--users", 30, "--tff-split", "heldout", "--held-users", 6, "--name", "mine"]
+    made = json.loads(fedpriv("data", "import", file, *words, "--json").stdout)
+    assert made["default_roster"] == "tff-30-heldout-6"
+    assert Corpus.open(made["path"]).view(split=AS_PUBLISHED).roster[30:]
+
+
+def test_words_are_split_at_ascii_white_space_only():
+    assert split_words(" a\tb\u00a0c \n d ") == ["a", "b\u00a0c", "d"]
+
+
+def test_rosters_look_at_ids_only():
+    ids = [f"{n:03d}" for n in range(50)]
+    assert select_roster(ids[::-1], "first-sorted", 3) == ("000", "001", "002")
+    one, two = (set(select_roster(ids, "seeded", 10, seed)) for seed in (1, 2))
+    assert one != two
+    # A user who comes or goes moves at most one other.
+    assert len(one - set(select_roster(ids[1:], "seeded", 10, 1))) <= 1
+
+
+def _tar_bz2(path, name, data):
+    with tarfile.open(path, "w:bz2") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_published_counts_plain_and_packed(tmp_path):
+    words = _tar_bz2(tmp_path / "w.tar.bz2", "dir/stackoverflow.word_count", b"the 9\na 7\n")
+    assert read_word_counts(words) == {"the": 9, "a": 7}
+    tags = tmp_path / "stackoverflow.tag_count"
+    tags.write_text('{"css": 3, "java": 8, "git": 3}')
+    assert list(read_tag_counts(tags).items()) == [("java", 8), ("css", 3), ("git", 3)]
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "name"),
+    [
+        (read_word_counts, "the\n", 1),
+        (read_word_counts, "the 1\nthe 2\n", 2),
+        (read_word_counts, "", "counts"),
+        (read_word_counts, "the -1", 1),
+        (read_tag_counts, "[1]", "counts"),
+        (read_tag_counts, '{"a": -1}', "counts"),
+        (read_tag_counts, '{"a": true}', "counts"),
+        (read_tag_counts, "{", "counts"),
+        (read_tag_counts, "[" * 100_000, "counts"),
+    ],
+)
+def test_bad_counts_are_refused(tmp_path, reader, text, name):
+    path = tmp_path / "counts"
+    path.write_text(text)
+    with refuses(ValueError, path, name):
+        reader(path)
+
+
+def test_damaged_count_archives_are_refused(tmp_path):
+    path = _tar_bz2(tmp_path / "w.tar.bz2", "other", b"x" * 5000)
+    with refuses(ValueError, path, "'word_count'"):
+        read_word_counts(path)
+    path = _tar_bz2(tmp_path / "v.tar.bz2", "word_count", os.urandom(50_000))
+    path.write_bytes(path.read_bytes()[:20_000])
+    for damaged in (path, tmp_path / "absent"):
+        with refuses(ValueError, damaged):
+            read_word_counts(damaged)
