@@ -18,7 +18,10 @@ import fedpriv as fp
 from fedpriv.experiments.load import find_experiments
 from tests.harness.refusals import refuses
 
-HEAVY = {"torch", "numpy", "scipy", "ray", "flwr", "pandas", "rich", "dp_accounting", "matplotlib"}
+HEAVY = {
+    "torch", "numpy", "scipy", "numba", "ray", "flwr", "pandas", "rich", "dp_accounting",
+    "matplotlib", "requests",
+}  # fmt: skip
 
 
 def in_a_new_process(code: str) -> str:

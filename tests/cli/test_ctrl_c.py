@@ -71,6 +71,15 @@ def quietly_ended(command, status):
     assert command.said.count("interrupted") == 1, command.said
 
 
+def ended_well(command, out):
+    """Press Ctrl-C; return whether a run is left: it verifies, and it is said how to go on."""
+    quietly_ended(command, command.interrupt())
+    kept = (out / "experiment.json").exists()
+    goes_on = f"interrupted; continue with: fedpriv run --resume {out}\n"
+    assert (goes_on in command.said) == kept and (not kept or verify_run(out).ok)
+    return kept
+
+
 @pytest.mark.parametrize(("more", "lines"), [((), 1), (("--json",), 0)])
 def test_something_is_said_before_anything_is_imported_unless_figures_are_wanted(
     tmp_path, more, lines
@@ -83,29 +92,23 @@ def test_something_is_said_before_anything_is_imported_unless_figures_are_wanted
     assert len(command.said.splitlines()) == lines
 
 
-def test_while_modules_load(tiny_corpus, tmp_path):
-    with started(tiny_corpus, tmp_path / "run") as command:
-        command.wait_for("loading")
-        quietly_ended(command, command.interrupt())
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_while_the_run_is_prepared(tiny_corpus, tmp_path):
-    with started(tiny_corpus, tmp_path / "run") as command:
-        command.wait_for("preparing dp-fedavg-tags")
-        quietly_ended(command, command.interrupt())
-    assert "nothing was charged" in command.said or "--resume" in command.said
-
-
-@pytest.mark.slow
-def test_while_rounds_run(tiny_corpus, tmp_path):
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "loading",
+        pytest.param("preparing dp-fedavg-tags", marks=pytest.mark.slow),
+        pytest.param("round 0 of 300", marks=pytest.mark.slow),
+    ],
+)
+def test_at_a_moment(tiny_corpus, tmp_path, moment):
     out = tmp_path / "run"
     with started(tiny_corpus, out) as command:
-        command.wait_for("round 0 of 300")
-        quietly_ended(command, command.interrupt())
-    assert f"interrupted; continue with: fedpriv run --resume {out}\n" in command.said
-    assert verify_run(out).ok
+        command.wait_for(moment)
+        kept = ended_well(command, out)
+    assert (
+        not out.exists() if moment == "loading" else kept or "nothing was charged" in command.said
+    )
+    assert kept or not moment.startswith("round")
 
 
 def test_what_the_interpreter_meets_at_its_end_does_not_change_the_status(tmp_path):
@@ -148,12 +151,8 @@ def test_at_random_moments(tiny_corpus, tmp_path, engine, seconds):
         with started(tiny_corpus, out, *more) as command:
             command.wait_for("loading")
             time.sleep(moments.uniform(0.0, seconds))
-            quietly_ended(command, command.interrupt())
-        kept = (out / "experiment.json").exists()
-        assert (f"--resume {out}" in command.said) == kept
+            kept = ended_well(command, out)
         rounds = len(json_lines.read(out / "rounds.jsonl")) if kept else 0
-        if kept:
-            assert verify_run(out).ok
         resumed = (tmp_path / "resumed.log", "run", "--resume", out)
         with Command(*resumed) if kept else started(tiny_corpus, out) as again:
             again.wait_for("round")

@@ -1,12 +1,8 @@
 """`fedpriv data`, as a person and as a program would use it."""
 
 import hashlib
-import http.server
 import json
-import threading
-import zipfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,56 +11,45 @@ import pytest
 
 from fedpriv.cli import data as commands
 from fedpriv.cli.run import _tell_problems
-from fedpriv.datasets import cache
 from fedpriv.datasets.importers import downloads, locate
 from fedpriv.datasets.importers.synthetic import Shape
 from fedpriv.datasets.local_data import NodeData, Table, local_users
 from fedpriv.datasets.user_ids import write_key
-from simulations.reviews.sst2 import load_sst2
-from tests.harness.command_line import CliRunner
-from tests.harness.refusals import refuses
+from tests.datasets.importers.test_stackexchange import document, question
+from tests.harness.command_line import fedpriv
+
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    work = tmp_path / "top" / "project"
-    work.mkdir(parents=True)
-    monkeypatch.chdir(work)
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("FEDPRIV_DATA", raising=False)
-    monkeypatch.setattr(cache, "__file__", str(work / "fedpriv" / "datasets" / "cache.py"))
-
-
-def run(*arguments: str, fails: str = ""):
+def run(*arguments, fails=""):
     """Run a command; return its JSON, its text, or check the message it fails with."""
-    result = CliRunner().invoke(commands.app, list(arguments), catch_exceptions=True)
+    result = fedpriv("data", *arguments)
     if fails:
-        assert isinstance(result.exception, ValueError), result.output
-        assert fails in str(result.exception)
+        assert result.exit_code == 2 and fails in result.stderr, result
         return None
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result
     return json.loads(result.stdout) if "--json" in arguments else result.stdout
 
 
 @pytest.fixture
-def tff_file(tmp_path, tff_writer):
-    blobs = [tff_writer.stackoverflow_example(f"a b c{n}", "title", f"t{n}") for n in range(3)]
-    return tff_writer.write(tmp_path / "so.sqlite.lzma", {f"{n:02}": blobs for n in range(30)})
+def posts(tff_writer):
+    """Three posts of a user of Stack Overflow, as TFF has them."""
+    return [tff_writer.stackoverflow_example(f"a b c{n}", "title", f"t{n}") for n in range(3)]
+
+
+@pytest.fixture
+def tff_file(tmp_path, tff_writer, posts):
+    return tff_writer.write(tmp_path / "so.sqlite.lzma", {f"{n:02}": posts for n in range(30)})
 
 
 @pytest.fixture
 def dump(tmp_path):
-    rows = "".join(
-        f'<row Id="{n}" PostTypeId="1" OwnerUserId="{n}" Title="Title {n % 5}" Score="1" '
-        f'Tags="&lt;tag{n % 3}&gt;" Body="&lt;p&gt;I want word{n % 7} now.&lt;/p&gt;" />\n'
-        for n in range(1, 60)
-    )
+    """Questions of a sentence each."""
     path = tmp_path / "cooking.Posts.xml"
-    path.write_text(f"<posts>\n{rows}</posts>\n")
+    body = "<p>I want word{} now.</p>"
+    numbers = range(1, 60)
+    rows = [question(n, n, f"Title {n % 5}", body.format(n % 7), f"<tag{n % 3}>") for n in numbers]
+    path.write_text(document(*rows))
     return path
 
 
@@ -73,10 +58,10 @@ SMALL = ("--users", "6", "--sentences", "90", "--public-users", "3")
 
 @pytest.mark.slow
 def test_synthesize_info_and_split(tmp_path):
-    out = str(tmp_path / "made")
+    out = tmp_path / "made"
     made = run("synthesize", *SMALL, "--out", out, "--json")
     assert made["synthetic"] is True
-    assert made["path"] == out
+    assert made["path"] == str(out)
     assert made["rosters"]["synthetic-6"]["num_users"] == 6
     text = run("info", out, "--verify")
     assert "SYNTHETIC" in text
@@ -85,15 +70,15 @@ def test_synthesize_info_and_split(tmp_path):
     assert (new["num_users"], new["num_public_users"], new["seed"]) == (3, 6, 0)
     ids = tmp_path / "ids"
     ids.write_text("u00001\n\nu00000\n")
-    listed = run("split", out, "--name", "two", "--rule", "declared", "--ids", str(ids), "--json")
+    listed = run("split", out, "--name", "two", "--rule", "declared", "--ids", ids, "--json")
     assert listed["num_users"] == 2
     assert "three" in run("split", out, "--name", "rest", "--rule", "first-sorted", "--users", "4")
     assert set(run("info", out, "--json")["rosters"]) == {"synthetic-6", "three", "two", "rest"}
     run("split", out, "--name", "three", fails="'three'")
     run("split", out, "--name", "x", "--rule", "declared", "--ids", "/none", fails="/none")
     run("split", out, "--name", "x", "--rule", "declared", fails="declared")
-    run("split", str(tmp_path / "none"), "--name", "x", fails=str(tmp_path / "none"))
-    run("synthesize", *SMALL, "--out", out, fails=out)
+    run("split", tmp_path / "none", "--name", "x", fails=str(tmp_path / "none"))
+    run("synthesize", *SMALL, "--out", out, fails=str(out))
 
 
 @pytest.mark.slow
@@ -114,28 +99,28 @@ def test_synthesize_into_the_cache_is_done_once():
 
 
 def test_import_of_a_tff_file(tmp_path, tff_file):
-    out = str(tmp_path / "c")
-    made = run("import", str(tff_file), "--users", "20", "--out", out, "--json")
+    out = tmp_path / "c"
+    made = run("import", tff_file, "--users", "20", "--out", out, "--json")
     assert made["default_roster"] == "tff-20"
     assert made["source"]["select"] == "first-sorted"
     assert made["rosters"]["tff-20"]["num_public_users"] == 10
     options = "--select seeded --seed 3 --users 5 --name mine --json"
-    seeded = run("import", str(tff_file), *options.split())
+    seeded = run("import", tff_file, *options.split())
     assert (seeded["name"], seeded["default_roster"]) == ("mine", "tff-5-seed-3")
     assert run("info", "mine", "--json")["path"] == seeded["path"]
     assert "mine" in run("list")
-    run("import", str(tff_file), "--users", "20", fails="--name")
-    run("import", str(tff_file), "--users", "31", "--name", "x", fails="31")
-    run("import", str(tff_file), "--users", "30", "--out", str(tmp_path / "d"), fails="30")
+    run("import", tff_file, "--users", "20", fails="--name")
+    run("import", tff_file, "--users", "31", "--name", "x", fails="31")
+    run("import", tff_file, "--users", "30", "--out", tmp_path / "d", fails="30")
     given = ("--users", "20", "--word-counts", "x", "--out", out)
-    run("import", str(tff_file), *given, fails="--vocabulary")
+    run("import", tff_file, *given, fails="--vocabulary")
 
 
 @pytest.mark.slow
 def test_info_says_what_training_and_test_share(tmp_path, dump):
     own = tmp_path / "own"
-    run("import", str(dump), "--own-text-only", "--out", str(own))
-    run("import", str(dump))
+    run("import", dump, "--own-text-only", "--out", own)
+    run("import", dump)
     found = run("info", "cooking", "--json")["shared"]
     # Every post of the dump is a question of its own, of one of five titles.
     assert found["by-thread"]["thread"] == {"same_user": 0, "anyone": 0}
@@ -143,46 +128,44 @@ def test_info_says_what_training_and_test_share(tmp_path, dump):
     assert found["by-thread"]["near"] == {"0.8": 1, "0.6": 1}
     assert found["by-sentence"]["measured"]["sentences"] == 0  # of one sentence a user
     assert "title in training text of anyone" in run("info", "cooking")
-    assert "not kept" in run("info", str(own))
+    assert "not kept" in run("info", own)
 
 
-def test_info_says_which_split_a_corpus_cannot_be_given(tmp_path, tff_writer):
+def test_info_says_which_split_a_corpus_cannot_be_given(tmp_path, tff_writer, posts):
     # The one public user has words in answers alone.
-    blobs = [tff_writer.stackoverflow_example(f"a b c{n}", "title", f"t{n}") for n in range(9)]
-    path = tff_writer.write(tmp_path / "so.sqlite", {"1": blobs, "2": blobs})
-    out = str(tmp_path / "c")
-    run("import", str(path), "--users", "1", "--out", out)
+    path = tff_writer.write(tmp_path / "so.sqlite", {"1": posts, "2": posts})
+    out = tmp_path / "c"
+    run("import", path, "--users", "1", "--out", out)
     found = run("info", out, "--json")["shared"]
     assert found["by-thread"]["missing"]
     assert found["by-sentence"]["thread"]["same_user"] == 0
-    text = run("info", out)
-    assert "by-thread: " in text
+    assert "by-thread: " in run("info", out)
 
 
 def test_import_with_published_counts_beside_the_file(tmp_path, tff_file):
-    options = ("--users", "30", "--vocabulary", "published", "--out", str(tmp_path / "c"))
-    command = ("import", str(tff_file), *options, "--json")
+    options = ("--users", "30", "--vocabulary", "published", "--out", tmp_path / "c")
+    command = ("import", tff_file, *options, "--json")
     run(*command, fails="stackoverflow.word_count.tar.bz2")
     words, tags = tmp_path / "w", tmp_path / "t"
     words.write_text("b 5\na 4\n")
     tags.write_text('{"t1": 3}')
-    made = run(*command, "--word-counts", str(words), "--tag-counts", str(tags))
+    made = run(*command, "--word-counts", words, "--tag-counts", tags)
     assert made["rosters"]["tff-30"]["vocabulary"]["source"] == "private"
 
 
 @pytest.mark.slow
 def test_import_of_a_dump(tmp_path, dump):
-    made = run("import", str(dump), "--json")
+    made = run("import", dump, "--json")
     assert (made["name"], made["default_roster"]) == ("cooking", "cooking-all")
     assert made["path"].startswith(str(tmp_path / "cache"))
-    assert run("import", str(dump), "--json")["path"] == made["path"]
-    run("import", str(dump), "--own-text-only", fails="--name")
-    own = run("import", str(dump), "--own-text-only", "--name", "cooking-own", "--json")
+    assert run("import", dump, "--json")["path"] == made["path"]
+    run("import", dump, "--own-text-only", fails="--name")
+    own = run("import", dump, "--own-text-only", "--name", "cooking-own", "--json")
     assert own["own_text_only"] is True
     assert run("info", "cooking", "--json")["path"] == made["path"]
     assert run("info", "cooking-own", "--json")["path"] == own["path"]
     run("import", "absent", fails="'absent'")
-    run("info", str(dump), fails=str(dump))
+    run("info", dump, fails=str(dump))
 
 
 @pytest.mark.parametrize("wanted", ["/none/such.sqlite", "a.sqlite", "~/none.xml", "*", "?", "."])
@@ -190,36 +173,31 @@ def test_a_raw_file_that_is_not_there_or_a_folder_is_one_clear_line(wanted):
     run("import", wanted, fails=wanted)
 
 
-def test_a_file_of_few_users_gets_a_roster_of_four_fifths_of_them(tff_file):
-    made = run("import", str(tff_file), "--json")
-    assert (made["name"], made["default_roster"]) == ("stackoverflow", "tff-24")
-    assert made["rosters"]["tff-24"]["num_public_users"] == 6
-    text = run("import", str(tff_file))
-    assert "tff-24" in text
+@pytest.mark.parametrize(
+    "number", [1, 2, 30, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 5, 6))]
+)
+def test_four_fifths_of_few_users_are_on_the_roster_and_one_alone_is_refused(
+    tmp_path, tff_writer, posts, number
+):
+    path = tff_writer.write(tmp_path / "so.sqlite", {str(n): posts for n in range(number)})
+    if number == 1:
+        run("import", path, fails=str(path))
+        return run("import", path, "--users", "1", "--name", "one", fails="1")
+    made = run("import", path, "--json")
+    assert (made["name"], made["default_roster"]) == ("stackoverflow", f"tff-{4 * number // 5}")
+    facts = made["rosters"][made["default_roster"]]
+    assert facts["num_users"] == 4 * number // 5
+    assert facts["num_users"] + facts["num_public_users"] == number
+    assert made["default_roster"] in run("import", path)
     # By its name it is what a run takes.
     assert run("info", "stackoverflow", "--json")["path"] == made["path"]
 
 
-@pytest.mark.parametrize(
-    "number", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 5, 6))]
-)
-def test_the_fewest_users_leave_one_public_and_one_alone_is_refused(tmp_path, tff_writer, number):
-    blobs = [tff_writer.stackoverflow_example(f"a b c{n}", "title", f"t{n}") for n in range(3)]
-    path = tff_writer.write(tmp_path / "so.sqlite", {str(n): blobs for n in range(number)})
-    if number == 1:
-        run("import", str(path), fails=str(path))
-        return run("import", str(path), "--users", "1", "--name", "one", fails="1")
-    made = run("import", str(path), "--json")
-    facts = made["rosters"][made["default_roster"]]
-    assert facts["num_users"] == 4 * number // 5
-    assert facts["num_users"] + facts["num_public_users"] == number
-
-
 def test_info_of_a_raw_tff_file(tff_file):
-    facts = run("info", str(tff_file), "--json")
+    facts = run("info", tff_file, "--json")
     assert facts["schema"] == "stackoverflow"
     assert (facts["clients"], facts["examples"]) == (30, 90)
-    assert "stackoverflow" in run("info", str(tff_file))
+    assert "stackoverflow" in run("info", tff_file)
 
 
 def test_list_says_what_can_be_fetched_and_from_where():
@@ -233,70 +211,29 @@ def test_list_says_what_can_be_fetched_and_from_where():
     assert "made when first used, SYNTHETIC" in text
 
 
-@pytest.fixture
-def mirror(tmp_path):
-    folder = tmp_path / "served"
-    folder.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-    serving = partial(Quiet, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), serving)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_fetch_then_use_by_name(mirror, tff_file, tmp_path, monkeypatch):
-    folder, url = mirror
+def test_fetch_then_use_by_name(server, tff_file, tmp_path, monkeypatch):
     body = tff_file.read_bytes()
-    (folder / "stackoverflow.sqlite.lzma").write_bytes(body)
+    server.files["stackoverflow.sqlite.lzma"] = body
     known = downloads.DATASETS["stackoverflow"]
     entry = replace(known, files=known.files[:1])
     monkeypatch.setattr(commands, "DATASETS", {"stackoverflow": entry})
-    (row,) = run("fetch", "stackoverflow", "--mirror", url, "--json")
+    (row,) = run("fetch", "stackoverflow", "--mirror", server.url, "--json")
     assert row["sha256"] == hashlib.sha256(body).hexdigest()
     assert row["verified"] == "unknown"
-    assert "stackoverflow.sqlite.lzma" in run("fetch", "stackoverflow", "--mirror", url)
+    assert "stackoverflow.sqlite.lzma" in run("fetch", "stackoverflow", "--mirror", server.url)
     made = run("import", "stackoverflow", "--users", "20", "--name", "so20", "--json")
     assert made["default_roster"] == "tff-20"
     out = tmp_path / "elsewhere"
-    run("fetch", "stackoverflow", "--mirror", url, "--out", str(out))
+    run("fetch", "stackoverflow", "--mirror", server.url, "--out", out)
     assert (out / "stackoverflow.sqlite.lzma").read_bytes() == body
 
 
-def test_fetched_examples_are_found_by_their_loader(mirror, monkeypatch):
-    folder, url = mirror
-    with zipfile.ZipFile(folder / "SST-2.zip", "w") as archive:
-        for name in ("train", "dev"):
-            archive.writestr(f"SST-2/{name}.tsv", "sentence\tlabel\nfine\t1\n")
-    body = (folder / "SST-2.zip").read_bytes()
-    with refuses(ValueError, "sst2"):
-        load_sst2()
-    run("fetch", "sst2", "--mirror", url, fails="SST-2.zip")
-    (source,) = downloads.DATASETS["sst2"].files
-    right = replace(source, checksum=f"sha256:{hashlib.sha256(body).hexdigest()}")
-    entry = replace(downloads.DATASETS["sst2"], files=(right,))
-    monkeypatch.setattr(commands, "DATASETS", {**downloads.DATASETS, "sst2": entry})
-    (row,) = run("fetch", "sst2", "--mirror", url, "--json")
-    assert row["verified"] == "checksum"
-    data = load_sst2()
-    assert data.train.texts == ("fine",)
-    assert data.provenance["source"] == {"SST-2.zip": hashlib.sha256(body).hexdigest()}
-
-
-def test_fetch_refuses_what_is_not_the_file(mirror, tmp_path):
-    folder, url = mirror
-    (folder / "shakespeare.sqlite.lzma").write_bytes(b"something else")
-    run("fetch", "shakespeare", "--mirror", url, fails="shakespeare.sqlite.lzma")
-    (folder / "posts.xml").write_bytes(b"<posts/>")
-    run("fetch", "onstartups", "--mirror", url, fails="posts.xml")
-    run("fetch", "emnist", "--mirror", url, fails="404")
+def test_fetch_refuses_what_is_not_the_file(server, tmp_path):
+    server.files["shakespeare.sqlite.lzma"] = b"something else"
+    run("fetch", "shakespeare", "--mirror", server.url, fails="shakespeare.sqlite.lzma")
+    server.files["posts.xml"] = b"<posts/>"
+    run("fetch", "onstartups", "--mirror", server.url, fails="posts.xml")
+    run("fetch", "emnist", "--mirror", server.url, fails="404")
     run("fetch", "reuters", fails="'reuters'")
     assert list((tmp_path / "cache" / "downloads").rglob("*.*")) == []
 
@@ -310,16 +247,16 @@ def test_info_without_a_corpus_is_about_what_a_run_would_take(monkeypatch):
 
 def test_ids_name_a_quote_that_its_line_does_not_close(tmp_path):
     """Its own line alone is bad: everybody else is listed, and the command ends with an error."""
-    run("key", str(tmp_path / "key"))
-    people, key = tmp_path / "people.csv", ("--key", str(tmp_path / "key"))
+    run("key", tmp_path / "key")
+    people, key = tmp_path / "people.csv", ("--key", tmp_path / "key")
     people.write_text('user,text\nann,"great\nbob,a\ncy,b\ndave,15"\n', "utf-8")
-    result = CliRunner().invoke(commands.app, ["ids", str(people), *key, "--json"])
-    found, _ = json.JSONDecoder().raw_decode(result.output)
+    result = fedpriv("data", "ids", people, *key, "--json")
+    found = json.loads(result.stdout)
     assert result.exit_code and len(found["ids"]) == 3
     assert [line.partition(": ")[0] for line in found["problems"]] == [f"{people}, line 2"]
     people.write_text('user,text\nann,"great\nbig"\nbob,a\n', "utf-8")
-    assert len(run("ids", str(people), *key, "--line-breaks", "--json")["ids"]) == 2
-    run("ids", str(people), *key, "--user", "who", fails="'who'")
+    assert len(run("ids", people, *key, "--line-breaks", "--json")["ids"]) == 2
+    run("ids", people, *key, "--user", "who", fails="'who'")
 
 
 def test_a_simulation_on_own_files_tells_what_it_cannot_take(tmp_path, capsys):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 import typer.main
 
 from fedpriv import __version__, cli
@@ -44,12 +45,6 @@ def test_no_library_is_loaded_for_it(arguments):
     assert arguments != ["--version"] or done.stdout == f"fedpriv {__version__}\n"
     ours = [name for name in loaded if name.startswith(("fedpriv.api", "fedpriv.datasets"))]
     assert may or not ours
-
-
-def test_importing_the_package_loads_no_library():
-    code = "import sys, fedpriv; sys.exit(', '.join(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert not HEAVY & set(done.stderr.strip().split(", "))
 
 
 def test_options_whose_default_is_empty_may_be_given_so():

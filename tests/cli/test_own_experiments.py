@@ -125,7 +125,10 @@ class TestErrors:
 
 class TestAtAPath:
     @pytest.mark.slow
-    def test_a_file_is_named_by_its_path_and_resumed_from_anywhere(self, fedpriv, tmp_path):
+    def test_a_file_is_named_by_its_path_and_resumed_from_anywhere(
+        self, fedpriv, tmp_path, monkeypatch
+    ):
+        """Also by one that is relative to the working directory."""
         (tmp_path / "other").mkdir()
         path = tmp_path / "other" / "far.py"
         path.write_text("from near import GOOD\n" + GOOD, "utf-8")
@@ -134,17 +137,12 @@ class TestAtAPath:
         for arguments in (["--out", run], ["--resume", run]):
             status, out, err = fedpriv("", *arguments, name=f"{path}:experiment")
             assert status == 0 and f"{run}/report.html" in out, err
-
-    @pytest.mark.slow
-    def test_a_path_as_it_was_typed_is_found_from_another_folder(
-        self, fedpriv, tmp_path, monkeypatch
-    ):
-        run = tmp_path / "run"
-        assert fedpriv(GOOD, "--out", run, name="mine.py:experiment")[0] == 0
-        shown = json.loads((run / "experiment.json").read_text("utf-8"))["reference"]
-        assert shown == f"{tmp_path / 'mine.py'}:experiment"
+        assert fedpriv("", "--out", tmp_path / "typed", name="other/far.py:experiment")[0] == 0
+        shown = json.loads((tmp_path / "typed" / "experiment.json").read_text("utf-8"))["reference"]
+        assert shown == f"{path}:experiment"
         monkeypatch.chdir("/")
-        assert resume(run, experiment=shown, progress=False).summary["rounds"] == 3
+        again = resume(tmp_path / "typed", experiment=shown, progress=False)
+        assert again.summary["rounds"] == 3
 
     def test_a_file_without_a_function_is_one_line(self, fedpriv):
         status, _, err = fedpriv(GOOD, name="mine.py")
@@ -211,31 +209,22 @@ def test_failures_are_in_the_figures(fedpriv, tmp_path, caplog):
 
 class TestOptionsOfTags:
     @pytest.mark.parametrize(
-        ("option", "said"),
+        ("source", "option", "said"),
         [
-            (["--users", "4"], "users"),
-            (["--roster", "some"], "roster"),
-            (["--corpus", "CORPUS"], "tiny"),
-            (["-s", "users=4"], "users"),
+            (GOOD, ["--users", "4"], "users"),
+            (GOOD, ["--roster", "some"], "roster"),
+            (GOOD, ["--corpus", "CORPUS"], "tiny"),
+            (GOOD, ["-s", "users=4"], "users"),
+            (DECLARED, ["--users", "4"], "4"),
+            (DECLARED, ["--roster", "some"], "some"),
         ],
     )
     def test_what_an_own_task_does_not_follow_is_refused(
-        self, fedpriv, tmp_path, tiny_corpus, option, said
+        self, fedpriv, tmp_path, tiny_corpus, source, option, said
     ):
+        """Also where the task declares the option."""
         option = [str(tiny_corpus.directory) if o == "CORPUS" else o for o in option]
-        status, _, err = fedpriv(GOOD, *option, "--out", tmp_path / "run")
-        assert status == 2 and said in err and err.count("\n") == 1
-        assert not (tmp_path / "run").exists()
-
-    @pytest.mark.parametrize(
-        ("option", "said"),
-        [
-            (["--users", "4"], "4"),
-            (["--roster", "some"], "some"),
-        ],
-    )
-    def test_a_task_that_declares_them_and_does_not_follow(self, fedpriv, tmp_path, option, said):
-        status, _, err = fedpriv(DECLARED, *option, "--out", tmp_path / "run")
+        status, _, err = fedpriv(source, *option, "--out", tmp_path / "run")
         assert status == 2 and said in err and err.count("\n") == 1
         assert not (tmp_path / "run").exists()
 

@@ -1,19 +1,18 @@
 """`fedpriv list` and `fedpriv run` as a user types them."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.backends import SerialBackend
 from fedpriv.cli.run import QUICK, shortened
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.settings import FEWEST_ROUNDS
 from fedpriv.report.comparison.groups import differences, read_groups
 from fedpriv.report.head import provenance_of
 from fedpriv.report.run_record import read_run
-from tests.cli.typed import SMALL, main, run
+from tests.cli.typed import SMALL, figures, run
+from tests.harness.command_line import fedpriv, refusal
 
 FIGURES = {"accuracy", "recall_at_5", "seconds_per_round", "corpus", "synthetic", "run_dir"}
 
@@ -30,7 +29,7 @@ def train(tiny_corpus, tmp_path):
 
 def test_every_experiment_is_listed():
     shown = run("list").stdout
-    told = json.loads(run("list", "--json").stdout)
+    told = figures("list")
     assert {entry["name"] for entry in told} == set(find_experiments())
     assert all(entry["description"] and "serial" in entry["backends"] for entry in told)
     assert all(name in shown for name in find_experiments())
@@ -49,22 +48,26 @@ class TestRun:
         assert told == json.loads((tmp_path / "run" / "summary.json").read_text())
         assert (tmp_path / "run" / "report.html").stat().st_size > 1000
 
-    def test_in_words_it_says_synthetic_and_where_everything_is(
-        self, tiny_corpus, tmp_path, monkeypatch, capsys
+    def test_in_words_it_says_synthetic_where_everything_is_and_first_and_last_round(
+        self, train, tmp_path
     ):
-        given = ("--corpus", tiny_corpus.directory, "--out", tmp_path / "run")
-        assert main(monkeypatch, "run", "dp-fedavg-tags", *SMALL, *given) == 0
-        where, shown = tmp_path / "run", capsys.readouterr()
-        before, *_ = shown.err.partition(": round 0")
+        where, shown = tmp_path / "run", train("dp-fedavg-tags", *SMALL)
+        before, *_ = shown.stderr.partition(": round 0")
         assert f"in {where}:" in before and "SYNTHETIC corpus tiny-synthetic" in before
         for said in ("ε = ", "δ = ", "add-remove", "not covered by ε", f"{where}/report.html",
                      "SYNTHETIC corpus tiny-synthetic, 60 users"):  # fmt: skip
-            assert said in shown.out
-        assert len(shown.out.splitlines()) <= 6
+            assert said in shown.stdout
+        assert len(shown.stdout.splitlines()) <= 6 and ": round " not in shown.stdout
+        lines = [line for line in shown.stderr.splitlines() if ": round " in line]
+        assert "round 0 of 3, ε ≤ 0.00" in lines[0]
+        assert "round 3 of 3, ε ≤ " in lines[-1] and ", accuracy" in lines[-1]
+        assert all(line.isprintable() for line in lines)
 
-    def test_without_privacy_it_says_so(self, train, tmp_path):
-        assert "ε = ∞" in train("fedavg-tags", "--rounds", 2, "--delta", 0.001).stdout
+    def test_without_privacy_it_says_so_and_an_option_may_be_none(self, train, tmp_path):
+        assert "ε = ∞" in train("fedavg-tags", "--rounds", 2, "--delta", "none").stdout
         assert json.loads((tmp_path / "run" / "summary.json").read_text())["epsilon"] is None
+        document = json.loads((tmp_path / "run" / "experiment.json").read_text())
+        assert document["experiment"]["delta"] is None
 
     @pytest.mark.slow
     def test_options_reach_the_experiment(self, train, tmp_path):
@@ -97,10 +100,7 @@ class TestRun:
     ):
         monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
         monkeypatch.chdir(tmp_path)
-        folders = {
-            json.loads(run("run", "dp-fedavg-tags", *SMALL, "--json").stdout)["run_dir"]
-            for _ in range(2)
-        }
+        folders = {figures("run", "dp-fedavg-tags", *SMALL)["run_dir"] for _ in range(2)}
         assert len(folders) == 2
         assert all((tmp_path / folder / "summary.json").is_file() for folder in folders)
         assert all(folder.startswith("runs/dp-fedavg-tags-") for folder in folders)
@@ -118,50 +118,27 @@ class TestRun:
         assert {int(file.stem.split("-")[1]) for file in files} == left
 
 
-class TestResume:
-    @pytest.mark.slow
-    def test_an_interrupted_run_says_how_and_goes_on(
-        self, tiny_corpus, tmp_path, monkeypatch, capsys
-    ):
-        folder, real = tmp_path / "run", SerialBackend.sum
-
-        def interrupted(self, request, attempt, cohort):
-            if (attempt.round_num, attempt.number) == (2, 1):
-                raise KeyboardInterrupt
-            return real(self, request, attempt, cohort)
-
-        monkeypatch.setattr(SerialBackend, "sum", interrupted)
-        given = ("--corpus", tiny_corpus.directory, *SMALL, "--out", folder, "--json")
-        assert main(monkeypatch, "run", "dp-fedavg-tags", *given) == 130
-        assert f"--resume {folder}" in capsys.readouterr().err
-        summary = json.loads(run("run", "--resume", folder, "--json").stdout)
-        assert (summary["rounds"], summary["charges"]) == (2, 3)
-        lines = json_lines.read(Path(folder) / "rounds.jsonl")
-        assert [(line["round_num"], line["attempt"]) for line in lines] == [(1, 1), (2, 2)]
-        assert json.loads(run("run", "--resume", folder, "--json").stdout) == summary
-
-    @pytest.mark.parametrize(
-        "more",
-        [
-            ["--out", "x"],
-            ["--rounds", "9"],
-            ["--noise-multiplier", "2"],
-            ["--seed", "1"],
-            ["--secure"],
-            ["--corpus", "x"],
-            ["--set", "bound=clip"],
-        ],
-    )
-    def test_it_takes_nothing_beside_it(self, monkeypatch, capsys, tmp_path, more):
-        assert main(monkeypatch, "run", "--resume", tmp_path, *more) == 2
-        assert "--resume" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--out", "x"],
+        ["--rounds", "9"],
+        ["--noise-multiplier", "2"],
+        ["--seed", "1"],
+        ["--secure"],
+        ["--corpus", "x"],
+        ["--set", "bound=clip"],
+    ],
+)
+def test_a_resumed_run_takes_no_other_option(tmp_path, more):
+    assert "--resume" in refusal("run", "--resume", tmp_path, *more)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("given", "rounds"), [((), QUICK), (("--rounds", "3"), 3)])
 def test_quick_is_a_run_of_few_rounds_or_of_those_given(tiny_corpus, tmp_path, given, rounds):
     few = ["run", "dp-fedavg-tags", "--quick", *given, *SMALL[2:], "--out", tmp_path / "r"]
-    summary = json.loads(run(*few, "--json", "--corpus", tiny_corpus.directory).stdout)
+    summary = figures(*few, "--corpus", tiny_corpus.directory)
     assert summary["rounds"] == summary["rounds_planned"] == rounds
 
 
@@ -195,9 +172,8 @@ def test_quick_is_of_few_steps_where_training_is_centralised(options, given, len
     assert (found["steps"], found["epochs"]) == length
 
 
-def test_rounds_of_a_centralised_experiment_are_said_to_be_steps(monkeypatch, capsys):
-    assert main(monkeypatch, "run", "dp-sgd-conversions", "--rounds", "10") == 2
-    assert "-s steps=10" in capsys.readouterr().err
+def test_rounds_of_a_centralised_experiment_are_said_to_be_steps():
+    assert "-s steps=10" in refusal("run", "dp-sgd-conversions", "--rounds", "10")
 
 
 @pytest.mark.slow
@@ -218,3 +194,108 @@ def test_the_device_that_was_asked_for_is_in_the_folder_the_report_and_a_compari
     assert ["--device cpu" in str(command) for command in commands] == [False, True]
     groups = read_groups([tmp_path / "plain", tmp_path / "device"])
     assert differences([[group] for group in groups]) == {"device": ["none", "cpu"]}
+
+
+BAD = {
+    "no experiment": ([], "fedpriv list"),
+    "unknown": (["adadps-tag"], "adadps-tags"),
+    "module": (["no.such:thing"], "'no'"),
+    "cohort": (["dp-fedavg-tags", "--cohort", "0"], "cohort"),
+    "cohort above users": (["dp-fedavg-tags", "--cohort", "61"], "60 users"),
+    "rounds": (["dp-fedavg-tags", "--rounds", "0"], "rounds 0"),
+    "noise": (["dp-fedavg-tags", "--noise-multiplier", "0"], "noise-multiplier 0.0"),
+    "negative": (["dp-fedavg-tags", "--target-epsilon", "-1"], "target-epsilon -1.0"),
+    "nan": (["dp-fedavg-tags", "--delta", "nan"], "delta"),
+    "delta": (["dp-fedavg-tags", "--delta", "1.5"], "delta"),
+    "users": (["dp-fedavg-tags", "--users", "0"], "users"),
+    "roster": (["dp-fedavg-tags", "--roster", "nobody"], "nobody"),
+    "precondition": (["dp-fedavg-tags", "--precondition", "global"], "scale-then-privatise"),
+    "bound": (["dp-fedavg-tags", "--bound", "none"], "bound"),
+    "set": (["dp-fedavg-tags", "--set", "bound"], "NAME=VALUE"),
+    "set unknown": (["dp-fedavg-tags", "--set", "bnd=clip"], "bound"),
+    "set twice": (
+        ["dp-fedavg-tags", "--set", "cohort=5", "-s", "rounds=2", "-s", "cohort = 6"],
+        "cohort",
+    ),
+    "flag and set": (["dp-fedavg-tags", "--cohort", "5", "--set", "cohort=6"], "cohort"),
+    "pays for nothing": (["dp-fedavg-tags", *SMALL, "--target-epsilon", "0.01"], "0.01"),
+    "set type": (["dp-fedavg-tags", "--set", "rounds=many"], "many"),
+    "set no axis": (["dp-fedavg-tags", "--set", "local-batch-size=0"], "local-batch-size 0"),
+    "backend": (["dp-fedavg-tags", "--backend", "spark"], "spark"),
+    "serial workers": (["dp-fedavg-tags", "--workers", "2"], "--backend ray"),
+    "threads": (["dp-fedavg-tags", "--backend", "threads"], "'serial', 'ray'"),
+    "no workers": (["dp-fedavg-tags", "--backend", "ray", "--workers", "0"], "--workers 0"),
+    "serial gpus": (["dp-fedavg-tags", "--gpus-per-worker", "1"], "--backend ray"),
+    "keep": (["dp-fedavg-tags", "--keep-checkpoints", "0"], "'0'"),
+    "secure seed": (["dp-fedavg-tags", "--secure", "--seed", "1"], "--secure"),
+    "corpus": (["dp-fedavg-tags", "--corpus", "/no/such/place"], "/no/such/place"),
+    "markup": (["[bold]tags"], "[bold]tags"),
+}
+
+
+class TestErrors:
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
+    def test_they_are_one_clear_line_and_leave_nothing_behind(
+        self, tiny_corpus, tmp_path, monkeypatch, arguments, said
+    ):
+        if "--corpus" not in arguments:
+            monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+        out = tmp_path / "run"
+        line = refusal("run", *arguments, "--out", out, "--json")
+        assert line.startswith("error: ") and said in line
+        assert not out.exists()
+
+    @pytest.mark.parametrize("given", [["--out", ""], ["--out="], ["--out", "  "], ["--out=\t"]])
+    @pytest.mark.parametrize("command", [["run", "dp-fedavg-tags", *SMALL], ["data", "synth"]])
+    def test_an_empty_name_is_not_the_current_folder(
+        self, tiny_corpus, tmp_path, monkeypatch, command, given
+    ):
+        monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+        monkeypatch.chdir(tmp_path)
+        assert "--out" in refusal(*command, *given)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("given", [["--title", ""], ["--title="], ["--title", " "]])
+    def test_a_text_may_be_empty(self, tmp_path, given):
+        """The error is of the model that is not there, and not of the text."""
+        gone = tmp_path / "gone"
+        assert str(gone) in refusal("predict", gone, "--text", "", *given)
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["--device", "cuda:0"], "cuda:0"),
+            (["--device", "tpu"], "'tpu'"),
+            (["--backend", "ray", "--device", "cuda:0"], "--gpus-per-worker"),
+        ],
+    )
+    def test_devices_that_cannot_be_had(self, tiny_corpus, tmp_path, monkeypatch, arguments, says):
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+        out = tmp_path / "run"
+        asked = ["dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL, *arguments]
+        done = fedpriv("run", *asked, "--out", out, "--json")
+        assert done.exit_code == 2 and says in done.stderr
+        assert not out.exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["run", "--rounds", "many"], "'many' is not a valid integer"),
+            (["run", "--rounds", "none"], "'none' is not a valid integer"),
+            (["run", "--delta", "nothing"], "'nothing' is not a valid float, or none"),
+            (["run", "--no-such"], "--no-such"),
+            (["walk"], "'walk'"),
+            (["run", "a", "b"], "(b)"),
+        ],
+    )
+    def test_what_is_no_command_at_all(self, arguments, said):
+        done = fedpriv(*arguments)
+        assert done.exit_code == 2 and "Traceback" not in done.stderr
+        assert said in " ".join(done.stderr.split())
+
+    def test_a_folder_that_holds_a_run(self, tiny_corpus, tmp_path):
+        out = tmp_path / "run"
+        given = ("--corpus", tiny_corpus.directory, *SMALL, "--out", out, "--json")
+        run("run", "dp-fedavg-tags", *given)
+        assert f"--resume {out}" in refusal("run", "dp-fedavg-tags", *given)

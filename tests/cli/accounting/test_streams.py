@@ -2,12 +2,10 @@
 
 import pytest
 
-from fedpriv.api.stream_account import account_stream
 from fedpriv.mechanisms.correlated.optimise import optimised_bands
 from fedpriv.mechanisms.privatizer import Participation
 from tests.cli.typed import figures
 from tests.harness.command_line import fedpriv
-from tests.harness.refusals import refuses
 
 TREE = ("--noise", "tree", "--steps-per-tree", 20, "--trees", 50, "--delta", 0.0025)
 BANDS = ("--noise", "banded", "--rounds", 40, "--min-separation", 10, "--delta", 1e-3)
@@ -103,9 +101,6 @@ def test_more_rounds_than_are_accounted_are_refused_with_the_limit(noise, most, 
             result = fedpriv(*command, *pattern)
             assert result.exit_code == 2 and f"{rounds:,}" in result.output
             assert f"{most:,}" in result.output
-        given = {"rounds": rounds, "min_separation": rounds, "max_participations": 1}
-        with refuses(ValueError, f"{rounds:,}", f"{most:,}", noise):
-            account_stream(noise=noise, noise_multiplier=5.0, delta=1e-6, **given)
 
 
 @pytest.mark.slow

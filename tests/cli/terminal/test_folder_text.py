@@ -9,7 +9,8 @@ import pytest
 from fedpriv.privacy.statement.verify import verify_run
 from tests.cli.typed import SMALL, run
 from tests.harness.command_line import fedpriv
-from tests.harness.resealed import reseal
+from tests.harness.resealed import edit_document, edit_json, reseal
+from tests.report.conftest import edit_rows
 
 #: Clear the screen; a colour by one byte; a title and a bell; text turned around.
 SIGNS = "\x1b[2J\x9b31m\x1b]0;mine\x07\u202edesrever\u2066\x08"
@@ -29,17 +30,13 @@ def finished(tmp_path_factory, tiny_corpus):
 def tampered(finished, tmp_path):
     """A copy into whose texts somebody wrote signs that terminals obey."""
     folder = shutil.copytree(finished, tmp_path / "run")
-    file = folder / "experiment.json"
-    document = json.loads(file.read_text("utf-8"))
-    document |= {"name": f"x{SIGNS}", "description": f"x{SIGNS}", "mode": f"m{SIGNS}"}
-    document["corpus"] |= {"name": f"c{SIGNS}", "credit": f"c{SIGNS}", "roster": f"r{SIGNS}"}
-    file.write_text(json.dumps(document), "utf-8")
-    lines = (folder / "rounds.jsonl").read_text("utf-8").splitlines()
-    rows = [json.loads(line) | {"epsilon": f"e{SIGNS}", "delta": f"d{SIGNS}"} for line in lines]
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    summary |= {"relation": f"r{SIGNS}", "epsilon": f"e{SIGNS}", "rounds": f"n{SIGNS}"}
-    (folder / "summary.json").write_text(json.dumps(summary), "utf-8")
+    corpus = json.loads((folder / "experiment.json").read_text("utf-8"))["corpus"]
+    corpus |= {"name": f"c{SIGNS}", "credit": f"c{SIGNS}", "roster": f"r{SIGNS}"}
+    said = {"name": f"x{SIGNS}", "description": f"x{SIGNS}", "mode": f"m{SIGNS}"}
+    edit_document(folder, **said, corpus=corpus)
+    edit_rows(folder / "rounds.jsonl", epsilon=f"e{SIGNS}", delta=f"d{SIGNS}")
+    said = {"relation": f"r{SIGNS}", "epsilon": f"e{SIGNS}", "rounds": f"n{SIGNS}"}
+    edit_json(folder / "summary.json", **said)
     return folder
 
 
@@ -63,13 +60,7 @@ def test_no_command_prints_what_a_terminal_obeys(tampered, tmp_path, command, as
 
 def test_names_in_a_comparison_are_text_too(finished, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "run")
-    file = folder / "experiment.json"
-    document = json.loads(file.read_text("utf-8")) | {
-        "name": f"x{SIGNS}{HALF}",
-        "description": SIGNS,
-    }
-    file.write_text(json.dumps(document), "utf-8")
-    reseal(folder)
+    reseal(folder, name=f"x{SIGNS}{HALF}", description=SIGNS)
     for arguments in (("compare", folder), ("compare", folder, "--json"), ("report", folder)):
         done = fedpriv(*arguments)
         assert done.exit_code == 0

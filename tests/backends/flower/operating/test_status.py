@@ -18,20 +18,18 @@ from fedpriv import json_lines
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.runs.status import StatusFile, is_held, read_server_status, run_status
 from tests.backends.flower import stub_grid as stub
-from tests.cli.typed import main
+from tests.harness.command_line import fedpriv
 
 COUNTS = ("users", "cohort", "failed", "answered", "missing")
 
 
-def said(monkeypatch, capsys, folder, code=0):
+def said(folder, code=0):
     """Return what the command prints, as JSON and as text; it must change nothing."""
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files(folder)}
-    assert main(monkeypatch, "status", folder, "--json") == code
-    found = json.loads(capsys.readouterr().out)
-    assert main(monkeypatch, "status", folder) == code
-    text = " ".join(capsys.readouterr().out.split())
+    as_json, shown = fedpriv("status", folder, "--json"), fedpriv("status", folder)
+    assert as_json.exit_code == shown.exit_code == code
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files(folder)}
-    return found, text
+    return json.loads(as_json.stdout), " ".join(shown.stdout.split())
 
 
 def files(folder):
@@ -39,9 +37,9 @@ def files(folder):
 
 
 @pytest.mark.slow
-def test_a_finished_run(deploy, tmp_path, monkeypatch, capsys):
+def test_a_finished_run(deploy, tmp_path):
     deploy(out=tmp_path / "run")
-    found, text = said(monkeypatch, capsys, tmp_path / "run")
+    found, text = said(tmp_path / "run")
     assert found["state"] == "finished" and not found["held"] and not found["failed"]
     numbers = ("round", "rounds_planned", "nodes", "users")
     assert [found[name] for name in numbers] == [3, 3, 3, 24]
@@ -64,27 +62,25 @@ def test_within_a_run_somebody_holds_it(deploy, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_that_failed_says_why_until_it_goes_on(deploy, tmp_path, monkeypatch, capsys):
+def test_a_server_that_failed_says_why_until_it_goes_on(deploy, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(ConnectionError):
         deploy(rounds_until_lost=1, out=folder)
-    found, text = said(monkeypatch, capsys, folder, code=1)
+    found, text = said(folder, code=1)
     assert (found["state"], found["round"], found["lost_attempts"]) == ("failed", 1, 1)
     assert found["last_error"] == "the SuperLink is gone" and found["failed"]
     assert "the SuperLink is gone" in text
     looks = []
     deploy(resume=folder, look=lambda: looks.append(run_status(folder)))
     assert looks[0].round_num == 1 and {look.lost_attempts for look in looks} == {1}
-    found, _ = said(monkeypatch, capsys, folder)
+    found, _ = said(folder)
     assert found["state"] == "finished" and found["last_error"] == "the SuperLink is gone"
     assert found["lost_attempts"] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_node_that_is_gone_is_seen_whoever_answers(
-    deploy, tmp_path, monkeypatch, capsys, caplog, secure
-):
+def test_a_node_that_is_gone_is_seen_whoever_answers(deploy, tmp_path, monkeypatch, caplog, secure):
     """Law: online is what Flower lists. Node 3 answers, node 2 does not, and node 3 is counted."""
     looks, folder = [], tmp_path / "run"
     monkeypatch.setattr(
@@ -102,8 +98,7 @@ def test_a_node_that_is_gone_is_seen_whoever_answers(
         rounds = {found.round_num for _, found in looks}
         found = run_status(folder)
         if found.round_num not in rounds:
-            assert main(monkeypatch, "status", folder) == 0
-            looks.append((" ".join(capsys.readouterr().out.split()), found))
+            looks.append((" ".join(fedpriv("status", folder).stdout.split()), found))
 
     with caplog.at_level(logging.INFO, "fedpriv"):
         deploy(
@@ -151,7 +146,7 @@ def test_a_second_server_is_refused_and_the_first_is_not_disturbed(deploy, tmp_p
 
 
 @pytest.mark.slow
-def test_a_killed_server_is_seen(deploy, tmp_path, monkeypatch, capsys):
+def test_a_killed_server_is_seen(deploy, tmp_path):
     """Its file says that it trains, and nobody holds the ledger."""
     copies = []
 
@@ -160,19 +155,17 @@ def test_a_killed_server_is_seen(deploy, tmp_path, monkeypatch, capsys):
             copies.append(shutil.copytree(tmp_path / "run", tmp_path / "killed"))
 
     deploy(out=tmp_path / "run", look=look)
-    found, text = said(monkeypatch, capsys, tmp_path / "killed", code=1)
+    found, text = said(tmp_path / "killed", code=1)
     assert found["state"] == "interrupted" and "resume.toml" in text
     assert str(tmp_path / "killed" / "resume.toml") in found["last_error"]
 
 
 @pytest.mark.slow
-def test_a_secure_run_says_nothing_that_counts_a_rounds_users(
-    deploy, tmp_path, monkeypatch, capsys
-):
+def test_a_secure_run_says_nothing_that_counts_a_rounds_users(deploy, tmp_path):
     """Law: nothing of it depends on who was drawn, failed or answered."""
     folder = tmp_path / "run"
     deploy(out=folder, secure=True, allow_unauthenticated_nodes=True, exact_sum=True)
-    found, text = said(monkeypatch, capsys, folder)
+    found, text = said(folder)
     assert found["mode"] == "secure" and found["users"] is None
     written = json.loads((folder / "status.json").read_text("utf-8"))
     assert set(written) == {
