@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from fedpriv.cli.run import settings_of
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
@@ -14,34 +15,33 @@ from fedpriv.report.head import failures_figure, provenance_of, rounds_figure
 from fedpriv.report.page import render
 from fedpriv.report.run_record import read_run
 from tests.harness.resealed import reseal
-from tests.harness.shown import words
+from tests.harness.shown import head
 from tests.report.conftest import edit_rows
 
 
 def _head(folder, *others) -> str:
     """The head as the page has it; without the plots below."""
-    page = render(read_run(folder), [read_run(other) for other in others])
-    return words(page[page.index("<header>") : page.index("</header>")])
+    return head(render(read_run(folder), [read_run(other) for other in others]))
 
 
 def test_epsilon_comes_first_then_gain_failures_rounds_then_the_origin(make_run) -> None:
     folder = make_run(public_only=0.183)
-    head, run = _head(folder), read_run(folder)
+    said, run = _head(folder), read_run(folder)
     words = (
         " ε ", "δ = ", "add-remove relation", "Gain over public-only", "Failures", "Rounds",
         "Accuracy", "date", "seed", "command", "version", "ledger head",
     )  # fmt: skip
-    places = [head.index(word) for word in words]
+    places = [said.index(word) for word in words]
     assert places == sorted(places)
     gain = 100 * (run.summary["accuracy"] - 0.183)
-    assert f"+{gain:.1f} points" in head and "public-only 18.3 %" in head
-    assert "not measured" not in head and "fedpriv 0.1.0" in head
+    assert f"+{gain:.1f} points" in said and "public-only 18.3 %" in said
+    assert "not measured" not in said and "fedpriv 0.1.0" in said
 
 
 def test_the_gain_over_seeds_has_an_interval(make_run) -> None:
-    head = _head(*(make_run(f"{seed}", seed=seed, public_only=0.18) for seed in range(4)))
+    shown = _head(*(make_run(f"{seed}", seed=seed, public_only=0.18) for seed in range(4)))
     said = r"points mean over 4 seeds 95 % t-interval over seeds \+\d"
-    assert re.search(said, head), head
+    assert re.search(said, shown), shown
 
 
 def test_failures_are_counted_and_a_secure_run_records_none(make_run) -> None:
@@ -99,9 +99,8 @@ class TestOrigin:
         assert command is not None
         fedpriv, run, reference, *rest = shlex.split(command)
         assert (fedpriv, run, reference, rest[:2]) == ("fedpriv", "run", name, ["--backend", "ray"])
-        typed = dict(text.split("=", 1) for flag, text in zip(rest[2::2], rest[3::2], strict=True))
-        assert rest[2::2] == ["-s"] * len(typed)
-        options = {k: _as_typed(v) for k, v in typed.items()}
+        options = settings_of(rest[3::2])
+        assert rest[2::2] == ["-s"] * len(options)
         assert load_experiment(name).with_options(options) == experiment
 
     def test_where_no_single_command_does_it_says_so(self, make_run):
@@ -124,15 +123,6 @@ class TestOrigin:
         assert provenance_of(read_run(folder)).date == started != "1970-01-01 00:00 UTC"
         assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", started)
         assert f"<dd>{started}</dd>" in render(read_run(folder))
-
-
-def _as_typed(text: str) -> str | int | float:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 class TestRounds:

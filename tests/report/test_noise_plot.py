@@ -12,18 +12,11 @@ from fedpriv.report.noise_plot import write_noise_plot
 COHORTS = (20.0, 40.0, 80.0, 160.0)
 
 
+LINES = ((25, 0.01), (100, 0.02))
+
+
 def a_grid():
-    lines = ((25, 0.01), (100, 0.02))
-    points = tuple(
-        NoisePoint(
-            cohort=cohort,
-            rounds=rounds,
-            noise_multiplier=1.0,
-            noise_on_mean=(1 / cohort**2 + floor**2) ** 0.5,
-        )
-        for cohort in COHORTS
-        for rounds, floor in lines
-    )
+    means = {(c, rounds): (1 / c**2 + floor**2) ** 0.5 for c in COHORTS for rounds, floor in LINES}
     return NoiseGrid(
         num_users=400,
         target_epsilon=2.0,
@@ -33,13 +26,14 @@ def a_grid():
         accountant="PLD",
         sampling="poisson",
         cohorts=COHORTS,
-        rounds=tuple(rounds for rounds, _ in lines),
-        points=points,
+        rounds=(25, 100),
+        points=tuple(
+            NoisePoint(cohort=cohort, rounds=rounds, noise_multiplier=1.0, noise_on_mean=mean)
+            for (cohort, rounds), mean in means.items()
+        ),
         saturation_points=tuple(
-            find_saturation_point(
-                rounds, [(p.cohort, p.noise_on_mean) for p in points if p.rounds == rounds]
-            )
-            for rounds, _ in lines
+            find_saturation_point(rounds, [(cohort, means[cohort, rounds]) for cohort in COHORTS])
+            for rounds, _ in LINES
         ),
     )
 

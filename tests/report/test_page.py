@@ -7,13 +7,19 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.report.page import write_report
-from fedpriv.report.run_record import read_run, spent
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.report.export import model_card
+from fedpriv.report.page import render, write_report
+from fedpriv.report.run_record import guaranteed, last_value, points, read_run, spent
 from tests.harness.refusals import refuses
 from tests.harness.resealed import reseal
-from tests.harness.shown import words
+from tests.harness.shown import head, words
 from tests.report.conftest import write_run
 
 
@@ -30,10 +36,6 @@ def usual_page(usual) -> str:
 
 def _page(folder) -> str:
     return write_report(folder).read_text(encoding="utf-8")
-
-
-def _head(page: str) -> str:
-    return words(page[page.index("<header>") : page.index("</header>")])
 
 
 class _Parsed(HTMLParser):
@@ -54,7 +56,7 @@ class _Parsed(HTMLParser):
 
 def test_the_head_says_what_the_figures_mean(usual, usual_page) -> None:
     run = read_run(usual)
-    head = _head(usual_page)
+    said = head(usual_page)
     accuracy = run.diagnosed[-1]["accuracy"]
     public = run.released[-1]["accuracy_public"]
     for part in (
@@ -70,8 +72,8 @@ def test_the_head_says_what_the_figures_mean(usual, usual_page) -> None:
         "PLD accountant",
         "Simulated",
     ):
-        assert part in head, part
-    assert "Synthetic" not in head
+        assert part in said, part
+    assert "Synthetic" not in said
 
 
 @pytest.mark.slow
@@ -105,7 +107,7 @@ def test_epsilon_is_never_printed_smaller_than_it_is(usual, usual_page) -> None:
     up = f"{math.ceil(value * 100) / 100:.2f}"
     # The case at hand is one that ordinary rounding would print smaller.
     assert up != f"{value:.2f}"
-    assert up in _head(usual_page)
+    assert up in head(usual_page)
     assert f">{up}<" in usual_page and f">{value:.2f}<" not in usual_page
 
 
@@ -142,35 +144,27 @@ def test_the_page_needs_nothing_but_itself(usual_page) -> None:
     assert "default-src 'none'" in page
 
 
-def test_redone_rounds_are_explained(make_run) -> None:
-    folder = make_run(rounds=3)
-    line = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1]) | {"attempt": 2}
-    with (folder / "rounds.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    assert "1 more than there are rounds" in words(_page(folder))
-
-
 def test_replicates_give_a_mean_and_an_interval(make_run) -> None:
     folders = [make_run(f"r{seed}", seed=seed) for seed in range(4)]
     values = [read_run(folder).diagnosed[-1]["accuracy"] for folder in folders]
-    head = _head(write_report(folders[0], replicates=folders[1:]).read_text())
-    assert f"{100 * sum(values) / 4:.1f} %" in head
-    assert "95 % t-interval over seeds" in head
-    head = _head(write_report(folders[0], replicates=folders[1:3]).read_text())
-    assert f"{100 * sum(values[:3]) / 3:.1f} %" in head
-    assert "95 % t-interval over seeds" not in head
+    for others, interval in ((folders[1:], True), (folders[1:3], False)):
+        said, number = (
+            head(write_report(folders[0], replicates=others).read_text()),
+            len(others) + 1,
+        )
+        assert f"{100 * sum(values[:number]) / number:.1f} %" in said
+        assert ("95 % t-interval over seeds" in said) == interval
 
 
 def test_replicates_must_differ_in_the_seed_alone(make_run) -> None:
     first, same = make_run("a"), make_run("b")
     other = make_run("c", seed=1, options={"bound.l2_clip_norm": 1.0})
-    with pytest.raises(ValueError):
-        write_report(first, replicates=[same])
-    with pytest.raises(ValueError):
-        write_report(first, replicates=[other])
+    for folder in (same, other):
+        with pytest.raises(ValueError):
+            write_report(first, replicates=[folder])
 
 
-def test_a_run_that_contradicts_its_ledger_is_refused(make_run) -> None:
+def test_a_run_that_contradicts_its_ledger_or_has_none_is_refused(make_run) -> None:
     folder = make_run()
     good = (folder / "experiment.json").read_text()
     for old, new, message in [
@@ -185,6 +179,9 @@ def test_a_run_that_contradicts_its_ledger_is_refused(make_run) -> None:
         reseal(folder)
         with refuses(ValueError, *message):
             _page(folder)
+    (folder / "ledger.jsonl").unlink()
+    with pytest.raises(ValueError):
+        _page(folder)
 
 
 def test_lost_attempts_are_in_the_figure(make_run) -> None:
@@ -196,13 +193,102 @@ def test_lost_attempts_are_in_the_figure(make_run) -> None:
     run = read_run(folder)
     after = spent(run).value
     assert after > before == spent(run, 5).value
-    assert f"{math.ceil(after * 100 - 1e-7) / 100:.2f}" in _head(_page(folder))
+    assert f"{math.ceil(after * 100 - 1e-7) / 100:.2f}" in head(_page(folder))
     with refuses(ValueError, 6):
         spent(run, 6)
 
 
-def test_a_run_without_its_ledger_is_refused(make_run) -> None:
-    folder = make_run()
-    (folder / "ledger.jsonl").unlink()
-    with pytest.raises(ValueError):
-        _page(folder)
+def test_of_a_redone_round_the_last_attempt_counts_and_it_is_explained(make_run) -> None:
+    folder = make_run(rounds=3, every=1)
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    redone = json.loads(lines[1]) | {"attempt": 2, "epsilon": 5.0}
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps(redone) + "\n")
+    run = read_run(folder)
+    assert len(run.attempts) == 4
+    assert [row["round_num"] for row in run.released] == [1, 2, 3]
+    assert run.released[1]["epsilon"] == 5.0
+    assert "1 more than there are rounds" in words(_page(folder))
+
+
+def test_values_that_were_not_measured_are_left_out() -> None:
+    rows = (
+        {"round_num": 1, "x": None},
+        {"round_num": 2, "x": 0.5},
+        {"round_num": 3, "x": math.nan},
+        {"round_num": 4},
+    )
+    assert points(rows, "x") == ([2], [0.5])
+    assert last_value(rows, "x") == 0.5
+    assert last_value(rows, "y") is None
+
+
+def test_a_mechanism_of_ones_own_without_noise_is_not_private(make_run, tmp_path) -> None:
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=12), bound=Clip(l2_clip_norm=1.0), privatizer=Unprotected()
+    )
+    plan = Plan(mechanism=mechanism, num_rounds=3, delta=1e-3)
+    assert "noise" not in plan.to_json()
+    Ledger.create(tmp_path / "ledger.jsonl", plan, mode="simulation").close()
+    assert not read_run(tmp_path).private and read_run(make_run(rounds=3)).private
+
+
+def test_epsilon_of_a_run(make_run) -> None:
+    assert spent(read_run(make_run("a", noise_multiplier=None))).value == math.inf
+    run = read_run(make_run("b", rounds=5, planned=20))
+    assert 0 < spent(run).value < guaranteed(run).value
+    assert (run.rounds_done, run.rounds_planned) == (5, 20)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", ("None",)),
+        ('{"format":"fedpriv-run","version":2}', (2,)),
+        ("[]", ("list",)),
+        ("{", ()),
+    ],
+)
+def test_what_is_not_a_run_is_refused(tmp_path, content: str, message: str) -> None:
+    with refuses(ValueError, "experiment.json"):
+        read_run(tmp_path)
+    (tmp_path / "experiment.json").write_text(content)
+    with refuses(ValueError, *message):
+        read_run(tmp_path)
+
+
+CENTRAL = {
+    "unit": "example",
+    "corpus": {"roster": "training set", "num_public_users": 0, "provenance": {}},
+}
+USER = re.compile(r"\busers?\b|_users?\b", re.IGNORECASE)
+
+
+def visible(page):
+    """The words of a page, and what is read aloud of its pictures."""
+    return words(page) + " ".join(re.findall(r'aria-label="([^"]*)"', page))
+
+
+STEP = re.compile(r"\b(rounds?|cohorts?)\b")
+
+
+def test_a_page_of_examples_speaks_of_no_user(make_run):
+    text = visible(render(read_run(make_run("central", **CENTRAL))))
+    assert USER.search(text) is None, USER.search(text)
+    assert text.count("test examples: released") >= 2  # legend, and what is read aloud
+    assert text.count("training examples: a diagnostic, not covered by ε") >= 2
+    for part in ("7,055 training examples", "where the examples came from", "at step 20"):
+        assert part in text, part
+    said, _, options = text.partition("Steps and configuration")
+    said = re.sub(r"fedpriv run .*? version", "", said, flags=re.DOTALL)  # names of options
+    assert STEP.search(said) is None and "held-out" not in text
+    assert "num_steps 20" in options and "expected_batch_size 350" in options
+    secure = visible(render(read_run(make_run("secure", mode="secure", **CENTRAL))))
+    assert "test examples; released" in secure and USER.search(secure) is None
+
+
+@pytest.mark.parametrize("more", [{}, {"synthetic": True}])
+def test_a_card_of_examples_speaks_of_no_user(make_run, more):
+    card = model_card(read_run(make_run(**more, **CENTRAL)), 20, {"kernel": (5, 3)})
+    assert "7,055" in card and ("synthetic" in card) == bool(more)
+    assert USER.search(card) is None

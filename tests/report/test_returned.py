@@ -11,7 +11,7 @@ from fedpriv.report.head import key_figures
 from fedpriv.report.page import render
 from fedpriv.report.run_record import read_run
 from tests.experiments.test_settings import settings_of
-from tests.harness.resealed import reseal
+from tests.harness.resealed import edit_json, reseal
 from tests.harness.shown import words
 from tests.report.conftest import write_run
 
@@ -32,18 +32,15 @@ JUDGED = {
 def of(folder, selected, **changes):
     """A run folder whose summary says what it returns, and figures that no round has."""
     write_run(folder, rounds=4, every=2, public_only=0.2, options=OPTIONS)
-    file = folder / "summary.json"
-    summary = json.loads(file.read_text())
     public = selected in ("public-only", "start")
-    summary |= {"accuracy": 0.3777, "accuracy_public": 0.3666, "gain": 0.1777}
-    if public:
-        summary |= {"accuracy": 0.2, "gain": 0.0}
-    summary["measures"] = [m.to_json() for m in read_run(folder).measures]
-    summary["selection"] = {
+    reached = {"accuracy": 0.2, "gain": 0.0} if public else {"accuracy": 0.3777, "gain": 0.1777}
+    selection = {
         "selected": selected, "public": public, "sha256": "ab" * 32, "reason": "", "level": 0.95,
         "examples": 812, "groups": 204, "judged": JUDGED, **changes,
     }  # fmt: skip
-    file.write_text(json.dumps(summary))
+    measures = [m.to_json() for m in read_run(folder).measures]
+    reached |= {"accuracy_public": 0.3666, "measures": measures, "selection": selection}
+    edit_json(folder / "summary.json", **reached)
     return folder
 
 
@@ -63,10 +60,8 @@ OF_PUBLIC = "the returned model is made of public examples alone"
 def test_only_a_model_that_selection_returned_is_said_to_be_of_public_examples(tmp_path):
     """A private model below public examples has seen everybody, whatever it gains."""
     below = write_run(tmp_path / "below", rounds=4, every=2, public_only=0.9)
-    summary = json.loads((below / "summary.json").read_text())
     measures = [m.to_json() for m in read_run(below).measures]
-    summary |= {"epsilon": 2.0, "measures": measures, "selection": None}
-    (below / "summary.json").write_text(json.dumps(summary))
+    edit_json(below / "summary.json", epsilon=2.0, measures=measures, selection=None)
     run = read_run(below)
     assert run.gain < 0.0 and "below public examples alone" in words(render(run))
     for selected, public in (("average", False), ("start", True), ("public-only", True)):

@@ -14,6 +14,7 @@ import pytest
 from fedpriv.checkpoints.tensor_files import BY_USER, write_tensors
 from fedpriv.report.run_record import read_run
 from fedpriv.studies.record import StudyRecord, read_study
+from tests.harness.resealed import edit_json
 from tests.report.conftest import write_run
 
 NUM_USERS, DATA = 40, "onstartups"
@@ -101,8 +102,7 @@ def write_study(
 
 def edit_summary(folder: Path, **changes: Any) -> None:
     """Change what a run's summary says."""
-    path = folder / "summary.json"
-    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}), "utf-8")
+    edit_json(folder / "summary.json", **changes)
 
 
 def _write_sums(path: Path, folder: Path, seed: int) -> None:
