@@ -11,16 +11,13 @@ import torch
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
+from tests.docs.shell_blocks import execute, python
 from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
 LOOP = PAGE.parents[1] / "examples" / "own-loop" / "loop.py"
 OWN_LOOP = "## A training loop of your own"
-
-
-def blocks(text):
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +34,7 @@ def at_work(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_describing_running_and_reading(page, at_work, tiny_corpus, monkeypatch, capsys):
     monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
-    names = {}
-    for code in blocks(page[: page.index(OWN_LOOP)]):
-        exec(compile(code, str(PAGE), "exec"), names)
+    names = execute(python(page[: page.index(OWN_LOOP)]), {})
     run = names["run"]
     assert run.path == Path("runs/first") and run.summary["rounds"] == 3
     assert run.epsilon.value <= 8.0 and names["noisier"].epsilon.value <= 2.0
@@ -53,10 +48,7 @@ def test_describing_running_and_reading(page, at_work, tiny_corpus, monkeypatch,
 @pytest.fixture
 def own(page, at_work):
     """The names of the section about one's own loop."""
-    names = {"fp": fp}
-    (code,) = blocks(page[page.index(OWN_LOOP) :])
-    exec(compile(code, str(PAGE), "exec"), names)
-    return names
+    return execute(python(page[page.index(OWN_LOOP) :]), {"fp": fp})
 
 
 @pytest.mark.slow
@@ -79,8 +71,8 @@ def test_a_loop_of_ones_own_keeps_its_books(page, own, at_work):
 def test_a_loop_that_is_killed_goes_on(at_work, killed_after):
     names, code = {}, LOOP.read_text("utf-8")
     with killed(fp.Ledger, "charge", killed_after, after=True):
-        exec(compile(code, str(PAGE), "exec"), names)
-    exec(compile(code, str(PAGE), "exec"), names)
+        execute([code], names)
+    execute([code], names)
     assert names["state"].round_num == 9  # the lost attempt has used up one of the ten charges
     found = verify_run(at_work / "runs" / "loop")
     assert found.ok and (found.num_charges, found.num_lost) == (10, 1)

@@ -1,7 +1,5 @@
 """Whether a command that a page names could be typed: its program, options, names and keys."""
 
-import ast
-import contextlib
 import functools
 import importlib.util
 import re
@@ -15,6 +13,7 @@ import click
 import typer.main
 
 from fedpriv import cli
+from fedpriv.cli.run import settings_of
 from fedpriv.datasets.importers import locate
 from fedpriv.datasets.importers.downloads import DATASETS
 from fedpriv.experiments.load import load_experiment
@@ -46,15 +45,10 @@ def check(command: Command) -> None:
     if not command.words:
         return
     program, *words = command.words
-    program = program.rpartition("/")[2]
-    if program in ("python", "python3") and words[:1] == ["-m"]:
-        _, module, *rest = words
-        if module == "fedpriv":
-            check(Command(("fedpriv", *rest)))
-        elif module == "simulations":
-            _check_simulations(rest)
-        elif module != "venv":
-            _check_pip(rest) if module == "pip" else _check_module(module, rest)
+    if words[:2] == ["-m", "simulations"]:
+        _check_simulations(words[2:])
+    elif words[:1] == ["-m"]:
+        _check_module(words[1])
     elif program == "fedpriv":
         _check_fedpriv(words)
     elif program == "make":
@@ -62,7 +56,9 @@ def check(command: Command) -> None:
     elif program == "pip":
         _check_pip(words)
     elif program.startswith("flower-"):
-        _check_options(program, words, _help_of(program))
+        for word in words:
+            if word.startswith("-") and word.partition("=")[0] not in _help_of(program):
+                raise Refused(f"{program} has no option {word}")
     elif program == "export":
         for word in words:
             _check_variable(word.partition("=")[0])
@@ -123,19 +119,11 @@ def _check_experiment(given: dict[str, Any]) -> None:
     if ":" in given["experiment"] and not given["experiment"].startswith("simulations."):
         return
     experiment = load_experiment(given["experiment"])
-    pairs = [pair.partition("=") for pair in given.get("option") or ()]
-    options = {name: _number(text) for name, _, text in pairs}
+    options = settings_of(given.get("option") or ())
     kebab = {name.replace("_", "-"): value for name, value in given.items()}
     known = experiment.options()
     flags = {name: value for name, value in kebab.items() if value is not None and name in known}
     experiment.with_options(flags | options)
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
 
 
 def _check_make(words: list[str]) -> None:
@@ -152,17 +140,9 @@ def _check_pip(words: list[str]) -> None:
             raise Refused(f"fedpriv has no extra {missing}")
 
 
-def _check_module(module: str, words: list[str]) -> None:
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        found = None
-    if found is None or found.origin is None:
+def _check_module(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
         raise Refused(f"there is no module {module!r}")
-    if module.split(".")[0] in ("simulations", "benchmarks"):
-        tree = ast.parse(Path(found.origin).read_text("utf-8"))
-        strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        _check_options(module, words, strings)
 
 
 @functools.cache
@@ -173,12 +153,6 @@ def _help_of(program: str) -> frozenset[str]:
         raise Refused(f"{program} is not installed with Flower")
     done = subprocess.run([path, "--help"], capture_output=True, text=True, check=True)
     return frozenset(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", done.stdout))
-
-
-def _check_options(program: str, words: list[str], known: Any) -> None:
-    for word in words:
-        if word.startswith("-") and word.partition("=")[0] not in known:
-            raise Refused(f"{program} has no option {word}")
 
 
 def _check_variable(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands of a Markdown page's ```bash blocks, one simple command each."""
+"""Code of Markdown pages: Python as it stands there, and shell as one simple command each."""
 
 import re
 import shlex
@@ -12,6 +12,8 @@ PAGES = tuple(
     if page.parent.name != "results" and page.name not in ("options.md", "commands.md")
 )  # fmt: skip
 
+_PYTHON = re.compile(r"^```(?:\{code-cell\} )?python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (\w+)\.py\n")
 _BLOCK = re.compile(r"^```(?:bash|sh|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _SEPARATORS = {"&&", "||", "|", ";", "&"}
@@ -27,6 +29,24 @@ class Command:
     def __str__(self) -> str:
         """As one would type it."""
         return " ".join([*(f"{k}={v}" for k, v in self.variables), shlex.join(self.words)]).strip()
+
+
+def python(page: str) -> list[str]:
+    """Return the Python of all blocks in order, those of a notebook too."""
+    return _PYTHON.findall(page)
+
+
+def python_files(page: str) -> dict[str, str]:
+    """Return the Python of blocks that begin with a comment of a file's name, by its stem."""
+    found = ((_FILE.match(code), code) for code in python(page))
+    return {name[1]: code[name.end() :] for name, code in found if name}
+
+
+def execute(codes: list[str], names: dict[str, object]) -> dict[str, object]:
+    """Run code with some names, and return all that it leaves."""
+    for code in codes:
+        exec(compile(code, "a page", "exec"), names)
+    return names
 
 
 def commands(page: str) -> list[Command]:

@@ -26,7 +26,7 @@ from tests.backends.flower.real.processes import BIN, copy_app
 from tests.datasets.importers.test_stackexchange import answer, document, question
 from tests.docs import shell_blocks
 from tests.docs.command_checks import ROOT, Refused, check
-from tests.docs.shell_blocks import Command, commands
+from tests.docs.shell_blocks import Command, commands, python
 from tests.harness.command_line import CliRunner, fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
@@ -56,7 +56,7 @@ RULES = (
     ("own-data.md", "", "tests/docs/test_own_data.py"),
     ("datasets", "", "tests/experiments/test_by_user.py"),
     ("extending", "pictures", "tests/docs/test_extending.py"),
-    ("your-own", "--start", "tests/docs/test_public_start.py"),
+    ("your-own", "--start", "tests/docs/test_pages_with_files.py"),
     ("examples/(?!flower-app)", "", "tests/examples/test_examples.py"),
     ("three-nodes|flower-app", "", FLOWER),
     ("launcher", "", "tests/deployment/launcher/test_launched_runs.py"),
@@ -173,8 +173,8 @@ class Place:
         files = {file.name: file.read_text("utf-8") for file in own.glob("*.py")}
         files["own.py"] += "\n\nmine = experiment\n"
         files |= dict(re.findall(r"```(?:toml|python)\n# (\S+)\n(.*?)```", text, re.DOTALL))
-        if cells := re.findall(r"```\{code-cell\} python\n(.*?)```", text, re.DOTALL):
-            code = "\n".join(cells[:-3]).replace("experiment(noise)", "experiment()")
+        if "{code-cell} python" in text:
+            code = "\n".join(python(text)[:-3]).replace("experiment(noise)", "experiment()")
             files["own.py"] = code.replace("noise=noise", "noise=GaussianNoise(target_epsilon=8.0)")
         for name in re.findall(r"simulations/studies/\w+\.toml", text):
             files[name] = (ROOT / name).read_text("utf-8")
@@ -309,7 +309,6 @@ WRONG = {
     "fedpriv data fetch nothing": "'nothing'",
     "fedpriv data info nothing": "'nothing'",
     "python -m simulations.nothing": "'simulations.nothing'",
-    "python -m simulations.reproduction.runs --no-such": "--no-such",
     "pip install 'fedpriv[nothing]'": "'nothing'",
     "make nothing": "'nothing'",
     "nothing --at all": "'nothing'",

@@ -6,7 +6,7 @@ import lzma
 import re
 import sys
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,12 +34,14 @@ from fedpriv.sums import PartialSum
 from fedpriv.training.work import NO_CONTEXT
 from server import app as server_app
 from tests.backends.flower.stub_grid import AppNode, StubGrid, context
+from tests.docs.shell_blocks import python_files
 from tests.harness.command_line import fedpriv as command
+from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
-FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
+FILES = python_files(PAGE)
 EXPERIMENTS = ["lines", "blocks", "proximal", "nesterov", "smooth", "median", "largest", "discrete",
                "twice", "stream"]  # fmt: skip
 
@@ -57,30 +59,18 @@ def page(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 def start(name, out, **rest):
     reference = f"{name}:experiment"
     return start_run(load_experiment(reference), reference, None, Path(out), **rest)
 
 
-def killed_after(line, prepared, monkeypatch):
-    """Run until right after a line of the ledger that something is drawn for."""
-    seen = []
-    with monkeypatch.context() as patch:
-        write = Ledger._write
+def killed_after(line):
+    """Assert that a block ends right after a line of the ledger that something is drawn for."""
 
-        def written(self, record, text):
-            write(self, record, text)
-            seen.append(record.kind)
-            if sum(kind in ("charge", "row") for kind in seen) == line:
-                raise Killed
+    def counts(ledger, record, text):
+        return record.kind in ("charge", "row")
 
-        patch.setattr(Ledger, "_write", written)
-        with pytest.raises(Killed):
-            prepared.run()
+    return killed(Ledger, "_write", line, after=True, when=counts)
 
 
 def test_files_that_the_page_names_are_there():
@@ -153,8 +143,10 @@ def test_it_learns_on_whatever_it_makes_of_the_noise(name, page):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_it_goes_on_after_a_kill(name, mode, monkeypatch):
-    killed_after(4, start(name, "run", secure=mode == "secure"), monkeypatch)
+def test_it_goes_on_after_a_kill(name, mode):
+    prepared = start(name, "run", secure=mode == "secure")
+    with killed_after(4):
+        prepared.run()
     summary = resume_run(Path("run")).run()
     found = verify_run("run")
     assert found.ok, found
@@ -173,27 +165,12 @@ def test_a_mistake_in_what_users_do_ends_the_run_before_anything_is_charged(name
     assert not Path("run").exists()
 
 
-@pytest.mark.slow
-def test_a_task_that_makes_no_examples_is_told_so_in_the_run_s_first_lines():
-    source = Path("lines.py").read_text("utf-8")
-    assert source.count("def synthetic_batch(self)") == 1
-    source = source.replace("def synthetic_batch(self)", "def other_examples(self)")
-    Path("lines.py").write_text(source, "utf-8")
-    said = command("run", "lines:experiment", "--out", "run").stderr.splitlines()
-    assert sum("synthetic_batch()" in line for line in said[:6]) == 1
-    assert start("largest", "other").trial.untried  # made of the same task
-
-
 def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
     plain = load_experiment("proximal:experiment")
     assert plain.options()["task.pull"] == 0.1
     changed = plain.with_options({"pull": 3})
     opened = open_worker("proximal:experiment", changed.options(), None, "cpu")
     assert opened._works["train"].pull == 3
-    with refuses(ValueError, "pull", "'hard'"):
-        plain.with_options({"pull": "hard"})
-    with refuses(ValueError, "'pulls'", "'pull'"):
-        plain.with_options({"pulls": 1})
     free, pulled = (trained(plain.with_options({"pull": pull}))["w"] for pull in (0.0, 3.0))
     assert np.linalg.norm(pulled) < 0.9 * np.linalg.norm(free)
 
@@ -298,10 +275,8 @@ def noise_of(out, page, kills=(), *, secure=False):
     for line in (*kills, None):
         with pytest.MonkeyPatch.context() as patch:  # of the run alone: the trial releases, too
             patch.setattr(noise, "release", seen)
-            if line is None:
+            with nullcontext() if line is None else killed_after(line):
                 prepared.run()
-            else:
-                killed_after(line, prepared, patch)
         if line is not None:
             prepared = resume_run(Path(out), make_backend=nobody)
     return released, cohorts

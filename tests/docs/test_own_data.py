@@ -32,7 +32,7 @@ from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from server import app as server_app
 from tests.backends.flower.stub_grid import AppNode, StubGrid, context
-from tests.docs.shell_blocks import commands
+from tests.docs.shell_blocks import commands, python
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 
@@ -311,7 +311,7 @@ def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place
 @pytest.mark.slow
 def test_only_the_server_needs_public_examples(place, tmp_path):
     """As own-data.md has it: a file there, None on nodes; a simulation has the file too."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (code,) = python(PAGE)
     (field,) = re.findall(r"`(public_file: str = option\(.*?\))`", PAGE)
     ((called, argument),) = re.findall(r"`public=(public_of\(self\.\w+),\s(data\))`", PAGE)
     own = place.root / "visits.py"

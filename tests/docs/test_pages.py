@@ -5,15 +5,13 @@ import pkgutil
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from torch import nn
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.tasks.module_task import ModuleTask
 from tests.docs.command_checks import ROOT
-from tests.docs.shell_blocks import PAGES
+from tests.docs.shell_blocks import PAGES, execute, python
+from tests.harness import toy_users
 
 DOCS = ROOT / "docs"
 #: Which test runs a page's ```python blocks; code that it includes from examples/ has tests there.
@@ -24,9 +22,9 @@ RUN_BY = {
     "python-api.md": "tests/api/test_pages.py",
     "own-data.md": "tests/docs/test_own_data.py",
     "your-own.md": "tests/training/per_example/example_sum/test_public.py",
-    "datasets.md": "tests/docs/test_datasets.py",
+    "datasets.md": "tests/docs/test_pages_with_files.py",
     "extending.md": "tests/docs/test_extending.py",
-    "studies.md": "tests/docs/test_studies.py",
+    "studies.md": "tests/docs/test_pages_with_files.py",
     "flower-apps.md": "tests/backends/flower/test_flower_apps.py",
     "pretrained.md": "tests/docs/test_pretrained.py",
     "theory.md": "tests/simulations/test_theory.py",
@@ -46,55 +44,56 @@ def test_python_is_run_by_a_test():
         assert page.rpartition("/")[2] in (ROOT / test).read_text("utf-8"), (page, test)
 
 
+#: What the code of a page has in the place of its own sizes.
+SIZES = {
+    "start.md": ("rounds=10", "rounds=2, cohort=6"),
+    "before-running.md": ("rounds=20", "rounds=2, cohort=6"),
+}
+#: Pages whose code is run one block after the other, all but privacy-statement slow.
+RUN = [*NOTEBOOKS, *(DOCS / name for name in (*SIZES, "methods/checkpoints.md"))]
+
+
 @pytest.mark.parametrize(
     "page",
-    # All but privacy-statement train, which takes its time.
-    [
-        pytest.param(p, marks=() if p.stem == "privacy-statement" else pytest.mark.slow)
-        for p in NOTEBOOKS
-    ],
+    [pytest.param(p, marks=() if p.stem == "privacy-statement" else pytest.mark.slow) for p in RUN],
     ids=name_of,
 )
-def test_a_notebook_runs(page, tmp_path, monkeypatch):
+def test_the_code_of_a_page_runs(page, tmp_path, tiny_corpus, monkeypatch, capsys):
+    """In a folder with a tiny corpus to find."""
     monkeypatch.chdir(tmp_path)
-    cells = re.findall(r"```\{code-cell\} python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    assert cells
-    names: dict[str, object] = {}
-    for cell in cells:
-        exec(compile(cell, str(page), "exec"), names)
-    globals()[f"_{page.stem.replace('-', '_')}"](names)
+    monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    size = SIZES.get(page.name, ("", ""))
+    codes = [code.replace(*size) if size[0] else code for code in python(page.read_text("utf-8"))]
+    names = execute(codes, {"my_module_task": toy_users.task(users=toy_users.users(200, 3))})
+    assert codes
+    globals()[f"_{page.stem.replace('-', '_')}"](names, capsys.readouterr().out)
 
 
-def _epsilon_of_my_loop(names):
+def _epsilon_of_my_loop(names, said):
     assert fp.Ledger.open("my-ledger.jsonl").charges == 30
     assert names["ledger"].epsilon().value <= 2.0 and names["right"].float().mean() > 0.8
 
 
-def _own_model(names):
+def _own_model(names, said):
     assert names["private"].epsilon.value <= 8.0 and names["private"].summary["rounds"] == 12
 
 
-def _privacy_statement(names):
+def _privacy_statement(names, said):
     assert names["found"].ok and not names["forged"].ok
     assert verify_run("runs/halves").epsilon.value <= 4.0
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("here")
-def test_the_page_of_the_start_runs(capsys):
-    page = (DOCS / "start.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(code.replace("rounds=10", "rounds=2, cohort=6"), "start.md", "exec"), names)
-    assert "SYNTHETIC" in capsys.readouterr().out
+def _start(names, said):
+    assert "SYNTHETIC" in said
 
 
-@pytest.fixture
-def here(tmp_path, tiny_corpus, monkeypatch):
-    """A folder to run a page's code in, with a tiny corpus to find."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+def _checkpoints(names, said):
+    assert fp.run(names["experiment"], rounds=2, cohort=6).summary["rounds"] == 2
+
+
+def _before_running(names, said):
+    assert names["grid"].points and "noise" in said
 
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -109,9 +108,8 @@ def test_links_of_the_readme_exist():
 def test_the_readmes_python_prints_what_stands_below_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
-    [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     printed = re.findall(r"```text\n(.*?)```", README, re.DOTALL)[-1].splitlines()
-    exec(compile(code, "README.md", "exec"), {})
+    execute(python(README), {})
     found = capsys.readouterr().out.splitlines()
     assert found[1:] == printed[1:]
     # Public training is in float32: other processors may end a few examples apart.
@@ -119,60 +117,26 @@ def test_the_readmes_python_prints_what_stands_below_it(tmp_path, monkeypatch, c
     assert abs(accuracy[0] - accuracy[1]) <= 2.0
 
 
-def run_blocks(name, names):
-    page = (DOCS / name).read_text("utf-8")
-    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(code.replace("rounds=20", "rounds=2, cohort=6"), name, "exec"), names)
-    return names
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("here")
-def test_the_page_of_checkpoints_runs():
-    made = run_blocks("methods/checkpoints.md", {})["experiment"]
-    run = fp.run(made, rounds=2, cohort=6)
-    assert run.summary["rounds"] == 2
-
-
 @pytest.mark.slow
 def test_dp_sgd_of_ones_own_module_has_an_epsilon_per_example(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = (DOCS / "your-own.md").read_text("utf-8")
-    [code] = [c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "central =" in c]
-    exec(compile(code, "your-own.md", "exec"), {})
+    codes = python((DOCS / "your-own.md").read_text("utf-8"))
+    execute([code for code in codes if "central =" in code], {})
     said = capsys.readouterr().out
     assert "per example" in said and "60 of 60 steps" in said
     # Half of the test examples are of the commoner class; 500 at 0.8 are 13 deviations above.
     assert float(re.search(r"accuracy +([\d.]+) %", said)[1]) > 80
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("here")
-def test_the_page_of_what_a_run_would_cost_runs(capsys):
-    users = {f"u{n:03d}": (np.eye(4, dtype="f4")[:3], np.array([0, 1, 1])) for n in range(200)}
-    mine = ModuleTask(
-        name="synthetic", synthetic=True, module=lambda: nn.Linear(4, 2), users=users,
-        loss=nn.functional.cross_entropy, public=(np.eye(4, dtype="f4"), np.array([0, 1, 1, 0])),
-    )  # fmt: skip
-    names = run_blocks("before-running.md", {"my_module_task": mine})
-    assert names["grid"].points and "noise" in capsys.readouterr().out
-
-
-def test_every_public_name_is_in_the_reference():
-    page = (DOCS / "reference" / "api.md").read_text("utf-8")
-    named = set(re.findall(r"^\.\. auto\w+:: fedpriv\.(\w+)", page, re.MULTILINE))
-    assert set(fp.__all__) <= named
-
-
-def test_every_name_that_a_page_imports_is_in_the_reference():
+def test_every_public_name_and_every_one_that_a_page_imports_is_in_the_reference():
     page = (DOCS / "reference" / "api.md").read_text("utf-8")
     named = re.findall(r"^\.\. auto\w+:: ([\w.]+)", page, re.MULTILINE)
+    assert set(fp.__all__) <= {name.split(".")[1] for name in named if "." in name}
     known = {id(pkgutil.resolve_name(name)) for name in named}
-    block = re.compile(r"```(?:\{code-cell\} )?python\n(.*?)```", re.DOTALL)
     missing = [
         (name_of(path), f"{node.module}.{one.name}")
         for path in PAGES
-        for code in block.findall(path.read_text("utf-8"))
+        for code in python(path.read_text("utf-8"))
         for node in ast.walk(ast.parse(code))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedpriv")
         for one in node.names

@@ -16,6 +16,7 @@ import fedpriv as fp
 from fedpriv.datasets.encoders import Encoder, add_encoder
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings
 from fedpriv.models.lora import add_adapters
+from tests.docs.shell_blocks import python
 from tests.harness.command_line import fedpriv
 from tests.harness.tiny_bert import write_tiny_bert
 
@@ -28,7 +29,7 @@ if find_spec("transformers") is None:
 
 def block(number, encoder):
     """A block of Python of the page's, with an encoder in the place of its own."""
-    code = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[number]
+    code = python(PAGE.read_text("utf-8"))[number]
     return re.sub(r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', code)
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.docs.shell_blocks import execute, python_files
+
 PAGE = (Path(__file__).parents[3] / "docs" / "methods" / "bolt-on.md").read_text("utf-8")
-FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
 NUMBER = 1000
 
 
 @pytest.fixture
 def loops():
-    made = {}
-    for name, code in FILES.items():
-        made[name] = {}
-        exec(compile(code, name, "exec"), made[name])
-    return made
+    return {name: execute([code], {}) for name, code in python_files(PAGE).items()}
 
 
 @pytest.fixture
