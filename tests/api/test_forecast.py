@@ -10,39 +10,24 @@ from torch import nn
 
 import fedpriv as fp
 from fedpriv.api import forecast as module
-from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.work import TRAIN, Work
+from tests.harness.toy_users import person, toy_experiment
 from tests.harness.toys_of_training import data_set
 
-WIDTH, RNG = 6, np.random.default_rng(0)
-PUBLIC = ArrayExamples(
-    x=RNG.normal(size=(50, WIDTH)).astype(np.float32),
-    y=RNG.normal(size=(50, 1)).astype(np.float32),
-)
-
-
+RNG, PARAMS = np.random.default_rng(0), 4 * 2 + 2
+PUBLIC = ArrayExamples(*person(98, 50))
 USERS = {f"u{number:02d}": PUBLIC for number in range(40)}
 
 
-def an_experiment(users=None, public=PUBLIC, public_train=None, **options):
-    def task(experiment, corpus):
-        return ModuleTask(
-            name="line",
-            module=lambda: nn.Linear(WIDTH, 1),
-            loss=nn.functional.mse_loss,
-            users=USERS if users is None else users,
-            public=public,
-            public_train=public_train,
-            synthetic=True,
-        )
-
-    return FederatedExperiment(name="line", description="", task=task).with_options(
-        {"target_epsilon": 4.0, "cohort": 10.0, "rounds": 16, "l2_clip_norm": 0.5} | options
-    )
+def an_experiment(users=USERS, **options):
+    plan = {"target_epsilon": 4.0, "cohort": 10.0, "rounds": 16, "l2_clip_norm": 0.5, "delta": None}
+    given = {"users": users, "public": PUBLIC, "public_train": options.pop("public_train", None)}
+    return toy_experiment(given, **(plan | {"noise_multiplier": None} | options))
 
 
 def forecast(experiment, **more):
@@ -72,12 +57,12 @@ def test_json_has_all_terms(line):
 @pytest.mark.slow
 def test_time_and_memory_are_of_this_plan(line):
     cost = line.cost
-    assert cost.num_params == WIDTH + 1 and 1 < cost.timed <= 40
+    assert cost.num_params == PARAMS and 1 < cost.timed <= 40
     assert cost.seconds == pytest.approx(10 * cost.user_seconds + cost.server_seconds)
     two = forecast(an_experiment(), workers=2).cost
     assert two.seconds == pytest.approx(5 * two.user_seconds + two.server_seconds)
     big = forecast(an_experiment(server="adam"), timed=False).cost
-    assert big.server_bytes - cost.server_bytes >= 2 * 4 * (WIDTH + 1)
+    assert big.server_bytes - cost.server_bytes >= 2 * 4 * PARAMS
 
 
 @pytest.mark.slow

@@ -6,32 +6,18 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from torch import nn
-
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.studies.study import Study
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.local.module import ArrayExamples
-
-
-def examples(rng, number):
-    return ArrayExamples(
-        x=rng.normal(size=(number, 3)).astype(np.float32), y=rng.integers(0, 2, number)
-    )
+from tests.harness import toy_users
 
 
 def task(experiment):
-    rng = np.random.default_rng(1)
-    users = {f"user-{number}": examples(rng, 4) for number in range(8)}
-    return ModuleTask(
+    return toy_users.task(
         name="small",
-        module=lambda: nn.Linear(3, 2),
-        loss=nn.functional.cross_entropy,
-        users=users,
-        test={user: examples(rng, n) for n, user in enumerate(list(users)[:6])},
-        public=examples(rng, 30),
-        synthetic=True,
+        users=toy_users.users(8, 4),
+        test={f"user-{n}": toy_users.examples(50 + n, n) for n in range(6)},
+        public=toy_users.examples(99, 30),
     )
 
 

@@ -6,7 +6,6 @@ import io
 import json
 import re
 from dataclasses import replace
-from html import unescape
 from xml.etree import ElementTree
 
 import numpy as np
@@ -28,6 +27,7 @@ from fedpriv.report.estimate import estimate
 from fedpriv.studies.page import FILES, render_page, write_page
 from fedpriv.studies.record import read_study
 from fedpriv.studies.tables import differences_frame, groups_of, results_frame, trials_frame
+from tests.harness.shown import words
 from tests.studies.conftest import edit_summary, write_study
 
 FAILED = {("DP-FedAvg", 2.0, 1): "ValueError: <b>diverged</b> in round 3"}
@@ -42,11 +42,6 @@ def study(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(study):
     return render_page(study)[0]
-
-
-def words(page):
-    page = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
-    return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)))
 
 
 def downloads(page):

@@ -18,6 +18,7 @@ import torch
 import fedpriv as fp
 from fedpriv import json_lines
 from fedpriv.checkpoints.tensor_files import BY_USER, read_tensors
+from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import released_params
 from fedpriv.report.run_record import read_run
@@ -29,7 +30,7 @@ from fedpriv.studies.search import Search
 from fedpriv.studies.study import Resolver, Study
 from tests.harness.kills import ROOT
 from tests.harness.refusals import refuses
-from tests.studies.small import broken, deadly, small, study
+from tests.studies.small import broken, deadly, small, study, task
 
 
 def bits(out):
@@ -405,3 +406,38 @@ def test_what_public_examples_made_is_kept_for_the_next_method_and_changes_no_bi
         assert found.trials[1].run.summary[name] == alone.summary[name]
     count, public = (by_user(found.trials[1])[n] for n in ("count", "public_value"))
     assert public.sum() / count.sum() == pytest.approx(alone.summary["accuracy_public_only"])
+
+
+@pytest.mark.slow
+def test_page_and_data_frames_show_the_runs(copy):
+    found = fp.study(study(), copy, workers=1, progress=False)
+    text = found.page.read_text("utf-8")
+    [private, free] = found.table.itertuples()
+    assert private.Index[2] == 2.0 and private.epsilon <= 2.0 and free.seeds == [0, 1]
+    reached = [trial.run.summary["accuracy"] for trial in found.record.trials]
+    assert sorted(found.trials["accuracy"]) == sorted(reached)
+    assert f"{100 * private.accuracy:.1f}\u202f%" in text and "Synthetic data" in text
+
+
+NOTE = "10,000 images decoded from JPEG: lossy"
+
+
+def noted(experiment):
+    made = task(experiment)
+    read = {"note": NOTE, "source": {"b.xz": "12", "a.xz": "34"}, "credit": "Krizhevsky"}
+    made._name, made._synthetic, made._provenance = "CIFAR-10", False, read
+    return made
+
+
+@pytest.mark.slow
+def test_a_statement_and_the_page_say_what_was_read_whatever_the_task_is_called(tmp_path, done):
+    experiment = replace(small(), task=noted)
+    made = fp.Study(name="s", methods={"x": experiment}, epsilons=[2.0], options={"rounds": 1})
+    found = fp.study(made, tmp_path / "out", workers=1, progress=False)
+    said = f"The data 'CIFAR-10' (files a.xz, b.xz): {NOTE}."
+    run = found.record.trials[0].run
+    assert run_statement(run.directory).paragraphs("The data") == (said,)
+    assert unescape(found.page.read_text("utf-8")).count(said) == 2  # above, and in the statement
+    assert run.corpus["credit"] == "Krizhevsky"
+    other = run_statement(read_study(done).trials[0].run.directory)
+    assert "The data" not in {part.title for part in other.sections}
