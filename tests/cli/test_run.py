@@ -68,6 +68,7 @@ class TestRun:
         assert json.loads((tmp_path / "run" / "summary.json").read_text())["epsilon"] is None
         document = json.loads((tmp_path / "run" / "experiment.json").read_text())
         assert document["experiment"]["delta"] is None
+        assert "--delta FLOAT" in " ".join(run("run", "--help").stdout.split())
 
     @pytest.mark.slow
     def test_options_reach_the_experiment(self, train, tmp_path):

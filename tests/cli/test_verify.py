@@ -34,7 +34,8 @@ def test_a_run_is_started_resumed_and_verified_with_its_anchor(tmp_path, tiny_co
     assert found["ok"] and any(check["name"] == "anchor" for check in found["checks"])
     assert "--anchor" in run("verify", folder).stdout
     assert fedpriv("verify", backup, "--anchor", anchor).exit_code == 1
-    refusal("run", "--resume", backup, "--anchor", anchor)
+    done = fedpriv("run", "--resume", backup, "--anchor", anchor)
+    assert done.exit_code == 2 and "Traceback" not in done.stderr
     with refuses(ValueError, folder):
         fp.resume(folder, progress=False)
     fp.resume(folder, anchor=anchor, progress=False)

@@ -56,8 +56,9 @@ def check(command: Command) -> None:
     elif program == "pip":
         _check_pip(words)
     elif program.startswith("flower-"):
+        known = _help_of(program)
         for word in words:
-            if word.startswith("-") and word.partition("=")[0] not in _help_of(program):
+            if word.startswith("-") and word.partition("=")[0] not in known:
                 raise Refused(f"{program} has no option {word}")
     elif program == "export":
         for word in words:

@@ -165,6 +165,17 @@ def test_a_mistake_in_what_users_do_ends_the_run_before_anything_is_charged(name
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
+def test_a_task_that_makes_no_examples_is_told_so_in_the_run_s_first_lines():
+    source = Path("lines.py").read_text("utf-8")
+    assert source.count("def synthetic_batch(self)") == 1
+    source = source.replace("def synthetic_batch(self)", "def other_examples(self)")
+    Path("lines.py").write_text(source, "utf-8")
+    said = command("run", "lines:experiment", "--out", "run").stderr.splitlines()
+    assert sum("synthetic_batch()" in line for line in said[:6]) == 1
+    assert start("largest", "other").trial.untried  # made of the same task
+
+
 def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
     plain = load_experiment("proximal:experiment")
     assert plain.options()["task.pull"] == 0.1
