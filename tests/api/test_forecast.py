@@ -1,7 +1,5 @@
 """What is said before a run: counted, calibrated or measured, and "not known" where it is not."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

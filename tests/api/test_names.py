@@ -1,7 +1,5 @@
 """The names of `import fedpriv as fp`: loaded when used, known to type checkers, no modules."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib

@@ -1,7 +1,5 @@
 """The pages about the API: their code, as it stands there, run in a folder of its own."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -102,6 +100,7 @@ class TestRounds:
             ({"rounds": 0}, (0,)),
             ({"users": 0}, (0,)),
             ({"cohort": -1}, ()),
+            ({"cohort": float("nan")}, ("nan",)),
             ({"cohort": 50}, (50, 40)),
             ({"cap": 0}, (0,)),
             ({"cap": 3}, (3, 8)),

@@ -1,7 +1,5 @@
 """Runs from Python: described, run, resumed, loaded, read as frames, shown."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

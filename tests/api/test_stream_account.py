@@ -1,7 +1,5 @@
 """Prices of correlated noise: golden values, and what is said before a run."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

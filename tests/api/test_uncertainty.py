@@ -1,6 +1,4 @@
-"""`fp.run_uncertainty`: of released checkpoints and public examples, and of nothing else."""
-
-from __future__ import annotations
+"""`fp.run_uncertainty` and its command: of released checkpoints and public examples alone."""
 
 import json
 
@@ -14,9 +12,13 @@ from fedpriv.checkpoints.uncertainty import uncertainty
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.load import load_experiment
 from fedpriv.tasks.tag_prediction import TagPrediction
+from tests.cli.typed import figures
+from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.resealed import edit_document
+from tests.harness.tag_runs import unchanged
 
+PLAN = ("--learning-rate", "0.5", "--strong-convexity", "0.1", "--smoothness", "1")
 OPTIONS = {"noise_multiplier": 1.0, "cohort": 6.0, "delta": 1e-3, "seed": 3}
 
 
@@ -75,9 +77,8 @@ def test_no_rostered_user_is_measured(folder, monkeypatch):
 
 
 def test_it_charges_nothing_and_writes_nothing(folder):
-    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    fp.run_uncertainty(folder)
-    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    with unchanged(folder):
+        fp.run_uncertainty(folder)
 
 
 @pytest.mark.slow
@@ -102,6 +103,8 @@ def test_an_aggregate_s_variance_is_rescaled(tiny_corpus, tmp_path, options, fac
     row = told["k"][0]["measures"]["accuracy"]
     expected = factor and pytest.approx(row["stddev"] * factor**0.5, abs=1e-6)
     assert row["released_stddev"] == expected
+    said = " ".join(fedpriv("uncertainty", tmp_path / "run", "--k", "3").stdout.split())
+    assert factor is None or f"{factor:.3g} times" in said
 
 
 class TestRefused:
@@ -116,3 +119,41 @@ class TestRefused:
         edit_document(out, reference="/nowhere.py:experiment")
         with pytest.raises(ValueError):
             fp.run_uncertainty(out)
+
+
+def test_a_run_s_table_says_what_it_covers(folder):
+    done = fedpriv("uncertainty", folder, "--k", "3", "--k", "5", "--k", "20")
+    text = " ".join(done.stdout.split())
+    assert done.exit_code == 0
+    for words in ("6 to 8", "4 to 8", "an estimate", "SYNTHETIC"):
+        assert words in text, words
+
+
+def test_as_json(folder):
+    found = figures("uncertainty", folder)
+    assert [row["k"] for row in found["k"]] == [3, 5, 10, 20]
+    assert found["k"][1]["rounds"] == [4, 5, 6, 7, 8] and found["k"][2]["rounds"] == []
+
+
+def test_a_plan_of_burn_in_and_spacing():
+    found = figures("uncertainty", "--plan", *PLAN, "--k", "5")
+    assert found["contraction"] == pytest.approx(0.95)
+    (row,) = found["k"]
+    assert (row["burn_in"], row["spacing"], row["rounds"]) == (90, 72, 450)
+    done = fedpriv("uncertainty", "--plan", *PLAN)
+    assert done.exit_code == 0 and "= 0.95" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--plan"),
+        (("--plan",), "--smoothness"),
+        (("--plan", *PLAN[:-1], "9"), "0.5"),
+        (("nowhere",), "nowhere"),
+        (("nowhere", "--k", "1"), "1"),
+    ],
+)
+def test_what_is_asked_wrongly(arguments, message):
+    done = fedpriv("uncertainty", *arguments)
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split())

@@ -145,45 +145,36 @@ def invoke(*given):
     return " ".join(done.output.split())
 
 
-class TestSaid:
-    @pytest.fixture
-    def file(self, tiny_corpus, tmp_path, monkeypatch):
-        monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
-        monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
-        (tmp_path / "by mail.toml").write_text(TOML, "utf-8")
-        monkeypatch.chdir(tmp_path)
-        return "by mail.toml"
+@pytest.mark.slow
+def test_methods_that_start_differently_are_said_to(tiny_corpus, tmp_path, monkeypatch):
+    """In a dry run, in its JSON, before a study is run and on its page; alike ones are not."""
+    monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("by mail.toml").write_text(TOML, "utf-8")
+    assert START in invoke("by mail.toml", "--dry-run")
+    found = json.loads(fedpriv("study", "by mail.toml", "--dry-run", "--json").stdout)
+    assert not Path("studies").exists()
+    assert found["name"] == "by mail" and START in found["unlike"][0]
+    said = invoke("by mail.toml", "--workers", "1")
+    assert said.index(START) < said.index("2 to run")
+    assert START in Path("studies/by-mail/index.html").read_text("utf-8")
+    Path("by mail.toml").write_text(TOML + 'start = "fresh"\nselect = "last"\n', "utf-8")
+    assert "Not like" not in invoke("by mail.toml", "--dry-run")
+    assert Resolver(study()).unlike() == []
 
-    @pytest.mark.slow
-    def test_a_dry_run_says_that_methods_start_differently(self, file):
-        assert START in invoke(file, "--dry-run")
-        found = json.loads(fedpriv("study", file, "--dry-run", "--json").stdout)
-        assert not Path("studies").exists()
-        assert found["name"] == "by mail" and START in found["unlike"][0]
 
-    @pytest.mark.slow
-    def test_so_does_the_console_before_a_study_is_run(self, file):
-        said = invoke(file, "--workers", "1")
-        assert said.index(START) < said.index("2 to run")
-        assert START in Path("studies/by-mail/index.html").read_text("utf-8")
+def other(experiment):
+    made = task(experiment)
+    made._sets[True] = made._sets[True].take(slice(20))
+    return made
 
-    @pytest.mark.slow
-    def test_so_does_a_dry_run_of_tasks_with_other_public_data(self, tmp_path, monkeypatch):
-        text = (
-            "import fedpriv as fp\nfrom dataclasses import replace\n"
-            "from tests.studies.small import small, task\n"
-            "def other(experiment):\n    made = task(experiment)\n"
-            "    made._sets[True] = made._sets[True].take(slice(20))\n    return made\n"
-            "methods = {'a': small(), 'b': replace(small(), task=other)}\n"
-            "study = fp.Study(name='s', methods=methods)\n"
-        )
-        (tmp_path / "public_study.py").write_text(text, "utf-8")
-        monkeypatch.chdir(tmp_path)
-        said = invoke("public_study.py:study", "--dry-run")
-        assert "public-examples is 30 for a, 20 for b." in said
 
-    @pytest.mark.slow
-    def test_methods_that_start_and_end_alike_are_not_warned_of(self, file):
-        Path(file).write_text(TOML + 'start = "fresh"\nselect = "last"\n', "utf-8")
-        assert "Not like" not in invoke(file, "--dry-run")
-        assert Resolver(study()).unlike() == []
+def of_other_public_data():
+    return Study(name="s", methods={"a": small(), "b": replace(small(), task=other)})
+
+
+@pytest.mark.slow
+def test_so_are_tasks_with_other_public_data():
+    said = invoke(f"{__name__}:of_other_public_data", "--dry-run")
+    assert "public-examples is 30 for a, 20 for b." in said

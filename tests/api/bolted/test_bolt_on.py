@@ -1,7 +1,5 @@
 """A training of one's own, perturbed once: distances, books, crashes, and what is refused."""
 
-from __future__ import annotations
-
 import functools
 import json
 

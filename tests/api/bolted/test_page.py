@@ -1,7 +1,5 @@
 """The page about wrapping: its two loops run as they stand there; their lines are counted."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 
