@@ -25,7 +25,6 @@ from fedpriv.training.work import TRAIN, Trainers, as_works
 
 if TYPE_CHECKING:  # which load scipy
     from fedpriv.training.algorithm import Algorithm
-    from fedpriv.training.bolt_on import UserSchedule
     from fedpriv.training.permutation_sgd import Passes, StepSchedule
 
 
@@ -179,19 +178,17 @@ class _BoltOn(Experiment):
     output_noise: OutputNoise = place(SphereNoise(), "What is added to the result.")
 
     @abstractmethod
-    def sensitivity(self, task: Any) -> float:
-        """Return Δ, how far one user or example may move the result, in l2."""
-
-    @abstractmethod
-    def make_algorithm(self, task: Any) -> Algorithm:
-        """Return what asks once, and perturbs the result."""
+    def make_algorithm(self, task: Any, trainer: Any) -> tuple[Algorithm, float]:
+        """Return the algorithm, and Δ: how far one user or example may move its result, in l2."""
 
     def make_components(self, task: Any) -> Components:
         """Return the components of bolt-on; see `Experiment.make_components`."""
+        trainer = self.make_trainer(task)
+        algorithm, sensitivity = self.make_algorithm(task, trainer)
         everybody = Everybody(num_users=len(task.roster))
         mechanism = Mechanism(
             sampler=everybody,
-            bound=OutputSensitivity(l2_bound=self.sensitivity(task)),
+            bound=OutputSensitivity(l2_bound=sensitivity),
             privatizer=self.output_noise.privatizer(self, everybody.num_users),
         )
         return Components(
@@ -205,8 +202,8 @@ class _BoltOn(Experiment):
                 unit=self.unit,
                 max_examples_per_user=self.most_examples or None,
             ),
-            algorithm=self.make_algorithm(task),
-            trainer=self.make_trainer(task),
+            algorithm=algorithm,
+            trainer=trainer,
             start=self.start.make,
         )
 
@@ -246,15 +243,18 @@ class FederatedBoltOn(_BoltOn):
         """Most examples that a user trains on."""
         return self.max_examples_per_user
 
-    def sensitivity(self, task: Any) -> float:
-        """Return how far one user may move the result."""
-        return self._schedule().sensitivity(self._constants(task), len(task.roster))
-
-    def make_algorithm(self, task: Any) -> Algorithm:
-        """Return what trains, and releases once."""
+    def make_algorithm(self, task: Any, trainer: Any) -> tuple[Algorithm, float]:
+        """Return what trains and releases once, and how far one user may move the result."""
         from fedpriv.training.bolt_on import BoltOnUsers
 
-        return BoltOnUsers(schedule=self._schedule(), constants=self._constants(task))
+        algorithm = BoltOnUsers(
+            passes=self._passes(self.users_per_update),
+            constants=self._constants(task),
+            local_steps=self.local_steps,
+            server_rate=self.server_rate,
+            longest_start=self.longest_start,
+        )
+        return algorithm, algorithm.sensitivity(len(task.roster))
 
     def make_trainer(
         self, task: Any, side: SideInformation | None = None, device: str | None = None
@@ -268,16 +268,6 @@ class FederatedBoltOn(_BoltOn):
         for work in trainer.values():
             local.check_taken(work, rates=True)
         return {TRAIN: trainer[TRAIN]}
-
-    def _schedule(self) -> UserSchedule:
-        from fedpriv.training.bolt_on import UserSchedule
-
-        return UserSchedule(
-            passes=self._passes(self.users_per_update),
-            local_steps=self.local_steps,
-            server_rate=self.server_rate,
-            longest_start=self.longest_start,
-        )
 
     def _constants(self, task: Any) -> Any:
         from fedpriv.training.bolt_on import KnowsConstants
@@ -306,19 +296,13 @@ class CentralBoltOn(_BoltOn):
         # A set of one less has other batches, and moves further than one whose place stays empty.
         return Relation.of("replace-one" if self.relation is None else self.relation)
 
-    def sensitivity(self, task: Any) -> float:
-        """Return how far one example may move the result."""
-        from fedpriv.training.permutation_sgd import LONGEST_START
-
-        sgd: Any = self.make_trainer(task)
-        return sgd.passes.sensitivity(sgd.constants, task.num_train, start=LONGEST_START)
-
-    def make_algorithm(self, task: Any) -> Algorithm:
-        """Return what asks once, and perturbs the result."""
+    def make_algorithm(self, task: Any, trainer: Any) -> tuple[Algorithm, float]:
+        """Return what asks once, and how far one example may move the result."""
         from fedpriv.training.bolt_on import BoltOn
         from fedpriv.training.permutation_sgd import LONGEST_START
 
-        return BoltOn(longest_start=LONGEST_START)
+        moved = trainer.passes.sensitivity(trainer.constants, task.num_train, start=LONGEST_START)
+        return BoltOn(longest_start=LONGEST_START), moved
 
     def make_trainer(
         self, task: Any, side: SideInformation | None = None, device: str | None = None

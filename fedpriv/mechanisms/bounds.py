@@ -555,11 +555,11 @@ class Checked(_Unchanged):
     Guarantees:
         * ‖output‖₂ <= (1 + 2^-16) l2_bound, and every output is its input: what is longer raises,
           and its user contributes zero. The sensitivity of who uses it has to cover that factor,
-          as `fedpriv.training.bolt_on.UserSchedule.sensitivity` does.
+          as `fedpriv.training.bolt_on.BoltOnUsers.sensitivity` does.
         * But that coordinates are rounded to whole multiples of a power of two, at most 2^-39 of
           the bound, so that float64 sums of up to 8,192 users are the same to the last bit in
           whatever order, on every backend. Two runs drift apart by at most 2^-39 √d l2_bound more
-          an update; `UserSchedule.sensitivity` has room for it.
+          an update; `BoltOnUsers.sensitivity` has room for it.
     """
 
     name = "checked"

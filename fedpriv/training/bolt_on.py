@@ -19,17 +19,17 @@ Chaudhuri, Monteleoni and Sarwate (2011) for the choice, which Wu et al. have to
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from scipy import sparse
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import CHECKED_EXCESS, Checked, OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
-from fedpriv.mechanisms.selection import Chosen, PrivateChoice, candidates
+from fedpriv.mechanisms.selection import MISTAKES, Chosen, PrivateChoice, candidates
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
@@ -43,8 +43,6 @@ from fedpriv.training.permutation_sgd import (
     Constants,
     Passes,
     PermutationSgd,
-    finite_rows,
-    refuse_long_start,
 )
 from fedpriv.training.work import Attempt, Context, SumRequest, Users, Work, as_positions
 from fedpriv.tree import Params
@@ -64,27 +62,39 @@ _FLOAT32 = 2.0**-23
 
 
 class ReleasesOnce(Algorithm):
-    """Base of bolt-on algorithms: one answer, and the run ends."""
+    """Base of bolt-on algorithms: one answer, and the run ends.
+
+    Attributes:
+        longest_start: ‖w₀‖₂ that Δ has room for: the rounding of long params moves runs apart.
+    """
 
     __slots__ = ()
-
-    @property
-    def room(self) -> float:
-        """‖w₀‖₂ of the longest start that Δ has room for."""
-        return LONGEST_START
+    longest_start: float
 
     def check_params(self, params: Params) -> None:
-        """Refuse a start that Δ has no room for: the rounding of long params moves runs apart.
+        """Refuse a start that Δ has no room for.
 
         Raises:
-            ValueError: If that is so.
+            ValueError: If it is longer than `longest_start`, or not finite.
         """
-        refuse_long_start(params, self.room)
+        length = tree.l2_norm(params)
+        if not length <= self.longest_start * (1.0 + 2.0**-40):
+            raise ValueError(
+                f"where training starts is {length:.6g} long, and Δ has no room for the rounding "
+                f"of more than {self.longest_start:g}: start nearer to zero (start=fresh, or a "
+                "lower start-factor), or, of users, raise longest-start, which costs noise"
+            )
 
     def init(self, params: Params) -> ArrayState:
         """Return the state before training; errors are those of `check_params`."""
         self.check_params(params)
         return ArrayState(params=params)
+
+    def fits(self, mechanism: Mechanism) -> bool:
+        """Return whether a mechanism perturbs the result of the training."""
+        return isinstance(mechanism.bound, OutputSensitivity) and isinstance(
+            mechanism.privatizer, (Sphere, OutputGaussian)
+        )
 
     def check_plan(self, plan: AnyPlan) -> None:
         """Refuse a plan whose mechanism is not one release of a perturbed result.
@@ -95,52 +105,67 @@ class ReleasesOnce(Algorithm):
         if not isinstance(plan, Plan) or plan.num_rounds != 1:
             raise ValueError("bolt-on releases once; give a Plan of one round")
         mechanism = plan.live_mechanism
-        fits = isinstance(mechanism.bound, OutputSensitivity) and isinstance(
-            mechanism.privatizer, (Sphere, OutputGaussian)
-        )
-        if plan.is_private and not fits:
+        if plan.is_private and not self.fits(mechanism):
             raise ValueError(
-                "bolt-on perturbs a result (OutputSensitivity) by Sphere or OutputGaussian; this "
-                f"plan bounds by {type(mechanism.bound).__name__} and adds "
+                f"bolt-on perturbs a result once, and {type(self).__name__} is not of a plan that "
+                f"bounds by {type(mechanism.bound).__name__} and adds "
                 f"{type(mechanism.privatizer).__name__}"
             )
+
+    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
+        """Return the state after the release; None after that."""
+        return None if state.round_num else self.release(state, door)
+
+    @abstractmethod
+    def release(self, state: ArrayState, door: Door) -> ArrayState:
+        """Return the state after the release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoltOn(ReleasesOnce):
-    """Asks once for the perturbed result of a work that trains from beginning to end.
-
-    Attributes:
-        longest_start: ‖w₀‖₂ that the plan's Δ has room for; a longer start is refused.
-    """
+    """Asks once for the perturbed result of a work that trains from beginning to end."""
 
     longest_start: float = 0.0
 
-    @property
-    def room(self) -> float:
-        """‖w₀‖₂ of the longest start that Δ has room for."""
-        return self.longest_start
-
-    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
-        """Return the state after the release; None after that."""
-        if state.round_num:
-            return None
+    def release(self, state: ArrayState, door: Door) -> ArrayState:
+        """Return the state after the release."""
         return state.after(door.ask(SumRequest(params=state.params)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserSchedule:
-    """Schedule of training over users, public and the same for every user.
+class BoltOnUsers(ReleasesOnce):
+    """Permutation SGD over users, each once a pass, whose end is perturbed and released.
+
+    A user's mean loss is one example's: convex, L₀-Lipschitz and β-smooth where its examples'
+    losses are. Its update is the sum of K full gradient steps of rate η <= 2/β, each of which
+    brings two points no further apart; so does a mean over b users, divided by b whoever replied.
 
     Attributes:
         passes: k passes over the users, b at a time, in an order drawn without looking at them.
+        constants: Of the loss, with the regulariser that the server applies.
         local_steps: K full gradient steps of a user on the mean loss of its examples.
         server_rate: s in (0, 1]: params move by s times the batch's mean update.
         longest_start: ‖w₀‖₂ of the longest start that Δ has room for: params are rounded to float32
             in every update.
+
+    Guarantees:
+        * A user who is there or not moves the result by at most `sensitivity`, if every
+          other user does the same work in both runs: their devices are trusted to do it.
+        * A user who fails or is missing at the start's params, which depend on no user's data,
+          counts as absent in every update. A user who fails or is missing later ends the run
+          without a release, since who is missing may depend on the params; that it ended is not
+          covered.
+
+    It cannot count as a step of length zero instead. At two runs' params w and w' a step brings
+    them no further apart because it is the *same* map of both. If user v takes it at w and fails
+    at w', their distance may grow by v's whole ηL₀/b; what v does hangs on the params, which the
+    differing user moves, so that this may happen to every other user in every pass: up to m times
+    Δ (`tests/running/methods/test_failing_users.py` has a case). Nor does it help to leave v out
+    from then on, or to repeat its last step: those are two maps, too.
     """
 
     passes: Passes
+    constants: Constants
     local_steps: int = 1
     server_rate: float = 1.0
     longest_start: float = 0.0
@@ -162,101 +187,49 @@ class UserSchedule:
                 "'constant', or one step"
             )
 
-    def sensitivity(self, constants: Constants, num_users: int) -> float:
+    def sensitivity(self, num_users: int) -> float:
         """Return Δ for a user who is there or not: s Σ_j K η_j L₀ / b; replaced, twice as much.
 
-        There is room in it for the rounding of params to float32 (2^-24 of their length in every
-        update of either run), for that of updates by `Checked` (2^-39 √d of their length, d up to
-        2^32), and for what `Checked` lets through: 2^-16 more of the differing user's updates.
-        Twice the first is more than all three, but where there are few users and passes.
+        There is room in it for twice the rounding of params to float32 (2^-24 of their length in
+        every update of either run), for that of updates by `Checked` (2^-39 √d of their length, d
+        up to 2^32), and for updates of the differing user that are longer by as much as `Checked`
+        lets through, 2^-16 of their length.
 
         Raises:
             ValueError: As `Passes.sensitivity`.
         """
-        share = self.server_rate if constants.convexity == 0.0 else 1.0
+        convex = self.constants.convexity == 0.0
 
         def with_rounding(part: float) -> float:
             return self.passes.sensitivity(
-                constants,
+                self.constants,
                 num_users,
                 local_steps=self.local_steps,
                 relative_rounding=part,
                 start=self.longest_start,
-                share=share,
+                share=self.server_rate if convex else 1.0,
             )
 
-        rates = self.passes.rates(constants, num_users)
-        path = float(rates.sum()) * self.local_steps * constants.lipschitz
-        found = with_rounding(_FLOAT32)
-        if self.passes.radius is not None:
-            # In a small ball params are shorter than updates, which are rounded before they get
-            # there.
-            found += _FLOAT32 * path
-        # A user whose updates are longer makes the params longer, too.
-        rounding = 2.0**-24 * (1.0 + CHECKED_EXCESS)
+        rates = self.passes.rates(self.constants, num_users)
+        path = float(rates.sum()) * self.local_steps * self.constants.lipschitz
         excess = CHECKED_EXCESS * with_rounding(0.0)
-        return max(found, with_rounding(rounding) + 2.0**-23 * share * path + excess)
+        return with_rounding(_FLOAT32) + _FLOAT32 * path + excess
 
-    def longest_update(self, constants: Constants, rate: float) -> float:
-        """Return the largest norm of one user's update at a step size, K η L₀."""
-        return rate * self.local_steps * constants.lipschitz
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoltOnUsers(ReleasesOnce):
-    """Permutation SGD over users, each once a pass, whose end is perturbed and released.
-
-    A user's mean loss is one example's: convex, L₀-Lipschitz and β-smooth where its examples'
-    losses are. Its update is the sum of K full gradient steps of rate η <= 2/β, each of which
-    brings two points no further apart; so does a mean over b users, divided by b whoever replied.
-
-    Attributes:
-        schedule: How long.
-        constants: Of the loss, with the regulariser that the server applies.
-
-    Guarantees:
-        * A user who is there or not moves the result by at most `schedule.sensitivity`, if every
-          other user does the same work in both runs: their devices are trusted to do it.
-        * A user who fails or is missing at the start's params, which depend on no user's data,
-          counts as absent in every update. A user who fails or is missing later ends the run
-          without a release, since who is missing may depend on the params; that it ended is not
-          covered.
-
-    It cannot count as a step of length zero instead. At two runs' params w and w' a step brings
-    them no further apart because it is the *same* map of both. If user v takes it at w and fails
-    at w', their distance may grow by v's whole ηL₀/b; what v does hangs on the params, which the
-    differing user moves, so that this may happen to every other user in every pass: up to m times
-    Δ (`tests/running/methods/test_failing_users.py` has a case). Nor does it help to leave v out
-    from then on, or to repeat its last step: those are two maps, too.
-    """
-
-    schedule: UserSchedule
-    constants: Constants
-
-    @property
-    def room(self) -> float:
-        """‖w₀‖₂ of the longest start that Δ has room for."""
-        return self.schedule.longest_start
-
-    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
-        """Return the state after the release; None after that.
+    def release(self, state: ArrayState, door: Door) -> ArrayState:
+        """Return the state after the release.
 
         Raises:
             ValueError: If a user failed who had not failed at the start: nothing is released, and
                 what was charged stays spent.
         """
-        if state.round_num:
-            return None
-
-        def program(raw: RawSums) -> PartialSum:
-            return self._trained(state.params, raw)
-
-        return state.after(door.run(SumRequest(params=state.params), program))
+        params = state.params
+        request = SumRequest(params=params)
+        return state.after(door.run(request, lambda raw: self._trained(params, raw)))
 
     def _trained(self, params: Params, raw: RawSums) -> PartialSum:
-        passes, number = self.schedule.passes, raw.num_users
+        passes, number = self.passes, raw.num_users
         rates = passes.rates(self.constants, number)
-        decay, share = self.constants.convexity, self.schedule.server_rate / passes.batch_size
+        decay, share = self.constants.convexity, self.server_rate / passes.batch_size
         current = {name: np.asarray(array, np.float32) for name, array in params.items()}
         able = self._able(_at_rate(current, float(rates[0])), self._bound(float(rates[0])), raw)
         for batch, rate in passes.updates(self.constants, number, raw.key("order")):
@@ -280,8 +253,8 @@ class BoltOnUsers(ReleasesOnce):
         return PartialSum(total=result, num_users=number)
 
     def _bound(self, rate: float) -> Checked:
-        """Return the bound of users' updates at a step size: shorter steps, shorter updates."""
-        return Checked(l2_bound=self.schedule.longest_update(self.constants, rate))
+        """Return the bound of users' updates at a step size, K η L₀."""
+        return Checked(l2_bound=rate * self.local_steps * self.constants.lipschitz)
 
     def _able(self, request: SumRequest, bound: Checked, raw: RawSums) -> np.ndarray:
         """Return who does the work at the start's params, bool (users,).
@@ -290,7 +263,7 @@ class BoltOnUsers(ReleasesOnce):
         data alone decide, and a change of one user's data changes no other user's participation.
         """
         able = np.ones(raw.num_users, bool)
-        size = self.schedule.passes.batch_size
+        size = self.passes.batch_size
         waiting = [
             list(range(start, min(start + size, raw.num_users)))
             for start in range(0, raw.num_users, size)
@@ -318,8 +291,6 @@ def _within(params: dict[str, np.ndarray], radius: float | None) -> dict[str, np
     return {name: array.astype(np.float32) for name, array in params.items()}
 
 
-MISTAKES = "mistakes"
-"""The name of the work that judges a candidate."""
 CHOSEN = "chosen"
 """Name in a state of the number of the released candidate."""
 
@@ -344,13 +315,14 @@ class Tuned(ReleasesOnce):
 
     choices: tuple[PermutationSgd, ...] = field(repr=False)
     choice: PrivateChoice
+    longest_start: float = LONGEST_START
 
     def __post_init__(self) -> None:
         if len(self.choices) < 2:
             raise ValueError(f"{len(self.choices)} candidates are no choice; give two or more")
         first = self.choices[0]
-        if any(other.x is not first.x or other.y is not first.y for other in self.choices):
-            raise ValueError("candidates are of the same data set; give them the same x and y")
+        if any(other.rows is not first.rows or other.y is not first.y for other in self.choices):
+            raise ValueError("candidates are of the same data set; give them the same rows and y")
         self.sensitivities()
 
     @property
@@ -371,7 +343,8 @@ class Tuned(ReleasesOnce):
         """
         size = positive_int("examples of a part", self.part_size)
         return tuple(
-            one.passes.sensitivity(one.constants, size, start=LONGEST_START) for one in self.choices
+            one.passes.sensitivity(one.constants, size, start=self.longest_start)
+            for one in self.choices
         )
 
     def works(self) -> Mapping[str, Work]:
@@ -388,33 +361,19 @@ class Tuned(ReleasesOnce):
         )
         return Plan(mechanism=mechanism, num_rounds=1, relation=relation, unit="example")
 
-    def check_plan(self, plan: AnyPlan) -> None:
-        """Refuse a plan whose mechanism is not one private choice among candidates.
-
-        Raises:
-            ValueError: If that is so.
-        """
-        fits = isinstance(plan, Plan) and plan.num_rounds == 1
-        if not fits or plan.live_mechanism.privatizer != self.choice:
-            raise ValueError(
-                "private tuning makes one choice, and this plan pays for something else; give the "
-                "plan that Tuned makes"
-            )
+    def fits(self, mechanism: Mechanism) -> bool:
+        """Return whether a mechanism makes this very choice among candidates."""
+        return mechanism.privatizer == self.choice
 
     def init(self, params: Params) -> ArrayState:
         """Return the state before training; errors are those of `check_params`."""
         return replace(ReleasesOnce.init(self, params), numbers={CHOSEN: -1.0})
 
-    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
-        """Return the state after the release; None after that."""
-        if state.round_num:
-            return None
-
-        def program(raw: RawSums) -> PartialSum:
-            return self._judged(state.params, raw)
-
-        asked = SumRequest(params=state.params, work=candidate(0))
-        found: Chosen = door.run(asked, program)
+    def release(self, state: ArrayState, door: Door) -> ArrayState:
+        """Return the state after the release."""
+        params = state.params
+        asked = SumRequest(params=params, work=candidate(0))
+        found: Chosen = door.run(asked, lambda raw: self._judged(params, raw))
         return state.after(found.params, numbers={CHOSEN: float(found.index)})
 
     def parts(self, key: Key) -> list[list[int]]:
@@ -470,25 +429,18 @@ class Mistakes(Work):
 
     def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the number of mistakes; one example more adds 0 or 1 to it."""
-        part, params = _part(self.sgd, users.ids), request.params
-        kernel = params[part.name].astype(np.float64)
-        kernel = kernel.reshape(kernel.shape[0], -1)
-        x, squares = finite_rows(part.x)
-        logits = np.asarray(x @ kernel, np.float64) + params["bias"].reshape(-1)
+        part = _part(self.sgd, users.ids)
+        logits = np.asarray(part.rows @ part.weights(request.params))
         if logits.shape[1] == 1:
             predicted = (logits[:, 0] > 0.0).astype(np.int64)
         else:
             predicted = logits.argmax(axis=1)
-        wrong = (predicted != part.y) & np.isfinite(squares)
-        if part.present is not None:
-            wrong &= part.present
-        count = np.array([np.count_nonzero(wrong)], np.int64)
+        present = np.asarray(abs(part.rows).sum(axis=1)).reshape(-1) > 0.0
+        count = np.array([np.count_nonzero(present & (predicted != part.y))], np.int64)
         return PartialSum(total={MISTAKES: count}, num_users=len(users.ids), granularity=1.0)
 
 
 def _part(sgd: PermutationSgd, users: Sequence[str]) -> PermutationSgd:
     """Return a training on the examples of these ids, in their order."""
     index = as_positions(users)
-    x = sgd.x if isinstance(sgd.x, np.ndarray) else sparse.csr_matrix(sgd.x)
-    present = None if sgd.present is None else sgd.present[index]
-    return replace(sgd, x=x[index], y=sgd.y[index], present=present)
+    return replace(sgd, rows=sgd.rows[index], y=sgd.y[index])

@@ -60,12 +60,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy import sparse
 
-from fedpriv import tree
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -241,109 +240,35 @@ class StepSchedule:
         return rates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Displacement:
-    """Largest distance by which one example, added or removed, moves the result.
-
-    Attributes:
-        last: To the last iterate.
-        average: To the mean of all iterates after an update.
-    """
-
-    last: float
-    average: float
-
-
 def shortened(rows: Any, length: float = 1.0) -> Any:
-    """Return rows scaled to ‖x‖₂ <= length, float64; a row that is not finite becomes zero.
+    """Return rows scaled to ‖x‖₂ <= length, float64; a row without a finite norm becomes zero.
 
     Args:
         rows: One (d,), or several (n, d), dense or CSR, whose entries of one place are added up. A
-            constant column for a bias counts.
+            constant column for a bias counts. They are not changed.
         length: r.
     """
-    if sparse.issparse(rows):
-        kept = _merged(sparse.csr_matrix(rows, dtype=np.float64, copy=True))
-        lines = _lines(kept)
-        most = np.zeros(len(kept.indptr) - 1)
-        with np.errstate(invalid="ignore"):  # NaN stays NaN
-            np.maximum.at(most, lines, np.abs(kept.data))
-        scale = _scales(most, lambda sizes: np.bincount(
-            lines, (kept.data / sizes[lines]) ** 2, minlength=len(most)
-        ), length)  # fmt: skip
-        kept.data = np.where(scale[lines] > 0.0, kept.data, 0.0) * scale[lines]
-        return kept
-    given = np.asarray(rows, np.float64)
-    flat = given.reshape(1, -1) if given.ndim == 1 else given
-    most = np.abs(flat).max(axis=1, initial=0.0)
-    scale = _scales(most, lambda sizes: ((flat / sizes[:, None]) ** 2).sum(axis=1), length)
-    found = np.where(scale[:, None] > 0.0, flat, 0.0) * scale[:, None]
-    return found.reshape(given.shape)
-
-
-def finite_rows(
-    rows: np.ndarray | sparse.csr_matrix,
-) -> tuple[np.ndarray | sparse.csr_matrix, np.ndarray]:
-    """Return rows of which those that are not finite are zeros, and ‖x‖₂² float64.
-
-    Zeros and not a weight of zero: zero times infinity is no number, in everybody's result. The
-    squares of such rows are infinite, or no number.
-
-    Args:
-        rows: (n, d), dense or CSR; not changed.
-    """
-    if isinstance(rows, np.ndarray):
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares = np.einsum("nd,nd->n", rows, rows, dtype=np.float64)
-        odd = ~np.isfinite(squares)
-        return (np.where(odd[:, np.newaxis], 0, rows) if odd.any() else rows), squares
-    if not _is_merged(rows):
-        rows = _merged(rows.copy())
-    lines = _lines(rows)
+    if not sparse.issparse(rows):
+        rows = np.asarray(rows, np.float64)
+        scale = _scales(np.einsum("...d,...d->...", rows, rows), length)[..., np.newaxis]
+        return np.where(scale > 0.0, rows, 0.0) * scale
+    found = sparse.csr_matrix(rows, dtype=np.float64, copy=True)
+    found.has_canonical_format = found.has_sorted_indices = False  # it may be marked otherwise
     with np.errstate(over="ignore", invalid="ignore"):
-        wide = np.square(rows.data, dtype=np.float64)
-        squares = np.bincount(lines, wide, minlength=len(rows.indptr) - 1)
-    odd = ~np.isfinite(squares)
-    if odd.any():
-        kept = np.where(odd[lines], 0, rows.data)
-        rows = sparse.csr_matrix((kept, rows.indices, rows.indptr), shape=_shape(rows))
-    return rows, squares
+        found.sum_duplicates()
+        lines = np.repeat(np.arange(len(found.indptr) - 1), np.diff(found.indptr))
+        squares = np.bincount(lines, np.square(found.data), minlength=len(found.indptr) - 1)
+    scale = _scales(squares, length)[lines]
+    found.data = np.where(scale > 0.0, found.data, 0.0) * scale
+    return found
 
 
-def _scales(
-    most: np.ndarray, squares: Callable[[np.ndarray], np.ndarray], length: float
-) -> np.ndarray:
-    """Return what each row is multiplied by, 0 for one that is not finite; no square overflows."""
-    finite = np.isfinite(most)
-    sizes = np.where(finite & (most > 0.0), most, 1.0)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        # A part in 2^40 for the rounding of the norm itself, which is sizes times the root.
-        scale = length * (1.0 - 2.0**-40) / np.sqrt(squares(sizes)) / sizes
-        scale = np.minimum(1.0, scale)
-    return np.where(finite, scale, 0.0)
-
-
-def _lines(rows: sparse.csr_matrix) -> np.ndarray:
-    """Return the row of each stored entry."""
-    return np.repeat(np.arange(len(rows.indptr) - 1), np.diff(rows.indptr))
-
-
-def _is_merged(rows: sparse.csr_matrix) -> bool:
-    """Return whether no entry is stored twice, whatever a matrix is marked as."""
-    bare = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=_shape(rows))
-    return bool(bare.has_canonical_format)
-
-
-def _merged(rows: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Return the very matrix with each entry stored once: libraries add up what is there twice."""
-    rows.has_canonical_format = rows.has_sorted_indices = False  # it may be marked otherwise
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows.sum_duplicates()
-    return rows
-
-
-def _shape(rows: sparse.csr_matrix) -> tuple[int, int]:
-    return cast(tuple[int, int], rows.shape)
+def _scales(squares: np.ndarray, length: float) -> np.ndarray:
+    """Return the factor of each row by its ‖x‖₂²: 0 for one that is not finite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # A part in 2^40 for the rounding of the norm itself.
+        scale = length * (1.0 - 2.0**-40) / np.sqrt(squares)
+    return np.nan_to_num(np.minimum(1.0, scale))
 
 
 #: Where training of examples may start from, as far as Δ has room for rounding: in float64 that
@@ -413,8 +338,8 @@ class Passes:
 
     def displacement(
         self, constants: Constants, num_examples: int, *, local_steps: int = 1
-    ) -> Displacement:
-        """Return how far one example (or user) that is there or not moves the results, at most.
+    ) -> float:
+        """Return how far one example (or user) that is there or not moves the result, at most.
 
         Args:
             constants: L₀ and γ of the loss.
@@ -441,7 +366,7 @@ class Passes:
             summed += before + current
             if (update + 1) % each == 0:
                 before, current = before + current, 0.0
-        return Displacement(last=factor * before, average=factor * summed / len(rates))
+        return factor * (summed / len(rates) if self.average else before)
 
     def sensitivity(
         self,
@@ -473,7 +398,7 @@ class Passes:
         if self.radius is not None:
             longest = min(longest, max(start, self.radius))
         slack = 2.0 * relative_rounding * len(rates) * longest
-        return share * (found.average if self.average else found.last) + slack
+        return share * found + slack
 
     def updates(
         self, constants: Constants, num_examples: int, key: Key
@@ -512,28 +437,25 @@ class PermutationSgd(Work):
     """Client work: the whole training of a linear model, whose "sum" is its final params.
 
     Params are `name` (d,) or (d, k) and "bias" (1,) or (k,): all of them are regularised, projected
-    and noised. An input x with its constant 1 is shortened to `constants.inputs`; shortening turns
-    no logit's sign and no order of logits, so that the model predicts from inputs as they are. One
-    that is not finite leaves its place in a batch empty, as one that is not there.
+    and noised. The bias is the weight of the last input, which is a constant 1 before shortening.
+    Shortening turns no logit's sign and no order of logits, so that the model predicts from inputs
+    as they are. A row of zeros leaves its place in a batch empty, as an example that is not there.
 
     Attributes:
-        x: float32 (m, d), dense or CSR.
+        rows: float64 (m, d + 1), dense or CSR, within `constants.inputs` by `shortened`.
         y: Labels int64 (m,).
         name: Of the params.
         residual: Of the loss.
         constants: Of the loss with its regulariser.
         passes: How long.
-        present: bool (m,), which examples are there; None for all. Those that are not leave their
-            place in a batch empty.
     """
 
-    x: np.ndarray | sparse.csr_matrix = field(repr=False)
+    rows: np.ndarray | sparse.csr_matrix = field(repr=False)
     y: np.ndarray = field(repr=False)
     name: str
     residual: Residual = field(repr=False)
     constants: Constants
     passes: Passes
-    present: np.ndarray | None = field(default=None, repr=False)
 
     def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the params as float64, trained from those given in an order that the key draws.
@@ -551,67 +473,24 @@ class PermutationSgd(Work):
 
     def trained(self, params: Params, key: Key) -> dict[str, np.ndarray]:
         """Return the trained params, float64, of an order drawn by a key."""
-        shape, bias_shape = params[self.name].shape, params["bias"].shape
-        kernel = params[self.name].astype(np.float64).reshape(shape[0], -1)
-        bias = params["bias"].astype(np.float64).reshape(-1)
-        inputs, scales = self.rows()
-        number, size = len(self.y), self.passes.batch_size
-        decay, count = self.constants.convexity, 0
-        kernels, biases = np.zeros_like(kernel), np.zeros_like(bias)
-        for batch, rate in self.passes.updates(self.constants, number, key):
-            x, scale = inputs[batch], scales[batch, np.newaxis]
-            logits = np.asarray(x @ kernel, np.float64) + bias
-            weighed = self.residual(scale * logits, self.y[batch]) * scale
-            weighed *= rate / size
-            kernel = (1.0 - rate * decay) * kernel - np.asarray(x.T @ weighed)
-            bias = (1.0 - rate * decay) * bias - weighed.sum(axis=0)
-            if self.passes.radius is not None:
-                kernel, bias = _projected(kernel, bias, self.passes.radius)
+        weights, decay, radius = self.weights(params), self.constants.convexity, self.passes.radius
+        size, summed, count = self.passes.batch_size, np.zeros_like(weights), 0
+        for batch, rate in self.passes.updates(self.constants, len(self.y), key):
+            x = self.rows[batch]
+            slopes = self.residual(np.asarray(x @ weights), self.y[batch])
+            slopes *= rate / size
+            weights = (1.0 - rate * decay) * weights - np.asarray(x.T @ slopes)
+            if radius is not None and (norm := float(np.linalg.norm(weights))) > radius:
+                weights *= radius / norm
             if self.passes.average:
-                kernels += kernel
-                biases += bias
-            count += 1
+                summed += weights
+                count += 1
         if self.passes.average:
-            kernel, bias = kernels / count, biases / count
-        return {self.name: kernel.reshape(shape), "bias": bias.reshape(bias_shape)}
+            weights = summed / count
+        parts = {self.name: weights[:-1], "bias": weights[-1]}
+        return {name: part.reshape(params[name].shape) for name, part in parts.items()}
 
-    def rows(self) -> tuple[np.ndarray | sparse.csr_matrix, np.ndarray]:
-        """Return inputs, and what each and its constant 1 are multiplied by; 0 if it is absent."""
-        x, squares = finite_rows(self.x)
-        finite = np.isfinite(squares)
-        norms = np.sqrt(np.where(finite, squares, 0.0) + 1.0)
-        # A part in 2^40 for the rounding of the norm itself.
-        scales = np.minimum(1.0, self.constants.inputs * (1.0 - 2.0**-40) / norms) * finite
-        return x, scales if self.present is None else scales * self.present
-
-
-def refuse_long_start(params: Params, longest: float) -> None:
-    """Refuse start params too long for the room for rounding in Δ.
-
-    Raises:
-        ValueError: If they are longer, or not finite.
-    """
-    length = tree.l2_norm(params)
-    if not length <= longest * (1.0 + 2.0**-40):
-        raise ValueError(
-            f"where training starts is {length:.6g} long, and Δ has no room for the rounding of "
-            f"more than {longest:g}: start nearer to zero (start=fresh, or a lower start-factor), "
-            f"or, of users, raise longest-start to {_up(length):g}, which costs noise"
-        )
-
-
-def _up(length: float) -> float:
-    """Return a length rounded up to two digits."""
-    if not math.isfinite(length):
-        return length
-    unit = 10.0 ** (math.floor(math.log10(length)) - 1)
-    return math.ceil(length / unit) * unit
-
-
-def _projected(
-    kernel: np.ndarray, bias: np.ndarray, radius: float
-) -> tuple[np.ndarray, np.ndarray]:
-    norm = math.sqrt(float(np.vdot(kernel, kernel)) + float(np.vdot(bias, bias)))
-    if norm <= radius:
-        return kernel, bias
-    return kernel * (radius / norm), bias * (radius / norm)
+    def weights(self, params: Params) -> np.ndarray:
+        """Return kernel and bias as one matrix, float64 (d + 1, k), whose last row is the bias."""
+        found = [params[name].astype(np.float64).reshape(-1) for name in (self.name, "bias")]
+        return np.concatenate(found).reshape(-1, params["bias"].size)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation_sgd import Constants, Passes, shortened, updates_of
 from fedpriv.training.work import Attempt, SumRequest, Users, Work
@@ -127,10 +128,10 @@ class Wrapped(Work):
             seed=int(key.fold("seed").words(1)[0] >> np.uint64(33)),
         )
         found = _checked(start, self.train(walk))
-        most = reach(rates, self.constants, _norm(start))
+        most = reach(rates, self.constants, tree.l2_norm(start))
         if self.passes.radius is not None:
-            most = min(most, max(self.passes.radius, _norm(start)))
-        if not _norm(found) <= most * _ROUNDING:
+            most = min(most, max(self.passes.radius, tree.l2_norm(start)))
+        if not tree.l2_norm(found) <= most * _ROUNDING:
             raise ValueError(
                 "the training ended further away than any training of these constants, steps and "
                 "ball can; nothing is released: shorten its rows (walk.shortened), divide by "
@@ -144,10 +145,6 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     copy = array.copy()
     copy.flags.writeable = False
     return copy
-
-
-def _norm(params: Mapping[str, np.ndarray]) -> float:
-    return float(np.sqrt(sum(float(np.vdot(array, array)) for array in params.values())))
 
 
 def _checked(start: Params, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -240,7 +240,7 @@ class PerturbedMinimum(Work):
 
     Attributes:
         sgd: Has the examples, the residual of their loss, and its constants; its passes are not
-            looked at. An input with its constant 1 is shortened as there.
+            looked at.
         strength: Λ.
         tolerance: τ.
     """
@@ -284,7 +284,8 @@ class PerturbedMinimum(Work):
         Raises:
             ValueError: If none was found in 200 steps.
         """
-        rows = self.rows()
+        rows: Any = self.sgd.rows
+        rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
         point = start.astype(np.float64)
         for _ in range(_STEPS):
             logits = rows @ point
@@ -301,12 +302,6 @@ class PerturbedMinimum(Work):
             f"the gradient did not become as short as {self.tolerance:g} in {_STEPS} steps, and "
             "nothing is released; raise the tolerance or the strength"
         )
-
-    def rows(self) -> np.ndarray:
-        """Return shortened inputs with their constant, float64 (m, d + 1); absent ones are zero."""
-        x, scales = self.sgd.rows()
-        dense = np.asarray(x if isinstance(x, np.ndarray) else x.toarray(), np.float64)
-        return np.column_stack([dense, np.ones(len(dense))]) * scales[:, np.newaxis]
 
     def _residual(self, logits: np.ndarray) -> np.ndarray:
         return self.sgd.residual(logits[:, np.newaxis], self.sgd.y)[:, 0]

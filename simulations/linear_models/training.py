@@ -228,10 +228,10 @@ def perturbed_objective(
     train: Any = model.task.train
     once = full_descent(num_examples=model.num_train, steps=1, rate=1e-6)
     sgd: PermutationSgd = train.permutation_sgd(once, regulariser=0.0)
-    rows: Any = sgd.x
+    rows: Any = sgd.rows
     made = objective_perturbation(
         num_examples=model.num_train,
-        num_params=rows.shape[1] + 1,
+        num_params=rows.shape[1],
         epsilon=epsilon,
         delta=delta,
         constants=sgd.constants,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import nn
 
 from fedpriv import tree
@@ -19,6 +20,7 @@ from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.permutation_sgd import PermutationSgd, shortened
 from fedpriv.training.work import (
     NO_CONTEXT,
     TRAIN,
@@ -44,6 +46,16 @@ class Users(dict):
 
     def num_examples(self, user_id):
         return len(self[user_id])
+
+
+def linear_sgd(x: Any, y: Any, *, there: Any = None, **parts: Any) -> PermutationSgd:
+    """Return permutation SGD of inputs, dense or CSR, all of which are there or some."""
+    ones = np.ones((len(y), 1))
+    given = sparse.hstack([x, ones]).tocsr() if sparse.issparse(x) else np.hstack([x, ones])
+    rows = shortened(given, parts["constants"].inputs)
+    if there is not None:
+        rows = sparse.diags(np.asarray(there, float)) @ rows
+    return PermutationSgd(rows=rows, y=np.asarray(y, np.int64), **parts)
 
 
 def answered(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
@@ -44,15 +44,14 @@ from fedpriv.training.bolt_on import Tuned
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import (
+    LogisticGradients,
     SoftmaxGradients,
     linear_metrics,
-    logistic_residual,
 )
 from fedpriv.training.periodic_shift import Shift
 from fedpriv.training.permutation_sgd import (
     Constants,
     Passes,
-    PermutationSgd,
     StepSchedule,
     loss_constants,
 )
@@ -197,11 +196,9 @@ def tuning(rates: Sequence[float], epsilon: float) -> Any:
 def _logistic(*passes: Passes) -> Any:
     """Trainings of the forty examples, class 0 or not; of one passes itself."""
     y = (TRAIN[1] == 0).astype(np.int64)
-    made = tuple(
-        PermutationSgd(x=TRAIN[0], y=y, name="weight", residual=logistic_residual,
-                       constants=loss_constants("logistic"), passes=one) for one in passes
-    )  # fmt: skip
-    return made if len(made) > 1 else made[0]
+    train = LogisticGradients(sparse.csr_matrix(TRAIN[0]), y)
+    first = train.permutation_sgd(passes[0], regulariser=0.0)
+    return first if len(passes) == 1 else tuple(replace(first, passes=one) for one in passes)
 
 
 def _running(task: Any, made: Any, trainer: Any, init_params: Any) -> Any:
@@ -408,7 +405,7 @@ def replaced_by_bolt_on(
     schedule = StepSchedule(name=step_schedule, rate=step_rate, exponent=step_exponent)
     taken = Passes(passes=passes, batch_size=batch, schedule=schedule)
     constants = Constants(name="own", lipschitz=1.0, smoothness=smoothness, convexity=regulariser)
-    return 2.0 * taken.displacement(constants, number).last
+    return 2.0 * taken.displacement(constants, number)
 
 
 def sphere_draws(d: int, *, sensitivity: float, epsilon: float, number: int) -> np.ndarray:

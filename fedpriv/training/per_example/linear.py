@@ -56,6 +56,7 @@ from fedpriv.training.permutation_sgd import (
     Passes,
     PermutationSgd,
     loss_constants,
+    shortened,
 )
 from fedpriv.tree import Params
 
@@ -468,15 +469,20 @@ class SparseLinearGradients(ExampleGradients):
         return tree.to_dense(self._layout(params).tensors(total.astype(np.float32)))
 
     def permutation_sgd(self, passes: Passes, *, regulariser: float) -> PermutationSgd:
-        """Return permutation SGD on all examples, of inputs within the unit ball."""
-        x = sparse.csr_matrix(self._x[:, : self._shape[0]], dtype=np.float32)
-        dense = x.nnz > _DENSE * self.num_examples * self._shape[0]
+        """Return permutation SGD on all examples, of inputs within the unit ball.
+
+        Raises:
+            ValueError: If the loss has no constants.
+        """
+        constants = self._loss.constants(regulariser=regulariser)
+        number, width = size_of(self._x)
+        rows = self._x.toarray() if self._x.nnz > _DENSE * number * width else self._x
         return PermutationSgd(
-            x=x.toarray() if dense else x,
+            rows=shortened(rows, constants.inputs),
             y=self._labels,
             name=self._name,
             residual=self._loss.residual,
-            constants=self._loss.constants(regulariser=regulariser),
+            constants=constants,
             passes=passes,
         )
 

@@ -13,7 +13,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
-from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
+from fedpriv.training.bolt_on import BoltOnUsers
 from fedpriv.training.permutation_sgd import Passes, StepSchedule, loss_constants
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import checkpoint, ledger_state
@@ -37,14 +37,12 @@ class Raw(Fifty):
 
 
 def trained(raw, size=10, passes=2):
-    schedule = UserSchedule(
-        passes=Passes(passes=passes, batch_size=size, schedule=StepSchedule(rate=0.5))
-    )
     algorithm = BoltOnUsers(
-        schedule=schedule, constants=loss_constants("logistic", regulariser=0.1)
+        passes=Passes(passes=passes, batch_size=size, schedule=StepSchedule(rate=0.5)),
+        constants=loss_constants("logistic", regulariser=0.1),
     )
     total: PartialSum = algorithm._trained({"w": np.zeros(1, np.float32)}, raw)
-    return total.total["w"], schedule.sensitivity(algorithm.constants, 50)
+    return total.total["w"], algorithm.sensitivity(50)
 
 
 @pytest.mark.parametrize("size", [1, 7, 10, 50])

@@ -165,19 +165,20 @@ class TestFullDescent:
     def test_how_far_it_moves(self):
         convex = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
         passes = full_descent(num_examples=50, steps=8, rate=0.5)
-        assert passes.displacement(convex, 50).last == pytest.approx(8 * 0.5 / 50)
+        assert passes.displacement(convex, 50) == pytest.approx(8 * 0.5 / 50)
         strongly = Constants(name="toy", lipschitz=1.0, smoothness=0.5, convexity=0.1)
-        found = passes.displacement(strongly, 50).last
+        found = passes.displacement(strongly, 50)
         assert found == pytest.approx((1 - (1 - 0.5 * 0.1) ** 8) / (0.1 * 50))
 
     def test_measured(self):
         """An example that is always wrong reaches it; random neighbours stay within."""
         from fedpriv.training.per_example.linear import logistic_residual
-        from fedpriv.training.permutation_sgd import PermutationSgd, loss_constants
+        from fedpriv.training.permutation_sgd import loss_constants
+        from tests.harness.toys_of_training import linear_sgd
 
         number, constants = 40, loss_constants("logistic")
         passes = full_descent(num_examples=number, steps=6, rate=2.0)
-        bound, rng = passes.displacement(constants, number).last, np.random.default_rng(2)
+        bound, rng = passes.displacement(constants, number), np.random.default_rng(2)
         furthest = 0.0
         for trial in range(30):
             x = rng.normal(size=(number, 2)).astype(np.float32) * rng.choice([0.1, 1, 10])
@@ -189,10 +190,8 @@ class TestFullDescent:
             for present in (np.ones(number, bool), np.arange(number) != 3):
                 if trial == 0:
                     present = present & (np.arange(number) == 3)
-                sgd = PermutationSgd(
-                    x=x, y=y, name="w", residual=logistic_residual, constants=constants,
-                    passes=passes, present=present,
-                )  # fmt: skip
+                sgd = linear_sgd(x, y, there=present, name="w", residual=logistic_residual,
+                                 constants=constants, passes=passes)  # fmt: skip
                 end = sgd.trained(start, Key.simulation(trial))
                 ends.append(np.concatenate([end["w"], end["bias"]]))
             far = float(np.linalg.norm(ends[0] - ends[1]))

@@ -22,7 +22,6 @@ from fedpriv.runs.loop import rounds
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.linear import huber_residual, logistic_residual
 from fedpriv.training.permutation_sgd import (
-    PermutationSgd,
     loss_constants,
 )
 from fedpriv.training.work import Context, SumRequest
@@ -34,7 +33,7 @@ from simulations.linear_models.comparators import (
 )
 from simulations.linear_models.perturbation import ObjectiveNoise
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import answered
+from tests.harness.toys_of_training import answered, linear_sgd
 from tests.running.by_hand import components
 
 KEY = Key.simulation(4)
@@ -58,14 +57,9 @@ def made(kind="logistic", number=1000, epsilon=1.0, delta=1e-5, num_params=4, **
 
 def work(kind, x, y, method, present=None):
     constants, residual = LOSSES[kind]
-    sgd = PermutationSgd(
-        x=np.asarray(x, np.float64),
-        y=np.asarray(y, np.int64),
-        name="weight",
-        residual=residual,
-        constants=constants,
-        passes=full_descent(num_examples=len(y), steps=1, rate=0.01),
-        present=present,
+    passes = full_descent(num_examples=len(y), steps=1, rate=0.01)
+    sgd = linear_sgd(
+        x, y, there=present, name="weight", residual=residual, constants=constants, passes=passes
     )
     algorithm = method.algorithm
     return PerturbedMinimum(sgd=sgd, strength=algorithm.strength, tolerance=algorithm.tolerance)

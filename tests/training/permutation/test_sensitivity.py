@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.training.bolt_on import UserSchedule
+from fedpriv.training.bolt_on import BoltOnUsers
 from fedpriv.training.per_example.linear import (
     huber_residual,
     logistic_residual,
@@ -20,13 +20,12 @@ from fedpriv.training.per_example.linear import (
 from fedpriv.training.permutation_sgd import (
     Constants,
     Passes,
-    PermutationSgd,
     StepSchedule,
     loss_constants,
 )
 from tests.harness.combinations import each_once
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import distance, zeros
+from tests.harness.toys_of_training import distance, linear_sgd, zeros
 
 KEY = Key.simulation(5)
 QUARTER = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
@@ -35,7 +34,7 @@ QUARTER = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
 def replaced(schedule, *, m, k, b=1, constants=QUARTER):
     """Δ₂ as the literature has it: of an example that is replaced, so twice ours."""
     passes = Passes(passes=k, batch_size=b, schedule=schedule)
-    return 2 * passes.displacement(constants, m).last
+    return 2 * passes.displacement(constants, m)
 
 
 def test_an_example_of_a_batch_that_is_not_full_counts_as_any_other():
@@ -49,14 +48,12 @@ def test_an_example_of_a_batch_that_is_not_full_counts_as_any_other():
     last = passes.orders(5, KEY.fold("order"))[0][-1]
     present = np.arange(5) == last
     x[last] = 1.0
-    made = PermutationSgd(
-        x=x, y=np.ones(5, np.int64), name="w", residual=logistic_residual,
-        constants=loss_constants("logistic"), passes=passes, present=present,
-    )  # fmt: skip
+    made = linear_sgd(x, np.ones(5), there=present, name="w", residual=logistic_residual,
+                      constants=loss_constants("logistic"), passes=passes)  # fmt: skip
     found = made.trained(zeros(w=(1, 1), bias=1), KEY.fold("order"))
     moved = float(np.hypot(found["w"], found["bias"]).item())
     assert moved == pytest.approx(0.5 / 4, rel=1e-6)
-    assert moved <= passes.displacement(made.constants, 5).last
+    assert moved <= passes.displacement(made.constants, 5)
 
 
 class TestNumbers:
@@ -81,19 +78,17 @@ class TestNumbers:
     def test_users(self):
         """K = 3, b = 10, m = 100, k = 5, η = .05 on linear losses: .15."""
         passes = Passes(passes=5, batch_size=10, schedule=StepSchedule(rate=0.05))
-        schedule = UserSchedule(passes=passes, local_steps=3)
-        assert 2 * schedule.sensitivity(QUARTER, 100) == pytest.approx(0.15, rel=2e-3)
-        halved = replace(schedule, server_rate=0.5)
-        assert 2 * halved.sensitivity(QUARTER, 100) == pytest.approx(0.075, rel=2e-3)
-        assert schedule.longest_update(QUARTER, 0.05) == pytest.approx(0.15)
+        algorithm = BoltOnUsers(passes=passes, constants=QUARTER, local_steps=3)
+        assert 2 * algorithm.sensitivity(100) == pytest.approx(0.15, rel=2e-3)
+        halved = replace(algorithm, server_rate=0.5)
+        assert 2 * halved.sensitivity(100) == pytest.approx(0.075, rel=2e-3)
+        assert algorithm._bound(0.05).l2_bound == pytest.approx(0.15)
 
 
 def sgd_of(x, y, passes, *, model="logistic", constants=None, **more):
     make, residual, _ = MODELS[model]
     made = make() if constants is None else constants
-    return PermutationSgd(
-        x=x, y=y, name="weight", residual=residual, constants=made, passes=passes, **more
-    )
+    return linear_sgd(x, y, name="weight", residual=residual, constants=made, passes=passes, **more)
 
 
 def at_zero(d, k=None):
@@ -112,7 +107,7 @@ def test_examples_of_the_models_come_near():
     """A pass of logistic steps along one input: 90 % of the bound where no loss saturates."""
     m = 40
     passes = Passes(passes=2, batch_size=4, schedule=StepSchedule(rate=0.02))
-    x, bound = far_apart(m, 3), passes.displacement(loss_constants("logistic"), m).last
+    x, bound = far_apart(m, 3), passes.displacement(loss_constants("logistic"), m)
     y = np.tile([0, 1], m // 2)
     ends = []
     for label in (0, 1):
@@ -121,8 +116,7 @@ def test_examples_of_the_models_come_near():
     # A logistic gradient at 0 is half of its limit, which only a far start comes near.
     assert 0.48 * 2 * bound <= distance(*ends) <= 2 * bound
     far = at_zero(3) | {"weight": np.array([-40.0, 0, 0], np.float32)}
-    there = sgd_of(x, y, passes)
-    gone = replace(there, present=np.arange(m) > 0)
+    there, gone = (sgd_of(x, y, passes, there=np.arange(m) >= first) for first in (0, 1))
     assert 0.9 * bound <= distance(there.trained(far, KEY), gone.trained(far, KEY)) <= bound
 
 
@@ -166,18 +160,19 @@ def test_measured_distances_never_pass_the_bound(kind, name, regulariser):
         )
         x = rng.normal(size=(m, d)) * 10.0 ** rng.uniform(-1, 3)
         y = rng.integers(0, k or 2, m)
-        sgd, key = sgd_of(x, y, passes, model=kind, constants=made), KEY.fold(case)
-        here = sgd.trained(at_zero(d, k), key)
+        sgd = partial(sgd_of, passes=passes, model=kind, constants=made)
+        key, start = KEY.fold(case), at_zero(d, k)
+        here = sgd(x, y).trained(start, key)
         bound = passes.sensitivity(made, m)
         for who in range(0, m, 3):
-            gone = replace(sgd, present=np.arange(m) != who)
-            assert distance(here, gone.trained(at_zero(d, k), key)) <= bound
+            gone = sgd(x, y, there=np.arange(m) != who)
+            assert distance(here, gone.trained(start, key)) <= bound
             others = y.copy()
             others[who] = (others[who] + 1) % (k or 2)
             elsewhere = x.copy()
             elsewhere[who] *= -1
-            moved = replace(sgd, x=elsewhere, y=others)
-            assert distance(here, moved.trained(at_zero(d, k), key)) <= 2 * bound
+            moved = sgd(elsewhere, others)
+            assert distance(here, moved.trained(start, key)) <= 2 * bound
 
 
 def test_one_vs_all_moves_as_far_as_it_says():
@@ -188,12 +183,15 @@ def test_one_vs_all_moves_as_far_as_it_says():
     start["weight"][0] = 40.0  # every logit of the row is high
     start["weight"][0, 0] = -40.0  # but for that of its own class
     y = np.zeros(m, int)
-    sgd = sgd_of(far_apart(m), y, passes, model="one-vs-all", constants=made)
-    gone = replace(sgd, present=np.arange(m) > 0)
-    moved = distance(sgd.trained(start, KEY), gone.trained(start, KEY))
-    bound = passes.displacement(made, m).last
+    ends = (
+        sgd_of(far_apart(m), y, passes, model="one-vs-all", constants=made,
+               there=np.arange(m) >= first).trained(start, KEY)
+        for first in (0, 1)
+    )  # fmt: skip
+    moved = distance(*ends)
+    bound = passes.displacement(made, m)
     assert 0.9 * bound <= moved <= bound
-    assert moved > 3 * passes.displacement(loss_constants("logistic"), m).last
+    assert moved > 3 * passes.displacement(loss_constants("logistic"), m)
 
 
 class TestRefusals:

@@ -15,7 +15,7 @@ from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
-from fedpriv.training.bolt_on import BoltOn, BoltOnUsers, Tuned, UserSchedule
+from fedpriv.training.bolt_on import BoltOn, BoltOnUsers, Tuned
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.permutation_sgd import LONGEST_START, Passes, StepSchedule, loss_constants
 from fedpriv.training.wrapped_sgd import Wrapped
@@ -82,11 +82,13 @@ class Raw:
 )
 def test_so_do_users(start, rate, share):
     passes = Passes(passes=1, batch_size=50, schedule=StepSchedule(rate=min(rate / share, 7.9)))
-    schedule = UserSchedule(passes=passes, server_rate=share, longest_start=abs(start))
-    algorithm = BoltOnUsers(schedule=schedule, constants=loss_constants("logistic"))
+    algorithm = BoltOnUsers(
+        passes=passes, constants=loss_constants("logistic"), server_rate=share,
+        longest_start=abs(start),
+    )  # fmt: skip
     begun = algorithm.init({"w": np.float32([start])})
     here, gone = (algorithm._trained(begun.params, Raw(there)).total["w"] for there in (1, 0))
-    assert abs(here - gone)[0] <= schedule.sensitivity(loss_constants("logistic"), 50)
+    assert abs(here - gone)[0] <= algorithm.sensitivity(50)
     with refuses(ValueError, "longest-start"):
         algorithm.check_params({"w": np.float32([abs(start) * 1.01 + 1e-30])})
 
@@ -125,8 +127,7 @@ class AsLongAsTheFirst(Longest):
 
 def of_schedule(schedule, size, passes, **more):
     passes = Passes(passes=passes, batch_size=size, schedule=schedule, **more)
-    made = UserSchedule(passes=passes)
-    return BoltOnUsers(schedule=made, constants=loss_constants("logistic")), made
+    return BoltOnUsers(passes=passes, constants=loss_constants("logistic"))
 
 
 @pytest.mark.parametrize("more", [{}, {"radius": 1.5}])
@@ -136,28 +137,19 @@ def of_schedule(schedule, size, passes, **more):
 def test_the_longest_update_that_is_let_through_is_within_the_sensitivity(
     number, size, passes, more
 ):
-    algorithm, schedule = of_schedule(StepSchedule(rate=0.25), size, passes, **more)
+    algorithm = of_schedule(StepSchedule(rate=0.25), size, passes, **more)
     start = zeros(w=1)
     here, gone = (algorithm._trained(start, Longest(number, t)).total["w"] for t in (True, False))
-    assert 0 < abs(here - gone)[0] <= schedule.sensitivity(loss_constants("logistic"), number)
+    assert 0 < abs(here - gone)[0] <= algorithm.sensitivity(number)
     with pytest.raises(ValueError):
         bounded(Checked(l2_bound=1.0), {"w": np.float32([1 + 1.01 * CHECKED_EXCESS])})
 
 
 def test_where_steps_become_shorter_an_early_one_is_not_let_through_late():
-    algorithm, _ = of_schedule(StepSchedule(name="decreasing", exponent=0.0), 2, 5)
+    algorithm = of_schedule(StepSchedule(name="decreasing", exponent=0.0), 2, 5)
     algorithm._trained(zeros(w=1), Longest(4))
     with pytest.raises(ValueError):
         algorithm._trained(zeros(w=1), AsLongAsTheFirst(4))
-
-
-def test_with_few_users_alone_is_there_more_room_than_rounding_needs():
-    """So that what is let through costs nothing where there are many, to the last bit."""
-    constants, rate = loss_constants("logistic"), StepSchedule(rate=0.25)
-    for number, size, passes in ((400, 50, 1), (50, 10, 2), (3000, 100, 10)):
-        _, schedule = of_schedule(rate, size, passes)
-        rounding = schedule.passes.sensitivity(constants, number, relative_rounding=2.0**-23)
-        assert schedule.sensitivity(constants, number) == rounding
 
 
 def test_the_room_is_what_it_says():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,13 +17,8 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.training.bolt_on import CHOSEN, Tuned, candidate
 from fedpriv.training.per_example.linear import logistic_residual
-from fedpriv.training.permutation_sgd import (
-    Passes,
-    PermutationSgd,
-    StepSchedule,
-    loss_constants,
-)
-from tests.harness.toys_of_training import assert_same, zeros
+from fedpriv.training.permutation_sgd import Passes, StepSchedule, loss_constants
+from tests.harness.toys_of_training import assert_same, linear_sgd, zeros
 from tests.running.by_hand import components
 
 KEY = Key.simulation(11)
@@ -34,17 +30,11 @@ def tuned(epsilon=0.5, number=NUMBER, present=None, rates=(0.5, 2.0, 1e-6)):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(number, 3)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
-    return Tuned(
-        choices=tuple(
-            PermutationSgd(
-                x=x, y=y, name="weight", residual=logistic_residual, present=present,
-                constants=loss_constants("logistic"),
-                passes=Passes(passes=2, schedule=StepSchedule(rate=rate)),
-            )
-            for rate in rates
-        ),
-        choice=PrivateChoice(epsilon=epsilon),
-    )  # fmt: skip
+    passes = [Passes(passes=2, schedule=StepSchedule(rate=rate)) for rate in rates]
+    first = linear_sgd(x, y, there=present, name="weight", residual=logistic_residual,
+                       constants=loss_constants("logistic"), passes=passes[0])  # fmt: skip
+    choices = tuple(replace(first, passes=one) for one in passes)
+    return Tuned(choices=choices, choice=PrivateChoice(epsilon=epsilon))
 
 
 class Asked(SerialBackend):

@@ -978,8 +978,8 @@ FAULTS = (
         name="divided_by_a_short_batch",
         behaviour="A last batch that is not full is divided by its own number.",
         module=_PERMUTATION,
-        old="weighed *= rate / size",
-        new="weighed *= rate / len(batch)",
+        old="slopes *= rate / size",
+        new="slopes *= rate / len(batch)",
         tests=(
             "training/permutation/test_sensitivity.py::test_an_example_of_a_batch_that_is_not_full_counts_as_any_other",
         ),
@@ -988,8 +988,8 @@ FAULTS = (
         name="bias_not_projected",
         behaviour="Params are projected by the length of their weights without the bias.",
         module=_PERMUTATION,
-        old="float(np.vdot(kernel, kernel)) + float(np.vdot(bias, bias))",
-        new="float(np.vdot(kernel, kernel))",
+        old="float(np.linalg.norm(weights))",
+        new="float(np.linalg.norm(weights[:-1]))",
         tests=("oracles/test_bolt_on.py::test_examples",),
     ),
     Fault(
