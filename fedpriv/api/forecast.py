@@ -30,7 +30,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
 from fedpriv.sums import BITS
 from fedpriv.training.bounded_sum import template_with
-from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import TRAIN, Attempt, SumRequest, Users, Work, as_works
 from fedpriv.tree import Params
 
@@ -237,10 +237,7 @@ def _user_seconds(
 
 
 def _nbytes(state: Any) -> int:
-    if not isinstance(state, ServerState):
-        return 0
-    trees = (state.params, *state.optimizer.values(), *state.aggregate.values())
-    return sum(array.nbytes for tree in trees for array in tree.values())
+    return sum(array.nbytes for arrays in state.save() for array in arrays.values())
 
 
 def _peak_bytes() -> int | None:

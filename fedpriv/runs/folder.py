@@ -75,7 +75,7 @@ from fedpriv.runs.document import (
 from fedpriv.runs.noise_root import NOISE, noise_digest
 from fedpriv.runs.records import decided_as_json
 from fedpriv.tasks.task import BaseTask, check_data_digests
-from fedpriv.training.algorithm import Saved, State
+from fedpriv.training.algorithm import ArrayState
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")
 # Files that a run folder or an export holds itself.
@@ -257,9 +257,9 @@ class RunFolder:
 
     def resume(
         self,
-        first: State,
+        first: ArrayState,
         decided: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda numbers: {},
-    ) -> State:
+    ) -> ArrayState:
         """Return the state to continue from, repairing what a kill left between two writes.
 
         A run that `of_plan` has begun is at its beginning, and counts as not resumed: its first
@@ -285,8 +285,8 @@ class RunFolder:
             if not self._begun_here:
                 self.ledger.resume()
             return first
-        form = first.save()
-        rest, metadata = load_state(file, template=form.rest)
+        of_released, of_rest = first.save()
+        rest, metadata = load_state(file, template=of_rest)
         round_num, attempt = int(metadata["round_num"]), int(metadata["attempt"])
         head = metadata["ledger_head"]
         if not (self.ledger.reached(round_num, attempt) and self.ledger.knows(head)):
@@ -294,10 +294,10 @@ class RunFolder:
                 f"{file} is of round {round_num}, which the ledger never charged: the ledger "
                 "is older than the state, or another run's; restore the one that belongs to it"
             )
-        released, _ = self.store.load(round_num, template=form.released)
+        released, _ = self.store.load(round_num, template=of_released)
         self.ledger.resume()
-        numbers = {name: float(metadata[name]) for name in form.numbers}
-        state = first.load(round_num, Saved(released=released, rest=rest, numbers=numbers))
+        numbers = {name: float(metadata[name]) for name in first.numbers}
+        state = first.load(round_num, released, rest, numbers)
         if not self.ledger.has_release(round_num, attempt):
             self.ledger.release(round_num, attempt, self.store.digest(round_num))
         kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
@@ -322,7 +322,7 @@ class RunFolder:
             "update_norm": update_norm,
         }
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: ArrayState) -> None:
         """Write a released checkpoint, then record it in the ledger; rounds not due are skipped.
 
         The checkpoint holds what is released; the state refers to it and adds what only the next
@@ -334,11 +334,11 @@ class RunFolder:
         """
         if not self._due(state.round_num):
             return
-        saved, attempt = state.save(), self.ledger.last_attempt
+        (released, rest), attempt = state.save(), self.ledger.last_attempt
         metadata = {"round_num": str(state.round_num), "ledger_head": self.ledger.head}
-        self.store.save(state.round_num, saved.released, metadata, prune=False)
-        more = {"attempt": str(attempt)} | {n: repr(value) for n, value in saved.numbers.items()}
-        save_state(self.path / "state.safetensors", saved.rest, metadata | more, durable=True)
+        self.store.save(state.round_num, released, metadata, prune=False)
+        more = {"attempt": str(attempt)} | {n: repr(value) for n, value in state.numbers.items()}
+        save_state(self.path / "state.safetensors", rest, metadata | more, durable=True)
         self.ledger.release(state.round_num, attempt, self.store.digest(state.round_num))
         self.store.prune()
 

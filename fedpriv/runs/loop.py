@@ -34,7 +34,7 @@ from fedpriv.runs.records import (
 )
 from fedpriv.runs.secret_state import COHORTS, REPLAY, STREAM, SecretState
 from fedpriv.runs.turnout import Turnout
-from fedpriv.training.algorithm import State, is_exact
+from fedpriv.training.algorithm import ArrayState, is_exact
 from fedpriv.training.devices import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import as_works
@@ -50,7 +50,7 @@ def rounds(
     root: Key,
     *,
     folder: RunFolder | None = None,
-    state: State | None = None,
+    state: ArrayState | None = None,
     eval_every: int = 10,
     noise: Key | None = None,
     ends_if_all_fail: bool = True,
@@ -162,7 +162,9 @@ class _Loop:
     eval_every: int
     accounted: Sequence[int]
 
-    def play(self, door: RunDoor, state: State) -> Generator[tuple[RoundRecord, Any], None, None]:
+    def play(
+        self, door: RunDoor, state: ArrayState
+    ) -> Generator[tuple[RoundRecord, Any], None, None]:
         """Yield the rounds after a state, as `rounds` does."""
         plan, ledger, folder = self.components.plan, self.ledger, self.folder
         for count in self.accounted:
@@ -202,7 +204,7 @@ class _Loop:
             if record is not None:
                 yield record, state
 
-    def _step(self, state: State, door: RunDoor) -> tuple[State | None, str]:
+    def _step(self, state: ArrayState, door: RunDoor) -> tuple[ArrayState | None, str]:
         """Return the state after one more step; None and the reason where the run is over.
 
         Raises:
@@ -225,7 +227,7 @@ class _Loop:
             )
         return following, ""
 
-    def _record(self, state: State, due: bool, seconds: float) -> RoundRecord:
+    def _record(self, state: ArrayState, due: bool, seconds: float) -> RoundRecord:
         """Return the record of a round, evaluated where that is due.
 
         Its ε is the price of the first of the accounted counts that its charges do not exceed.
@@ -238,8 +240,8 @@ class _Loop:
             attempt=self.ledger.last_attempt,
             measured=self._measured(params, public=True),
             **round_values(plan, counted),
-            update_norm=state.update_norm,
-            decided=algorithm.decided(state.save().numbers),
+            update_norm=state.numbers.get("update_norm"),
+            decided=algorithm.decided(state.numbers),
         )
         if self.turnout is None:
             return RoundRecord(released=released, diagnostics=None)
@@ -260,7 +262,9 @@ class _Loop:
         found = None if params is None else self.backend.evaluate(params, public=public)
         return measured(figures_of(measures) if public else measures, found)
 
-    def _complete_last_round(self, state: State, record: RoundRecord | None) -> RoundRecord | None:
+    def _complete_last_round(
+        self, state: ArrayState, record: RoundRecord | None
+    ) -> RoundRecord | None:
         """Evaluate the last round of a run that ended without notice, and write that down.
 
         Args:
@@ -331,6 +335,6 @@ def accounted_charges(accounted: Sequence[int], charges: int) -> int:
     return accounted[place] if charges and place < len(accounted) else charges
 
 
-def first_state(components: Components, root: Key) -> State:
+def first_state(components: Components, root: Key) -> ArrayState:
     """Return the state before round 1."""
     return components.algorithm.init(components.init_params(root.fold("init")))

@@ -19,7 +19,7 @@ from fedpriv import tree
 from fedpriv.checkpoints.tensor_files import read_tensor_bytes, released_models, tensor_bytes
 from fedpriv.rng import Key
 from fedpriv.tasks.task import BaseTask
-from fedpriv.training.algorithm import Algorithm, Saved
+from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.tree import Params, Tree
 
@@ -148,13 +148,9 @@ def refuse_unsaved(algorithm: Algorithm, params: Params, outputs: Outputs) -> No
     """
     start = {name: array.copy() for name, array in params.items()}
     state = algorithm.init(moved(params, _NEAR, "saved"))
-    result, saved = algorithm.result(state), state.save()
-    released, rest = (
-        read_tensor_bytes(tensor_bytes(held)) for held in (saved.released, saved.rest)
-    )
-    loaded = algorithm.init(start).load(
-        state.round_num, Saved(released=released, rest=rest, numbers=saved.numbers)
-    )
+    result = algorithm.result(state)
+    released, rest = (read_tensor_bytes(tensor_bytes(held)) for held in state.save())
+    loaded = algorithm.init(start).load(state.round_num, released, rest, state.numbers)
     exported = next(iter(released_models(released).values()))
     _refuse_other(result, exported, "the model that is exported")
     _refuse_other(result, algorithm.result(loaded), "the model of a run that is resumed")

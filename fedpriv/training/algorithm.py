@@ -12,7 +12,7 @@ returns is all that the next step, or a resumed run, starts from.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self
@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from fedpriv.checkpoints.aggregates import Rule
+from fedpriv.checkpoints.tensor_files import AGGREGATE
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.mechanism import Mechanism
@@ -119,53 +120,81 @@ class Door(Protocol):
         ...
 
 
+# Where in the memory of a state the average of checkpoints is.
+_AVERAGE = "aggregate/average/"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """A state as arrays and numbers, the form in which files hold it.
+class ArrayState:
+    """State between two steps: all of it is released, or computed from releases.
 
     Attributes:
-        released: Goes into the checkpoint, by which others take it up.
-        rest: What only the next step needs; goes into the resume state. Computed from releases.
-        numbers: Scalars, likewise.
+        round_num: Steps done so far.
+        params: float32 tensors that the next step starts from.
+        memory: Further arrays that the next step needs, by name; a name may also hold a mapping.
+            The "average" under "aggregate" is released with the params.
+        numbers: Scalars by name. "update_norm" is the l2 norm of the last released update, after
+            noise.
     """
 
-    released: Params = field(repr=False)
-    rest: Params = field(default_factory=dict, repr=False)
+    round_num: int = 0
+    params: Params = field(repr=False)
+    memory: Mapping[str, Any] = field(default_factory=dict, repr=False)
     numbers: Mapping[str, float] = field(default_factory=dict)
 
+    def after(self, params: Params, **changes: Any) -> Self:
+        """Return the state one step later."""
+        return replace(self, round_num=self.round_num + 1, params=params, **changes)
 
-class State(Protocol):
-    """State between two steps: all of it is released, or computed from releases."""
+    def save(self) -> tuple[Params, Params]:
+        """Return the released arrays, which make the checkpoint, and the rest of the arrays."""
+        rest = dict(_flat(self.memory))
+        names = [name for name in rest if name.startswith(_AVERAGE)]
+        average = {AGGREGATE + name.removeprefix(_AVERAGE): rest.pop(name) for name in names}
+        return {**self.params, **average}, rest
 
-    @property
-    def round_num(self) -> int:
-        """Steps done so far."""
-        ...
+    def load(
+        self, round_num: int, released: Params, rest: Params, numbers: Mapping[str, float]
+    ) -> Self:
+        """Return a state from what `save` returned; this one gives its form."""
+        average = {
+            _AVERAGE + name.removeprefix(AGGREGATE): array
+            for name, array in released.items()
+            if name.startswith(AGGREGATE)
+        }
+        return replace(
+            self,
+            round_num=round_num,
+            params={name: released[name] for name in self.params},
+            memory=_filled(self.memory, {**rest, **average}),
+            numbers=numbers,
+        )
 
-    @property
-    def params(self) -> Params:
-        """The params that the next step starts from, float32."""
-        ...
 
-    @property
-    def update_norm(self) -> float | None:
-        """l2 norm of the last released update, after noise; None where none is released."""
-        ...
+def _flat(memory: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of a memory with the names on the way to each, joined by slashes."""
+    for name, held in memory.items():
+        if isinstance(held, Mapping):
+            yield from _flat(held, f"{place}{name}/")
+        else:
+            yield place + name, np.asarray(held)
 
-    def save(self) -> Saved:
-        """Return the state taken apart."""
-        ...
 
-    def load(self, round_num: int, saved: Saved) -> Self:
-        """Return the state that `save` took apart; this one gives its form."""
-        ...
+def _filled(form: Mapping[str, Any], arrays: Params, place: str = "") -> dict[str, Any]:
+    """Return a memory of the same form with other arrays, named as by `_flat`."""
+    return {
+        name: _filled(held, arrays, f"{place}{name}/")
+        if isinstance(held, Mapping)
+        else arrays[place + name]
+        for name, held in form.items()
+    }
 
 
 class Algorithm(ABC):
     """Base of server algorithms: asks for sums, and steps by their answers.
 
-    `step` makes one; the others have defaults that suit an algorithm whose state is an `ArrayState`
-    of its params, and that has nothing to say.
+    `step` makes one; the others have defaults for an algorithm whose state is its params, and that
+    has nothing to say.
     """
 
     __slots__ = ()
@@ -202,7 +231,7 @@ class Algorithm(ABC):
         """Return what the last round decided, by name, of what was released.
 
         Args:
-            numbers: Scalars of the state after it (`Saved.numbers`).
+            numbers: Of the state after it.
         """
         return {}
 
@@ -240,46 +269,6 @@ class Algorithm(ABC):
             ValueError: If nothing would be learnt from there.
         """
         return
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayState:
-    """A state of named arrays and numbers, for algorithms without a class of their own.
-
-    Attributes:
-        round_num: Steps done so far.
-        params: float32 tensors.
-        memory: Whatever else the next step needs, arrays by name.
-        numbers: Scalars by name.
-    """
-
-    round_num: int = 0
-    params: Params = field(repr=False)
-    memory: Params = field(default_factory=dict, repr=False)
-    numbers: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def update_norm(self) -> None:
-        """None: the state holds no update."""
-        return None
-
-    def after(self, params: Params, **changes: Any) -> ArrayState:
-        """Return the state one step later."""
-        return replace(self, round_num=self.round_num + 1, params=params, **changes)
-
-    def save(self) -> Saved:
-        """Return the state taken apart."""
-        rest = {f"memory/{name}": np.asarray(array) for name, array in self.memory.items()}
-        return Saved(released=dict(self.params), rest=rest, numbers=self.numbers)
-
-    def load(self, round_num: int, saved: Saved) -> ArrayState:
-        """Return the state that `save` took apart."""
-        return ArrayState(
-            round_num=round_num,
-            params=dict(saved.released),
-            memory={n.removeprefix("memory/"): a for n, a in saved.rest.items()},
-            numbers=saved.numbers,
-        )
 
 
 def is_exact(plan: AnyPlan, algorithm: Algorithm) -> bool:

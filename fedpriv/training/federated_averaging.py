@@ -25,13 +25,12 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
-from fedpriv.checkpoints.tensor_files import AGGREGATE
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import Algorithm, Door, Saved
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door
 from fedpriv.training.work import Context, SumRequest
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
@@ -41,82 +40,8 @@ Reading = Literal["replace", "gradient-only"]
 
 _NOTHING = Preconditioning()
 _TRIED_ROUNDS = 3
-CLIP_NORM = "clip_norm"
-"""The name of an adaptive clip norm among the numbers of a state."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerState:
-    """State between two rounds; all of it is released.
-
-    Attributes:
-        round_num: Rounds released so far.
-        params: float32 tensors.
-        optimizer: The server optimiser's state.
-        aggregate: The checkpoint aggregate's state.
-        preconditioner: The preconditioner's state.
-        update_norm: l2 norm of the last released mean update, after noise.
-        clip_norm: C of the coming round, of a bound that adapts; None of others.
-    """
-
-    round_num: int
-    params: Params = field(repr=False)
-    optimizer: State = field(repr=False)
-    aggregate: State = field(repr=False)
-    preconditioner: State = field(default_factory=dict, repr=False)
-    update_norm: float = 0.0
-    clip_norm: float | None = None
-
-    def save(self) -> Saved:
-        """Return the state taken apart: moments and counters apart from what is released."""
-        average = self.aggregate.get("average", {})
-        return Saved(
-            released={
-                **self.params,
-                **{AGGREGATE + name: array for name, array in average.items()},
-            },
-            rest={
-                f"{kind}/{group}/{name}": array
-                for kind, groups in self._groups().items()
-                for group, tensors in groups.items()
-                for name, array in tensors.items()
-            },
-            numbers={"update_norm": self.update_norm}
-            | ({} if self.clip_norm is None else {CLIP_NORM: self.clip_norm}),
-        )
-
-    def _groups(self) -> dict[str, State]:
-        """Return what only the next round needs, under the names that files have for it."""
-        aggregate = {name: tree for name, tree in self.aggregate.items() if name != "average"}
-        return {
-            "optimizer": self.optimizer,
-            "aggregate": aggregate,
-            "preconditioner": self.preconditioner,
-        }
-
-    def load(self, round_num: int, saved: Saved) -> ServerState:
-        """Return the state that `save` took apart; this one gives its form."""
-
-        def filled(kind: str, groups: State) -> State:
-            return {
-                group: {name: saved.rest[f"{kind}/{group}/{name}"] for name in tensors}
-                for group, tensors in groups.items()
-            }
-
-        groups = {kind: filled(kind, tensors) for kind, tensors in self._groups().items()}
-        if "average" in self.aggregate:
-            average = {name: saved.released[AGGREGATE + name] for name in self.aggregate["average"]}
-            groups["aggregate"]["average"] = average
-        return replace(
-            self,
-            round_num=round_num,
-            params={name: saved.released[name] for name in self.params},
-            optimizer=groups["optimizer"],
-            aggregate=groups["aggregate"],
-            preconditioner=groups["preconditioner"],
-            update_norm=float(saved.numbers["update_norm"]),
-            clip_norm=None if self.clip_norm is None else float(saved.numbers[CLIP_NORM]),
-        )
+UPDATE_NORM, CLIP_NORM = "update_norm", "clip_norm"
+"""Names among the numbers of a state; only a bound that adapts has a clip norm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +138,7 @@ class FederatedAveraging(Algorithm):
                 f"{planned}; give aggregate-start below that, or aggregate-training none"
             )
 
-    def init(self, params: Params) -> ServerState:
+    def init(self, params: Params) -> ArrayState:
         """Return the state before the first round.
 
         Raises:
@@ -222,14 +147,13 @@ class FederatedAveraging(Algorithm):
         aggregate = self.aggregate.init(params)
         if "average" not in aggregate:
             self._check_keeps_all(params)
-        return ServerState(
-            round_num=0,
-            params=params,
-            optimizer=self.optimizer.init(params),
-            aggregate=aggregate,
-            preconditioner=self.preconditioner.init(params),
-            clip_norm=None if self.bound is None else self.bound.start,
-        )
+        memory = {
+            "optimizer": self.optimizer.init(params),
+            "aggregate": aggregate,
+            "preconditioner": self.preconditioner.init(params),
+        }
+        clip_norm = None if self.bound is None else self.bound.start
+        return ArrayState(params=params, memory=memory, numbers=_numbers(0.0, clip_norm))
 
     def _check_keeps_all(self, params: Params) -> None:
         """Refuse an aggregate with no "average" in its state, unless it changes nothing."""
@@ -289,12 +213,12 @@ class FederatedAveraging(Algorithm):
             )
         return state
 
-    def step(self, state: ServerState, door: Door) -> ServerState:
+    def step(self, state: ArrayState, door: Door) -> ArrayState:
         """Return the state after one more round."""
         public, state = self.begin(state, door.key("guide"))
         return self.next(state, door.ask(self.request(state, public)), public)
 
-    def request(self, state: ServerState, public: Preconditioning = _NOTHING) -> SumRequest:
+    def request(self, state: ArrayState, public: Preconditioning = _NOTHING) -> SumRequest:
         """Return what users are asked in the coming round.
 
         Args:
@@ -304,21 +228,21 @@ class FederatedAveraging(Algorithm):
         number = state.round_num + 1
         context = Context(
             rate=1.0 if self.rate is None else self.rate(number),
-            clip_norm=state.clip_norm,
+            clip_norm=state.numbers.get(CLIP_NORM),
             multiplier=dict(public.multiplier),
             mixture=public.mixture,
             extra={} if self.extra is None else self.extra(number),
         )
         return SumRequest(params=self.asked_at(state), context=context)
 
-    def asked_at(self, state: ServerState) -> Params:
+    def asked_at(self, state: ArrayState) -> Params:
         """Return the params that the coming round's updates are made at."""
         at = self.at_aggregates
         if at is None or state.round_num < at.start:
             return state.params
-        return state.aggregate["average"]
+        return state.memory["aggregate"]["average"]
 
-    def begin(self, state: ServerState, key: Key) -> tuple[Preconditioning, ServerState]:
+    def begin(self, state: ArrayState, key: Key) -> tuple[Preconditioning, ArrayState]:
         """Return what is public about the coming round; nothing of it has been drawn.
 
         Args:
@@ -326,13 +250,13 @@ class FederatedAveraging(Algorithm):
             key: Folded by round and attempt; picks public examples and nothing else.
         """
         public, preconditioner = self.preconditioner.begin(
-            self.asked_at(state), state.preconditioner, state.round_num + 1, key
+            self.asked_at(state), state.memory["preconditioner"], state.round_num + 1, key
         )
-        return public, replace(state, preconditioner=preconditioner)
+        return public, replace(state, memory={**state.memory, "preconditioner": preconditioner})
 
     def next(
-        self, state: ServerState, answer: NoisedMean, public: Preconditioning = _NOTHING
-    ) -> ServerState:
+        self, state: ArrayState, answer: NoisedMean, public: Preconditioning = _NOTHING
+    ) -> ArrayState:
         """Return the state after a release; everything here is post-processing.
 
         Args:
@@ -341,47 +265,53 @@ class FederatedAveraging(Algorithm):
                 replied. It is given up.
             public: From `begin`.
         """
-        mean, squared, clip_norm = answer.update, answer.squared_norm, state.clip_norm
+        mean, squared, memory = answer.update, answer.squared_norm, state.memory
+        clip_norm = state.numbers.get(CLIP_NORM)
         if self.bound is not None:
             mean, clip_norm = self.bound.released(mean, clip_norm)
             squared = tree.l2_norm(mean) ** 2
         if public.inverse:
             mean = tree.to_dense(tree.multiply(mean, public.inverse))
             squared = tree.l2_norm(mean) ** 2
-        preconditioner = self.preconditioner.end(mean, state.preconditioner)
+        preconditioner = self.preconditioner.end(mean, memory["preconditioner"])
         if public.blend < 1.0:
             own, other = np.float32(public.blend), np.float32(1.0 - public.blend)
             mean = {n: own * a + other * public.public[n] for n, a in mean.items()}
-        step, optimizer = self.optimizer.next(mean, state.optimizer)
+        step, optimizer = self.optimizer.next(mean, memory["optimizer"])
         if public.scale:
             step = tree.to_dense(tree.multiply(step, public.scale))
         at, base = self.at_aggregates, state.params
         if at is not None and at.reading == "replace":
             base = self.asked_at(state)
         params = {name: base[name] + step[name] for name in base}
-        aggregate = self._aggregated(params, state.aggregate, state.round_num + 1)
-        return ServerState(
-            round_num=state.round_num + 1,
-            params=params,
-            optimizer=optimizer,
-            aggregate=aggregate,
-            preconditioner=preconditioner,
-            update_norm=math.sqrt(squared),
-            clip_norm=clip_norm,
+        aggregate = self._aggregated(params, memory["aggregate"], state.round_num + 1)
+        return state.after(
+            params,
+            memory={
+                "optimizer": optimizer,
+                "aggregate": aggregate,
+                "preconditioner": preconditioner,
+            },
+            numbers=_numbers(math.sqrt(squared), clip_norm),
         )
 
-    def result(self, state: ServerState) -> Params:
+    def result(self, state: ArrayState) -> Params:
         """Return the params that a run stands for: the checkpoint aggregate where there is one.
 
         Trained over aggregates this is the last of those, A_T.
         """
-        return state.aggregate.get("average", state.params)
+        return state.memory["aggregate"].get("average", state.params)
 
-    def measured(self, state: ServerState) -> Params:
+    def measured(self, state: ArrayState) -> Params:
         """Return what is measured: the result, or all models whose outputs are aggregated."""
         if self.outputs is None:
             return self.result(state)
-        return packed(self.outputs, last_checkpoints(state.aggregate))
+        return packed(self.outputs, last_checkpoints(state.memory["aggregate"]))
+
+
+def _numbers(update_norm: float, clip_norm: float | None) -> dict[str, float]:
+    adapted = {} if clip_norm is None else {CLIP_NORM: clip_norm}
+    return {UPDATE_NORM: update_norm, **adapted}
 
 
 def _described(tensors: Params) -> str:

@@ -17,11 +17,11 @@ from fedpriv.checkpoints.aggregates import answers, ema, keeping, last_checkpoin
 from fedpriv.checkpoints.uncertainty import contraction, uncertainty, waiting
 from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.optimizers import sgd
+from fedpriv.training.algorithm import ArrayState
 from fedpriv.training.federated_averaging import (
     AtAggregates,
     FederatedAveraging,
     Reading,
-    ServerState,
 )
 from fedpriv.transform import Transform, identity
 from simulations.checkpoint_recycling.checkpoints import (
@@ -170,7 +170,7 @@ def control(
         found[name] = _figures(data, _trained(data, method, sigma, seeds, steps)[0])
     kept = FederatedAveraging(optimizer=sgd(rate), aggregate=keeping(10))
     _, state = _trained(data, kept, sigma, seeds, steps)
-    models = last_checkpoints(state.aggregate)
+    models = last_checkpoints(state.memory["aggregate"])
     for rule in ("opa", "omv"):
         found[f"{rule.upper()} 10"] = Figures(accuracy=_outputs(data, rule, models), excess=())
     readings: tuple[Reading, ...] = ("replace", "gradient-only")
@@ -222,7 +222,7 @@ def _trained(
     seeds: int,
     steps: int,
     first: int = 11,
-) -> tuple[np.ndarray, ServerState]:
+) -> tuple[np.ndarray, ArrayState]:
     batches, noise = np.random.default_rng(first), np.random.default_rng(first + 1)
     state = method.init({"w": np.zeros((WIDTH, seeds), np.float32)})
     for _ in range(steps):

@@ -242,7 +242,9 @@ class TestRelease:
         plan = make_plan(l2_bound=0.37)
         for inverse in ({}, {"kernel": np.full((ROWS, 1), 3.0, np.float32)}):
             state = released(plan, self.total(), self.KEY, Preconditioning(inverse=inverse))
-            assert state.update_norm == pytest.approx(tree.l2_norm(state.params), rel=1e-6)
+            assert state.numbers["update_norm"] == pytest.approx(
+                tree.l2_norm(state.params), rel=1e-6
+            )
 
 
 class TestWholeRuns:

@@ -125,7 +125,7 @@ ALLOWED = {
         "from fedpriv.experiments.experiment import Experiment"
     ],
     "fedpriv.mechanisms.matrix": ["from fedpriv.mechanisms.gaussian import gaussian"],
-    "fedpriv.cli.run": ["from fedpriv.training.federated_averaging import ServerState"],
+    "fedpriv.cli.run": ["from fedpriv.training.federated_averaging import FederatedAveraging"],
 }
 
 

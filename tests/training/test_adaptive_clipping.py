@@ -114,14 +114,14 @@ def test_the_step_has_the_updates_units_and_the_clip_norm_follows_the_noisy_shar
     clip = replace(CLIPPING, count_weight=weight, quantile=0.6, rate=0.3)
     algorithm, norms = averaging(clip), [0.5, 1.0, 2.0, 8.0, 20.0]
     state = algorithm.init(PARAMS)
-    assert state.clip_norm == algorithm.request(state).context.clip_norm == 3.0
+    assert state.numbers[CLIP_NORM] == algorithm.request(state).context.clip_norm == 3.0
     mean, expected = released(clip, 3.0, norms, 8, noise)
     after = algorithm.next(state, NoisedMean(update=mean, squared_norm=math.nan))
     assert_near(after.params, expected, rtol=1e-5)
-    assert after.update_norm == pytest.approx(tree.l2_norm(expected), rel=1e-5)
+    assert after.numbers["update_norm"] == pytest.approx(tree.l2_norm(expected), rel=1e-5)
     share = 0.5 + ((3 - 2) / 8 + noise / weight) / 2
-    assert after.clip_norm == pytest.approx(3.0 * math.exp(-0.3 * (share - 0.6)), rel=1e-6)
-    assert algorithm.request(after).context.clip_norm == after.clip_norm
+    assert after.numbers[CLIP_NORM] == pytest.approx(3.0 * math.exp(-0.3 * (share - 0.6)), rel=1e-6)
+    assert algorithm.request(after).context.clip_norm == after.numbers[CLIP_NORM]
 
 
 @pytest.mark.parametrize(("count", "limit"), [(1e9, 2.0), (-1e9, 5.0)])
@@ -129,7 +129,7 @@ def test_the_clip_norm_stays_within_its_limits(count, limit):
     algorithm = averaging(replace(CLIPPING, least=2.0, most=5.0))
     mean = {**update(1.0), WITHIN: np.array([count], np.float32)}
     after = algorithm.next(algorithm.init(PARAMS), NoisedMean(update=mean, squared_norm=0.0))
-    assert after.clip_norm == limit
+    assert after.numbers[CLIP_NORM] == limit
 
 
 def test_a_public_inverse_comes_after_the_updates_own_units():

@@ -149,7 +149,7 @@ class TestOptimisersWithASumOfAllUpdates:
             for answer in answers:
                 mean = NoisedMean(update={"w": answer["w"].copy()}, squared_norm=0.0)
                 state = algorithm.next(state, mean)
-            states.append(state.optimizer["velocity"]["w"].copy())
+            states.append(state.memory["optimizer"]["velocity"]["w"].copy())
             iterates.append(state.params["w"].copy())
         assert np.array_equal(*states) and np.array_equal(*iterates)
 

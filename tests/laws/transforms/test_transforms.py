@@ -26,7 +26,7 @@ from fedpriv.optimizers import (
 )
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.runs.folder import RunFolder
-from fedpriv.training.federated_averaging import ServerState
+from fedpriv.training.algorithm import ArrayState
 from fedpriv.transform import chain, identity
 from tests.harness.refusals import refuses
 from tests.laws.transforms.stepping import SHAPES, copied, run, trees
@@ -153,29 +153,28 @@ class TestEvery:
         transform, average = make(), ema(0.5)
         params, *updates = trees(9, steps + 3)
         _, state = run(transform, params, updates[:steps])
-        kept = ServerState(
+        averaged = run(average, params, updates[:2])[1]
+        kept = ArrayState(
             round_num=steps,
             params=params,
-            optimizer=state,
-            aggregate=run(average, params, updates[:2])[1],
-            update_norm=0.1 + 0.2,
+            memory={"optimizer": state, "aggregate": averaged},
+            numbers={"update_norm": 0.1 + 0.2},
         )
-        first = ServerState(
-            round_num=0,
+        first = ArrayState(
             params=trees(15, 1)[0],
-            optimizer=transform.init(copied(params)),
-            aggregate=average.init(params),
+            memory={"optimizer": transform.init(copied(params)), "aggregate": average.init(params)},
+            numbers={"update_norm": 0.0},
         )
         RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {}).keep(kept)
         again = RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {})
         found = again.resume(first)
-        assert same(found.params, kept.params) and same(found.optimizer, kept.optimizer)
-        assert same(found.aggregate, kept.aggregate)
-        assert (found.round_num, found.update_norm) == (steps, 0.1 + 0.2)
+        assert same(found.params, kept.params) and same(found.memory["optimizer"], state)
+        assert same(found.memory["aggregate"], averaged)
+        assert (found.round_num, found.numbers) == (steps, kept.numbers)
+        again = found.memory["optimizer"]
         for update in updates[steps:]:
             a, state = transform.next(copied(update), copied(state))
-            b, again = transform.next(copied(update), found.optimizer)
-            found = ServerState(round_num=0, params=params, optimizer=again, aggregate={})
+            b, again = transform.next(copied(update), again)
             assert same(copied(a), copied(b))
 
 

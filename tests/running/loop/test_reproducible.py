@@ -86,7 +86,9 @@ class TestReproducible:
         found = checkpoint(tmp_path / "a", 6)
         for name, array in state.params.items():
             np.testing.assert_array_equal(found[name], array)
-            np.testing.assert_array_equal(found[f"ema/{name}"], state.aggregate["average"][name])
+            np.testing.assert_array_equal(
+                found[f"ema/{name}"], state.memory["aggregate"]["average"][name]
+            )
         assert record.released.round_num == 6
 
     def test_secure_runs_share_nothing_and_keep_no_key(self, tiny_corpus, tmp_path, monkeypatch):

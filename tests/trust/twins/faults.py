@@ -185,7 +185,7 @@ FAULTS = (
         name="last_iterate_returned",
         behaviour="A run that trains over aggregates returns the last iterate, not the aggregate.",
         module=f"{_TRAINING}.federated_averaging",
-        old='return state.aggregate.get("average", state.params)',
+        old='return state.memory["aggregate"].get("average", state.params)',
         new="return state.params",
         tests=("oracles/test_recycling.py::test_training_over_aggregates",),
     ),
