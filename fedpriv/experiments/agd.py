@@ -21,7 +21,6 @@ from fedpriv.training.dp_agd import (
     LOSSES,
     AdaptiveDescent,
     CentralLosses,
-    ChecksLosses,
     ExampleLosses,
     KnowsLossesAlong,
     LossesAlong,
@@ -168,7 +167,7 @@ class FederatedDescent(_Descent):
             raise ValueError(_no_losses(task))
         return {
             TRAIN: gradients,
-            LOSSES: LossesAlong(task=task, max_examples=most, number=self.num_steps + 1),
+            LOSSES: LossesAlong(task=task, max_examples=most),
         }
 
 
@@ -198,12 +197,10 @@ class CentralDescent(_Descent):
         train: Any = gradients_on(device, task.train, rounded=rounded)
         if not isinstance(train, ExampleLosses):
             raise ValueError(_no_losses(train))
-        if isinstance(train, ChecksLosses):
-            train.check_losses()
-        gradients: Any = train
+        train.check_losses()
         return {
-            TRAIN: CentralSum(gradients=gradients, num_examples=task.num_train),
-            LOSSES: CentralLosses(losses=train, number=self.num_steps + 1),
+            TRAIN: CentralSum(gradients=train, num_examples=task.num_train),
+            LOSSES: CentralLosses(losses=train),
         }
 
 

@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, Capped
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.selection import Form, NoisyMin
@@ -62,8 +63,7 @@ class StepSizes:
     """Zero and `num_positive` equally spaced step sizes up to a largest one that follows choices.
 
     Every `every` iterations the largest becomes `growth` times the largest that was chosen in
-    them, and at most `first`. Where none was, it stays: a largest step of zero would never move
-    again.
+    them, and at most `first`.
 
     Attributes:
         first: The largest step size at the beginning, α_max.
@@ -94,20 +94,12 @@ class StepSizes:
         """Return the candidates, float32, zero first."""
         return np.linspace(0.0, largest, self.number).astype(np.float32)
 
-    def adapted(self, largest: float, chosen: Sequence[float]) -> tuple[float, tuple[float, ...]]:
-        """Return the next largest step size, and the choices that are still to be counted.
+    def adapted(self, largest: float, top: float) -> float:
+        """Return the next largest step size, by the present one and the largest that was chosen.
 
-        Args:
-            largest: The present one.
-            chosen: Step sizes since the last adaptation, the newest included.
+        After a choice of zero it stays: a largest step of zero would never move again.
         """
-        kept = tuple(chosen)
-        if self.every == 0:
-            return largest, ()
-        if len(kept) < self.every:
-            return largest, kept
-        top = max(kept)
-        return (min(self.growth * top, self.first) if top > 0.0 else largest), ()
+        return min(self.growth * top, self.first) if top > 0.0 else largest
 
 
 def line_of(context: Context) -> Line:
@@ -129,10 +121,9 @@ def move_along(params: Params, direction: Params, size: float) -> Params:
     }
 
 
-def unit_direction(direction: Params) -> Params:
-    """Return a direction of length 1, float64; one without a length stays zero."""
-    norm = math.sqrt(sum(float(np.vdot(a, a)) for a in direction.values()))
-    return {n: np.asarray(a, np.float64) / (norm or 1.0) for n, a in direction.items()}
+def _no_losses(request: SumRequest) -> Params:
+    """Return a zero for each step size of a request's line."""
+    return {LOSSES: np.zeros(len(line_of(request.context).sizes), np.float32)}
 
 
 @runtime_checkable
@@ -162,7 +153,6 @@ class LossesAlong(UserTrainer):
     Attributes:
         task: Knows losses.
         max_examples: A user with more is evaluated on a random subset of so many.
-        number: |Φ|, how many step sizes there are.
     """
 
     #: Nothing of it ever changes, so threads may share it as far as they may share the task.
@@ -170,11 +160,10 @@ class LossesAlong(UserTrainer):
 
     task: KnowsLossesAlong = field(repr=False)
     max_examples: int
-    number: int
 
     def template(self, request: SumRequest) -> Params:
         """Return one number for each step size."""
-        return {LOSSES: np.zeros(self.number, np.float32)}
+        return _no_losses(request)
 
     def train(self, params: Params, context: Context, examples: Examples, key: Key) -> Tree:
         """Return the losses under the name of the sums; of a user without examples zeros."""
@@ -214,26 +203,12 @@ class ExampleLosses(Protocol):
         ...
 
 
-@runtime_checkable
-class ChecksLosses(Protocol):
-    """A model whose examples' losses must first be checked to be independent of each other."""
-
-    def check_losses(self) -> object:
-        """Check it on synthetic examples; the training set is not read.
-
-        Raises:
-            ValueError: If one example's loss depends on another one.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CentralLosses(Trainer):
     """Losses of examples at several step sizes, many examples at a time.
 
     Attributes:
         losses: The model on the private training set.
-        number: |Φ|, how many step sizes there are.
 
     Guarantees:
         * Under `Capped` one example more raises each sum by at most the cap, and lowers none: each
@@ -242,23 +217,20 @@ class CentralLosses(Trainer):
     """
 
     losses: ExampleLosses = field(repr=False)
-    number: int
 
     def template(self, request: SumRequest) -> Params:
         """Return one number for each step size."""
-        return {LOSSES: np.zeros(self.number, np.float32)}
+        return _no_losses(request)
 
     def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield examples' losses at the params moved along the line.
 
         Raises:
-            ValueError: If the bound is of vectors as a whole, or there are other step sizes.
+            ValueError: If the bound is of vectors as a whole.
         """
         line = line_of(request.context)
         if not isinstance(attempt.bound, Capped):
             raise ValueError(f"{attempt.bound!r} bounds vectors as a whole; losses want Capped")
-        if len(line.sizes) != self.number:
-            raise ValueError(f"{len(line.sizes)} step sizes are given, and sums of {self.number}")
         index, sizes = as_positions(users.ids), [float(size) for size in line.sizes]
         for start in range(0, len(index), _CHUNK):
             part = index[start : start + _CHUNK]
@@ -272,7 +244,8 @@ GRADIENT = "gradient"
 #: What a report shows of every iteration, under these names.
 STEP_SIZE, RHO_GRADIENT, REJECTIONS = "step_size", "rho_gradient", "rejections"
 
-_LARGEST, _CHOSEN = "largest_step", "chosen"
+# The largest candidate, and since that was adapted how many steps were chosen and the largest.
+_LARGEST, _COUNT, _TOP = "largest_step", "chosen", "largest_chosen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,12 +378,13 @@ class AdaptiveDescent(Algorithm):
         """Return the state before the first iteration."""
         return ArrayState(
             params=params,
-            memory={_CHOSEN: self._padded_choices(())},
             numbers={
                 RHO_GRADIENT: self.prices.gradient,
-                _LARGEST: self.step_sizes.first,
                 STEP_SIZE: 0.0,
                 REJECTIONS: 0.0,
+                _LARGEST: self.step_sizes.first,
+                _COUNT: 0.0,
+                _TOP: 0.0,
             },
         )
 
@@ -437,30 +411,24 @@ class AdaptiveDescent(Algorithm):
                 estimate = self._another(held, estimate, price, more)
                 price = following
         size = float(sizes[index])
-        before = state.memory[_CHOSEN]
-        chosen = (*before[before >= 0.0].tolist(), size)
-        largest, kept = self.step_sizes.adapted(largest, chosen)
+        count, top = state.numbers[_COUNT] + 1.0, max(state.numbers[_TOP], size)
+        if count == self.step_sizes.every:
+            largest, count, top = self.step_sizes.adapted(largest, top), 0.0, 0.0
         return state.after(
             move_along(state.params, direction, size),
-            memory={_CHOSEN: self._padded_choices(kept)},
             numbers={
                 RHO_GRADIENT: price,
-                _LARGEST: largest,
                 STEP_SIZE: size,
                 REJECTIONS: float(rejections),
+                _LARGEST: largest,
+                _COUNT: count,
+                _TOP: top,
             },
         )
 
     def decided(self, numbers: Mapping[str, float]) -> Mapping[str, float]:
         """Return the step size, the gradient's price and how often a direction was rejected."""
         return {name: numbers[name] for name in (STEP_SIZE, RHO_GRADIENT, REJECTIONS)}
-
-    def _padded_choices(self, chosen: Sequence[float]) -> np.ndarray:
-        """Return step sizes since the last adaptation in an array of one size, as files want it."""
-        kept = np.full(max(self.step_sizes.every, 1), -1.0)
-        newest = list(chosen)[-len(kept) :]
-        kept[: len(newest)] = newest
-        return kept
 
     def _noised(self, rho: float) -> Mechanism:
         return Mechanism(
@@ -501,10 +469,10 @@ class AdaptiveDescent(Algorithm):
         return {n: (price * a + more * again[n]) / whole for n, a in estimate.items()}
 
     def _direction(self, params: Params, estimate: Params) -> Params:
-        direction = unit_direction(estimate)
-        if self.regulariser:
-            direction = {n: a - self.regulariser * params[n] for n, a in direction.items()}
-        return {name: array.astype(np.float32) for name, array in direction.items()}
+        """Return the direction of a step, float32; an estimate without a length counts as zero."""
+        norm = tree.l2_norm(estimate) or 1.0
+        decay = self.regulariser
+        return {n: (a / norm - decay * params[n]).astype(np.float32) for n, a in estimate.items()}
 
     def _offset(
         self, params: Params, direction: Params, sizes: np.ndarray

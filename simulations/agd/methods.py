@@ -228,7 +228,7 @@ def _descent(
     )
     plan = AdaptivePlan(num_users=model.num_train, rho=rho, delta=DELTA, unit="example")
     train: Any = model.task.train
-    works = {TRAIN: model.sums(), LOSSES: CentralLosses(losses=train, number=sizes.number)}
+    works = {TRAIN: model.sums(), LOSSES: CentralLosses(losses=train)}
     outcome = run(model, plan, descent, works, seed, keep=True)
     return outcome, _diagnosed(model, outcome)
 

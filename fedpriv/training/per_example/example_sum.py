@@ -66,6 +66,14 @@ class ExampleGradients(ABC):
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over examples, float32: for public data, nothing bounded."""
 
+    def check_losses(self) -> None:
+        """Refuse losses of which one depends on another example; nothing to check by default.
+
+        Raises:
+            ValueError: If that is so. The training set is not read.
+        """
+        return
+
     def float_error(self, *, mixed: bool = False) -> float:
         """Return how far the sums with and without an example may differ beyond its own.
 

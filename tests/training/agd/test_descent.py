@@ -190,7 +190,7 @@ def of_logistic(made, planned, kind=LogisticGradients, seed=0, number=300):
     gradients = kind(sparse.csr_matrix(x), y)
     works = {
         "train": CentralSum(gradients=gradients, num_examples=number),
-        LOSSES: CentralLosses(losses=gradients, number=made.step_sizes.number),
+        LOSSES: CentralLosses(losses=gradients),
     }
     return components(planned, made, works, number=number, inputs=4), gradients
 
@@ -259,7 +259,7 @@ def test_a_loss_that_is_not_finite_counts_as_none():
     """One example's inputs are infinite: its whole vector is zero, and the others' are there."""
     x = X.copy()
     x[2] = np.inf
-    work = CentralLosses(losses=LogisticGradients(sparse.csr_matrix(x), Y), number=2)
+    work = CentralLosses(losses=LogisticGradients(sparse.csr_matrix(x), Y))
     direction = {"weight": np.full(3, 1e38, np.float32), "bias": np.zeros(1, np.float32)}
     bound = Capped(cap=3.0, num_coordinates=2)
     params = zeros(weight=3, bias=1)

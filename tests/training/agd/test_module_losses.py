@@ -97,7 +97,7 @@ def made(before, x=None):
 def numbers(gradients, params, ids=range(NUMBER)):
     """The sums that leave, in whole steps of the cap's grid."""
     direction = {name: np.full_like(array, 0.01) for name, array in params.items()}
-    work = CentralLosses(losses=gradients, number=len(SIZES))
+    work = CentralLosses(losses=gradients)
     context = Context(line=Line(direction=direction, sizes=SIZES))
     found = contributed(work, params, ids=ids, bound=CAPPED, context=context)
     return np.asarray(found.total[LOSSES])
