@@ -26,18 +26,13 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.backends.backend import SerialBackend
 from fedpriv.experiments.experiment import Components
-from fedpriv.mechanisms.bounds import OutputSensitivity
-from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
-from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan, Unit
-from fedpriv.privacy.sampling import Everybody
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.plan import Unit
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.runs.averaging import Keeping, RosterTask
 from fedpriv.runs.averaging import train as train_roster
-from fedpriv.training.bolt_on import BoltOn
+from fedpriv.training.bolt_on import BoltOn, output_noise, plan_of_release
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, loss_constants
 from fedpriv.training.wrapped_sgd import Train, Wrapped
@@ -184,7 +179,9 @@ def bolt_on(
     )
     length = tree.l2_norm(start)
     found = work.sensitivity(size, length)
-    plan = _plan(number, found, target_epsilon, delta, Relation.of(relation), unit)
+    neighbours = Relation.of(relation)
+    noise = output_noise(positive_float("target_epsilon", target_epsilon), delta, neighbours)
+    plan = plan_of_release(number, found, noise, relation=neighbours, delta=delta, unit=unit)
     components = Components(
         plan=plan,
         algorithm=BoltOn(longest_start=length),
@@ -217,33 +214,6 @@ def _float32(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if not np.isfinite(array).all():
             raise ValueError(f"params {name!r} hold a number that is not finite as float32")
     return start
-
-
-def _plan(
-    num_rows: int,
-    sensitivity: float,
-    target_epsilon: float,
-    delta: float | None,
-    relation: Relation,
-    unit: Unit,
-) -> Plan:
-    target = positive_float("target_epsilon", target_epsilon)
-    noise: Sphere | OutputGaussian = Sphere(epsilon=target / relation.moved)
-    if delta is not None:
-        sigma = calibrate(
-            lambda found: Event(kind="gaussian", noise_multiplier=found),
-            1,
-            target_epsilon=target,
-            delta=delta,
-            relation=relation,
-        )
-        noise = OutputGaussian(noise_multiplier=sigma)
-    mechanism = Mechanism(
-        sampler=Everybody(num_users=num_rows),
-        bound=OutputSensitivity(l2_bound=sensitivity),
-        privatizer=noise,
-    )
-    return Plan(mechanism=mechanism, num_rounds=1, relation=relation, delta=delta, unit=unit)
 
 
 def _moved(constants: Constants, found: float, radius: float | None) -> Moved:

@@ -194,7 +194,7 @@ class CentralDescent(_Descent):
     ) -> Trainers:
         """Return sums of gradients and losses; see `Experiment.make_trainer`."""
         rounded = math.isfinite(task.train.float_error())
-        train: Any = gradients_on(device, task.train, rounded=rounded)
+        train = gradients_on(device, task.train, rounded=rounded)
         if not isinstance(train, ExampleLosses):
             raise ValueError(_no_losses(train))
         train.check_losses()

@@ -11,14 +11,10 @@ from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, 
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
-from fedpriv.mechanisms.bounds import OutputSensitivity
-from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, Unperturbed
+from fedpriv.mechanisms.perturbation import OutputGaussian, Unperturbed
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.epsilon import default_delta, format_delta
-from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
-from fedpriv.privacy.sampling import Everybody
+from fedpriv.privacy.event import Relation
 from fedpriv.ranges import Range
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import TRAIN, Trainers, as_works
@@ -109,9 +105,9 @@ class SphereNoise(Part):
                 f"delta {format_delta(experiment.delta)}: output-noise 'sphere' is of pure ε; "
                 "leave delta out, or use output-noise 'gaussian'"
             )
-        # A replaced user is two that are there or not.
-        each = 1.0 if experiment.neighbours() is Relation.ADD_REMOVE else 0.5
-        return Sphere(epsilon=each * self.target_epsilon)
+        from fedpriv.training.bolt_on import output_noise
+
+        return output_noise(self.target_epsilon, None, experiment.neighbours())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,22 +127,15 @@ class GaussianOutput(Part):
         Raises:
             ValueError: If neither or both of the options are given.
         """
-        from fedpriv.privacy.accounting import calibrate  # loads scipy
+        from fedpriv.training.bolt_on import output_noise
 
-        sigma, target = self.noise_multiplier, self.target_epsilon
-        if (sigma is None) == (target is None):
+        sigma, target, delta = self.noise_multiplier, self.target_epsilon, experiment.delta
+        if sigma is not None and target is None:
+            return OutputGaussian(noise_multiplier=sigma)
+        if target is None or sigma is not None:
             raise ValueError("output-noise 'gaussian' needs target-epsilon or noise-multiplier")
-        if target is not None:
-            delta = experiment.delta
-            sigma = calibrate(
-                lambda found: Event(kind="gaussian", noise_multiplier=found),
-                1,
-                target_epsilon=target,
-                delta=default_delta(num_users) if delta is None else delta,
-                relation=experiment.neighbours(),
-            )
-        assert sigma is not None
-        return OutputGaussian(noise_multiplier=sigma)
+        delta = default_delta(num_users) if delta is None else delta
+        return output_noise(target, delta, experiment.neighbours())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,19 +172,16 @@ class _BoltOn(Experiment):
 
     def make_components(self, task: Any) -> Components:
         """Return the components of bolt-on; see `Experiment.make_components`."""
-        trainer = self.make_trainer(task)
+        from fedpriv.training.bolt_on import plan_of_release
+
+        trainer, number = self.make_trainer(task), len(task.roster)
         algorithm, sensitivity = self.make_algorithm(task, trainer)
-        everybody = Everybody(num_users=len(task.roster))
-        mechanism = Mechanism(
-            sampler=everybody,
-            bound=OutputSensitivity(l2_bound=sensitivity),
-            privatizer=self.output_noise.privatizer(self, everybody.num_users),
-        )
         return Components(
             task=task,
-            plan=Plan(
-                mechanism=mechanism,
-                num_rounds=1,
+            plan=plan_of_release(
+                number,
+                sensitivity,
+                self.output_noise.privatizer(self, number),
                 relation=self.neighbours(),
                 delta=self.delta,
                 roster_sha256=task.roster_sha256,

@@ -22,15 +22,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import CHECKED_EXCESS, Checked, OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.mechanisms.selection import MISTAKES, Chosen, PrivateChoice, candidates
-from fedpriv.privacy.event import Relation
+from fedpriv.privacy.accounting import calibrate
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody
@@ -55,6 +57,46 @@ class KnowsConstants(Protocol):
     def constants(self, *, regulariser: float) -> Constants:
         """Return the constants of the loss with a regulariser λ/2 ‖w‖² that the server applies."""
         ...
+
+
+def output_noise(
+    target_epsilon: float, delta: float | None, relation: Relation
+) -> Sphere | OutputGaussian:
+    """Return noise whose one release costs a target ε.
+
+    Args:
+        target_epsilon: ε of the release under the relation.
+        delta: δ, of Gaussian noise with the least standard deviation; None for pure ε, of noise of
+            uniform direction and Gamma length.
+        relation: Of neighbours.
+    """
+    if delta is None:
+        return Sphere(epsilon=target_epsilon / relation.moved)
+    sigma = calibrate(
+        lambda found: Event(kind="gaussian", noise_multiplier=found),
+        1,
+        target_epsilon=target_epsilon,
+        delta=delta,
+        relation=relation,
+    )
+    return OutputGaussian(noise_multiplier=sigma)
+
+
+def plan_of_release(num_users: int, sensitivity: float, noise: Privatizer, **rest: Any) -> Plan:
+    """Return the plan of one release of a result of all users.
+
+    Args:
+        num_users: Users on the roster, or examples.
+        sensitivity: Δ₂ of the result, for one who is there or not.
+        noise: What is added.
+        **rest: Every other field of a plan but the mechanism and the rounds.
+    """
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=num_users),
+        bound=OutputSensitivity(l2_bound=sensitivity),
+        privatizer=noise,
+    )
+    return Plan(mechanism=mechanism, num_rounds=1, **rest)
 
 
 #: Twice the rounding of params to float32 in every update, on their way to the users.
@@ -354,12 +396,10 @@ class Tuned(ReleasesOnce):
 
     def plan(self, relation: Relation = Relation.REPLACE_ONE) -> Plan:
         """Return the plan of one choice: of a replaced example its ε is twice the choice's."""
-        mechanism = Mechanism(
-            sampler=Everybody(num_users=self.num_examples),
-            bound=OutputSensitivity(l2_bound=max(self.sensitivities())),
-            privatizer=self.choice,
+        moved = max(self.sensitivities())
+        return plan_of_release(
+            self.num_examples, moved, self.choice, relation=relation, unit="example"
         )
-        return Plan(mechanism=mechanism, num_rounds=1, relation=relation, unit="example")
 
     def fits(self, mechanism: Mechanism) -> bool:
         """Return whether a mechanism makes this very choice among candidates."""

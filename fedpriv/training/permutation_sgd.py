@@ -136,7 +136,6 @@ def loss_constants(
         inputs: r, to which rows are shortened, their constant column for a bias included.
         width: h, of "huber-svm".
         num_classes: k, of "one-vs-all".
-        num_classes: k, of "one-vs-all".
 
     Raises:
         ValueError: If nothing bounds it, such as hinge, or the name is unknown.

@@ -16,19 +16,15 @@ from scipy.special import logsumexp
 from fedpriv.backends import SerialBackend
 from fedpriv.datasets.dataset import Dataset, shape_of
 from fedpriv.experiments.experiment import Components
-from fedpriv.mechanisms.bounds import OutputSensitivity
-from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
-from fedpriv.privacy.accounting import calibrate
-from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.event import Relation
 from fedpriv.privacy.plan import AnyPlan, Plan
-from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.bolt_on import output_noise, plan_of_release
 from fedpriv.training.per_example.example_sum import CentralSum, ExampleGradients
 from fedpriv.training.per_example.linear import (
     HingeGradients,
@@ -191,27 +187,13 @@ def released_once(
         delta: δ of Gaussian noise; None for pure ε.
         noise: In its place, such as none.
     """
-    if noise is None and delta is None:
-        noise = Sphere(epsilon=epsilon)
-    elif noise is None:
-        noise = OutputGaussian(noise_multiplier=_sigma_once(epsilon, delta))
-    mechanism = Mechanism(
-        sampler=Everybody(num_users=num_examples),
-        bound=OutputSensitivity(l2_bound=displacement),
-        privatizer=noise,
-    )
-    return Plan(mechanism=mechanism, num_rounds=1, delta=delta, unit="example")
+    noise = _noise_once(epsilon, delta) if noise is None else noise
+    return plan_of_release(num_examples, displacement, noise, delta=delta, unit="example")
 
 
 @lru_cache(maxsize=64)
-def _sigma_once(epsilon: float, delta: float) -> float:
-    return calibrate(
-        lambda sigma: Event(kind="gaussian", noise_multiplier=sigma),
-        1,
-        target_epsilon=epsilon,
-        delta=delta,
-        relation=Relation.ADD_REMOVE,
-    )
+def _noise_once(epsilon: float, delta: float | None) -> Any:
+    return output_noise(epsilon, delta, Relation.ADD_REMOVE)
 
 
 def perturbed_objective(
