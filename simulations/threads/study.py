@@ -204,7 +204,8 @@ class Trained:
     def returned(self) -> Params:
         """Return the model that a run with `select public` returns."""
         key = self.key.fold("init")
-        released = released_models(self.state.save().released)
+        tensors, _ = self.state.save()
+        released = released_models(tensors)
         begun = self.components.begin(key, self.alone)
         return select(self.components, begun, self.alone, released, key=key).params
 

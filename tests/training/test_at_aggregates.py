@@ -114,7 +114,7 @@ class TestLaws:
         for steps in range(6):
             _, _, state = trained(algorithm, steps)
             first = algorithm.init(zeros(w=1))
-            state = first.load(steps, state.save())
+            state = first.load(steps, *state.save(), state.numbers)
             for theta, _ in whole[steps:]:
                 state = algorithm.step(state, Quadratic([]))
                 assert float(state.params["w"][0]) == theta
