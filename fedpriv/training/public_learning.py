@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -250,15 +251,14 @@ class GradientLearner:
         """Yield the params after each pass."""
         optimizer = optimizers.adam(learning_rate)
         params = {name: array.copy() for name, array in self.begun.items()}
-        state, number = optimizer.init(params), 0
-        while True:
+        state = optimizer.init(params)
+        for number in count():
             order = self.key.fold(number).generator().permutation(self.num_examples)
             for first in range(0, self.num_examples, self.batch_size):
                 batch = np.sort(order[first : first + self.batch_size])
                 found = self.gradient(params, batch, self.key.fold(number).fold(first))
                 step, state = optimizer.next({n: -g for n, g in found.items()}, state)
                 params = {name: params[name] + step[name] for name in params}
-            number += 1
             yield params
 
 
@@ -311,7 +311,6 @@ def learner_of(
 
 # What sums of squares begin from, so that a first step is not a whole learning rate everywhere.
 _FIRST_SQUARE = 0.1
-_Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class AdaGrad:
@@ -326,12 +325,12 @@ class AdaGrad:
         self._params, self._learning_rate = params, learning_rate
         self._squares = {n: np.full_like(array, _FIRST_SQUARE) for n, array in params.items()}
 
-    def step(self, columns: _Columns, order: np.ndarray) -> None:
-        """Take a step by each example.
+    def step(self, examples: TagExamples, inputs: str) -> None:
+        """Take a step by each example, in their order.
 
         Args:
-            columns: Of examples, as `columns_of` returns them.
-            order: int64, which examples, and in which order.
+            examples: Of the words and tags of the params.
+            inputs: "tff" or "unit-norm".
 
         Raises:
             ValueError: If a logit is not finite.
@@ -340,8 +339,11 @@ class AdaGrad:
 
         params, squares = self._params, self._squares
         unsound = adagrad_pass(
-            *columns,
-            order,
+            np.ascontiguousarray(examples.indptr, np.int64),
+            np.ascontiguousarray(examples.indices, np.int32),
+            np.ascontiguousarray(examples.values(inputs), np.float32),
+            np.ascontiguousarray(examples.labels, np.int32),
+            np.arange(len(examples)),
             params["kernel"],
             params["bias"],
             squares["kernel"],
@@ -387,28 +389,24 @@ class TagLearner:
     def passes(self, learning_rate: float) -> Iterator[Params]:
         """Yield the params after each pass, changed by the next.
 
+        Examples are read a block at a time: with features, such as pairs of words, they are long.
+
         Raises:
             ValueError: If a logit is not finite.
         """
-        params = self.init()
+        params, features = self.init(), self.word_features
         learning = AdaGrad(params, learning_rate)
-        whole = columns_of(self.examples, self.inputs) if self.word_features is None else None
-        number = 0
-        while True:
+        for number in count():
             order = self.key.fold(number).generator().permutation(len(self.examples))
-            steps = self._blocks(order) if whole is None else [(whole, order)]
-            for columns, own in steps:
-                learning.step(columns, own)
-            number += 1
+            for first in range(0, len(order), BATCH_EXAMPLES):
+                block = order[first : first + BATCH_EXAMPLES]
+                examples = (
+                    self.examples.take(block)
+                    if features is None
+                    else self.examples.with_features(features, block)
+                )
+                learning.step(examples, self.inputs)
             yield params
-
-    def _blocks(self, order: np.ndarray) -> Iterator[tuple[_Columns, np.ndarray]]:
-        """Yield the examples in order with their features, a block at a time: pairs are many."""
-        assert self.word_features is not None
-        for first in range(0, len(order), BATCH_EXAMPLES):
-            block = order[first : first + BATCH_EXAMPLES]
-            examples = self.examples.with_features(self.word_features, block)
-            yield columns_of(examples, self.inputs), np.arange(len(block))
 
 
 def tag_learner(
@@ -450,14 +448,4 @@ def tag_learner(
         measure=measure,
         rates=(1e-3, 3e-3, 1e-2, 3e-2),
         batch_size=4 * BATCH_SIZE,
-    )
-
-
-def columns_of(examples: TagExamples, inputs: str) -> _Columns:
-    """Return starts, words, values and labels of examples, as compiled code takes them."""
-    return (
-        np.ascontiguousarray(examples.indptr, np.int64),
-        np.ascontiguousarray(examples.indices, np.int32),
-        np.ascontiguousarray(examples.values(inputs), np.float32),
-        np.ascontiguousarray(examples.labels, np.int32),
     )

@@ -27,7 +27,6 @@ from fedpriv.training.public_learning import (
     GradientLearner,
     TagLearner,
     choose,
-    columns_of,
     learn,
     tag_learner,
 )
@@ -251,10 +250,10 @@ def local_only(
             words = np.unique(np.concatenate([own.indices, held.indices]))
             own, held = _among(own, words), _among(held, words)
             params = {"kernel": start["kernel"][words], "bias": start["bias"].copy()}
-            learning, columns = AdaGrad(params, _LEARNING_RATE), columns_of(own, inputs)
+            learning = AdaGrad(params, _LEARNING_RATE)
             for number in range(passes):
                 generator = key.fold("user").fold(user).fold(number).generator()
-                learning.step(columns, generator.permutation(len(own)))
+                learning.step(own.take(generator.permutation(len(own))), inputs)
         found.append(scored(params, held, inputs, np.arange(len(held))))
     return joined(found)
 
