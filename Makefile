@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(STEP) 'an environment in $(VENV)' $(PYTHON) -m venv $(VENV)
 	@$(STEP) 'PyTorch and Numba' $(PIP_INSTALL) torch numba
 	@$(BIN)/python -c "from fedpriv.kernels import normals, dense_softmax, sparse_softmax, \
-	  rounded_normals, streams, sums, tag_scores, word_features" & kernels=$$!; \
+	  rounded_normals, streams, sums, word_features" & kernels=$$!; \
 	  $(STEP) 'all other packages' $(PIP_INSTALL) --editable '.[dev]' && wait $$kernels
 	@$(STEP) 'what processes import, compiled' $(BIN)/python -c "import client.app, server.app, \
 	  flwr.supernode.cli.flwr_clientapp, flwr.superlink.cli.flwr_serverapp, fedpriv.runs.prepared, \

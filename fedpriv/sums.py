@@ -87,11 +87,8 @@ def _real(tensor: Tensor, factor: float) -> Tensor:
 def _smaller(tensor: Tensor) -> Tensor:
     if isinstance(tensor, RowSparse) or tensor.size == 0 or tensor.ndim == 0:
         return tensor
-    from fedpriv.kernels.sums import touched
-
-    matrix = np.ascontiguousarray(tensor).reshape(len(tensor), -1)
-    rows = np.flatnonzero(touched(matrix))
-    if len(rows) * (rows.itemsize + matrix[0].nbytes) >= tensor.nbytes:
+    rows = np.flatnonzero(tensor.reshape(len(tensor), -1).any(axis=1))
+    if len(rows) * (rows.itemsize + tensor[0].nbytes) >= tensor.nbytes:
         return tensor
     return RowSparse(rows=rows, values=tensor[rows], num_rows=len(tensor))
 
@@ -198,12 +195,12 @@ class RunningSum:
 
     def _add(self, parts: Sequence[tuple[str, Block, np.ndarray]], number: int) -> np.ndarray:
         """Add contributions of as many users as an int32 holds at most; see `add_block`."""
-        from fedpriv.kernels.sums import add_real_block, add_whole_block
+        from fedpriv.kernels.sums import add_whole_block
 
         squared, grid = np.zeros(number), self._granularity
         if grid is None:
             for name, block, factors in parts:
-                add_real_block(self._matrix(name, block), *block, factors)
+                _add_real(self._matrix(name, block), block, factors)
         else:
             check_users_fit(self._num_added + number)
             if self._since_carry + number > _USERS_IN_INT32:
@@ -234,12 +231,11 @@ class RunningSum:
                     f"tensor {name!r} of shape {given.shape[1:]} a user does not add to {shape}"
                 )
             return dense_block(given)
-        if given.values.shape[1] not in (math.prod(shape), math.prod(shape[1:])):
+        if given.values.shape[1:] != shape[1:]:
             raise ValueError(
-                f"rows of {given.values.shape[1]} numbers do not add to tensor {name!r} of shape "
-                f"{shape}"
+                f"rows of shape {given.values.shape[1:]} do not add to tensor {name!r} of {shape}"
             )
-        return given
+        return given._replace(values=_float32_or_64(given.values))
 
     def _matrix(self, name: str, block: Block) -> np.ndarray:
         """Return a tensor of the sum as rows as wide as the block's."""
@@ -290,12 +286,17 @@ class Block(NamedTuple):
     Attributes:
         rows: int64, one user after another; those of one user are distinct.
         starts: int64 (users + 1,), where each user's rows start.
-        values: float32 or float64 (rows, width).
+        values: Float (rows, ...).
     """
 
     rows: np.ndarray
     starts: np.ndarray
     values: np.ndarray
+
+    @property
+    def owners(self) -> np.ndarray:
+        """The position of each row's user."""
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
     def part(self, users: slice) -> Block:
         """Return a run of the users."""
@@ -306,24 +307,37 @@ class Block(NamedTuple):
         return Block(self.rows[rows], starts - starts[0], self.values[rows])
 
 
+def _add_real(total: np.ndarray, block: Block, factors: np.ndarray) -> None:
+    """Add `factor * values` of several users to rows of a float64 matrix."""
+    if block.rows.size and not 0 <= block.rows.min() <= block.rows.max() < len(total):
+        raise ValueError("a row lies outside the sum")
+    each = np.repeat(factors, np.diff(block.starts))
+    if len(total) == 1:  # dense tensors, perhaps of thousands of examples
+        kept = np.flatnonzero(each)
+        total[0] += each[kept] @ block.values[kept]
+        return
+    for user in np.flatnonzero(factors):
+        own = slice(block.starts[user], block.starts[user + 1])
+        total[block.rows[own]] += np.multiply(block.values[own], factors[user], dtype=np.float64)
+
+
 def dense_block(values: np.ndarray) -> Block:
     """Return a dense tensor of several users, (users, ...)."""
     number = len(values)
-    flat = _float32_or_64(values.reshape(number, math.prod(values.shape[1:])))
-    return Block(np.zeros(number, np.int64), np.arange(number + 1), flat)
+    return Block(np.zeros(number, np.int64), np.arange(number + 1), _float32_or_64(values))
 
 
 def rows_of(tensor: Tensor) -> Block | np.ndarray:
     """Return one user's tensor, or its rows, as of several users."""
     if not isinstance(tensor, RowSparse):
         return tensor[np.newaxis]
-    width = math.prod(tensor.shape[1:])
-    values = _float32_or_64(tensor.values.reshape(len(tensor.rows), width))
     rows = np.require(tensor.rows, np.int64, _PLAIN)
-    return Block(rows, np.array([0, len(rows)]), values)
+    return Block(rows, np.array([0, len(rows)]), tensor.values)
 
 
 def _float32_or_64(values: np.ndarray) -> np.ndarray:
+    """Return rows as a matrix that compiled code takes."""
+    values = values.reshape(len(values), math.prod(values.shape[1:]))
     wanted = values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
     return np.require(wanted, requirements=_PLAIN)
 
@@ -334,24 +348,12 @@ def add_sum(total: Mapping[str, np.ndarray], part: Mapping[str, Tensor]) -> None
     Raises:
         ValueError: If names or shapes are others.
     """
-    from fedpriv.kernels.sums import add_rows
-
     _check_shapes(total, part)
     for name, tensor in part.items():
-        out = total[name]
-        if not isinstance(tensor, RowSparse):
-            out += tensor
-        elif tensor.values.size:
-            # What comes from a message may lie anywhere in it; compiled code wants it aligned.
-            values = np.require(tensor.values, requirements=_PLAIN)
-            matrix = values.reshape(len(tensor.rows), -1)
-            rows = np.require(tensor.rows, np.int64, _PLAIN)
-            add_rows(out.reshape(-1, matrix.shape[1]), rows, _as_wide(matrix, out.dtype))
-
-
-def _as_wide(values: np.ndarray, kind: np.dtype) -> np.ndarray:
-    known = values.dtype == kind or (values.dtype, kind) == (np.int32, np.int64)
-    return values if known else values.astype(kind)
+        if isinstance(tensor, RowSparse):
+            total[name][tensor.validate().rows] += tensor.values
+        else:
+            np.add(total[name], tensor, out=total[name])
 
 
 def merged(template: Tree, parts: Sequence[PartialSum], *, reuse: bool = False) -> PartialSum:

@@ -23,7 +23,7 @@ import numpy as np
 
 Params = dict[str, np.ndarray]
 # Below this a conversion costs less than loading compiled code.
-_SMALL = 1 << 12
+SMALL = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,10 +98,10 @@ def l2_norm(tree: Tree) -> float:
     total = 0.0
     for tensor in tree.values():
         values = _values(tensor)
-        if values.dtype == np.float32 and values.size > _SMALL:
+        if values.dtype == np.float32 and values.size > SMALL:
             from fedpriv.kernels.sums import squares
 
-            total += squares(np.ascontiguousarray(values).reshape(-1))
+            total += float(squares(np.ascontiguousarray(values).reshape(1, -1))[0])
         else:
             flat = values.reshape(-1).astype(np.float64, copy=False)
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):

@@ -30,7 +30,7 @@ from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
-from fedpriv.training.bounded_sum import UserStack, add_bounded, template_with
+from fedpriv.training.bounded_sum import RowStack, add_bounded, template_with
 from fedpriv.training.failures import (
     contributing_zero_on_failure,
     counted_failures,
@@ -312,7 +312,7 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
     template, count = template_with(like, bound, None), 0
     total = RunningSum(template, bound.granularity)
 
-    def stacks() -> Iterator[UserStack]:
+    def stacks() -> Iterator[RowStack]:
         nonlocal count
         for update in updates:
             count += 1
@@ -320,7 +320,7 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
             with contributing_zero_on_failure():  # whatever a user sends concerns no one else
                 found = tree.check_like(like, _as_arrays(update))
             if found is not None:
-                yield UserStack(found)
+                yield RowStack.of(found)
 
     # Whether the loop is a simulation is not known here.
     with users_not_logged(Key.secure()), counted_failures() as failures:

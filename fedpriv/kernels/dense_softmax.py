@@ -11,13 +11,12 @@ order whatever the compiler vectorises.
 from __future__ import annotations
 
 import numpy as np
-from numba import float64, njit, types
+from numba import float64, njit
 
 from fedpriv.kernels.bits import FLOAT32, INT64, MATRIX32
-from fedpriv.kernels.sparse_softmax import scaled_softmax, softmax_residual
+from fedpriv.kernels.sparse_softmax import scaled_softmax
 
 _F = np.float32
-_LOGITS = types.Array(types.float32, 2, "C")
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
@@ -117,41 +116,3 @@ def train(
         for k in range(first, last):
             residual[place[order[k]], labels[order[k]]] -= scale
     return _product(scaled, residual), unsound
-
-
-@njit([(_LOGITS, INT64, float64)], nogil=True, cache=True, error_model="numpy")
-def residuals(logits: np.ndarray, labels: np.ndarray, scale: float) -> None:
-    """Turn rows of logits, float32 `(n, c)`, into `scale * (softmax - onehot(label))`, in place.
-
-    Raises:
-        ValueError: If there is not one label for each row, or one lies outside the classes.
-    """
-    if labels.size != logits.shape[0]:
-        raise ValueError("there is not one label for each row")
-    for n in range(labels.size):
-        if labels[n] < 0 or labels[n] >= logits.shape[1]:
-            raise ValueError("a label lies outside the classes")
-        softmax_residual(logits[n], labels[n], _F(scale))
-
-
-@njit([(INT64,)], nogil=True, cache=True)
-def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each distinct id comes first, in that order, and every id's place among them."""
-    size, bits = 4, 2
-    while size < 2 * ids.size:
-        size, bits = 2 * size, bits + 1
-    slots = np.full(size, -1, np.int64)  # of a hash table: places of distinct ids
-    first, place = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
-    number = 0
-    for k in range(ids.size):
-        # The product's highest bits are of all bits of an id.
-        product = np.uint64(ids[k]) * np.uint64(0x9E3779B97F4A7C15)
-        slot = np.int64(product >> np.uint64(64 - bits))
-        while slots[slot] >= 0 and ids[first[slots[slot]]] != ids[k]:
-            slot = (slot + 1) & np.int64(size - 1)
-        if slots[slot] < 0:
-            slots[slot] = number
-            first[number] = k
-            number += 1
-        place[k] = slots[slot]
-    return first[:number].copy(), place

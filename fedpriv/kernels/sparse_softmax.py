@@ -84,37 +84,76 @@ def softmax_residual(logits: np.ndarray, label: int, scale: float) -> float:
     return sound
 
 
-@njit(nogil=True, cache=True)
-def check_examples(indptr: np.ndarray, size: int, order: np.ndarray) -> None:
-    """Refuse examples outside their columns, beyond which compiled loops would read.
-
-    Args:
-        indptr: int64 `(n + 1,)`, where each example starts in its columns.
-        size: Length of the columns.
-        order: int64, which examples.
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def _write_logits(
+    out: np.ndarray, indices: np.ndarray, values: np.ndarray, kernel: np.ndarray, bias: np.ndarray
+) -> None:
+    """Write the logits of one example.
 
     Raises:
-        ValueError: If there is no such example, or it lies outside the columns.
+        ValueError: If an input lies outside the kernel.
     """
-    for k in range(order.size):
-        example = order[k]
-        if example < 0 or example >= indptr.size - 1:
-            raise ValueError("an example lies outside the user")
-        first, last = indptr[example], indptr[example + 1]
-        if first < 0 or last < first or last > size:
+    for c in range(out.size):
+        out[c] = bias[c]
+    for j in range(indices.size):
+        if indices[j] < 0 or indices[j] >= len(kernel):
+            raise ValueError("an input lies outside the kernel")
+        value, row = values[j], kernel[indices[j]]
+        for c in range(out.size):
+            out[c] += value * row[c]
+
+
+@njit(nogil=True, cache=True)
+def _check_columns(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+) -> None:
+    """Refuse examples outside their columns, beyond which compiled loops would read."""
+    if values.size != indices.size or bias.size != kernel.shape[1]:
+        raise ValueError("arrays of the examples, or of the params, differ in length")
+    last = np.int64(0)
+    for k in range(indptr.size):
+        if indptr[k] < last or indptr[k] > indices.size:
             raise ValueError("an example lies outside the columns")
+        last = indptr[k]
+
+
+@njit([(INT64, INT32, FLOAT32, MATRIX32, FLOAT32)], nogil=True, cache=True, error_model="numpy")
+def logits_of(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+) -> np.ndarray:
+    """Return the logits of examples, float32 `(n, num_classes)`.
+
+    Args:
+        indptr: int64 `(n + 1,)`, where each example starts in `indices` and `values`.
+        indices: int32, inputs.
+        values: float32, their values.
+        kernel: float32 `(num_inputs, num_classes)`.
+        bias: float32 `(num_classes,)`.
+
+    Raises:
+        ValueError: If an input is outside the kernel, or arrays do not fit together.
+    """
+    _check_columns(indptr, indices, values, kernel, bias)
+    found = np.empty((max(indptr.size - 1, 0), bias.size), np.float32)
+    for k in range(len(found)):
+        first, last = indptr[k], indptr[k + 1]
+        _write_logits(found[k], indices[first:last], values[first:last], kernel, bias)
+    return found
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def row_scales(
+def _row_scales(
     indptr: np.ndarray, counts: np.ndarray, order: np.ndarray, unit_norm: bool
 ) -> np.ndarray:
-    """Return what word counts are multiplied by to be inputs, float32, one for each of `order`.
-
-    Raises:
-        ValueError: As `check_examples`.
-    """
-    check_examples(indptr, counts.size, order)
+    """Return what word counts are multiplied by to be inputs, float32, one for each of `order`."""
     scales = np.zeros(order.size, np.float32)
     for k in range(order.size):
         total = 0.0
@@ -127,65 +166,30 @@ def row_scales(
 
 
 @njit(nogil=True, cache=True)
-def own_rows(
-    indptr: np.ndarray, indices: np.ndarray, order: np.ndarray, num_rows: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted distinct rows of some examples, int64, and every row's place among them.
-
-    Raises:
-        ValueError: If a word is beyond the kernel, or as `check_examples`.
-    """
-    check_examples(indptr, indices.size, order)
-    position = np.full(num_rows, -1, np.int32)
-    for k in range(order.size):
-        for j in range(indptr[order[k]], indptr[order[k] + 1]):
-            if indices[j] < 0 or indices[j] >= num_rows:
-                raise ValueError("a word lies outside the vocabulary")
-            position[indices[j]] = 0
-    number = 0
-    for row in range(num_rows):
-        if position[row] == 0:
-            position[row] = number
-            number += 1
-    rows = np.empty(number, np.int64)
-    for row in range(num_rows):
-        if position[row] >= 0:
-            rows[position[row]] = row
-    return rows, position
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _squares(values: np.ndarray) -> float:
-    total = 0.0
-    for i in range(values.size):
-        value = np.float64(values[i])
-        total += value * value
-    return total
-
-
-@njit(nogil=True, cache=True)
-def _fits(
+def _num_words(
     indptr: np.ndarray,
     indices: np.ndarray,
     labels: np.ndarray,
     order: np.ndarray,
     num_rows: int,
     num_classes: int,
-) -> bool:
-    """Return whether examples lie within their columns, and words and labels within the model."""
+) -> int:
+    """Return how many words examples have; -1 if one is outside its columns or the model."""
+    number = np.int64(0)
     for k in range(order.size):
         example = order[k]
         if example < 0 or example >= labels.size:
-            return False
+            return -1
         first, last = indptr[example], indptr[example + 1]
         if first < 0 or last < first or last > indices.size:
-            return False
+            return -1
         if labels[example] < 0 or labels[example] >= num_classes:
-            return False
+            return -1
         for j in range(first, last):
             if indices[j] < 0 or indices[j] >= num_rows:
-                return False
-    return True
+                return -1
+        number += last - first
+    return number
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
@@ -273,7 +277,7 @@ def train(
     bias: np.ndarray,
     multiplier: np.ndarray,
     learning_rate: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Train a block of users, each from the same kernel and bias.
 
     Args:
@@ -293,9 +297,8 @@ def train(
 
     Returns:
         All users' rows (int64, increasing within a user), where each user's start (users + 1,), the
-        kernel's change on them, the bias's change `(users, num_classes)` (float32), each user's sum
-        of squares of both (float64), and whether its examples fit and all its logits were finite
-        (uint8): what the others have there is not to be used.
+        kernel's change on them, and the bias's change `(users, num_classes)` (float32): NaN of a
+        user whose examples do not fit or whose logits were not all finite.
 
     Raises:
         ValueError: If arrays do not fit together.
@@ -316,39 +319,43 @@ def train(
             if steps[k] < last or steps[k] > size:
                 raise ValueError("a step lies outside its user's part of the order")
             last = steps[k]
-    sound = np.zeros(number, np.uint8)
-    starts = np.zeros(number + 1, np.int64)
+    sound, most = np.zeros(number, np.bool_), np.int64(0)
+    for u in range(number):
+        own = order[ends[u] : ends[u + 1]]
+        words = _num_words(indptr, indices, labels, own, num_rows, num_classes)
+        sound[u] = words >= 0
+        most += max(words, 0)
+    starts, rows = np.zeros(number + 1, np.int64), np.empty(most, np.int64)
     seen = np.full(num_rows, -1, np.int64)
     for u in range(number):
-        own = order[ends[u] : ends[u + 1]]
-        sound[u] = _fits(indptr, indices, labels, own, num_rows, num_classes)
-        count = 0
+        last = starts[u]
         if sound[u]:
-            for k in range(own.size):
-                for j in range(indptr[own[k]], indptr[own[k] + 1]):
+            for example in order[ends[u] : ends[u + 1]]:
+                for j in range(indptr[example], indptr[example + 1]):
                     if seen[indices[j]] != u:
                         seen[indices[j]] = u
-                        count += 1
-        starts[u + 1] = starts[u] + count
-    rows = np.empty(starts[number], np.int64)
+                        rows[last] = indices[j]
+                        last += 1
+            rows[starts[u] : last] = np.sort(rows[starts[u] : last])
+        starts[u + 1] = last
     change = np.zeros((starts[number], num_classes), np.float32)
     moved = np.zeros((number, num_classes), np.float32)
-    squares = np.zeros(number)
+    position = seen
     for u in range(number):
         if not sound[u]:
+            moved[u] = np.nan
             continue
-        own = order[ends[u] : ends[u + 1]]
-        mine, position = own_rows(indptr, indices, own, num_rows)
-        first, last = starts[u], starts[u + 1]
-        rows[first:last] = mine
+        own, first, last = order[ends[u] : ends[u + 1]], starts[u], starts[u + 1]
+        for i in range(first, last):
+            position[rows[i]] = i - first
         unsound = _train(
-            indptr, indices, counts, labels, own, row_scales(indptr, counts, own, unit_norm),
+            indptr, indices, counts, labels, own, _row_scales(indptr, counts, own, unit_norm),
             steps[step_ends[u] : step_ends[u + 1]], position, kernel, bias, multiplier,
             learning_rate, change[first:last], moved[u],
         )  # fmt: skip
-        sound[u] = unsound == 0.0
-        squares[u] = _squares(change[first:last].reshape(-1)) + _squares(moved[u])
-    return rows, starts, change, moved, squares, sound
+        if unsound != 0.0:
+            moved[u] = np.nan
+    return rows[: starts[number]].copy(), starts, change, moved
 
 
 @njit(
@@ -395,34 +402,30 @@ def adagrad_pass(
         ValueError: If an input or a label is outside the kernel, or arrays do not fit together.
     """
     num_classes = kernel.shape[1]
-    if values.size != indices.size or indptr.size != labels.size + 1 or bias.size != num_classes:
-        raise ValueError("arrays of the examples, or of the params, differ in length")
+    _check_columns(indptr, indices, values, kernel, bias)
     if kernel_squares.shape != kernel.shape or bias_squares.size != num_classes:
         raise ValueError("params and their sums of squares differ in shape")
-    check_examples(indptr, indices.size, order)
+    if indptr.size != labels.size + 1:
+        raise ValueError("there is not one label for each example")
     rate = _F(learning_rate)
     residual = np.empty(num_classes, np.float32)
     unsound = _F(0.0)
     for example in order:
+        if example < 0 or example >= labels.size:
+            raise ValueError("there is no such example")
         if labels[example] < 0 or labels[example] >= num_classes:
             raise ValueError("a label lies outside the classes")
-        for c in range(num_classes):
-            residual[c] = bias[c]
-        for j in range(indptr[example], indptr[example + 1]):
-            if indices[j] < 0 or indices[j] >= kernel.shape[0]:
-                raise ValueError("an input lies outside the kernel")
-            value, row = values[j], kernel[indices[j]]
-            for c in range(num_classes):
-                residual[c] += value * row[c]
+        first, last = indptr[example], indptr[example + 1]
+        _write_logits(residual, indices[first:last], values[first:last], kernel, bias)
         unsound += softmax_residual(residual, labels[example], _F(1.0))
         for c in range(num_classes):
             gradient = residual[c]
             bias_squares[c] += gradient * gradient
             bias[c] -= rate * gradient / np.sqrt(bias_squares[c])
-        for j in range(indptr[example], indptr[example + 1]):
-            value, row, squares = values[j], kernel[indices[j]], kernel_squares[indices[j]]
+        for j in range(first, last):
+            value, row, squared = values[j], kernel[indices[j]], kernel_squares[indices[j]]
             for c in range(num_classes):
                 gradient = value * residual[c]
-                squares[c] += gradient * gradient
-                row[c] -= rate * gradient / np.sqrt(squares[c])
+                squared[c] += gradient * gradient
+                row[c] -= rate * gradient / np.sqrt(squared[c])
     return unsound

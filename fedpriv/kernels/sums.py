@@ -25,69 +25,7 @@ def _flat(kind: types.Type, *, readonly: bool = False) -> types.Array:
 
 
 _VALUES = [_matrix(kind, readonly=True) for kind in (float32, float64)]
-_KINDS = (int32, int64, float64)
 _MOST = 2.0**24  # of `fedpriv.sums.BITS`
-
-
-@njit(nogil=True, cache=True)
-def _check_rows(total: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-    if rows.size != len(values) or values.shape[1] != total.shape[1]:
-        raise ValueError("the rows do not fit the sum: their number or width differs")
-    for i in range(rows.size):
-        if rows[i] < 0 or rows[i] >= len(total):
-            raise ValueError("a row lies outside the sum")
-
-
-@njit(
-    [float64(_matrix(int32), INT64, v, float64) for v in _VALUES],
-    nogil=True,
-    cache=True,
-    fastmath={"reassoc"},
-)
-def add_whole(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: float) -> float:
-    """Add `rint(factor * values)` to some rows of an int32 matrix, in place.
-
-    A magnitude beyond 2^24, or what is no number, is added as 0.
-
-    Returns:
-        The sum of squares of the whole numbers, infinite if one was beyond 2^24. It is exact below
-        2^53, and not smaller than that where the true one is not: each square is a whole number.
-    """
-    _check_rows(total, rows, values)
-    squared, beyond = 0.0, 0
-    for i in range(rows.size):
-        out, row = total[rows[i]], values[i]
-        for c in range(row.size):
-            whole = np.rint(np.float64(row[c]) * factor)
-            fits = abs(whole) <= _MOST  # false of what is no number
-            whole = whole if fits else 0.0
-            beyond += not fits
-            out[c] += np.int32(whole)
-            squared += whole * whole
-    return squared if beyond == 0 else np.inf
-
-
-@njit([(_matrix(float64), INT64, v, float64) for v in _VALUES], nogil=True, cache=True)
-def add_real(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: float) -> None:
-    """Add `factor * values` to some rows of a float64 matrix, in place."""
-    _check_rows(total, rows, values)
-    for i in range(rows.size):
-        out, row = total[rows[i]], values[i]
-        for c in range(row.size):
-            out[c] += np.float64(row[c]) * factor
-
-
-@njit(nogil=True, cache=True)
-def _check_block(
-    rows: np.ndarray, starts: np.ndarray, values: np.ndarray, factors: np.ndarray
-) -> None:
-    if starts.size != factors.size + 1 or rows.size != len(values):
-        raise ValueError("the users' rows, their starts and their factors differ in number")
-    last = np.int64(0)
-    for u in range(starts.size):
-        if starts[u] < last or starts[u] > rows.size:
-            raise ValueError("a user's rows lie outside the block")
-        last = starts[u]
 
 
 @njit(
@@ -97,6 +35,7 @@ def _check_block(
     ],
     nogil=True,
     cache=True,
+    fastmath={"reassoc"},
 )
 def add_whole_block(
     total: np.ndarray,
@@ -106,7 +45,9 @@ def add_whole_block(
     factors: np.ndarray,
     squared: np.ndarray,
 ) -> None:
-    """Add the rows of several users to an int32 matrix, as `add_whole` does of one.
+    """Add `rint(factor * values)` of several users to rows of an int32 matrix.
+
+    A magnitude beyond 2^24, or what is no number, is added as 0.
 
     Args:
         total: Changed in place.
@@ -114,69 +55,48 @@ def add_whole_block(
         starts: int64 `(users + 1,)`, where each user's rows start.
         values: `(rows, width)`.
         factors: float64 `(users,)`; a user of 0 is left out.
-        squared: float64 `(users,)`; each user's sum of squares is added.
+        squared: float64 `(users,)`; each user's sum of squares of whole numbers is added, infinite
+            if one was beyond 2^24. It is exact below 2^53, and not smaller than that where the true
+            one is not: each square is a whole number.
     """
-    _check_block(rows, starts, values, factors)
-    if squared.size != factors.size:
-        raise ValueError("there is not one sum of squares for each user")
-    for u in range(factors.size):
-        _check_rows(total, rows[starts[u] : starts[u + 1]], values[starts[u] : starts[u + 1]])
-    for u in range(factors.size):
-        if factors[u] != 0.0:
-            first, last = starts[u], starts[u + 1]
-            squared[u] += add_whole(total, rows[first:last], values[first:last], factors[u])
-
-
-@njit(
-    [(_matrix(float64), INT64, INT64, v, _flat(float64, readonly=True)) for v in _VALUES],
-    nogil=True,
-    cache=True,
-)
-def add_real_block(
-    total: np.ndarray,
-    rows: np.ndarray,
-    starts: np.ndarray,
-    values: np.ndarray,
-    factors: np.ndarray,
-) -> None:
-    """Add the rows of several users to a float64 matrix, as `add_real` does of one."""
-    _check_block(rows, starts, values, factors)
-    for u in range(factors.size):
-        _check_rows(total, rows[starts[u] : starts[u + 1]], values[starts[u] : starts[u + 1]])
-    for u in range(factors.size):
-        if factors[u] != 0.0:
-            first, last = starts[u], starts[u + 1]
-            add_real(total, rows[first:last], values[first:last], factors[u])
-
-
-@njit(
-    [(_matrix(a), INT64, _matrix(b, readonly=True)) for a in _KINDS for b in _KINDS if a == b]
-    + [(_matrix(int64), INT64, _matrix(int32, readonly=True))],
-    nogil=True,
-    cache=True,
-)
-def add_rows(total: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-    """Add values to some rows of a matrix of the same kind (or int32 to int64), in place."""
-    _check_rows(total, rows, values)
+    if starts.size != factors.size + 1 or rows.size != len(values):
+        raise ValueError("the users' rows, their starts and their factors differ in number")
+    if squared.size != factors.size or values.shape[1] != total.shape[1]:
+        raise ValueError("the sums of squares differ in number, or the rows in width")
+    last = np.int64(0)
+    for u in range(starts.size):
+        if starts[u] < last or starts[u] > rows.size:
+            raise ValueError("a user's rows lie outside the block")
+        last = starts[u]
     for i in range(rows.size):
-        out, row = total[rows[i]], values[i]
+        if rows[i] < 0 or rows[i] >= len(total):
+            raise ValueError("a row lies outside the sum")
+    for u in range(factors.size):
+        if factors[u] == 0.0:
+            continue
+        square, beyond = 0.0, 0
+        for i in range(starts[u], starts[u + 1]):
+            out, row = total[rows[i]], values[i]
+            for c in range(row.size):
+                whole = np.rint(np.float64(row[c]) * factors[u])
+                fits = abs(whole) <= _MOST  # false of what is no number
+                whole = whole if fits else 0.0
+                beyond += not fits
+                out[c] += np.int32(whole)
+                square += whole * whole
+        squared[u] += square if beyond == 0 else np.inf
+
+
+@njit([(_VALUES[0],)], nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def squares(values: np.ndarray) -> np.ndarray:
+    """Return the sum of squares of each row of a float32 matrix, in float64."""
+    found = np.zeros(len(values))
+    for i in range(len(values)):
+        row, total = values[i], 0.0
         for c in range(row.size):
-            out[c] += row[c]
-
-
-@njit(
-    [(_flat(kind, readonly=True),) for kind in (float32, float64)],
-    nogil=True,
-    cache=True,
-    fastmath={"reassoc", "contract"},
-)
-def squares(values: np.ndarray) -> float:
-    """Return the sum of squares of a flat float array, in float64."""
-    total = 0.0
-    for i in range(values.size):
-        value = np.float64(values[i])
-        total += value * value
-    return total
+            total += np.float64(row[c]) * np.float64(row[c])
+        found[i] = total
+    return found
 
 
 @njit(
@@ -249,16 +169,3 @@ def release_real(total: np.ndarray, noise: np.ndarray, share: float) -> float:
         noise[i] = mean
         squared += np.float64(mean) * np.float64(mean)
     return squared
-
-
-@njit([(_matrix(kind, readonly=True),) for kind in _KINDS], nogil=True, cache=True)
-def touched(matrix: np.ndarray) -> np.ndarray:
-    """Return which rows of a matrix hold anything but zeros, bool `(rows,)`."""
-    found = np.zeros(len(matrix), np.bool_)
-    for i in range(len(matrix)):
-        row = matrix[i]
-        for c in range(row.size):
-            if row[c] != 0:
-                found[i] = True
-                break
-    return found

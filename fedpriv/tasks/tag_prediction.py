@@ -53,8 +53,7 @@ from fedpriv.tree import Params
 #: Examples, all classes of which are held in memory at once.
 SCORED_EXAMPLES = 1024
 
-_Array = np.ndarray
-_Columns = tuple[_Array, _Array, _Array, _Array, _Array, _Array, _Array]
+_TOP = 5
 
 
 def evaluate_tags(
@@ -77,18 +76,11 @@ def evaluate_tags(
     """
     if inputs not in INPUTS:
         raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
-    from fedpriv.kernels.tag_scores import measure
-
     chosen = np.arange(len(examples)) if rows is None else rows
     number = len(chosen)
     if number == 0:
         return None
-    right, found, _, losses = measure(
-        *measured_columns(examples, chosen),
-        inputs == "unit-norm",
-        params["kernel"],
-        params["bias"],
-    )
+    right, found, _, losses = tag_scores(params, examples, inputs, chosen)
     pairs = int((examples.tag_indptr[chosen + 1] - examples.tag_indptr[chosen]).sum())
     loss = float(np.cumsum(losses)[-1]) + 0.0  # one after the other; never -0
     return Metrics(
@@ -111,10 +103,7 @@ def tags_right(params: Params, examples: TagExamples, inputs: str, rows: np.ndar
         inputs: "tff" or "unit-norm".
         rows: int64, which examples.
     """
-    from fedpriv.kernels.tag_scores import measure
-
-    columns = measured_columns(examples, rows)
-    return measure(*columns, inputs == "unit-norm", params["kernel"], params["bias"])[0]
+    return tag_scores(params, examples, inputs, rows)[0]
 
 
 def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.ndarray:
@@ -132,29 +121,63 @@ def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.
     return softmax(logits, axis=1)
 
 
-def measured_columns(examples: TagExamples, chosen: np.ndarray) -> _Columns:
-    """Return the first arguments of the kernels that measure some of a set of examples.
+def tag_scores(
+    params: Params, examples: TagExamples, inputs: str, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Score some tag examples, each by itself.
 
     Args:
-        examples: May be mapped from a file larger than memory, and are read where they lie.
-        chosen: Which examples.
+        params: `kernel` and `bias`.
+        examples: May be mapped from a file larger than memory.
+        inputs: "tff" or "unit-norm".
+        rows: int64, which examples.
 
     Returns:
-        `indptr`, `indices`, `counts`, `labels`, `tag_indptr`, `tag_indices` and `chosen` as
-        `fedpriv.kernels.tag_scores.measure` takes them.
+        Of each of these: whether its label scored highest, uint8; how many of its true tags are
+        among the five highest, uint8; nDCG@5, float64: with the tag at rank r (from 1) worth
+        1 / log2(1 + r) where r is at most 5, the sum over its tags divided by the highest that any
+        ranking could reach, and 0 of an example without tags; and its cross-entropy in nats,
+        float64. Ties go to the lower number.
+
+    Raises:
+        ValueError: If a word, a tag or a label is outside the model.
     """
-    if examples.counts.dtype not in (np.uint8, np.uint16, np.float32):
-        # Only those that are measured are converted: the columns may be larger than memory.
-        examples, chosen = examples.take(chosen), np.arange(len(chosen))
-        examples = replace(examples, counts=examples.counts.astype(np.float32))
+    from fedpriv.kernels.sparse_softmax import logits_of
+
+    found: list[tuple[np.ndarray, ...]] = [(np.empty(0, np.uint8),) * 2 + (np.empty(0),) * 2]
+    for first in range(0, len(rows), SCORED_EXAMPLES):
+        some = examples.take(rows[first : first + SCORED_EXAMPLES])
+        values = some.values(inputs)
+        logits = logits_of(some.indptr, some.indices, values, params["kernel"], params["bias"])
+        found.append(_scores(logits, some))
+    right, ahead, gains, losses = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return right, ahead, gains, losses
+
+
+def _scores(logits: np.ndarray, examples: TagExamples) -> tuple[np.ndarray, ...]:
+    """Return what `tag_scores` does, by logits, float32 `(n, tags)`."""
+    number, num_tags = logits.shape
+    labels, tags = examples.labels, examples.tag_indices
+    for numbers in (labels, tags):
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < num_tags:
+            raise ValueError(f"a tag or a label lies outside the {num_tags} classes")
+    owners = np.repeat(np.arange(number), np.diff(examples.tag_indptr))
+    of, own = logits[owners], logits[owners, tags][:, np.newaxis]
+    ahead = np.count_nonzero(of > own, axis=1)
+    ahead += np.count_nonzero((of == own) & (np.arange(num_tags) < tags[:, np.newaxis]), axis=1)
+    places = np.arange(len(tags)) - examples.tag_indptr[owners]
+    reached, highest = (
+        np.bincount(owners, np.where(rank < _TOP, 1.0 / np.log2(2.0 + rank), 0.0), number)
+        for rank in (ahead, places)
+    )
+    peak = logits.max(axis=1)
+    total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1, dtype=np.float64)
+    of_label = logits[np.arange(number), labels].astype(np.float64)
     return (
-        np.ascontiguousarray(examples.indptr, np.int64),
-        np.ascontiguousarray(examples.indices, np.int32),
-        np.ascontiguousarray(examples.counts),
-        np.ascontiguousarray(examples.labels, np.int32),
-        np.ascontiguousarray(examples.tag_indptr, np.int64),
-        np.ascontiguousarray(examples.tag_indices, np.int32),
-        np.ascontiguousarray(chosen, np.int64),
+        (logits.argmax(axis=1) == labels).astype(np.uint8),
+        np.bincount(owners, ahead < _TOP, number).astype(np.uint8),
+        np.divide(reached, highest, out=np.zeros(number), where=highest > 0.0),
+        np.log(total) - (of_label - peak),
     )
 
 

@@ -7,19 +7,19 @@ sum; a stack knows no bound, and a bound no stack.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, bounded_factors
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.sums import Block, RunningSum, beyond_bound, rows_of
 from fedpriv.training.failures import contributes_zero
-from fedpriv.tree import Params, RowSparse, Tensor, Tree
+from fedpriv.tree import SMALL, Params, Tree
 
 if TYPE_CHECKING:
     from fedpriv.training.work import Context
@@ -109,9 +109,7 @@ def add_bounded(
     number = 0
     for stack in stacks:
         if not isinstance(stack, Stack):
-            raise TypeError(
-                f"a {type(stack).__name__} is no Stack; yield UserStack or RowStack, say"
-            )
+            raise TypeError(f"a {type(stack).__name__} is no Stack; yield RowStack, say")
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
             if context.mixture is not None:
                 stack = stack.mixed(context.mixture)
@@ -167,153 +165,94 @@ def _bounded(
 
 
 @dataclass(frozen=True, slots=True)
-class UserStack(Stack):
-    """The contribution of one user, as dense or row-sparse arrays."""
-
-    update: Tree = field(repr=False)
-
-    def mixed(self, mixture: Mixture) -> UserStack:
-        """Return own · Δ + offset, dense."""
-        return UserStack(mixture.of(self.update))
-
-    def times(self, multiplier: Params) -> UserStack:
-        """Return the contribution times factors by name."""
-        return UserStack(tree.multiply(self.update, multiplier))
-
-    def limited(self, low: float, high: float) -> UserStack:
-        """Return every coordinate within limits."""
-        dense = tree.to_dense(self.update)
-        return UserStack({n: _limited(array, low, high) for n, array in dense.items()})
-
-    def multiples_of(self, spacing: float) -> UserStack:
-        """Return every coordinate rounded."""
-        return UserStack({n: _rounded(tensor, spacing) for n, tensor in self.update.items()})
-
-    def norms(self) -> np.ndarray:
-        """Return the norm."""
-        return np.array([tree.l2_norm(self.update)])
-
-    def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
-        """Add the contribution."""
-        tensors = {name: rows_of(tensor) for name, tensor in self.update.items()}
-        return total.add_block(tensors, factors, besides)
-
-
-@dataclass(frozen=True, slots=True)
 class RowStack(Stack):
-    """Contributions of many users as dense arrays, float (users, ...) by name."""
+    """Contributions of some users as arrays.
 
-    rows: Mapping[str, np.ndarray] = field(repr=False)
+    Attributes:
+        rows: Float (users, ...) by name, or of a tensor that is mostly zero some rows of each user.
+    """
 
-    def mixed(self, mixture: Mixture) -> RowStack:
-        """Return own · Δ + offset."""
-        own = np.float32(mixture.own)
-        return RowStack({n: own * rows + mixture.offset[n] for n, rows in self.rows.items()})
+    rows: Mapping[str, np.ndarray | Block] = field(repr=False)
 
-    def times(self, multiplier: Params) -> RowStack:
+    @classmethod
+    def of(cls, update: Tree) -> RowStack:
+        """Return the contribution of one user."""
+        return cls({name: rows_of(tensor) for name, tensor in update.items()})
+
+    def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> Self:
+        found = {
+            name: rows._replace(values=change(rows.values))
+            if isinstance(rows, Block)
+            else change(rows)
+            for name, rows in self.rows.items()
+        }
+        return replace(self, rows=found)
+
+    def mixed(self, mixture: Mixture) -> Self:
+        """Return own · Δ + offset, dense."""
+        own, found = np.float32(mixture.own), dict[str, np.ndarray | Block]()
+        for name, rows in self.rows.items():
+            offset = mixture.offset[name]
+            if isinstance(rows, Block):
+                whole = np.tile(offset, (len(rows.starts) - 1, *(1,) * offset.ndim))
+                whole[rows.owners, rows.rows] += own * rows.values
+                found[name] = whole
+            else:
+                found[name] = own * rows + offset
+        return replace(self, rows=found)
+
+    def times(self, multiplier: Params) -> Self:
         """Return the contributions times factors by name."""
-        changed = {n: rows * multiplier[n] for n, rows in self.rows.items() if n in multiplier}
-        return RowStack({**self.rows, **changed})
+        found = dict(self.rows)
+        for name in found.keys() & multiplier.keys():
+            rows, factor = found[name], multiplier[name]
+            if isinstance(rows, Block):
+                own = factor.ndim == rows.values.ndim and len(factor) > 1  # a number for each row
+                values = rows.values * (factor[rows.rows] if own else factor)
+                found[name] = rows._replace(values=values)
+            else:
+                found[name] = rows * factor
+        return replace(self, rows=found)
 
-    def limited(self, low: float, high: float) -> RowStack:
-        """Return every coordinate within limits."""
-        return RowStack({n: _limited(array, low, high) for n, array in self.rows.items()})
+    def limited(self, low: float, high: float) -> Self:
+        """Return every coordinate within limits, which hold 0."""
+        return self._each(
+            lambda a: np.where(np.isfinite(a), np.clip(a, low, high, dtype=np.float64), a)
+        )
 
-    def multiples_of(self, spacing: float) -> RowStack:
-        """Return every coordinate rounded."""
-        return RowStack({n: np.asarray(_rounded(a, spacing)) for n, a in self.rows.items()})
+    def multiples_of(self, spacing: float) -> Self:
+        """Return every coordinate rounded, in its dtype or float32."""
+
+        def rounded(array: np.ndarray) -> np.ndarray:
+            whole = np.rint(np.divide(array, spacing, dtype=np.float64)) * spacing
+            return whole.astype(np.result_type(array.dtype, np.float32))
+
+        return self._each(rounded)
 
     def norms(self) -> np.ndarray:
-        """Return the norms, taken of contributions over their largest number."""
-        number = len(next(iter(self.rows.values())))
-        flat = [rows.reshape(number, -1).astype(np.float64) for rows in self.rows.values()]
-        values = np.concatenate(flat, axis=1)
-        largest = np.abs(values).max(axis=1, initial=0.0)
-        unit = np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0)
-        return unit * np.linalg.norm(values / unit[:, np.newaxis], axis=1)
+        """Return the norms."""
+        found: Any = 0.0
+        for rows in self.rows.values():
+            if isinstance(rows, Block):
+                squares = np.square(row_norms(rows.values))
+                lengths = np.sqrt(np.bincount(rows.owners, squares, len(rows.starts) - 1))
+            else:
+                lengths = row_norms(rows)
+            found = np.hypot(found, lengths)
+        return found
 
     def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
         """Add the contributions."""
         return total.add_block(self.rows, factors, besides)
 
 
-@dataclass(frozen=True, slots=True)
-class SparseStack(Stack):
-    """Contributions of several users who each move a few rows of one tensor.
+def row_norms(values: np.ndarray) -> np.ndarray:
+    """Return the l2 norm of each of `(rows, ...)`, float64."""
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
+    if flat.dtype == np.float32 and flat.size > SMALL:
+        from fedpriv.kernels.sums import squares
 
-    Attributes:
-        name: Of that tensor.
-        block: Its rows; float32, of a tensor of two axes.
-        num_rows: Length of its first axis.
-        dense: The other tensors, float32 (users, ...) by name.
-        sound: Who could be trained, bool (users,); the norm of the others is NaN.
-        squares: Sums of squares over all of them, float64 (users,); None where not known.
-    """
-
-    name: str
-    block: Block = field(repr=False)
-    num_rows: int
-    dense: Mapping[str, np.ndarray] = field(repr=False)
-    sound: np.ndarray
-    squares: np.ndarray | None = field(default=None, repr=False)
-
-    def _with(self, values: np.ndarray, dense: Mapping[str, np.ndarray]) -> SparseStack:
-        block = self.block._replace(values=values)
-        return replace(self, block=block, dense=dense, squares=None)
-
-    def mixed(self, mixture: Mixture) -> Stack:
-        """Return own · Δ + offset, dense: all rows of every user."""
-        number, values = len(self.block.starts) - 1, self.block.values
-        whole = np.zeros((number, self.num_rows, values.shape[1]), values.dtype)
-        whole[np.repeat(np.arange(number), np.diff(self.block.starts)), self.block.rows] = values
-        whole[~self.sound] = np.nan  # which no sum takes
-        return RowStack({self.name: whole, **self.dense}).mixed(mixture)
-
-    def times(self, multiplier: Params) -> SparseStack:
-        """Return the contributions times factors by name."""
-        values, factor = self.block.values, multiplier.get(self.name)
-        if factor is not None:
-            values = values * (factor[self.block.rows] if len(factor) == self.num_rows else factor)
-        dense = RowStack(self.dense).times(multiplier).rows
-        return self._with(values, dense)
-
-    def limited(self, low: float, high: float) -> SparseStack:
-        """Return every coordinate within limits, which hold 0."""
-        return self._with(
-            _limited(self.block.values, low, high), RowStack(self.dense).limited(low, high).rows
-        )
-
-    def multiples_of(self, spacing: float) -> SparseStack:
-        """Return every coordinate rounded."""
-        values = np.asarray(_rounded(self.block.values, spacing))
-        return self._with(values, RowStack(self.dense).multiples_of(spacing).rows)
-
-    def norms(self) -> np.ndarray:
-        """Return the norms."""
-        if self.squares is not None:
-            return np.where(self.sound, np.sqrt(self.squares), np.nan)
-        number, values = len(self.block.starts) - 1, self.block.values.astype(np.float64)
-        owners = np.repeat(np.arange(number), np.diff(self.block.starts))
-        found = np.bincount(owners, np.square(values).sum(axis=1), number)
-        squares = found.astype(np.float64)  # of no rows at all they would be whole numbers
-        if self.dense:
-            squares += np.square(RowStack(self.dense).norms())
-        return np.where(self.sound, np.sqrt(squares), np.nan)
-
-    def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
-        """Add the contributions."""
-        return total.add_block({self.name: self.block, **self.dense}, factors, besides)
-
-
-def _limited(array: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return numbers within limits, float64; what is not finite stays so."""
-    return np.where(np.isfinite(array), np.clip(array, low, high, dtype=np.float64), array)
-
-
-def _rounded(tensor: Any, spacing: float) -> Tensor:
-    """Return whole multiples of a power of two, in the tensor's dtype or float32."""
-    if isinstance(tensor, RowSparse):
-        values: Any = _rounded(tensor.values, spacing)
-        return RowSparse(rows=tensor.rows, values=values, num_rows=tensor.num_rows)
-    whole = np.rint(np.divide(tensor, spacing, dtype=np.float64)) * spacing
-    return whole.astype(np.result_type(tensor.dtype, np.float32))
+        return np.sqrt(squares(np.ascontiguousarray(flat)))
+    largest = np.abs(flat.astype(np.float64)).max(axis=1, initial=0.0)  # squares may overflow
+    unit = np.where((largest > 0.0) & np.isfinite(largest), largest, 1.0)
+    return unit * np.linalg.norm(flat / unit[:, np.newaxis], axis=1)

@@ -21,6 +21,7 @@ from itertools import count
 from typing import Protocol
 
 import numpy as np
+from scipy.special import softmax
 
 from fedpriv import optimizers
 from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
@@ -431,13 +432,11 @@ def tag_learner(
             examples=examples, inputs=inputs, key=key, measure=measure, word_features=features
         )
 
-    from fedpriv.kernels.dense_softmax import residuals
-
     def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
         rows = features.dense(examples, index)
-        logits = rows @ params["kernel"]
-        residuals(logits, examples.labels[index].astype(np.int64), 1.0 / len(index))
-        return {"kernel": rows.T @ logits}
+        residuals = softmax(rows @ params["kernel"], axis=1)
+        residuals[np.arange(len(index)), examples.labels[index]] -= 1.0
+        return {"kernel": rows.T @ residuals / np.float32(len(index))}
 
     shape = features.num_rows, examples.num_tags
     return GradientLearner(

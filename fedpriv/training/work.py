@@ -22,7 +22,7 @@ from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, Sum
-from fedpriv.training.bounded_sum import Stack, UserStack, add_bounded, template_with
+from fedpriv.training.bounded_sum import RowStack, Stack, add_bounded, template_with
 from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.streams import kept_generators, own_stream
@@ -312,7 +312,7 @@ class UserTrainer(Trainer):
                 update = self.train(request.params, context, examples, key)
                 found = tree.check_like(template, update)
             if found is not None:
-                yield UserStack(found)
+                yield RowStack.of(found)
 
 
 Trainers = Work | Mapping[str, Work]

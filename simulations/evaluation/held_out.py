@@ -19,7 +19,7 @@ from fedpriv.datasets.stackexchange.tag_view import (
 )
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_prediction import evaluate_tags, measured_columns
+from fedpriv.tasks.tag_prediction import evaluate_tags, tag_scores
 from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.public_learning import (
     MOST_PASSES,
@@ -142,8 +142,6 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     Raises:
         ValueError: As `outcomes`.
     """
-    from fedpriv.kernels.tag_scores import measure
-
     if inputs not in INPUTS:
         raise ValueError(
             f"inputs {inputs!r} cannot be scored; use tff or unit-norm, the latter with the "
@@ -158,11 +156,11 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     # Nothing scores higher than NaN, so that a model of such would never be wrong.
     if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
         raise ValueError("the model diverged: its params are not finite; leave it out")
-    right, found, ndcg, _ = measure(
-        *measured_columns(examples, rows),
-        inputs == "unit-norm",
-        np.ascontiguousarray(kernel, np.float32),
-        np.ascontiguousarray(bias, np.float32),
+    right, found, ndcg, _ = tag_scores(
+        {name: np.ascontiguousarray(array, np.float32) for name, array in params.items()},
+        examples,
+        inputs,
+        rows,
     )
     return Outcomes(right=right, found=found, ndcg=ndcg.astype(np.float32))
 

@@ -6,7 +6,7 @@ Its steps against a plain loop: `tests/tasks/test_encoded_tags.py`.
 import numpy as np
 import pytest
 
-from fedpriv.kernels.dense_softmax import distinct, train
+from fedpriv.kernels.dense_softmax import train
 
 NONE = np.empty(0, np.float32)
 
@@ -60,16 +60,3 @@ def test_other_arrays_are_refused(changes):
 def test_a_logit_that_is_not_finite_is_told(bad):
     x = np.full((1, 4), bad, np.float32)
     assert trained(1, 4, 3, 2, x=x)[-1] != 0
-
-
-@pytest.mark.parametrize("spread", [3, 50, 10**6, 2**62])
-@pytest.mark.parametrize("step", [1, 2**20, 2**40])
-def test_distinct_is_numpys_in_another_order(spread, step):
-    """Ids far apart, and such as share their low bits; negative ones too."""
-    drawn = np.random.default_rng(0).integers(-spread, spread, 3000)
-    ids = drawn // step * step
-    first, place = distinct(ids)
-    _, found = np.unique(ids, return_index=True)
-    np.testing.assert_array_equal(first, np.sort(found))
-    np.testing.assert_array_equal(ids[first][place], ids)
-    assert [part.size for part in distinct(np.empty(0, np.int64))] == [0, 0]

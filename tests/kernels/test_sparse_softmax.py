@@ -48,8 +48,8 @@ def trained(user, order, starts, **changes):
 
 
 def dense(found, num_words=WORDS):
-    rows, _, change, [moved], _, [sound] = found
-    assert sound
+    rows, _, change, [moved] = found
+    assert not np.isnan(moved).any()
     kernel = np.zeros((num_words, change.shape[1]), np.float32)
     kernel[rows] = change
     return kernel, moved
@@ -117,20 +117,16 @@ class TestOracle:
         )  # fmt: skip
         expected = oracle(user, order, starts, unit_norm=unit_norm, multiplier=multiplier)
         assert_close(dense(found), expected)
-        rows, ends, change, moved, squares, sound = found
-        assert sound.tolist() == [1] and np.abs(moved).max() > 0
+        rows, ends, change, moved = found
+        assert np.abs(moved).max() > 0
         assert ends.tolist() == [0, len(rows)]
-        length = (
-            np.square(change, dtype=np.float64).sum() + np.square(moved, dtype=np.float64).sum()
-        )
-        np.testing.assert_allclose(squares, [length], rtol=1e-13)
         assert rows.tolist() == sorted(set(user["indices"].tolist()))
         assert (rows.dtype, change.dtype, moved.dtype) == (np.int64, np.float32, np.float32)
 
     def test_a_count_of_zero_is_no_division_by_zero(self):
         user = arrays(4, 1) | {"counts": np.zeros(len(arrays(4, 1)["indices"]), np.uint16)}
-        _, _, change, moved, _, sound = trained(user, range(4), [0, 4])
-        assert sound.tolist() == [1] and not change.any() and moved.any()
+        _, _, change, moved = trained(user, range(4), [0, 4])
+        assert not change.any() and moved.any() and np.isfinite(moved).all()
 
     @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 80.0, 90.0, 1e4, 1e30])
     def test_the_residual_is_softmax(self, spread):

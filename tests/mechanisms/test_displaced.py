@@ -10,8 +10,8 @@ from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.messages import NodeRequest, answer
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
-from fedpriv.training.bounded_sum import UserStack
+from fedpriv.sums import Block, PartialSum
+from fedpriv.training.bounded_sum import RowStack
 from fedpriv.training.work import Attempt, SumRequest
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
@@ -55,14 +55,14 @@ def test_rounding_moves_an_update_by_less_than_is_said_and_keeps_its_form():
     dense = update(rng, bound)
     rows = np.array([3, 8])
     sparse = {"w": RowSparse(rows=rows, values=dense["w"][rows], num_rows=50)}
-    once = UserStack(dense).multiples_of(bound.multiple_of).update
+    once = {"w": RowStack.of(dense).multiples_of(bound.multiple_of).rows["w"][0]}
     assert once["w"].dtype == np.float32
     np.testing.assert_array_equal(bounded(bound, dense)["w"], once["w"])
     moved = tree.l2_norm({"w": once["w"].astype(np.float64) - dense["w"]})
     assert 0 < moved <= 0.5 * 2.0**-39 * bound.l2_bound * np.sqrt(200)
     np.testing.assert_array_equal(bounded(bound, once)["w"], once["w"])
-    found = UserStack(sparse).multiples_of(bound.multiple_of).update
-    assert isinstance(found["w"], RowSparse) and np.array_equal(found["w"].values, once["w"][rows])
+    found = RowStack.of(sparse).multiples_of(bound.multiple_of).rows["w"]
+    assert isinstance(found, Block) and np.array_equal(found.values, once["w"][rows])
 
 
 def test_one_that_is_too_long_is_refused_and_none_is_shortened():

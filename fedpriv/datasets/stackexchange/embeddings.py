@@ -179,8 +179,6 @@ class EncodedTexts:
         Raises:
             ValueError: If the examples say not where their texts are.
         """
-        from fedpriv.kernels.dense_softmax import distinct
-
         if examples.texts is None:
             raise ValueError(
                 "it is not known where these examples' sentences are: the corpus's view, or the "
@@ -197,8 +195,10 @@ class EncodedTexts:
         # in the examples' order, whatever their numbers are, so that a part has the same sums.
         kinds = self.embeddings.rows
         finest = TEXTS.index("sentence" if "sentence" in kinds else "title")
-        first, place = distinct(np.ascontiguousarray(texts[:, finest], np.int64))
-        texts = texts[first]
+        numbers = texts[:, finest].tolist()
+        rank = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+        place = np.array([rank[number] for number in numbers], np.int64)
+        texts = texts[np.unique(place, return_index=True)[1]]
         found = [table[texts[:, TEXTS.index(kind)]] for kind, table in kinds.items()]
         rows = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
         return unit_rows(rows), place

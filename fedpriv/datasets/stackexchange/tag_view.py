@@ -156,12 +156,12 @@ class TagExamples:
         values = self.counts.astype(np.float32)
         lengths = np.diff(self.indptr)
         if inputs == "tff":
-            values /= np.repeat(_row_sums(values, lengths), lengths)
+            sizes = _row_sums(values, lengths)
         elif inputs == "unit-norm":
-            values /= np.repeat(np.sqrt(_row_sums(np.square(values), lengths)), lengths)
+            sizes = np.sqrt(_row_sums(np.square(values), lengths))
         else:
             raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
-        return values
+        return values / np.repeat(np.where(sizes > 0.0, sizes, np.float32(1.0)), lengths)
 
 
 class Features(Protocol):

@@ -18,7 +18,7 @@ from scipy import sparse
 from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples
 from fedpriv.rng import Key
 from fedpriv.sums import Block
-from fedpriv.training.bounded_sum import SparseStack, Stack
+from fedpriv.training.bounded_sum import RowStack, Stack
 from fedpriv.training.failures import contributing_zero_on_failure
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.stopping import stop_if_asked
@@ -116,11 +116,11 @@ class CompiledSoftmaxTrainer(UserTrainer):
             examples = examples.take(chosen)
         else:
             order = chosen[order]
-        stack = self._trained(params, context, examples, [order], [starts])
-        if not stack.sound[0]:
+        own, moved = self._trained(params, context, examples, [order], [starts])
+        if np.isnan(moved).any():
             raise ValueError("a word or a label is outside the model, or a logit is not finite")
-        own = RowSparse(rows=stack.block.rows, values=stack.block.values, num_rows=stack.num_rows)
-        return {"bias": stack.dense["bias"][0], "kernel": own}
+        kernel = RowSparse(rows=own.rows, values=own.values, num_rows=len(params["kernel"]))
+        return {"bias": moved[0], "kernel": kernel}
 
     def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield blocks of users whose examples lie in common columns; of others user by user."""
@@ -140,7 +140,8 @@ class CompiledSoftmaxTrainer(UserTrainer):
                     order, starts = self._ordered(data, user_id, request.context, own)
                     orders.append(order)
                     steps.append(starts)
-            yield self._trained(request.params, request.context, columns, orders, steps)
+            own, moved = self._trained(request.params, request.context, columns, orders, steps)
+            yield RowStack({"kernel": own, "bias": moved})
 
     def rows(self, data: InColumns, user_id: str, context: Context, key: Key) -> np.ndarray:
         """Return the rows of the columns that a user trains on in a round, int64."""
@@ -165,12 +166,12 @@ class CompiledSoftmaxTrainer(UserTrainer):
         examples: TagExamples,
         orders: Sequence[np.ndarray],
         steps: Sequence[np.ndarray],
-    ) -> SparseStack:
-        """Return the updates of a block of users."""
+    ) -> tuple[Block, np.ndarray]:
+        """Return the updates of a block of users: rows of the kernel, and the bias (users, ...)."""
         from fedpriv.kernels.sparse_softmax import train
 
         kind = examples.counts.dtype if examples.counts.dtype in _COUNTS else np.float32
-        rows, starts, change, moved, squares, sound = train(
+        rows, starts, change, moved = train(
             np.ascontiguousarray(examples.indptr, np.int64),
             np.ascontiguousarray(examples.indices, np.int32),
             np.ascontiguousarray(examples.counts, kind),
@@ -185,14 +186,7 @@ class CompiledSoftmaxTrainer(UserTrainer):
             _NOTHING if self.multiplier is None else self.multiplier,
             self.schedule.learning_rate * context.rate,
         )
-        return SparseStack(
-            name="kernel",
-            block=Block(rows, starts, change),
-            num_rows=len(params["kernel"]),
-            dense={"bias": moved},
-            sound=sound == 1,
-            squares=squares,
-        )
+        return Block(rows, starts, change), moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.training.bounded_sum import UserStack
+from fedpriv.training.bounded_sum import RowStack
 from fedpriv.training.work import UserTrainer
 
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
@@ -48,7 +48,7 @@ class Losses(UserTrainer):
 
 
 @dataclass(frozen=True, slots=True)
-class NoisyStack(UserStack):
+class NoisyStack(RowStack):
     """Every user adds a share of noise to its own contribution: whole steps of the grid."""
 
     key: Key
@@ -57,7 +57,7 @@ class NoisyStack(UserStack):
     def add_to(self, total, factors, besides):
         longer = super(NoisyStack, self).add_to(total, factors, besides)
         draws = self.key.fold("share").generator()
-        share = {n: draws.integers(-SHARE, SHARE + 1, a.shape) for n, a in self.update.items()}
+        share = {n: draws.integers(-SHARE, SHARE + 1, a.shape[1:]) for n, a in self.rows.items()}
         total.add({n: a.astype(np.float64) for n, a in share.items()}, self.step)
         return longer
 
@@ -69,7 +69,7 @@ class NoisyShares(Gradient):
         for user in users.ids:
             for stack in super().stacks(request, attempt, replace(users, ids=(user,))):
                 step = attempt.bound.granularity
-                yield NoisyStack(stack.update, attempt.key.fold(user), step)
+                yield NoisyStack(stack.rows, attempt.key.fold(user), step)
 
 
 SHARE = 2**20

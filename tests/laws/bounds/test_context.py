@@ -28,7 +28,7 @@ from fedpriv.mechanisms.bounds import (
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.sums import Block
 from fedpriv.training import bounded_sum as frame
-from fedpriv.training.bounded_sum import RowStack, SparseStack, UserStack
+from fedpriv.training.bounded_sum import RowStack
 from fedpriv.training.device_sum import DeviceStack, DeviceSum, StackedRows
 from fedpriv.training.per_example.module import Factors, GradientStack, Public
 from fedpriv.training.per_example.sparse_sums import (
@@ -72,13 +72,13 @@ class Engine(Trainer):
 class Dense(Engine):
     def stacks(self, request, attempt, users):
         for user in users.ids:
-            yield UserStack(dict(self.updates[int(user)]))
+            yield RowStack.of(dict(self.updates[int(user)]))
 
 
 class Sparse(Engine):
     def stacks(self, request, attempt, users):
         for user in users.ids:
-            yield UserStack(self.sparse(self.updates[int(user)]))
+            yield RowStack.of(self.sparse(self.updates[int(user)]))
 
 
 class Rows(Engine):
@@ -94,17 +94,12 @@ class SparseRows(Engine):
         if users.ids:
             dense, number = self.dense(users.ids), len(self.rows)
             values = dense["kernel"][:, self.rows].reshape(-1, COLUMNS)
-            yield SparseStack(
-                name="kernel",
-                block=Block(
-                    np.tile(self.rows, len(users.ids)),
-                    number * np.arange(len(users.ids) + 1),
-                    np.ascontiguousarray(values),
-                ),
-                num_rows=ROWS,
-                dense={"bias": dense["bias"]},
-                sound=np.ones(len(users.ids), bool),
+            block = Block(
+                np.tile(self.rows, len(users.ids)),
+                number * np.arange(len(users.ids) + 1),
+                np.ascontiguousarray(values),
             )
+            yield RowStack({"kernel": block, "bias": dense["bias"]})
 
 
 class Device(Engine):
@@ -347,7 +342,7 @@ def test_every_bound_is_reached():
 
 def bounded_first(monkeypatch):
     """Plant the wrong order: the bound's factor is that of the update before it is multiplied."""
-    for kind in (UserStack, RowStack, SparseStack, DeviceStack, OuterStack, GradientStack):
+    for kind in (RowStack, DeviceStack, OuterStack, GradientStack):
         times = kind.times
 
         def late(self, multiplier, kind=kind, times=times):

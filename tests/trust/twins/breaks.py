@@ -46,32 +46,32 @@ def bound_one_percent_long(bounds):
 
 def bounded_before_preconditioned(bounded_sum):
     """Bound first, precondition second: sensitivity C max(1/A)."""
-    right = bounded_sum.UserStack.times
+    right = bounded_sum.RowStack.times
 
-    class Late(bounded_sum.UserStack):
+    class Late(bounded_sum.RowStack):
         def norms(self):
             return self.before
 
     def wrong(self, multiplier):
-        late = Late(right(self, multiplier).update)
+        late = Late(right(self, multiplier).rows)
         object.__setattr__(late, "before", self.norms())
         return late
 
-    bounded_sum.UserStack.times = wrong
+    bounded_sum.RowStack.times = wrong
 
 
 def weighted_by_examples(bounded_sum):
     """Who has more examples weighs more."""
-    right = bounded_sum.UserStack.add_to
+    right = bounded_sum.RowStack.add_to
 
     def wrong(self, total, factors, besides):
         import numpy as np
 
-        first = next(iter(self.update.values()))
+        first = next(iter(self.rows.values()))
         values = getattr(first, "values", first)
         return right(self, total, factors * (1 + np.count_nonzero(values) % 3), besides)
 
-    bounded_sum.UserStack.add_to = wrong
+    bounded_sum.RowStack.add_to = wrong
 
 
 def divided_by_survivors(mechanism):
