@@ -42,7 +42,7 @@ TAGS = ("dp-fedavg-tags", "adadps-tags", "adadps-tags-paper", "dp-fedavg-words",
 def _noting(together, seen):
     def noted(self, start, context, works, **more):
         local, well = together(self, start, context, works, **more)
-        seen.update(each.device for each in (*start.values(), *local.values(), well))
+        seen.update(each.device for each in (*start.values(), *local.updates.values(), well))
         return local, well
 
     return noted

@@ -30,7 +30,7 @@ from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
 from fedpriv.runs.backends import open_worker
 from fedpriv.sums import RunningSum, merged
-from fedpriv.training.device_sum import DeviceSum, StackedRows, l2_norms
+from fedpriv.training.device_sum import DeviceStack, DeviceSum
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import OwnWords, softmax_on_device
 from fedpriv.training.local.vectorised import VectorisedTrainer
@@ -286,15 +286,10 @@ class TestGivenTheSameUpdates:
         for user, count in enumerate(counts):
             index[user, :count] = np.sort(rng.choice(rows, count, replace=False))
             values[user, :count] = rng.normal(size=(count, 7)) * 10.0**user
-        stacked = {
-            "bias": torch.from_numpy(bias),
-            "kernel": StackedRows(
-                rows=torch.from_numpy(index),
-                values=torch.from_numpy(values),
-                counts=counts,
-                num_rows=rows,
-            ),
-        }
+        stack = DeviceStack(
+            {"bias": torch.from_numpy(bias), "kernel": torch.from_numpy(values)},
+            {"kernel": torch.from_numpy(index)},
+        )
         updates = [
             {
                 "bias": bias[user],
@@ -304,15 +299,15 @@ class TestGivenTheSameUpdates:
             }
             for user, count in enumerate(counts)
         ]
-        assert l2_norms(stacked) == [tree.l2_norm(update) for update in updates]
+        norms = np.array([tree.l2_norm(update) for update in updates])
+        np.testing.assert_allclose(stack.norms(), norms, rtol=1e-14)
         for bound in (BOUND, GRID):
             zeros = {name: torch.from_numpy(array) for name, array in template.items()}
             found = DeviceSum(zeros, bound.granularity)
             expected = RunningSum(template, bound.granularity)
-            norms = np.array([tree.l2_norm(update) for update in updates])
             longest = bound.longest(tree.num_elements(template))
             factors = bounded_factors(bound, norms, longest)
-            assert found.add(stacked, factors) == []
+            assert stack.add_to(found, factors, {}).size == 0
             for update, factor in zip(updates, factors, strict=True):
                 expected.add(update, float(factor))
             for name, array in expected.result().items():

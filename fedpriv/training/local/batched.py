@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from fedpriv.rng import Key
-from fedpriv.training.device_sum import Stacked, StackedRows
+from fedpriv.training.device_sum import Tensors
 from fedpriv.training.failures import log_of_users
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.stopping import end_if_interrupted
@@ -103,43 +103,45 @@ class UserWork:
         return self.width, x.shape[1:], str(x.dtype), y.shape[1:], str(y.dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
-    """The steps of users of one kind, in the first slots.
+Step = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
+"""Inputs, targets and weights of a step, and whose it is; None if everybody's."""
 
-    Attributes:
-        index: int64 `(most steps, slots, width)`, positions of every step's batch. A shorter
-            batch repeats its first example; a user at its end repeats its first of all.
-        weight: float32 of that shape: 1/n for the n examples of a batch, 0 for padding.
-        taken: bool `(most steps, slots)`, whose step it is.
+
+def steps_of(works: Sequence[UserWork], slots: int, device: torch.device) -> Iterator[Step]:
+    """Yield the steps of users of one kind, in the first slots.
+
+    A shorter batch repeats its first example, of weight 0; the others' weight is 1/n. A user at its
+    end repeats its first example of all.
     """
+    num_steps = max(len(work.batches) for work in works)
+    index = np.zeros((num_steps, slots, works[0].width), np.int64)
+    weight, taken = np.zeros(index.shape, np.float32), np.zeros((num_steps, slots), bool)
+    for slot, work in enumerate(works):
+        for step, batch in enumerate(work.batches):
+            index[step, slot] = batch[0]
+            index[step, slot, : len(batch)] = batch
+            weight[step, slot, : len(batch)] = 1 / len(batch)
+            taken[step, slot] = True
+    x = _padded([work.x for work in works], slots)
+    y = _padded([work.y for work in works], slots)
+    x, y, index, weight = (torch.from_numpy(array).to(device) for array in (x, y, index, weight))
+    places = torch.arange(slots, device=device).unsqueeze(1)
+    for batch, share, own in zip(index, weight, taken, strict=True):
+        whose = None if own.all() else torch.from_numpy(own).to(device)
+        yield x[places, batch], y[places, batch], share, whose
 
-    index: torch.Tensor = field(repr=False)
-    weight: torch.Tensor = field(repr=False)
-    taken: np.ndarray = field(repr=False)
 
-    @classmethod
-    def of(cls, works: Sequence[UserWork], slots: int, device: str | torch.device) -> Batches:
-        """Return the steps of users on a device."""
-        num_steps = max(len(work.batches) for work in works)
-        index = np.zeros((num_steps, slots, works[0].width), np.int64)
-        weight = np.zeros(index.shape, np.float32)
-        taken = np.zeros((num_steps, slots), bool)
-        for slot, work in enumerate(works):
-            for step, batch in enumerate(work.batches):
-                index[step, slot] = batch[0]
-                index[step, slot, : len(batch)] = batch
-                weight[step, slot, : len(batch)] = 1 / len(batch)
-                taken[step, slot] = True
-        return cls(
-            index=torch.from_numpy(index).to(device),
-            weight=torch.from_numpy(weight).to(device),
-            taken=taken,
-        )
+def _padded(arrays: Sequence[np.ndarray], slots: int) -> np.ndarray:
+    """Return arrays of different lengths as one, with zeros behind the shorter ones."""
+    first = arrays[0]
+    out = np.zeros((slots, max(map(len, arrays)), *first.shape[1:]), first.dtype)
+    for row, array in zip(out, arrays, strict=False):
+        row[: len(array)] = array
+    return out
 
 
 #: From works in their slots to every slot's update.
-Train = Callable[[Sequence[UserWork]], Stacked]
+Train = Callable[[Sequence[UserWork]], Tensors]
 #: From a number, and `steps=` and `scale=`, to a synthetic user of a kind.
 Synthetic = Callable[..., UserWork]
 
@@ -175,18 +177,10 @@ def is_batch_invariant(train: Train, synthetic: Synthetic, slots: int) -> bool:
     return all(np.array_equal(row, expected[0], equal_nan=True) for row in found)
 
 
-def _bits(updates: Stacked) -> list[np.ndarray]:
+def _bits(updates: Tensors) -> list[np.ndarray]:
     """Return every slot's bits, all tensors one after the other."""
-    values = [t.values if isinstance(t, StackedRows) else t for t in updates.values()]
-    flat = [t.flatten(1).cpu().numpy().view(np.uint32) for t in values]
+    flat = [t.flatten(1).cpu().numpy().view(np.uint32) for t in updates.values()]
     return list(np.concatenate(flat, axis=1))
-
-
-def take_users(tensor: torch.Tensor | StackedRows, rows: list[int]) -> torch.Tensor | StackedRows:
-    """Return the tensors of users in some slots."""
-    if isinstance(tensor, StackedRows):
-        return tensor.take(rows)
-    return tensor[: len(rows)] if rows == list(range(len(rows))) else tensor[rows]
 
 
 def by_size(users: Users, schedule: Schedule) -> list[str]:

@@ -33,10 +33,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.libraries import one_thread
 from fedpriv.rng import Key
-from fedpriv.training.device_sum import DeviceStack, DeviceSum, Stacked, StackedRows, on_device
+from fedpriv.training.device_sum import DeviceStack, DeviceSum, on_device
 from fedpriv.training.failures import contributing_zero_on_failure, log_of_users, raised_at
 from fedpriv.training.local.batched import (
-    Batches,
     Kind,
     UserWork,
     batch_width,
@@ -44,7 +43,7 @@ from fedpriv.training.local.batched import (
     is_batch_invariant,
     num_slots,
     power_of_two,
-    take_users,
+    steps_of,
 )
 from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs, model_targets
@@ -80,15 +79,6 @@ class OwnRows:
 
     name: str
     of: Callable[[Any], tuple[np.ndarray, np.ndarray, np.ndarray]]
-
-
-def _padded(arrays: Sequence[np.ndarray], slots: int) -> np.ndarray:
-    """Return arrays of different lengths as one, with zeros behind the shorter ones."""
-    first = arrays[0]
-    out = np.zeros((slots, max(map(len, arrays)), *first.shape[1:]), first.dtype)
-    for row, array in zip(out, arrays, strict=False):
-        row[: len(array)] = array
-    return out
 
 
 def _values(rng: np.random.Generator, shape: Any, dtype: str, scale: float) -> np.ndarray:
@@ -408,7 +398,7 @@ class VectorisedTrainer(Trainer):
         waiting: dict[Hashable, list[UserWork]] = {}
         for work in works:
             if not work.batches:
-                yield DeviceStack(self.nothing(start))
+                yield DeviceStack({n: torch.zeros_like(t).unsqueeze(0) for n, t in start.items()})
                 continue
             kind = work.kind
             slots = self.slots(kind)
@@ -431,7 +421,7 @@ class VectorisedTrainer(Trainer):
         tried = kind, context.rate  # at a low rate what is off may be rounded away
         if tried not in self._batch_invariant:
             found = is_batch_invariant(
-                lambda works: self.together(start, context, works)[0],
+                lambda works: self.together(start, context, works)[0].updates,
                 lambda number, **size: self.synthetic(kind, number, **size),
                 slots,
             )
@@ -448,10 +438,11 @@ class VectorisedTrainer(Trainer):
         return self._batch_invariant[tried]
 
     def _one(self, start: Start, context: Context, work: UserWork) -> Iterator[DeviceStack]:
-        """Yield the update of a single user; its failure is its own."""
+        """Yield the update of a single user by `ModuleTrainer`; its failure is its own."""
         found = None
         with contributing_zero_on_failure():
-            found = DeviceStack(self.by_itself(start, context, work))
+            update = self.alone.train_from(start, context, work.examples, work.key)
+            found = DeviceStack({name: tensor.unsqueeze(0) for name, tensor in update.items()})
         if found is not None:
             yield found
 
@@ -460,7 +451,7 @@ class VectorisedTrainer(Trainer):
     ) -> Iterator[DeviceStack]:
         """Yield the updates of a batch."""
         try:
-            local, well = self.together(start, context, works)
+            found, well = self.together(start, context, works)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -479,7 +470,7 @@ class VectorisedTrainer(Trainer):
             return
         fine = [row for row, is_one in enumerate(well.tolist()[: len(works)]) if is_one]
         if fine:
-            yield DeviceStack({name: take_users(tensor, fine) for name, tensor in local.items()})
+            yield found.take(fine)
         for row, work in enumerate(works):
             if row not in fine:
                 log_of_users(
@@ -487,70 +478,27 @@ class VectorisedTrainer(Trainer):
                 )
                 yield from self._one(start, context, work)
 
-    def nothing(self, start: Start) -> Stacked:
-        """Return the update of one user who takes no step: zeros, or no row."""
-        found: dict[str, torch.Tensor | StackedRows] = {}
-        for name, tensor in start.items():
-            found[name] = torch.zeros_like(tensor).unsqueeze(0)
-            if self.own_rows is not None and name == self.own_rows.name:
-                rows = torch.zeros((1, 0), dtype=torch.int64, device=self.device)
-                values = tensor[rows]
-                found[name] = StackedRows(
-                    rows=rows, values=values, counts=[0], num_rows=len(tensor)
-                )
-        return found
-
-    def by_itself(self, start: Start, context: Context, work: UserWork) -> Stacked:
-        """Return a single user's update: by `ModuleTrainer`, or on its own rows if it has some.
-
-        Raises:
-            Exception: If the user cannot be trained.
-        """
-        if self.own_rows is not None and not self._apart:
-            update, well = self.together(start, context, [work], slots=1)
-            if not bool(well[0]):
-                raise ValueError("its loss is not finite")
-            return update
-        update = self.alone.train_from(start, context, work.examples, work.key)
-        return {name: tensor.unsqueeze(0) for name, tensor in update.items()}
-
-    def _steps(
-        self, works: Sequence[UserWork], slots: int
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-        """Yield inputs, targets and weights of every step, and whose it is; None if everybody's."""
-        steps = Batches.of(works, slots, self.device)
-        x = torch.from_numpy(_padded([work.x for work in works], slots)).to(self.device)
-        y = torch.from_numpy(_padded([work.y for work in works], slots)).to(self.device)
-        places = torch.arange(slots, device=self.device).unsqueeze(1)
-        for index, weight, taken in zip(steps.index, steps.weight, steps.taken, strict=True):
-            whose = None if taken.all() else torch.from_numpy(taken).to(self.device)
-            yield x[places, index], y[places, index], weight, whose
-
     def together(
-        self,
-        start: Start,
-        context: Context,
-        works: Sequence[UserWork],
-        slots: int | None = None,
-    ) -> tuple[Stacked, torch.Tensor]:
+        self, start: Start, context: Context, works: Sequence[UserWork]
+    ) -> tuple[DeviceStack, torch.Tensor]:
         """Return every slot's update, and whether its loss is a finite mean of its examples'.
 
         Args:
             start: The global params on the device.
             context: Public facts of the round.
             works: Of users of one kind.
-            slots: Of the batch; None for those of the kind.
         """
-        slots = slots or self.slots(works[0].kind)
+        slots = self.slots(works[0].kind)
         begin = {n: t.expand(slots, *t.shape) for n, t in start.items()}
         # Another optimiser takes other steps than `SGD.move`, user by user.
         optimizer = cast("SGD", self.alone.optimizer_of(context))
-        stored = None
+        rows: dict[str, torch.Tensor] = {}
         if self.own_rows is not None:
-            name, stored = self.own_rows.name, self._stored_rows(works, slots)
-            begin[name] = start[name][stored]
+            name = self.own_rows.name
+            rows[name] = self._stored_rows(works, slots)
+            begin[name] = start[name][rows[name]]
             if name in optimizer.multiplier:
-                factors = {**optimizer.multiplier, name: optimizer.multiplier[name][stored]}
+                factors = {**optimizer.multiplier, name: optimizer.multiplier[name][rows[name]]}
                 optimizer = replace(optimizer, multiplier=factors)
         local = {
             name: tensor.clone(memory_format=torch.contiguous_format)
@@ -560,7 +508,7 @@ class VectorisedTrainer(Trainer):
         pull = self.schedule.proximal
         self._now[:] = self.alone.copied()
         with one_thread():
-            for x, y, weight, whose in self._steps(works, slots):
+            for x, y, weight, whose in steps_of(works, slots, self.device):
                 gradients, mean = self._gradients(local, x, y, weight)
                 well &= mean if whose is None else mean | ~whose
                 for name, gradient in gradients.items():
@@ -572,17 +520,7 @@ class VectorisedTrainer(Trainer):
                     local[name].sub_(move)
             for name, tensor in local.items():
                 tensor.sub_(begin[name])
-        if stored is None:
-            return local, well
-        name = cast("OwnRows", self.own_rows).name
-        counts = [0 if work.rows is None else len(work.rows) for work in works]
-        rows = StackedRows(
-            rows=stored,
-            values=local[name],
-            counts=[*counts, *[0] * (slots - len(works))],
-            num_rows=len(start[name]),
-        )
-        return {**local, name: rows}, well
+        return DeviceStack(local, rows), well
 
     def _stored_rows(self, works: Sequence[UserWork], slots: int) -> torch.Tensor:
         """Return the rows of every slot, int64: a user's own, then others, which get zeros.

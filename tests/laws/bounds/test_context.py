@@ -29,7 +29,7 @@ from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.sums import Block
 from fedpriv.training import bounded_sum as frame
 from fedpriv.training.bounded_sum import RowStack
-from fedpriv.training.device_sum import DeviceStack, DeviceSum, StackedRows
+from fedpriv.training.device_sum import DeviceStack, DeviceSum
 from fedpriv.training.per_example.module import Factors, GradientStack, Public
 from fedpriv.training.per_example.sparse_sums import (
     Layout,
@@ -116,15 +116,13 @@ class DeviceRows(Device):
         if not users.ids:
             return
         bias, kernel = self.dense(users.ids)["bias"], self.dense(users.ids)["kernel"][:, self.rows]
-        # One place more than there are rows: what stands there is nobody's.
+        # One place more than there are rows, of value 0.
         index = np.broadcast_to(np.append(self.rows, 0), (len(users.ids), len(self.rows) + 1))
-        stored = StackedRows(
-            rows=torch.from_numpy(index.copy()),
-            values=torch.from_numpy(np.pad(kernel, ((0, 0), (0, 1), (0, 0)))),
-            counts=[len(self.rows)] * len(users.ids),
-            num_rows=ROWS,
+        values = torch.from_numpy(np.pad(kernel, ((0, 0), (0, 1), (0, 0))))
+        yield DeviceStack(
+            {"bias": torch.from_numpy(bias), "kernel": values},
+            {"kernel": torch.from_numpy(index.copy())},
         )
-        yield DeviceStack({"bias": torch.from_numpy(bias), "kernel": stored})
 
 
 ENGINES = {

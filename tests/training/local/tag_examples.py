@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
-from fedpriv.training.device_sum import StackedRows
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.training.work import NO_CONTEXT, UserTrainer
 from tests.harness.toys_of_training import assert_near, drawn, zeros
 
@@ -51,8 +51,9 @@ def trained(trainer, params, examples, key, context=NO_CONTEXT):
         return trainer.train(params, context, examples, key)
     works = [trainer.prepare(params, examples, key)]
     [stack] = trainer.batches(trainer.start(params), context, works, batch_invariant=False)
-    dense = ((n, t.dense() if isinstance(t, StackedRows) else t) for n, t in stack.updates.items())
-    return {name: tensor[0].numpy() for name, tensor in dense}
+    zeros = {name: np.zeros_like(array) for name, array in params.items()}
+    dense = stack.mixed(Mixture(own=1.0, offset=zeros)).updates
+    return {name: tensor[0].numpy() for name, tensor in dense.items()}
 
 
 def assert_close(found, expected):

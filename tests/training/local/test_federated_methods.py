@@ -161,7 +161,7 @@ class TestFedProx:
         work = both.prepare(params, user, KEY)
         update, well = both.together(both.start(params), NO_CONTEXT, [work])
         assert bool(well[0])
-        assert_near({n: t[0].numpy() for n, t in update.items()}, expected, rtol=1e-4)
+        assert_near({n: t[0].numpy() for n, t in update.updates.items()}, expected, rtol=1e-4)
         plain = module_trainer(PLAIN, multiplier=multiplier).train(params, NO_CONTEXT, user, KEY)
         assert distance(plain, expected) > 1e-3
 
@@ -203,7 +203,7 @@ class TestFedProx:
         works[0] = replace(works[0], x=x, width=works[1].width)
         update, _ = trainer.together(trainer.start(PARAMS), NO_CONTEXT, works)
         alone = trained(trainer, PARAMS, users[0], KEY)
-        np.testing.assert_allclose(update["bias"][0].numpy(), alone["bias"], atol=2e-6)
+        np.testing.assert_allclose(update.updates["bias"][0].numpy(), alone["bias"], atol=2e-6)
 
     @pytest.mark.parametrize("tied", [False, True])
     def test_next_words(self, tied):

@@ -195,7 +195,7 @@ class TestBatchInvariance:
 
         def mixing(self, start, context, works):
             local, well = together(self, start, context, works)
-            for tensor in local.values():
+            for tensor in local.updates.values():
                 tensor[len(tensor) // 2 :] *= 1 + 2**-23
             return local, well
 
@@ -212,7 +212,7 @@ class TestBatchInvariance:
 
         def mixing(self, start, context, works):
             local, well = together(self, start, context, works)
-            for tensor in local.values():
+            for tensor in local.updates.values():
                 tensor[len(tensor) // 2 :] *= 1 + 2**-23 * (context.rate == 1.0)
             return local, well
 
@@ -228,13 +228,13 @@ class TestBatchInvariance:
         start = many.alone.start(params)
 
         def train(works):
-            local = many.together(start, NO_CONTEXT, works)[0]
+            local = many.together(start, NO_CONTEXT, works)[0].updates
             local["0.bias"][slot, 0] *= 1 + 2**-22
             return local
 
         synthetic = functools.partial(many.synthetic, KIND)
         assert is_batch_invariant(
-            lambda works: many.together(start, NO_CONTEXT, works)[0], synthetic, 32
+            lambda works: many.together(start, NO_CONTEXT, works)[0].updates, synthetic, 32
         )
         assert not is_batch_invariant(train, synthetic, 32)
 
@@ -256,7 +256,7 @@ class TestBatchInvariance:
         start = many.alone.start(params)
 
         def train(works):
-            local = many.together(start, NO_CONTEXT, works)[0]
+            local = many.together(start, NO_CONTEXT, works)[0].updates
             local["0.bias"] += 1e-6 * float(len({id(work) for work in works}) > 1)
             return local
 

@@ -71,23 +71,23 @@ def together(trainer, params, users):
         for examples, key in zip(users.values(), keys(users), strict=True)
     ]
     found: dict[int, Any] = {id(work): None for work in works}
-    many, one = VectorisedTrainer.together, VectorisedTrainer.by_itself
+    many, one = VectorisedTrainer.together, VectorisedTrainer._one
 
     def in_a_batch(self, start, context, few):
         local, well = many(self, start, context, few)
         for row, work in enumerate(few):
             if well[row]:
-                found[id(work)] = {n: t[row].numpy().copy() for n, t in local.items()}
+                found[id(work)] = {n: t[row].numpy().copy() for n, t in local.updates.items()}
         return local, well
 
     def by_itself(self, start, context, work):
-        local = one(self, start, context, work)
-        found[id(work)] = {n: t[0].numpy().copy() for n, t in local.items()}
-        return local
+        for stack in one(self, start, context, work):
+            found[id(work)] = {n: t[0].numpy().copy() for n, t in stack.updates.items()}
+            yield stack
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VectorisedTrainer, "together", in_a_batch)
-        patch.setattr(VectorisedTrainer, "by_itself", by_itself)
+        patch.setattr(VectorisedTrainer, "_one", by_itself)
         start = trainer.start(params)
         stacks = [*trainer.batches(start, NO_CONTEXT, works, batch_invariant=False)]
     for work in works:
