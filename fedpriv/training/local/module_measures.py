@@ -259,7 +259,7 @@ def module_metrics(
         part: Which share of the examples.
     """
     return combined(
-        _measured(module, measures, np.asarray(x[chosen]), np.asarray(y[chosen]))
+        _measured(module, measures, x[chosen], y[chosen])
         for chosen in chunks(len(y), part, _at_once(module, x))
     )
 
@@ -280,9 +280,7 @@ def module_totals(
     found = [Total(sum=0.0, count=0, value_is=measure.value_is) for _ in counts]
     # The blocks of `module_metrics`: outputs may depend on how many examples they are made of.
     for chosen in chunks(len(y), WHOLE, _at_once(module, x)):
-        with torch.no_grad():
-            outputs = module(as_tensor(model_inputs(np.asarray(x[chosen]))))
-            targets = as_tensor(model_targets(np.asarray(y[chosen])))
+        outputs, targets = _outputs(module, x[chosen]), as_tensor(model_targets(y[chosen]))
         at = chosen.start
         while at < chosen.stop:
             user = int(np.searchsorted(ends, at, side="right"))
@@ -296,12 +294,17 @@ def module_totals(
 _CHUNK, _NUMBERS = 1024, 1 << 24
 
 
+def _outputs(module: nn.Module, x: np.ndarray) -> Any:
+    """Return what a module makes of inputs."""
+    with torch.no_grad():
+        return module(as_tensor(model_inputs(x)))
+
+
 def _at_once(module: nn.Module, x: np.ndarray) -> int:
     """Return how many examples are measured together: fewer where their outputs are many."""
     if len(x) <= 1:
         return _CHUNK
-    with torch.no_grad():
-        outputs = module(as_tensor(model_inputs(np.asarray(x[:1]))))
+    outputs = _outputs(module, x[:1])
     numbers = outputs.numel() if isinstance(outputs, Tensor) else 1
     return max(1, min(_CHUNK, _NUMBERS // max(numbers, 1)))
 
@@ -323,8 +326,7 @@ def module_class_scores(
         part: Which share of the examples.
     """
     for chosen in chunks(len(y), part):
-        with torch.no_grad():
-            outputs = module(as_tensor(model_inputs(np.asarray(x[chosen]))))
+        outputs = _outputs(module, x[chosen])
         labels = np.asarray(y[chosen]).astype(np.int64)
         kept = labels != IGNORED
         yield torch.softmax(outputs.double(), dim=1).numpy()[kept], labels[kept]
@@ -333,7 +335,7 @@ def module_class_scores(
 def _measured(
     module: nn.Module, measures: Sequence[ModuleMeasure], x: np.ndarray, y: np.ndarray
 ) -> Metrics:
+    outputs, targets = _outputs(module, x), as_tensor(model_targets(y))
     with torch.no_grad():
-        outputs, targets = module(as_tensor(model_inputs(x))), as_tensor(model_targets(y))
         totals = {own.measure.name: own.total(outputs, targets) for own in measures}
     return Metrics(totals=totals, num_examples=len(y))
