@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _NOTHING, _NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
 # Users of a compiled call: their updates stay in a core's cache until they are added.
-_BLOCK = 16
+_BLOCK, _BLOCK_EXAMPLES = 16, 48
 # Counts that the compiled loop reads in place; others are converted, those of the chosen examples
 # only, so that work never follows the size of a user.
 _COUNTS = (np.uint8, np.uint16, np.float32)
@@ -130,18 +130,20 @@ class CompiledSoftmaxTrainer(UserTrainer):
         if not plain or not isinstance(data, InColumns) or data.columns.counts.dtype not in _COUNTS:
             yield from UserTrainer.stacks(self, request, attempt, users)
             return
-        columns = data.columns
-        for first in range(0, len(users.ids), _BLOCK):
-            stop_if_asked()
-            orders, steps = [], []
-            for user_id in users.ids[first : first + _BLOCK]:
-                with contributing_zero_on_failure():
-                    own = attempt.key.fold(user_id)
-                    order, starts = self._ordered(data, user_id, request.context, own)
-                    orders.append(order)
-                    steps.append(starts)
-            own, moved = self._trained(request.params, request.context, columns, orders, steps)
-            yield RowStack({"kernel": own, "bias": moved})
+        columns, last = data.columns, len(users.ids) - 1
+        orders, steps, number = list[np.ndarray](), list[np.ndarray](), 0
+        for place, user_id in enumerate(users.ids):
+            with contributing_zero_on_failure():
+                key = attempt.key.fold(user_id)
+                order, starts = self._ordered(data, user_id, request.context, key)
+                orders.append(order)
+                steps.append(starts)
+                number += len(order)
+            if place == last or len(orders) == _BLOCK or number >= _BLOCK_EXAMPLES:
+                stop_if_asked()
+                own, moved = self._trained(request.params, request.context, columns, orders, steps)
+                yield RowStack({"kernel": own, "bias": moved})
+                orders, steps, number = [], [], 0
 
     def rows(self, data: InColumns, user_id: str, context: Context, key: Key) -> np.ndarray:
         """Return the rows of the columns that a user trains on in a round, int64."""
