@@ -78,22 +78,26 @@ from fedpriv.runs.selection import Selection, select
 from fedpriv.runs.summary import make_summary
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.checks import (
-    FreshWorks,
+    FIRST,
+    SyntheticUsers,
+    Works,
+    ask_synthetic,
     check_metrics,
     check_users,
+    check_work,
     describe_untried,
     find_cautions,
+    fresh_works,
+    measure_few,
     public_loss,
     try_central_task,
-    try_task,
-    try_work,
 )
 from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
 from fedpriv.tasks.task import BaseTask, Task, has_public_folds
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.stopping import end_if_interrupted, interruptible
-from fedpriv.training.work import Attempt, SumRequest, Trainers, Work, as_works, find_work
+from fedpriv.training.work import Attempt, SumRequest, Work, as_works
 from fedpriv.tree import Params
 from fedpriv.untrusted_text import plain
 
@@ -516,9 +520,9 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
         else:
             batch = task.synthetic_batch()
             untried = describe_untried(task) if batch is None else ""
-            again = partial(experiment.make_trainer, task, components.side_information)
-            train = partial(_train_synthetic_user, components, state.params, again=again)
-            found = try_task(task, state.params, batch, train)
+            if batch is not None:
+                _train_synthetic_users(components, state.params, SyntheticUsers(batch))
+            found = measure_few(task, state.params)
     check_metrics(task, found)
     with user_code("while the model was saved and loaded, before anything was charged"):
         refuse_unsaved(components.algorithm, begun.params, task.outputs)
@@ -574,19 +578,15 @@ def _describe_noise_length(components: Components, num_params: int) -> tuple[str
     )
 
 
-def _train_synthetic_user(
-    components: Components, params: Params, batch: Any, again: Callable[[], Trainers]
-) -> None:
+def _train_synthetic_users(components: Components, params: Params, data: SyntheticUsers) -> None:
     """Play an algorithm's first step on synthetic users, on a door as runs have.
 
-    Nothing is charged or kept. Each work is asked for synthetic users in turn, in several orders,
-    each of a trainer that has seen nothing.
+    Nothing is charged or kept. Each work is checked when it is first asked.
 
     Args:
         components: Of the experiment.
         params: Before the first round; not changed.
-        batch: Examples in the form of one user's, of no one on the roster.
-        again: Makes what a user does again, as another process would.
+        data: Of users on no roster.
 
     Raises:
         Exception: What the algorithm, a work or a trainer raises.
@@ -595,18 +595,18 @@ def _train_synthetic_user(
         KeepsStateError: If one user's contribution depends on another user.
     """
     task = components.task
-    fresh = FreshWorks.of(components.trainer, again, task, getattr(task, "data", None))
+    again = partial(experiment_of(components).make_trainer, task, components.side_information)
+    fresh = fresh_works(components.trainer, again, task, getattr(task, "data", None))
     plan, algorithm = components.plan, components.algorithm
     root = Key.simulation(0).fold("rehearsal")
-    works = as_works(components.trainer)
     # Where the run itself starts: another start may be longer, and refused.
     state = algorithm.init({name: array.copy() for name, array in params.items()})
     with ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
             plan=plan,
             ledger=Ledger.in_memory(plan, mode=root.mode),
-            backend=_OnSyntheticUsers(works, batch, fresh, params),
-            works=works,
+            backend=_OnSyntheticUsers(fresh, data, params),
+            works=as_works(components.trainer),
             roster=components.task.roster,
             root=root,
             noise=root,
@@ -624,22 +624,15 @@ def _train_synthetic_user(
 class _OnSyntheticUsers(Backend):
     """Backend where one synthetic user replaces each cohort."""
 
-    def __init__(
-        self, works: Mapping[str, Work], batch: Any, fresh: FreshWorks, trained: Collection[str]
-    ) -> None:
-        self._works, self._batch, self._fresh, self._trained = works, batch, fresh, trained
-        self._apart: set[str] = set()
+    def __init__(self, fresh: Works, data: SyntheticUsers, trained: Collection[str]) -> None:
+        self._fresh, self._data, self._trained = fresh, data, trained
+        self._works: dict[str, Work] = {}
 
     def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
         """Return the sum of one synthetic user; an empty cohort has one too."""
-        # A program asks in many passes: the first tells whether users are apart, and all moves.
-        found = try_work(
-            find_work(self._works, request.work),
-            request,
-            attempt,
-            batch=self._batch,
-            fresh=None if request.work in self._apart else self._fresh,
-            trained=self._trained,
-        )
-        self._apart.add(request.work)
+        name = request.work
+        if name not in self._works:  # a program asks in many passes: the first tells all
+            self._works[name] = self._fresh(name)
+            check_work(self._fresh, request, attempt, self._data, trained=self._trained)
+        found = ask_synthetic(self._works[name], request, attempt, self._data, FIRST)
         return replace(found, num_users=len(cohort))

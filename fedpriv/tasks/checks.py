@@ -6,19 +6,20 @@ model of the wrong width fails for everybody, and a whole run would be spent on 
 So the same code is run first on examples of no one on the roster, and what it raises there is
 raised.
 
-Independence of users is tried on synthetic users, in many orders. A trainer that keeps something
-between users may look consistent in one order: a scaler that is fitted on the first data that it
-sees is the same for everybody after that, but another process makes another trainer, and there a
-rostered user comes first. So each order is asked of a work that has seen nothing, and each
-synthetic user is once the first of all.
+Whether users are apart is tried on synthetic users: each trains alone, by a trainer that has seen
+nothing, and then all one after the other by one trainer. A trainer that fits a scaler on the first
+data that it sees treats everybody alike after that, but another process makes another trainer, and
+there a rostered user comes first. So each synthetic user is once the first of all.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,162 +47,74 @@ from fedpriv.training.work import (
     Trainer,
     Trainers,
     Users,
-    UserTrainer,
     Work,
     as_works,
     find_work,
 )
 from fedpriv.tree import Params, Tree
 
-#: Two synthetic users of a task's batch.
-FIRST, SECOND = "a synthetic user", "another synthetic user"
-_WHOLE, _MANY, _LARGE = "one of all examples", "one of many examples", "one of large numbers"
+FIRST, SECOND, ALL, LARGE = "one half", "the other half", "all examples", "large numbers"
+"""Synthetic users, by the share of a batch that each has."""
 
-_FEW_EXAMPLES, _NUM_MANY, _TIMES = 8, 32, 100.0
+_FEW_EXAMPLES, _MANY, _TIMES = 8, 32, 100.0
 # Of so few params one work is asked for everybody so many times over; of more, twice.
 _CHEAP, _PASSES = 1 << 20, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreshWorks:
-    """Works that have seen no example.
+Works = Callable[[str], Work]
+"""From a name to a work that has seen nothing."""
 
-    Attributes:
-        untouched: What a user does, by name or alone, as it was made; None where it is made again.
+
+def fresh_works(trainer: Trainers, again: Callable[[], Trainers], *shared: Any) -> Works:
+    """Return a function that makes works which have seen no example, by their names.
+
+    Each is made again, so that what a function fits on its first data shows; where that returns
+    the same object, it is copied.
+
+    Args:
+        trainer: What a user does, by name or alone, as it was made: never asked.
         again: Makes it again, as another process would.
         shared: What copies have in common: the task and its data.
+
+    Raises:
+        ValueError: By the function, if a work is the same object each time and cannot be copied.
     """
 
-    untouched: Trainers | None = field(repr=False)
-    again: Callable[[], Trainers] = field(repr=False)
-    shared: tuple[Any, ...] = field(repr=False)
-
-    @classmethod
-    def of(cls, trainer: Trainers, again: Callable[[], Trainers], *shared: Any) -> FreshWorks:
-        """Return works like a trainer's that has seen nothing yet.
-
-        It is made again, so that what a function fits on its first data shows; where that returns
-        the same object each time, it is copied.
-
-        Args:
-            trainer: What a user does, by name or alone.
-            again: Makes it again.
-            shared: What copies have in common.
-
-        Raises:
-            ValueError: If it is the same object each time and cannot be copied.
-        """
-        made = as_works(again())
-        same = [one for name, one in as_works(trainer).items() if made.get(name) is one]
-        if not same:
-            return cls(untouched=None, again=again, shared=shared)
+    def fresh(name: str) -> Work:
+        untouched, made = (find_work(as_works(own), name) for own in (trainer, again()))
+        if made is not untouched:
+            return made
         try:
-            untouched = _copied(trainer, shared)
+            return copy.deepcopy(untouched, {id(one): one for one in shared})
         except Exception as error:
             end_if_interrupted(error)
             raise ValueError(
-                f"whether users are apart could not be tried: a {type(same[0]).__name__} cannot be "
+                f"whether users are apart could not be tried: a {type(made).__name__} cannot be "
                 f"copied ({type(error).__name__}: {error}), and trainer() of the task returns the "
                 "same one each time; let it make another one"
             ) from error
-        return cls(untouched=untouched, again=again, shared=shared)
 
-    def work(self, name: str) -> Work:
-        """Return another work of a name."""
-        fresh = self.again() if self.untouched is None else _copied(self.untouched, self.shared)
-        return find_work(as_works(fresh), name)
-
-
-def _copied(trainer: Trainers, shared: tuple[Any, ...]) -> Any:
-    return copy.deepcopy(trainer, {id(one): one for one in shared})
-
-
-def refuse_dependent_work(
-    fresh: Callable[[], Work], request: SumRequest, attempt: Attempt, batch: Any
-) -> None:
-    """Refuse work in which one synthetic user changes what another one contributes.
-
-    As of `fedpriv.training.independence`, dozens of times over where the params are few; and two
-    users asked for at once must add up. Users are small, large and of many examples.
-
-    Args:
-        fresh: Makes a work that has seen nothing.
-        request: What is asked.
-        attempt: By which bound and key.
-        batch: Examples of no rostered user.
-
-    Raises:
-        Exception: What the work raises of a user.
-        KeepsStateError: Names the work.
-    """
-    data = SyntheticUsers(batch, extremes=True)
-
-    def total(work: Work, *user_ids: str, raw: bool = False) -> Tree:
-        with raised_failures(), unlike_streams():
-            given = _raw(work, attempt) if raw else attempt
-            return work.answer(request, given, Users(user_ids, data)).total
-
-    def train(user_ids: Sequence[str]) -> list[Tree]:
-        work = fresh()
-        return [total(work, user_id, raw=True) for user_id in user_ids]
-
-    able = []
-    for user_id in data.user_ids:
-        try:
-            train([user_id])
-            able.append(user_id)
-        except Exception as error:
-            end_if_interrupted(error)
-            if user_id != _LARGE:  # which a model need not take
-                raise
-    work = fresh()
-    of = type(work).__name__
-    passes = _PASSES if tree.num_elements(request.params) <= _CHEAP else 2
-    whole = _raw(work, attempt).bound.granularity is not None
-    refuse_dependence(train, able, of=of, whole=whole, passes=passes)
-    bounds = [attempt.bound]
-    if isinstance(work, Trainer) and not isinstance(work, UserTrainer):
-        # Of many users at once: a mean of both adds up unless they are clipped, and clipped a scale
-        # that both have in common does not show.
-        bounds += [_NO_BOUND, _SHORT]
-    for bound in bounds:
-        attempt = replace(attempt, bound=bound)
-        both, parts = total(work, SECOND, FIRST), (total(fresh(), FIRST), total(fresh(), SECOND))
-        if differs(both, *parts, whole=bound.granularity is not None):
-            raise keeps_state(of)
-
-
-def _raw(work: Work, attempt: Attempt) -> Attempt:
-    """Return the attempt without a bound, where single users train: bounded they may look alike."""
-    return replace(attempt, bound=_NO_BOUND) if isinstance(work, UserTrainer) else attempt
+    return fresh
 
 
 class SyntheticUsers:
     """A `fedpriv.training.work.UserData` of users who share a batch.
 
     Args:
-        batch: Where it can be halved, each of two users has a half; another one has all of it.
-        extremes: Whether there is instead one of many examples, and one of large numbers, and no
-            user has more than a few of the batch.
+        batch: Where it can be picked from, one user has every other of a few examples, one the
+            others, one all of them and at least `_MANY`, and one large inputs; else all are alike.
     """
 
-    def __init__(self, batch: Any, *, extremes: bool = False) -> None:
-        first = second = batch
-        size = _size(batch)
-        if size:
-            number = min(size, _FEW_EXAMPLES) if extremes else size
-            order = np.arange(number)
-            if number > 1:
-                first, second = _taken(batch, order[::2]), _taken(batch, order[1::2])
-        self._batches = {FIRST: first, SECOND: second}
-        if not extremes:
-            self._batches[_WHOLE] = batch
-        else:
-            if first is not second:
-                self._batches[_MANY] = _taken(batch, np.arange(_NUM_MANY) % number)
-            larger = _larger(second)
-            if larger is not None:
-                self._batches[_LARGE] = larger
+    def __init__(self, batch: Any) -> None:
+        self._batches: dict[str, Any] = dict.fromkeys((FIRST, SECOND, ALL), batch)
+        if size := _size(batch):
+            few = np.arange(min(size, _FEW_EXAMPLES))
+            halves = (few[::2], few[1::2]) if size > 1 else (few, few)
+            many = np.arange(max(size, _MANY)) % size
+            for user, index in zip(self._batches, (*halves, many), strict=True):
+                self._batches[user] = _taken(batch, index)
+        if (larger := _larger(self._batches[SECOND])) is not None:
+            self._batches[LARGE] = larger
 
     @property
     def user_ids(self) -> tuple[str, ...]:
@@ -213,9 +126,8 @@ class SyntheticUsers:
         return self._batches[user_id]
 
     def num_examples(self, user_id: str) -> int:
-        """Return how many there are."""
-        batch = self._batches[user_id]
-        return _size(batch) or (len(batch) if hasattr(batch, "__len__") else 1)
+        """Return how many there are; 1 where that is not known."""
+        return _size(self._batches[user_id]) or 1
 
 
 def _size(batch: Any) -> int:
@@ -245,6 +157,97 @@ def _larger(batch: Any) -> Any | None:
     return None
 
 
+def ask_synthetic(
+    work: Work, request: SumRequest, attempt: Attempt, data: SyntheticUsers, *users: str
+) -> PartialSum:
+    """Return the sum of synthetic users, by a key that no run has.
+
+    Raises:
+        Exception: What the work raises of a user.
+        ValueError: If an update is not finite, or a user fails and the work keeps to itself why.
+    """
+    try:
+        with raised_failures(), unlike_streams():
+            found = work.answer(request, replace(attempt, key=_KEY), Users(users, data))
+    except NotFiniteError as error:
+        raise ValueError(
+            "the update of a user with public or synthetic examples is not finite: every user's "
+            "would be left out, and the whole ε be spent on noise; lower the local learning rate "
+            "(local-learning-rate), or give the task a synthetic_batch of examples like its users'"
+        ) from error
+    if found.num_failed:
+        raise ValueError(
+            f"work {request.work!r} fails on what the task's synthetic_batch() makes, and does not "
+            "say why; let it call fedpriv.training.failures.contributes_zero(error)"
+        )
+    return found
+
+
+def check_work(
+    fresh: Works,
+    request: SumRequest,
+    attempt: Attempt,
+    data: SyntheticUsers,
+    *,
+    trained: Collection[str],
+) -> None:
+    """Refuse work in which users are not apart, or that does not move what is to be trained.
+
+    Users train alone and after each other (`fedpriv.training.independence`), and two who are asked
+    for at once must add up.
+
+    Args:
+        fresh: Makes works that have seen nothing.
+        request: What is asked.
+        attempt: By which bound; trainers are asked without any, since bounded users may look alike.
+        data: Of users on no roster.
+        trained: Names of the tensors that are to be trained.
+
+    Raises:
+        Exception: What the work raises of a user, but for large inputs, which a model need not
+            take.
+        ValueError: As of `ask_synthetic`; or if one of the tensors does not move
+            (`fedpriv.tasks.guards`).
+        KeepsStateError: If a user contributes another update after or next to others: no bound of
+            a single contribution would hold then.
+    """
+    make = partial(fresh, request.work)
+    work = make()
+    bounds = [attempt.bound]
+    if isinstance(work, Trainer):
+        # Of many users at once: a mean of both adds up unless they are clipped, and clipped a scale
+        # that both have in common does not show.
+        bounds = [Clip(l2_clip_norm=1e100), Clip(l2_clip_norm=1e-12)]
+    attempts = [replace(attempt, bound=bound) for bound in bounds]
+    whole = bounds[0].granularity is not None
+
+    def total(work: Work, *users: str, by: Attempt = attempts[0], at: Params | None = None) -> Tree:
+        asked = request if at is None else replace(request, params=at)
+        return ask_synthetic(work, asked, by, data, *users).total
+
+    def train(users: Sequence[str]) -> list[Tree]:
+        own = make()
+        return [total(own, user) for user in users]
+
+    users = list(data.user_ids)
+    if LARGE in users:
+        try:
+            train([LARGE])
+        except Exception as error:
+            end_if_interrupted(error)
+            users.remove(LARGE)
+    passes = _PASSES if tree.num_elements(request.params) <= _CHEAP else 2
+    refuse_dependence(train, users, of=type(work).__name__, whole=whole, passes=passes)
+    for by in attempts:
+        both, *parts = (
+            total(make(), *own, by=by) for own in ((SECOND, FIRST), (FIRST,), (SECOND,))
+        )
+        if differs(both, *parts, whole=whole):
+            raise keeps_state(type(work).__name__)
+    # A loss may need more examples than half a batch has: of pairs, or of one kind of them.
+    refuse_untrained(lambda at: total(work, FIRST, SECOND, ALL, at=at), request.params, trained)
+
+
 # Of a large roster so many users are looked for, from all over it.
 _MOST_USERS = 10_000
 
@@ -264,17 +267,20 @@ def check_parts(task: Any, of: str) -> None:
             f"the task of {of} is a {type(task).__name__}; derive its class from "
             "fedpriv.tasks.task.Task"
         )
-    for name, meaning in (("roster", "a tuple of user ids"), ("data", "their examples")):
-        if not hasattr(task, name):
-            raise ValueError(f"{_the_task(task, of)} has no {name}; give it one: {meaning}")
-    _check_roster(task.roster, of)
+    roster, data = getattr(task, "roster", None), getattr(task, "data", None)
+    ids = isinstance(roster, tuple) and all(isinstance(user_id, str) for user_id in roster)
+    if not roster or not ids or len(set(roster)) < len(roster):
+        raise ValueError(
+            f"{_the_task(task, of)} has the roster {reprlib.repr(roster)}; give a tuple of user "
+            "ids, sorted, each a text and listed once"
+        )
     for name in ("examples", "num_examples"):
-        if not callable(getattr(task.data, name, None)):
+        if not callable(getattr(data, name, None)):
             raise ValueError(
-                f"data of {_the_task(task, of)} are a {type(task.data).__name__} without a method "
+                f"data of {_the_task(task, of)} are a {type(data).__name__} without a method "
                 f"{name}(user_id); add it, or see fedpriv.tasks.module_task.ArrayUsers"
             )
-    check_described(task, of, len(task.roster))
+    check_described(task, of, len(roster))
 
 
 def check_described(task: BaseTask, of: str, num_users: int) -> None:
@@ -387,34 +393,13 @@ def check_metrics(task: BaseTask, found: Any) -> None:
             )
 
 
-def _check_roster(roster: Any, of: str) -> None:
-    if not isinstance(roster, tuple):
-        raise ValueError(
-            f"the roster of {of} is a {type(roster).__name__}; give a tuple of user ids, sorted"
-        )
-    if not roster:
-        raise ValueError(f"the roster of {of} is empty; there must be users to learn from")
-    for user_id in roster:
-        if not isinstance(user_id, str):
-            raise ValueError(
-                f"user {user_id!r} on the roster of {of} is a {type(user_id).__name__}; give text"
-            )
-    if len(set(roster)) != len(roster):
-        twice = next(user_id for user_id in roster if roster.count(user_id) > 1)
-        raise ValueError(f"user {twice!r} is on the roster of {of} more than once; list each once")
-
-
 def _the_task(task: Any, of: str) -> str:
     return f"the task of {of} ({type(task).__name__})"
 
 
 _KEY = Key.simulation(0).fold("trial of a task")
-_FEW = 2
-#: Public examples that are looked at where those few leave a tensor where it is.
-_SEVERAL = 64
-# Longer than any update, and short enough to be squared.
-_NO_BOUND, _SHORT = Clip(l2_clip_norm=1e100), Clip(l2_clip_norm=1e-12)
-_SOME = 1024
+# Public examples that are looked at, and those whose loss is.
+_SEVERAL, _SOME = 64, 1024
 
 
 # By whether the model learns from the examples.
@@ -483,10 +468,10 @@ def public_of_rostered(task: BaseTask, *, learnt_from: bool) -> dict[str, int]:
 
 
 def check_task(task: Task, *, learning_rate: float = 0.1) -> None:
-    """Try what users do in a task as a run does before its first charge; for tests of one's own.
+    """Try what users do in a task as a run does before its first charge; for user-defined tests.
 
-    Synthetic (or public) users train in several orders and with one left out, with equal keys: each
-    must contribute the very same. What shows later is looked for while a simulation runs.
+    Synthetic (or public) users train alone and one after the other, with equal keys: each must
+    contribute the very same. What shows later is looked for while a simulation runs.
 
     Args:
         task: Of users. Its rostered users are not looked at.
@@ -500,97 +485,20 @@ def check_task(task: Task, *, learning_rate: float = 0.1) -> None:
     from fedpriv.training.local.schedule import Schedule
 
     check_parts(task, type(task).__name__)
-
-    def make() -> Trainers:
-        return task.trainer(Schedule(learning_rate=learning_rate), {})
-
+    make = partial(task.trainer, Schedule(learning_rate=learning_rate), {})
     trainer, params, batch = make(), task.init_params(_KEY), task.synthetic_batch()
     if batch is None:
         raise ValueError(describe_untried(task))
-    fresh = FreshWorks.of(trainer, make, task, task.data)
+    fresh, data = fresh_works(trainer, make, task, task.data), SyntheticUsers(batch)
     extra = {} if task.round_tensors is None else task.round_tensors(1)
-    for name, work in as_works(trainer).items():
+    for name in as_works(trainer):
         request = SumRequest(params=params, context=Context(extra=extra), work=name)
-        attempt = Attempt(bound=_NO_BOUND, key=_KEY)
-        try_work(work, request, attempt, batch=batch, fresh=fresh, trained=params)
+        attempt = Attempt(bound=Clip(l2_clip_norm=1.0), key=_KEY)
+        check_work(fresh, request, attempt, data, trained=params)
 
 
-def try_work(
-    work: Work,
-    request: SumRequest,
-    attempt: Attempt,
-    *,
-    batch: Any,
-    fresh: FreshWorks | None,
-    trained: Collection[str],
-) -> PartialSum:
-    """Return the sum of one synthetic user, which no other one changes.
-
-    Args:
-        work: What users do, one by one or side by side.
-        request: What is asked.
-        attempt: By which bound; the key is another one.
-        batch: Examples of no rostered user; where it can be halved, each user has a half.
-        fresh: Works like it that have seen nothing, to look for what users do to each other; None
-            asks one user alone.
-        trained: Names of the tensors that are to be trained.
-
-    Raises:
-        Exception: What the work raises of a user.
-        ValueError: If a user fails, and the work keeps to itself why; if an update is not finite;
-            or if one of the tensors does not move (`fedpriv.tasks.guards`).
-        KeepsStateError: If a user's contribution is another one where another user came before it,
-            or is there too: no bound of a single contribution would hold then
-            (`fedpriv.tasks.checks`).
-    """
-    attempt = replace(attempt, key=_KEY)
-
-    def asked(attempt: Attempt, at: Params, *user_ids: str) -> PartialSum:
-        try:
-            with raised_failures():
-                given = replace(request, params=at)
-                users = Users(user_ids, SyntheticUsers(batch))
-                return work.answer(given, attempt, users)
-        except NotFiniteError as error:
-            raise ValueError(
-                "the update of a user with public or synthetic examples is not finite: every "
-                "user's would be left out, and the whole ε be spent on noise; lower the local "
-                "learning rate (local-learning-rate), or give the task a synthetic_batch of "
-                "examples like its users'"
-            ) from error
-
-    found = asked(attempt, request.params, FIRST)
-    if found.num_failed:
-        raise ValueError(
-            f"work {request.work!r} fails on what the task's synthetic_batch() makes, and does not "
-            "say why; let it call fedpriv.training.failures.contributes_zero(error)"
-        )
-    if fresh is not None:
-        refuse_dependent_work(lambda: fresh.work(request.work), request, attempt, batch)
-        raw = _raw(work, attempt)
-        first = asked(raw, request.params, FIRST).total
-        # A loss may need more examples than half a batch has: of pairs, or of one kind of them.
-        users = FIRST, SECOND, _WHOLE
-        refuse_untrained(lambda at: asked(raw, at, *users).total, request.params, first, trained)
-    return found
-
-
-def try_task(
-    task: BaseTask, params: Params, batch: Any | None, train: Callable[[Any], None]
-) -> Metrics | None:
-    """Train on a batch, and measure the params on a small part of the public examples.
-
-    Args:
-        task: Of any kind; its rostered users are not looked at.
-        params: Before the first round; not changed.
-        batch: The task's `synthetic_batch`; None trains nothing.
-        train: What is done with the batch.
-
-    Raises:
-        Exception: What the training or the measuring raises.
-    """
-    if batch is not None:
-        train(batch)
+def measure_few(task: BaseTask, params: Params) -> Metrics | None:
+    """Return metrics on a small part of the public examples; None where nothing is measured."""
     found = task.evaluate(params, public=True, part=FEW)
     if found is None and task.measures and task.describe().num_public_users > 0:
         found = task.evaluate(params, public=True)  # the first may have no example
@@ -610,36 +518,25 @@ def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
         Exception: What the model or its loss raises.
         ValueError: If a tensor of the params does not move (`fedpriv.tasks.guards`).
     """
-    examples, found = task.public, None
+    examples, number, found = task.public, task.num_public, None
     if examples is None:
-        found = task.measure(params)
+        found, number = task.measure(params), 2
         on_synthetic = getattr(task.train, "on_synthetic", None)
         if on_synthetic is None:
             return found
-        examples = on_synthetic(_FEW)
-    available = task.num_public or _FEW
+        examples = on_synthetic(number)
+    index = np.linspace(0, number - 1, min(number, _SEVERAL)).astype(np.int64)
 
-    def gradients(at: Params, number: int) -> Params:
-        # Each alone, by their sizes: of two labels that differ a bias's may cancel exactly.
-        index = np.linspace(0, available - 1, min(available, number)).astype(np.int64)
-        each = [examples.gradient(at, index[i : i + 1], _KEY) for i in range(len(index))]
-        return {name: np.sum([np.abs(one[name]) for one in each], axis=0) for name in params}
-
-    def refuse(number: int) -> None:
-        refuse_untrained(
-            lambda at: gradients(at, number), params, gradients(params, number), params
-        )
+    def gradient(at: Params) -> Params:
+        return examples.gradient(at, index, _KEY)
 
     if task.public is None:
         try:
-            gradients(params, _FEW)
+            gradient(params)
         except Exception as error:
             end_if_interrupted(error)
             return found  # drawn inputs may be none that the model takes
-    try:
-        refuse(_FEW)
-    except ValueError:  # a few examples may be blank, or use few of the tensors
-        refuse(_SEVERAL)
+    refuse_untrained(gradient, params, params)
     return found
 
 

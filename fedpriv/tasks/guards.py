@@ -11,7 +11,8 @@ factor of a low-rank adapter has no gradient before the second one has left zero
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from itertools import product
 
 import numpy as np
 
@@ -54,33 +55,35 @@ def moved(params: Params, far: float, stream: str, only: Collection[str] | None 
 
 
 def refuse_untrained(
-    update: Callable[[Params], Tree], params: Params, first: Tree, names: Collection[str]
+    update: Callable[[Params], Tree], params: Params, names: Collection[str]
 ) -> None:
-    """Refuse training that leaves a tensor exactly where it is, in each of two steps.
+    """Refuse training that leaves a tensor exactly where it is, in each of several steps.
 
     A tensor counts as moved by any number other than zero, so by the rows of the words that occur,
-    say. The second step is taken only where the first moved too little.
+    say. Further steps are taken only where the first moved too little.
 
     Args:
         update: From params to an update, a gradient or a sum of these.
         params: Where training starts; not changed.
-        first: The update there.
         names: Of the tensors to be trained; what updates are not of is no matter of this.
 
     Raises:
+        Exception: What the first step raises.
         ValueError: Names the first tensor that does not move.
     """
-    of = [name for name in names if name in params and name in first]
-    still = [name for name in of if not _moves(first[name])]
-    for far in _FAR:
+    trained = [name for name in names if name in params]
+    still = trained
+    for far in (0.0, *_FAR):
+        try:
+            found = update(moved(params, far, "second step", trained) if far else params)
+        except Exception as error:
+            end_if_interrupted(error)
+            if not far:
+                raise
+            continue  # of numbers that it need not take
+        still = [name for name in still if name in found and _is_zero(found[name])]
         if not still:
             return
-        try:
-            second = update(moved(params, far, "second step", of))
-        except Exception as error:  # of numbers that it need not take
-            end_if_interrupted(error)
-            continue
-        still = [name for name in still if not _moves(second[name])]
     if still:
         raise ValueError(
             f"no update moves tensor {_listed(still)}, which is to be trained: two steps on public "
@@ -92,8 +95,8 @@ def refuse_untrained(
         )
 
 
-def _moves(tensor: tree.Tensor) -> bool:
-    return bool(np.any(tensor.values if isinstance(tensor, tree.RowSparse) else tensor))
+def _is_zero(tensor: tree.Tensor) -> bool:
+    return not np.any(tree.to_dense_tensor(tensor))
 
 
 def _listed(names: Collection[str]) -> str:
@@ -105,7 +108,7 @@ def refuse_unused(task: BaseTask, params: Params) -> None:
     """Refuse a model that answers the same whatever one of its tensors is.
 
     Args:
-        task: Says what it answers, and maybe which tensors change that.
+        task: Says what it answers.
         params: Where training starts; not changed.
 
     Raises:
@@ -117,8 +120,6 @@ def refuse_unused(task: BaseTask, params: Params) -> None:
         before = task.outputs(at)
         if before is None:
             return
-        known = task.tensors_of_outputs(at)
-        unused = [name for name in unused if name not in known]
         unused = [
             name
             for name in unused
@@ -152,39 +153,30 @@ def refuse_unsaved(algorithm: Algorithm, params: Params, outputs: Outputs) -> No
     released, rest = (read_tensor_bytes(tensor_bytes(held)) for held in state.save())
     loaded = algorithm.init(start).load(state.round_num, released, rest, state.numbers)
     exported = next(iter(released_models(released).values()))
-    _refuse_other(result, exported, "the model that is exported")
-    _refuse_other(result, algorithm.result(loaded), "the model of a run that is resumed")
+    found = {"exported": exported, "of a run that is resumed": algorithm.result(loaded)}
+    for (name, array), (what, other) in product(result.items(), found.items()):
+        if name not in other or not np.array_equal(array, other[name], equal_nan=True):
+            raise ValueError(
+                f"tensor {name!r} of the result is missing or another one in the model {what}: "
+                "that is of the released tensors without '/' in their names; have the state's "
+                "save() return them all, its load() take them, and result() return the params"
+            )
     before = outputs(result)
     if before is None:
         return
+    cause = None
     try:
         after = outputs(exported)
-        same = after is not None and _near(before, after)
-        cause = None
     except Exception as error:
         end_if_interrupted(error)
-        same, cause = False, error
-    if not same:
+        after, cause = None, error
+    if after is None or not _near(before, after):
         raise ValueError(
             "the model answers otherwise after it was saved and loaded: some of what it computes "
             "with is in no tensor that is saved, or it takes tensors by their order and not by "
             "their names; register its layers and constants (nn.ModuleList instead of a list, "
             "register_buffer instead of an attribute), and look params up by name"
         ) from cause
-
-
-def _refuse_other(result: Params, found: Mapping[str, np.ndarray], what: str) -> None:
-    for name, array in result.items():
-        if name not in found:
-            raise ValueError(
-                f"tensor {name!r} is missing from {what}: only names without '/' that the state's "
-                "save() returns among its released tensors are the model; have it return them all"
-            )
-        if not np.array_equal(array, found[name], equal_nan=True):
-            raise ValueError(
-                f"tensor {name!r} of {what} is another one than the result's; have the state's "
-                "load() take what save() returned, and the algorithm's result() return the params"
-            )
 
 
 def _near(left: np.ndarray, right: np.ndarray) -> bool:

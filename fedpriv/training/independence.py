@@ -8,13 +8,12 @@ the bound. Nothing of this is found by looking at one user.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.training.failures import KeepsStateError
-from fedpriv.tree import RowSparse, Tree
+from fedpriv.tree import Tree
 
 _SAME = 1e-4
 
@@ -25,37 +24,36 @@ def refuse_dependence(
     *,
     of: str,
     whole: bool = False,
-    passes: int = 1,
+    passes: int = 2,
 ) -> dict[str, Tree]:
     """Refuse training in which one user changes what another one contributes.
 
-    Users are trained in two orders, and without the first of them, each time from a state that has
-    seen no user. So each of three users is once the first of all, and each comes after others.
+    Each user is trained alone, and then all of them several times one after the other: each must
+    contribute the same.
 
     Not found is what shows on none of these users: what is kept of particular examples, or after
     more of them, and what they change by less than 1e-4 of an update.
 
     Args:
-        train: From users to their contributions, trained in this order, one after the other and
-            with equal keys each time. It begins with nothing kept of those that it trained before.
+        train: From users to their contributions, trained in this order and with equal keys each
+            time. It begins with nothing kept of those that it trained before.
         users: Of no one on a roster, three or more.
         of: What trains them, for the message.
         whole: Whether contributions are rounded to whole numbers.
-        passes: How often the first order is gone through, one pass after the other.
+        passes: How often all users are trained one after the other.
 
     Returns:
-        What each user contributes, by name.
+        What each user contributes alone, by name.
 
     Raises:
         Exception: What the training raises.
-        KeepsStateError: If a contribution is another one in one of the orders.
+        KeepsStateError: If a user contributes another update after others.
     """
-    known: dict[str, Tree] = {}
-    without = [users[number:] for number in range(1, len(users) - 1)]
-    for order in ([*users] * passes, users[::-1], *without):
-        for user, found in zip(order, train(order), strict=True):
-            if differs(known.setdefault(user, found), found, whole=whole):
-                raise keeps_state(of)
+    known = {user: train([user])[0] for user in users}
+    order = [*users] * passes
+    for user, found in zip(order, train(order), strict=True):
+        if differs(known[user], found, whole=whole):
+            raise keeps_state(of)
     return known
 
 
@@ -73,23 +71,12 @@ def differs(total: Tree, *parts: Tree, whole: bool) -> bool:
     """Return whether a sum is not that of its parts but for rounding, to `whole` numbers or not."""
     gap = size = 0.0
     for name in total:
-        first, *others = _same_rows([total[name], *(part[name] for part in parts)])
-        left = first.astype(np.float64)
-        for right in others:
-            right = right.astype(np.float64)
+        left = tree.to_dense_tensor(total[name]).astype(np.float64)
+        for part in parts:
+            right = tree.to_dense_tensor(part[name]).astype(np.float64)
             size += float(np.vdot(right, right))
             left -= right
         gap += float(np.vdot(left, left))
         if whole:  # each whole number may be rounded to its other side
             size += left.size / _SAME**2
     return gap > _SAME**2 * size
-
-
-def _same_rows(tensors: list[Any]) -> list[np.ndarray]:
-    """Return tensors as arrays of one shape: of equal rows their values alone."""
-    sparse = [one for one in tensors if isinstance(one, RowSparse)]
-    if len(sparse) == len(tensors) and all(
-        np.array_equal(one.rows, sparse[0].rows) for one in sparse
-    ):
-        return [one.values for one in sparse]
-    return [tree.to_dense_tensor(one) for one in tensors]

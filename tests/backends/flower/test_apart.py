@@ -225,7 +225,7 @@ class TestChecked:
         app = app_of(noted, kind, public=PUBLIC, guard=None)
         np.testing.assert_array_equal(answer(app), answer(app))
         public = {float(examples_of(user)[0]) for user in PUBLIC}
-        assert len(seen) - 2 * len(ROSTER) == sum(one in public for one in seen) == 16
+        assert len(seen) - 2 * len(ROSTER) == sum(one in public for one in seen) == 18
 
     @pytest.mark.parametrize("draw", [random.random, np.random.random], ids=["py", "np"])
     def test_in_one_process_draws_that_other_threads_move_are_refused(self, answer, draw):
