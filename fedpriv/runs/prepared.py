@@ -436,7 +436,7 @@ def _refuse_simulated(components: Components) -> None:
             f"dropout-rate {components.dropout_rate:g} simulates users who do not answer, and in a "
             "secure run users do so by themselves; leave it out"
         )
-    if why := components.task.simulation_only():
+    if why := components.task.simulation_only:
         raise ValueError(why)
 
 

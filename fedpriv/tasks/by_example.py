@@ -63,10 +63,6 @@ class UsersExamples(CentralTask):
         """Return what the users' task answers to a few public or synthetic examples."""
         return self.users.outputs(params)
 
-    def tensors_of_outputs(self, params: Params) -> Collection[str]:
-        """Return names of tensors that are known to change these."""
-        return self.users.tensors_of_outputs(params)
-
     def model_memory(self) -> tuple[int, int]:
         """Return bytes of the model besides its params, and of what a step keeps of an example."""
         return self.users.model_memory()

@@ -92,6 +92,8 @@ class CentralTask(BaseTask):
             known, or no class is answered.
         untrained: From nothing to names of tensors besides the params that the model's code brings,
             as of `brought`.
+        roster: The ids of the training examples: their positions.
+        data: None: `train` holds its examples itself.
     """
 
     name: str
@@ -115,11 +117,12 @@ class CentralTask(BaseTask):
     files: Callable[[], Mapping[str, bytes]] = field(default=dict, repr=False)
     majority: float | None = None
     untrained: Callable[[], Collection[str]] = field(default=tuple, repr=False)
-    _roster: tuple[str, ...] = field(init=False, repr=False)
+    roster: tuple[str, ...] = field(init=False, repr=False)
+    data = None
 
     def __post_init__(self) -> None:
         check_measures(self.measures)
-        object.__setattr__(self, "_roster", example_ids(self.num_train))
+        object.__setattr__(self, "roster", example_ids(self.num_train))
         if self.num_train < 2:
             raise ValueError(f"{self.num_train} training examples are too few; give at least 2")
         if self.owned is not None and len(self.owned.blank) != self.num_train:
@@ -129,15 +132,6 @@ class CentralTask(BaseTask):
             )
         if (self.public is None) != (self.num_public == 0):
             raise ValueError(f"{self.num_public} public examples do not fit public={self.public!r}")
-
-    @property
-    def data(self) -> None:
-        """There are none but `train`, which holds its examples itself."""
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """The ids of the training examples: their positions."""
-        return self._roster
 
     @property
     def roster_sha256(self) -> str:
@@ -199,12 +193,11 @@ class CentralTask(BaseTask):
         )
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
-        """Return metrics on the test set, which no one's privacy depends on (`public`)."""
-        return self.measure(params) if public and part == WHOLE else None
+        """Return metrics on the test set, which no one's privacy depends on (`public`).
 
-    def outputs(self, params: Params) -> np.ndarray | None:
-        """Return probabilities of the first test examples, or the loss on the test set."""
-        return self._answers(params, WHOLE)
+        It is not divided: the first part is all of it.
+        """
+        return self.measure(params) if public and part[0] == 0 else None
 
     def class_scores(
         self, params: Params, *, public: bool, part: Part = WHOLE
@@ -212,7 +205,7 @@ class CentralTask(BaseTask):
         """Return probabilities and labels of the test set (`public`); None without `scores`."""
         if self.scores is None:
             return None
-        return self.scores(params) if public and part == WHOLE else iter(())
+        return self.scores(params) if public and part[0] == 0 else iter(())
 
     def describe(self) -> TaskDescription:
         """Return what the run folder records."""

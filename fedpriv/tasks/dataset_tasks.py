@@ -16,7 +16,7 @@ from fedpriv.datasets.projection import projection_files
 from fedpriv.measures import ACCURACY, LOSS, Measure
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.central import CentralTask, zeros
-from fedpriv.training.evaluate import ClassScores, Metrics, Total
+from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.local.module_measures import (
     ModuleMeasure,
@@ -61,35 +61,29 @@ def linear_task(
         side: Side information by kind.
     """
     rows: Any = data.x_test
-
-    def measure(params: Params) -> Metrics:
-        return linear_metrics(params, rows, data.y_test)
-
-    def scores(params: Params) -> ClassScores:
-        return linear_class_scores(params, rows, data.y_test)
-
-    def public_measure(params: Params, index: np.ndarray) -> Metrics:
-        public: Any = data.x_public
-        assert data.y_public is not None
-        return linear_metrics(params, public[index], data.y_public[index])
-
+    x: Any = data.x_public
+    y, public = data.y_public, dict[str, Any]()
+    if y is not None:
+        public = {
+            "public": gradients(x, y),
+            "num_public": data.num_public,
+            "public_measure": lambda params, index: linear_metrics(params, x[index], y[index]),
+        }
     return CentralTask(
         name=data.name,
         train=gradients(data.x_train, data.y_train),
         num_train=data.num_train,
         init=zeros(shapes),
-        measure=measure,
+        measure=lambda params: linear_metrics(params, rows, data.y_test),
         measures=(ACCURACY, LOSS),
-        scores=scores,
-        public=None if data.y_public is None else gradients(data.x_public, data.y_public),
-        num_public=data.num_public,
-        public_measure=None if data.y_public is None else public_measure,
+        scores=lambda params: linear_class_scores(params, rows, data.y_test),
         side={} if side is None else side,
         provenance=data.provenance,
         data_sha256=data.sha256,
         synthetic=data.synthetic,
         files=lambda: projection_files(data),
         majority=commonest_share(data.y_test),
+        **public,
     )
 
 
@@ -118,47 +112,41 @@ def module_task(
         given = inputs(x)
         return given, given if reconstruct else np.asarray(y)
 
-    seen, make = arrays(data.x_test, data.y_test), SameFrozen(make)
-    public, known = None, None
-    if data.y_public is not None:
-        known = arrays(data.x_public, data.y_public)
-        public = ModuleGradients(make(), loss, *known)
-
-    some = counted_places(seen[1])[:_LOOKED_AT]
-    few, looked = [np.asarray(array[some]) for array in seen], make()
+    (x, y), make = arrays(data.x_test, data.y_test), SameFrozen(make)
+    some = counted_places(y)[:_LOOKED_AT]
+    few, looked = (np.asarray(x[some]), np.asarray(y[some])), make()
     if measures is None and not reconstruct:
         measures = fitting_measures(looked, *few)
     taken = with_loss(measures or (), loss)
     check_loss(looked, loss, *few)
 
-    def measure(params: Params) -> Metrics | None:
-        return module_metrics(load_params(make(), params).eval(), taken, *seen)
+    def model(params: Params) -> nn.Module:
+        return load_params(make(), params).eval()
 
-    def scores(params: Params) -> ClassScores:
-        return module_class_scores(load_params(make(), params).eval(), *seen)
-
-    def public_measure(params: Params, index: np.ndarray) -> Metrics | None:
-        assert known is not None
-        x, y = known
-        return module_metrics(load_params(make(), params).eval(), taken, x[index], y[index])
-
+    more: dict[str, Any] = {}
+    if classifies(taken):
+        more["scores"] = lambda params: module_class_scores(model(params), x, y)
+        more["majority"] = commonest_share(y)
+    if data.y_public is not None:
+        own, targets = arrays(data.x_public, data.y_public)
+        more["public"] = ModuleGradients(make(), loss, own, targets)
+        more["num_public"] = data.num_public
+        more["public_measure"] = lambda params, index: module_metrics(
+            model(params), taken, own[index], targets[index]
+        )
     return CentralTask(
         name=data.name,
         train=ModuleGradients(make(), loss, *arrays(data.x_train, data.y_train)),
         num_train=data.num_train,
         init=lambda key: module_params(made_from(key, make)),
-        measure=measure,
+        measure=lambda params: module_metrics(model(params), taken, x, y),
         measures=tuple(one.measure for one in taken),
-        scores=scores if classifies(taken) else None,
         files=lambda: frozen_file(make.frozen),
-        public=public,
-        num_public=data.num_public,
-        public_measure=None if known is None else public_measure,
         provenance=data.provenance,
         data_sha256=data.sha256,
         synthetic=data.synthetic,
-        majority=commonest_share(seen[1]) if classifies(taken) else None,
         untrained=lambda: make.brought,
+        **more,
     )
 
 

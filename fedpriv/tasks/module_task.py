@@ -21,6 +21,7 @@ from fedpriv.datasets.local_data import NodeUsers, RemoteUsers
 from fedpriv.datasets.partitions import UserRows
 from fedpriv.datasets.user_ids import check_distinct
 from fedpriv.measures import Measure
+from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tasks.task import EMPTY, Task, TaskDescription
 from fedpriv.training.devices import usable_device
@@ -72,7 +73,7 @@ from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import own_stream
-from fedpriv.training.work import Trainer, UserData
+from fedpriv.training.work import Trainer
 from fedpriv.tree import Params
 
 #: What is taken for the examples of a user: two arrays, one way or another.
@@ -80,7 +81,6 @@ ArrayLike = ArrayExamples | tuple[Any, Any] | TensorDataset
 
 _LOG = logging.getLogger(__name__)
 _FORMAT_USERS = 20
-_KINDS = ("inputs", "targets")
 
 
 def array_examples(given: Any, what: str) -> ArrayExamples:
@@ -97,36 +97,20 @@ def array_examples(given: Any, what: str) -> ArrayExamples:
     """
     if isinstance(given, ArrayExamples):
         return given
-    parts: Sequence[Any] = ()
-    if isinstance(given, TensorDataset):
-        parts = given.tensors
-    elif isinstance(given, (tuple, list)):
-        parts = given
-    if len(parts) != 2:
-        found = type(given).__name__ + (f" of {len(parts)}" if parts else "")
-        raise ValueError(
-            f"{what} are a {found}; give ArrayExamples(x, y), a pair (x, y) of arrays, or a "
-            "TensorDataset of two tensors"
-        )
-    x, y = (_array(part, f"the {kind} of {what}") for part, kind in zip(parts, _KINDS, strict=True))
-    return ArrayExamples(x, y)
-
-
-def _array(given: Any, what: str) -> np.ndarray:
+    parts = given.tensors if isinstance(given, TensorDataset) else given
     try:
-        found = np.asarray(given)
+        if not isinstance(parts, tuple | list):
+            raise TypeError(f"a {type(given).__name__} is none")
+        x, y = (np.asarray(part) for part in parts)
+        if any(array.ndim == 0 or array.dtype.kind not in "biufc" for array in (x, y)):
+            raise TypeError("these are no arrays of numbers")
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(
-            f"{what} cannot be made one array ({error}); give an array with one row for each "
-            "example, all of one shape: pad those that are shorter"
+            f"{what} are no pair of arrays ({error}); give ArrayExamples(x, y), a pair (x, y) of "
+            "arrays, or a TensorDataset of two tensors: numbers, one row for each example, all of "
+            "one shape (pad those that are shorter)"
         ) from error
-    if found.ndim == 0 or found.dtype.kind not in "biufc":
-        shown = f"a single {type(given).__name__}" if found.ndim == 0 else f"of {found.dtype}"
-        raise ValueError(
-            f"{what} are {shown}; give an array of numbers with one row for each example, all of "
-            "one shape"
-        )
-    return found
+    return ArrayExamples(x, y)
 
 
 class ArrayUsers:
@@ -143,13 +127,11 @@ class ArrayUsers:
     """
 
     def __init__(self, users: Mapping[str, ArrayLike]) -> None:
-        if not hasattr(users, "keys"):
+        if not hasattr(users, "keys") or not users:
             raise ValueError(
-                f"users are a {type(users).__name__}; give a mapping from each user's id to the "
-                "user's examples, such as a dict: dict(pairs) makes one of (id, examples) pairs"
+                f"users are a {type(users).__name__}, or no one; give a mapping from each user's "
+                "id to examples, such as a dict: dict(pairs) makes one of (id, examples) pairs"
             )
-        if not users:
-            raise ValueError("there are no users; give examples for at least one")
         check_distinct(users)
         self._users: Mapping[str, ArrayLike] = users
         self._in_memory = isinstance(users, dict | UserRows)
@@ -345,6 +327,10 @@ _LOOK = Key.simulation(0).fold("look at the loss")
 class ModuleTask(Task):
     """Any model, loss and users.
 
+    Attributes:
+        roster: The user ids, sorted.
+        data: The users' examples.
+
     Args:
         name: What the corpus is called in reports.
         module: A function that makes the `nn.Module`, called many times and in each process.
@@ -417,8 +403,8 @@ class ModuleTask(Task):
         client_optimizer: Callable[..., ClientOptimizer | torch.optim.Optimizer] = SGD,
         personal: PersonalLayers | None = None,
     ) -> None:
-        if users_at_once is not None and (users_at_once is True or users_at_once < 1):
-            raise ValueError(f"users_at_once {users_at_once!r} must be at least 1, or None")
+        if users_at_once is not None:
+            positive_int("users_at_once", users_at_once)
         if isinstance(module, nn.Module) or not callable(module):
             raise ValueError(
                 f"module is a {type(module).__name__}; give a function that makes the module anew, "
@@ -429,26 +415,16 @@ class ModuleTask(Task):
         self._published = dict(published) if published else None
         self._provenance = dict(provenance or {})
         self._make, self._loss = SameFrozen(module, published=bool(published)), loss
-        self._data = ArrayUsers(users)
-        self._roster = tuple(sorted(users))
+        self.data = self._array_users = ArrayUsers(users)
+        self.roster = tuple(sorted(users))
         self._test_counts: list[int] | None = None
         if isinstance(test, Mapping):
             test = self._pooled(test)
-        self._sets = {
-            is_public: None if given is None else array_examples(given, f"the {what} examples")
-            for is_public, given, what in ((False, test, "test"), (True, public, "public"))
-        }
-        #: Of a test set that belongs to no rostered user.
-        self._num_test_examples = None
-        if self._test_counts is None and (own := self._sets[False]) is not None:
-            self._num_test_examples = len(own)
-        self._public_train = None
-        if public_train is not None:
-            self._public_train = array_examples(public_train, "the public_train examples")
+        self._sets = {False: _given(test, "test"), True: _given(public, "public")}
+        self._public_train = _given(public_train, "public_train")
+        if self._public_train is not None:
             check_learnt_from(self._public_train, self._sets[True])
-        self._synthetic_batch = None
-        if synthetic_batch is not None:
-            self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
+        self._synthetic_batch = _given(synthetic_batch, "synthetic_batch")
         self._users_at_once = users_at_once
         self._client_optimizer = as_client_optimizer(client_optimizer)
         self._said_apart = False
@@ -464,6 +440,11 @@ class ModuleTask(Task):
         self._personal, self._own_start = personal, dict[str, np.ndarray]()
         if personal is not None:
             self._own_start = self._personal_start(personal)
+            if personal.test is not None:
+                self.simulation_only = (
+                    "PersonalLayers(test=...) measures what each user has trained for itself, a "
+                    "diagnostic that no ε covers; a secure run refuses it: leave test out"
+                )
         self._measures = None if measures is None else with_loss(measures, loss)
         self._checked = False
 
@@ -472,7 +453,7 @@ class ModuleTask(Task):
         others = {"test": self._sets[False], "public": self._sets[True],
                   "public_train": self._public_train}  # fmt: skip
         found = {n: fingerprint(own.x, own.y) for n, own in others.items() if own is not None}
-        return {"private": self._data.sha256() or "", **found}
+        return {"private": self._array_users.sha256() or "", **found}
 
     @property
     def user_defined(self) -> Mapping[str, str]:
@@ -486,16 +467,6 @@ class ModuleTask(Task):
     def measures(self) -> tuple[Measure, ...]:
         """The measures, the headline first."""
         return tuple(own.measure for own in self._module_measures())
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """The user ids, sorted."""
-        return self._roster
-
-    @property
-    def data(self) -> UserData:
-        """The users' examples."""
-        return self._data
 
     def init_params(self, key: Key) -> Params:
         """Return the module's own initialisation, drawn from the key."""
@@ -511,14 +482,10 @@ class ModuleTask(Task):
     def _personal_start(self, personal: PersonalLayers) -> dict[str, np.ndarray]:
         """Return the personal parameters as every user finds them, alike in every process."""
         found = module_params(made_from(_PERSONAL, self._make))
-        if missing := [name for name in personal.names if name not in found]:
+        if not set(personal.names) < set(found):
             raise ValueError(
-                f"personal parameter {missing[0]!r} is none that the module trains; give some of "
-                f"{', '.join(found)}"
-            )
-        if len(set(personal.names)) == len(found):
-            raise ValueError(
-                "all parameters are personal, and none is left to learn together; name fewer"
+                f"personal {personal.names!r}: name some of {', '.join(found)}, and not all, so "
+                "that one is left to learn together"
             )
         if self._public_train is not None or self._sets[False] is not None:
             raise ValueError(
@@ -531,15 +498,6 @@ class ModuleTask(Task):
         """Return a module of these params, its personal parameters as every user finds them."""
         return load_params(self._make(), {**self._own_start, **params})
 
-    def simulation_only(self) -> str:
-        """Return that personal figures are diagnostics, where the task would measure some."""
-        if self._personal is None or self._personal.test is None:
-            return ""
-        return (
-            "PersonalLayers(test=...) measures what each user has trained for itself, a diagnostic "
-            "that no ε covers; a secure run refuses it: leave test out"
-        )
-
     def _personal_models(
         self, params: Params, part: Part = WHOLE
     ) -> Iterator[tuple[str, nn.Module, ArrayExamples]]:
@@ -548,10 +506,10 @@ class ModuleTask(Task):
         if personal is None or not personal.test:
             return
         trainer = self._alone(personal.schedule(), {}, "cpu")
-        for user_id in [user for user in self._roster if user in personal.test][part[0] :: part[1]]:
+        for user_id in [user for user in self.roster if user in personal.test][part[0] :: part[1]]:
             key = _PERSONAL.fold(user_id)
             try:
-                own = trainer.personalise(params, self._data.examples(user_id), key)
+                own = trainer.personalise(params, self.data.examples(user_id), key)
                 seen = array_examples(personal.test[user_id], f"the test examples of {user_id!r}")
             except Exception as error:  # contributes zero where it trains, and is not measured
                 end_if_interrupted(error)
@@ -630,8 +588,8 @@ class ModuleTask(Task):
         self._refuse_personal("single examples")
         self._check_loss()
         filled = [
-            (place, self._data.examples(user), own[own != EMPTY])
-            for place, (user, own) in enumerate(zip(self._roster, slots, strict=True))
+            (place, self.data.examples(user), own[own != EMPTY])
+            for place, (user, own) in enumerate(zip(self.roster, slots, strict=True))
             if (own != EMPTY).any()
         ]
         if not filled:
@@ -670,8 +628,15 @@ class ModuleTask(Task):
         if self._personal is not None and not public:
             return self._personal_metrics(params, part)
         examples = self._sets[public]
-        if examples is None:
-            return None
+        return None if examples is None else self.metrics(params, examples, part)
+
+    def metrics(
+        self, params: Params, examples: ArrayExamples, part: Part = WHOLE
+    ) -> Metrics | None:
+        """Return what `measures` names for any examples; None without any.
+
+        Of rostered users' it is a diagnostic, which no ε covers.
+        """
         module = self._model(params).eval()
         return module_metrics(module, self._module_measures(), examples.x, examples.y, part)
 
@@ -682,7 +647,7 @@ class ModuleTask(Task):
         """
         headline, test = self._module_measures()[0], self._sets[False]
         if self._personal is not None and self._personal.test and headline.value_is == "mean":
-            place = {user_id: number for number, user_id in enumerate(self._roster)}
+            place = {user_id: number for number, user_id in enumerate(self.roster)}
             sizes, sums = np.zeros(len(place), np.int64), np.zeros(len(place), np.float64)
             for user_id, own, seen in self._personal_models(params):
                 [total] = module_totals(own, headline, seen.x, seen.y, [len(seen)])
@@ -694,24 +659,6 @@ class ModuleTask(Task):
         totals = module_totals(module, headline, test.x, test.y, self._test_counts)
         counts = np.array([total.count for total in totals], np.int64)
         return counts, np.array([total.sum for total in totals], np.float64)
-
-    def metrics_by_user(
-        self, params: Params, users: Mapping[str, ArrayLike]
-    ) -> dict[str, Metrics | None]:
-        """Return what `measures` names for each user's own examples; None of a user without any.
-
-        Of rostered users it is a diagnostic, which no ε covers.
-
-        Args:
-            params: The model.
-            users: Examples by id, such as held-out ones.
-        """
-        module = self._model(params).eval()
-        found: dict[str, Metrics | None] = {}
-        for user_id, given in users.items():
-            own = array_examples(given, f"the examples of user {user_id!r}")
-            found[user_id] = module_metrics(module, self._module_measures(), own.x, own.y)
-        return found
 
     def class_scores(
         self, params: Params, *, public: bool, part: Part = WHOLE
@@ -747,40 +694,21 @@ class ModuleTask(Task):
 
     def outputs(self, params: Params) -> np.ndarray | None:
         """Return the outputs, in evaluation mode, on `synthetic_batch()`, or their loss."""
-        found = self._module_outputs(params)
-        return None if found is None else as_array(found[1])
-
-    def tensors_of_outputs(self, params: Params) -> Collection[str]:
-        """Return names of tensors at which a random sum of `outputs` has a gradient."""
-        found = self._module_outputs(params)
-        if found is None or not found[1].requires_grad:
-            return ()
-        own, outputs = found
-        with own_stream(_LOOK):
-            total = (outputs * torch.randn_like(outputs)).sum()
-        gradients = torch.autograd.grad(total, list(own.values()), allow_unused=True)
-        pairs = zip(own, gradients, strict=True)
-        return [name for name, part in pairs if part is not None and bool(part.any())]
-
-    def _module_outputs(
-        self, params: Params
-    ) -> tuple[dict[str, nn.Parameter], torch.Tensor] | None:
-        """Return a module's trained parameters, and its outputs on public or synthetic examples."""
         few = self._few(self.synthetic_batch(), _ANSWERED)
         if few is None:
             return None
         module = self._model(params).eval()
-        with own_stream(_LOOK), torch.enable_grad():
-            outputs = module(as_tensor(model_inputs(few.x)))
-            if not isinstance(outputs, torch.Tensor):
-                outputs = self._loss(outputs, as_tensor(model_targets(few.y)))
-        return {n: p for n, p in module.named_parameters() if p.requires_grad}, outputs
+        with own_stream(_LOOK), torch.no_grad():
+            found = module(as_tensor(model_inputs(few.x)))
+            if not isinstance(found, torch.Tensor):
+                found = self._loss(found, as_tensor(model_targets(few.y)))
+        return as_array(found)
 
     def _batch(self) -> tuple[ArrayExamples | None, bool]:
         """Return examples of no rostered user, and whether they were drawn."""
         if self._synthetic_batch is not None:
             return self._synthetic_batch, False
-        made, public = self._data.synthetic(self._make(), _TRIED), self._sets[True]
+        made, public = self._array_users.synthetic(self._make(), _TRIED), self._sets[True]
         if public is None or not len(counted_places(public.y)):
             return made, True
         if made is None or (same_format(made, public) and public.x.any()):
@@ -797,7 +725,9 @@ class ModuleTask(Task):
             learnt: Of `public_train`; else of `public`.
         """
         examples = self._public_train if learnt else self._sets[True]
-        return (0, 0) if examples is None else (self._data.num_equal(examples), len(examples))
+        if examples is None:
+            return 0, 0
+        return self._array_users.num_equal(examples), len(examples)
 
     def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
         """Return what learns from `public_train`, by Adam on the CPU; None without any.
@@ -814,18 +744,13 @@ class ModuleTask(Task):
         if examples is None:
             return None
         self._check_loss()
-
-        def measure(params: Params, index: np.ndarray) -> Metrics | None:
-            module, seen = load_params(self._make(), params).eval(), examples.take(index)
-            return module_metrics(module, self._module_measures(), seen.x, seen.y)
-
         return learner_of(
             len(examples),
             choosing=choosing,
             key=key,
             begun=self.init_params(key),
             gradient=ModuleBatches(self._make(), self._loss, examples),
-            measure=measure,
+            measure=lambda params, index: self.metrics(params, examples.take(index)),
         )
 
     def model_memory(self) -> tuple[int, int]:
@@ -845,16 +770,17 @@ class ModuleTask(Task):
 
     def describe(self) -> TaskDescription:
         """Return the little that is known."""
+        test = self._sets[False]
         return TaskDescription(
             name=self._name,
             synthetic=self._synthetic,
             roster="all",
-            num_users=len(self._roster),
+            num_users=len(self.roster),
             num_public_examples=sum(
                 len(own) for own in (self._sets[True], self._public_train) if own is not None
             )
             or None,
-            num_test_examples=self._num_test_examples,
+            num_test_examples=None if test is None or self._test_counts else len(test),
             published=self._published,
             provenance=self._provenance,
             licence=self._provenance.get("licence"),
@@ -876,7 +802,7 @@ class ModuleTask(Task):
         Raises:
             ValueError: If one is not on the roster.
         """
-        strangers = sorted(set(test) - set(self._roster))
+        strangers = sorted(set(test) - set(self.roster))
         if strangers:
             raise ValueError(
                 f"test examples of {strangers[0]!r}, who has no training examples: test examples "
@@ -894,8 +820,8 @@ class ModuleTask(Task):
                 len(test) - len(found),
                 len(test),
             )
-        self._test_counts = [len(found[u].y) if u in found else 0 for u in self._roster]
-        own = [found[u] for u in self._roster if u in found]
+        self._test_counts = [len(found[u].y) if u in found else 0 for u in self.roster]
+        own = [found[u] for u in self.roster if u in found]
         if not own:
             return None
         x, y = (np.concatenate([getattr(one, name) for one in own]) for name in ("x", "y"))
@@ -940,6 +866,11 @@ class ModuleTask(Task):
             return None
         kept = counted_places(batch.y)
         return batch.take((kept if len(kept) else np.arange(len(batch)))[:number])
+
+
+def _given(examples: ArrayLike | None, what: str) -> ArrayExamples | None:
+    """Return a task's examples as arrays; None for none."""
+    return None if examples is None else array_examples(examples, f"the {what} examples")
 
 
 def _telling(examples: ArrayExamples) -> np.ndarray:

@@ -81,11 +81,6 @@ class TaskDescription:
             raise ValueError(f"name {self.name!r} of the data is no text; say what they are called")
         if not isinstance(self.synthetic, bool):
             raise ValueError(f"synthetic {self.synthetic!r} must be True or False")
-        if self.num_users < 0 or self.num_public_users < 0:
-            raise ValueError(
-                f"num_users {self.num_users} and num_public_users {self.num_public_users} are "
-                "counts; give whole numbers from 0 on"
-            )
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields by name; what is not known of this kind of data is left out."""
@@ -109,6 +104,7 @@ class BaseTask(ABC):
             each run draws anew.
         equal_by_chance: Whether public examples that equal rostered users' are declared to be no
             copies of them (`public_of_rostered`).
+        simulation_only: Why a secure run refuses the task, with what to do; "" where it does not.
     """
 
     __slots__ = ()
@@ -117,6 +113,7 @@ class BaseTask(ABC):
     measures: Sequence[Measure] = ()
     data_sha256: Callable[[], Mapping[str, str]] | None = None
     equal_by_chance: bool = False
+    simulation_only: str = ""
 
     @property
     def roster_sha256(self) -> str:
@@ -176,21 +173,11 @@ class BaseTask(ABC):
         params changes it, and that saving and loading them does not. By default the probabilities
         of the first public examples, or their loss; None where the task measures neither.
         """
-        return self._answers(params, FEW)
-
-    def tensors_of_outputs(self, params: Params) -> Collection[str]:
-        """Return names of tensors that are known to change `outputs`, such as by its gradient.
-
-        For models of many tensors: the others are changed one after the other, to see it.
-        """
-        return ()
-
-    def _answers(self, params: Params, part: Part) -> np.ndarray | None:
-        scores = self.class_scores(params, public=True, part=part)
+        scores = self.class_scores(params, public=True, part=FEW)
         first = None if scores is None else next(scores, None)
         if first is not None:
             return first[0]
-        found = self.evaluate(params, public=True, part=part)
+        found = self.evaluate(params, public=True, part=FEW)
         loss = None if found is None else found.get(LOSS.name)
         return None if loss is None else np.array([loss])
 
@@ -200,10 +187,6 @@ class BaseTask(ABC):
         They are written into the run folder and into every export: only what is public.
         """
         return {}
-
-    def simulation_only(self) -> str:
-        """Return why a secure run refuses the task, with what to do; "" where it does not."""
-        return ""
 
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public training examples; None where there are none.
@@ -256,11 +239,16 @@ class Task(BaseTask):
 
     Attributes:
         data: The rostered users' training examples.
+        public_users: Users outside the roster whose losses `user_losses` gives.
+        round_tensors: From a round's number to public tensors that users get in it, such as which
+            data to use. It may look at nothing else. None for none.
     """
 
     __slots__ = ()
 
     data: UserData
+    public_users: tuple[str, ...] = ()
+    round_tensors: Callable[[int], Params] | None = None
 
     @property
     def user_defined(self) -> Mapping[str, str]:
@@ -270,19 +258,6 @@ class Task(BaseTask):
         """
         makes = next(kind for kind in type(self).__mro__ if "trainer" in vars(kind))
         return {} if makes.__module__.startswith("fedpriv.") else {"local": makes.__qualname__}
-
-    @property
-    def public_users(self) -> tuple[str, ...]:
-        """Users outside the roster whose losses `user_losses` gives."""
-        return ()
-
-    @property
-    def round_tensors(self) -> Callable[[int], Params] | None:
-        """From a round's number to public tensors that users get in it, such as which data to use.
-
-        It may look at nothing else. None for none.
-        """
-        return None
 
     @abstractmethod
     def trainer(
@@ -397,12 +372,7 @@ def check_data_digests(
     """
     if sealed is None:
         return
-    name, found = task.describe().name, data_digests(task, secret)
-    if found is None:
-        raise ValueError(
-            f"{name} no longer says what its data are (data_sha256 None), but {where} was "
-            "started on known ones; give the task its data_sha256 again, or start a new run"
-        )
+    name, found = task.describe().name, data_digests(task, secret) or {}
     changed = [part for part in sorted({*sealed, *found}) if sealed.get(part) != found.get(part)]
     if changed:
         short = ", ".join(
@@ -411,5 +381,6 @@ def check_data_digests(
         )
         raise ValueError(
             f"the {' and '.join(changed)} examples of {name} are not those that {where} was "
-            f"started with (SHA-256: {short}); restore them, or start a new run in another folder"
+            f"started with (data_sha256: {short}); restore them, or start a new run in another "
+            "folder"
         )

@@ -81,7 +81,7 @@ class AdaptedTokens(ModuleTask):
             user: self._texts.of(self._view.examples(user, subset))
             for user in self._view.roster[:users]
         }
-        found = self.metrics_by_user(params, {user: own for user, own in held.items() if len(own)})
+        found = {user: self.metrics(params, own) for user, own in held.items()}
         return {user: metrics for user, metrics in found.items() if metrics is not None}
 
 
