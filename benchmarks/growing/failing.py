@@ -27,12 +27,6 @@ class _Users:
         return self.view.num_examples(user_id)
 
 
-class _Failing(TagPrediction):
-    @property
-    def data(self) -> _Users:
-        return _Users(TagPrediction.data.fget(self))  # pyright: ignore
-
-
 @dataclass(frozen=True, kw_only=True)
 class FailingTask(TagPredictionTask):
     """Makes the task of a corpus."""
@@ -40,7 +34,7 @@ class FailingTask(TagPredictionTask):
     def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:
         """Return the task."""
         made = TagPredictionTask.__call__(self, experiment, corpus)
-        made.__class__ = _Failing
+        made.data = _Users(made.data)
         return made
 
 

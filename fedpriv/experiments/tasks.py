@@ -259,7 +259,7 @@ class NextWordsTask:
 
         from fedpriv.datasets.stackexchange.word_view import open_word_view
         from fedpriv.mechanisms.side_information import rank_multiplier
-        from fedpriv.tasks.next_words import NextWords, reduced_or_full
+        from fedpriv.tasks.next_words import SIZES, NextWords
         from fedpriv.training.periodic_shift import Shift
 
         place: Any = getattr(experiment, "precondition", None)
@@ -281,7 +281,7 @@ class NextWordsTask:
             measured_on=self.measured_on,
             public_users=self.public_users,
         )
-        size = reduced_or_full(self.model)
+        size = SIZES[self.model]
 
         def multipliers(num_words: int) -> np.ndarray:
             top = min(self.word_top, num_words)

@@ -16,13 +16,14 @@ they cost no privacy: a model that is not better has learnt nothing worth an ε.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedpriv.datasets.stackexchange.word_view import WordSequences, WordView
 from fedpriv.libraries import one_thread
@@ -127,85 +128,32 @@ def shares_right(predicted: np.ndarray, targets: np.ndarray, tokens: Tokens) -> 
     }
 
 
-def word_metrics(
-    params: Mapping[str, torch.Tensor],
-    tokens: Tokens,
-    num_sentences: int,
-    encoded: Callable[[slice], tuple[np.ndarray, np.ndarray]],
-    part: Part = WHOLE,
-) -> Metrics | None:
-    """Return the figures of a model; None without sentences.
+def count_bigrams(x: np.ndarray, y: np.ndarray, tokens: Tokens) -> tuple[int, np.ndarray]:
+    """Return the commonest word of a text, and after each token the commonest, int64 (tokens,).
+
+    Only what `WORD_ACCURACY` counts is counted: words, neither unknown ones nor ends. Ties go to
+    the lower number; after a token that no word follows it is the commonest of all.
 
     Args:
-        params: Of a `WordLSTM`.
+        x: int64 tokens `(n, time)`.
+        y: int64 targets, likewise.
         tokens: Their numbers.
-        num_sentences: How many there are.
-        encoded: From a slice of them to inputs and targets.
-        part: Which share.
+
+    Raises:
+        ValueError: If there is no word.
     """
-
-    def of(chosen: slice) -> Metrics:
-        x, y = (torch.from_numpy(array) for array in encoded(chosen))
-        with torch.no_grad():
-            scores, targets = token_scores(params, x, y)
-            loss = torch.nn.functional.cross_entropy(scores, targets, reduction="sum").double()
-            predicted = scores.argmax(dim=1)
-        count = len(targets)
-        totals = dict(shares_right(predicted.numpy(), targets.numpy(), tokens))
-        totals[PERPLEXITY.name] = Total(sum=float(loss), count=count, value_is="exp of mean")
-        totals[LOSS.name] = Total(sum=float(loss), count=count)
-        return Metrics(totals=totals, num_examples=len(x))
-
-    return combined(of(chosen) for chosen in chunks(num_sentences, part, _BLOCK))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bigrams:
-    """The commonest word after each token in some text.
-
-    Attributes:
-        commonest: The commonest word of all, which the unigram rule always predicts.
-        follows: int64 (tokens,), for each token the word that most often followed it; the commonest
-            of all where none did. Ties go to the lower number.
-    """
-
-    commonest: int
-    follows: np.ndarray = field(repr=False)
-
-    @classmethod
-    def of(cls, x: np.ndarray, y: np.ndarray, tokens: Tokens) -> Bigrams:
-        """Count text.
-
-        Only what `WORD_ACCURACY` counts is counted: words, neither unknown ones nor ends.
-
-        Args:
-            x: int64 tokens `(n, time)`.
-            y: int64 targets, likewise.
-            tokens: Their numbers.
-
-        Raises:
-            ValueError: If there is no word.
-        """
-        where = counted(y, tokens)
-        before, after = x[where], y[where]
-        if not len(after):
-            raise ValueError("there is no public text with a word of the vocabulary to count")
-        commonest = int(np.argmax(np.bincount(after, minlength=tokens.total)))
-        pairs, times = np.unique(before * tokens.total + after, return_counts=True)
-        first, second = np.divmod(pairs, tokens.total)
-        # Sorted by count within a token, the commonest and lowest last: later writes win.
-        order = np.lexsort((-second, times, first))
-        follows = np.full(tokens.total, commonest, np.int64)
-        follows[first[order]] = second[order]
-        return cls(commonest=commonest, follows=follows)
-
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """Return the bigram rule's predictions of what follows each token."""
-        return self.follows[x]
-
-    def predict_commonest(self, x: np.ndarray) -> np.ndarray:
-        """Return the unigram rule's predictions."""
-        return np.full_like(x, self.commonest)
+    where = counted(y, tokens)
+    before, after = x[where], y[where]
+    if not len(after):
+        raise ValueError("there is no public text with a word of the vocabulary to count")
+    commonest = int(np.argmax(np.bincount(after, minlength=tokens.total)))
+    pairs, times = np.unique(before * tokens.total + after, return_counts=True)
+    first, second = np.divmod(pairs, tokens.total)
+    # Sorted by count within a token, the commonest and lowest last: later writes win.
+    order = np.lexsort((-second, times, first))
+    follows = np.full(tokens.total, commonest, np.int64)
+    follows[first[order]] = second[order]
+    return commonest, follows
 
 
 TOKENS_FILE = "tokens.json"
@@ -240,6 +188,8 @@ FULL = Size(num_words=10_000, width=96, units=670, tied=False)
 """That of Reddi et al.: 4,050,748 parameters with all its words."""
 REDUCED = Size(num_words=2_000, width=48, units=96, tied=True)
 """For two cores: 158,532 parameters with all its words."""
+SIZES = {"reduced": REDUCED, "full": FULL}
+"""By the option `model`."""
 
 
 class NextWords(ViewTask[WordView]):
@@ -277,6 +227,7 @@ class NextWords(ViewTask[WordView]):
             raise ValueError(f"measured-sentences {measured} must be at least 1, or none for all")
         super().__init__(view, data_sha256)
         self._measured_at_most, self._multipliers, self._shift = measured, multipliers, shift
+        self.round_tensors = None if shift is None else shift.extra
         if shift is not None and len(set(self._public_kinds())) < 2:
             raise ValueError(
                 f"shift {shift.kind}: public users' sentences are not of questions and of answers, "
@@ -329,11 +280,6 @@ class NextWords(ViewTask[WordView]):
             select=select,
         )
 
-    @property
-    def round_tensors(self) -> Callable[[int], Params] | None:
-        """Public tensors that users get in each round; None without a shift."""
-        return None if self._shift is None else self._shift.extra
-
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return the measures on held-out sentences, of public users or of the roster."""
         return self._measured(params, self.held_rows(public=public), part)
@@ -344,13 +290,8 @@ class NextWords(ViewTask[WordView]):
         Of the same held-out sentences as `evaluate`, a block of sentences at a time.
         """
         rows = self.held_rows(public=public)
-        of: dict[str, Any] = {
-            name: as_tensor(np.ascontiguousarray(array)) for name, array in params.items()
-        }
-        for chosen in chunks(len(rows), part, _SCORED):
-            x, y = (torch.from_numpy(array) for array in self._encoded(rows[chosen]))
-            with one_thread(), torch.no_grad():
-                scores, targets = token_scores(of, x, y)
+        for scores, targets, _ in self._scores(params, rows, part, _SCORED):
+            with one_thread():
                 where = torch.from_numpy(counted(targets.numpy(), self.encoding.tokens))
                 probabilities = scores[where].double().softmax(dim=1)
             yield probabilities.numpy(), targets[where].numpy()
@@ -362,11 +303,11 @@ class NextWords(ViewTask[WordView]):
             "unigram" and "bigram"; nothing where there is no sentence to measure, or no public text
             to count.
         """
-        rows, bigrams = self.held_rows(public=public), self.bigrams
-        if not len(rows) or bigrams is None:
+        rows = self.held_rows(public=public)
+        if not len(rows) or self.bigrams is None:
             return {}
-        x, y = self._encoded(rows)
-        found = {"unigram": bigrams.predict_commonest(x), "bigram": bigrams.predict(x)}
+        (commonest, follows), (x, y) = self.bigrams, self._encoded(rows)
+        found = {"unigram": np.full_like(x, commonest), "bigram": follows[x]}
         tokens = self.encoding.tokens
         return {
             name: Metrics(totals=shares_right(predicted, y, tokens), num_examples=len(x))
@@ -374,10 +315,10 @@ class NextWords(ViewTask[WordView]):
         }
 
     @cached_property
-    def bigrams(self) -> Bigrams | None:
-        """Bigrams of public training text; None where there is none."""
-        rows = self._view.public_rows("train")
-        return Bigrams.of(*self._encoded(rows), self.encoding.tokens) if len(rows) else None
+    def bigrams(self) -> tuple[int, np.ndarray] | None:
+        """`count_bigrams` of public training text; None where there is none."""
+        rows = self.view.public_rows("train")
+        return count_bigrams(*self._encoded(rows), self.encoding.tokens) if len(rows) else None
 
     def side_information(self) -> SideInformation:
         """Return multipliers of the embedding's and the scores' rows, by rank in public text.
@@ -416,12 +357,12 @@ class NextWords(ViewTask[WordView]):
             choosing: Whether to keep a fifth of the threads back, by the key, and measure on some
                 of their sentences.
         """
-        rows = self._view.public_rows("train")
+        rows = self.view.public_rows("train")
         seen = rows[:0]
         if choosing:
-            threads = np.unique(self._view.threads[rows])
+            threads = np.unique(self.view.threads[rows])
             order = key.fold("kept back").generator().permutation(len(threads))
-            held = np.isin(self._view.threads[rows], threads[order[: len(threads) // _ONE_IN]])
+            held = np.isin(self.view.threads[rows], threads[order[: len(threads) // _ONE_IN]])
             rows, seen = rows[~held], _spread(rows[held], _JUDGED_ON)
         if not len(rows) or (choosing and not len(seen)):
             return None
@@ -450,7 +391,7 @@ class NextWords(ViewTask[WordView]):
             "format": "fedpriv-tokens",
             "version": 1,
             "words_from": 1,
-            "words": list(self._view.words[: tokens.num_words]),
+            "words": list(self.view.words[: tokens.num_words]),
             "pad": tokens.pad,
             "unknown": tokens.unknown,
             "begin": tokens.begin,
@@ -469,7 +410,7 @@ class NextWords(ViewTask[WordView]):
 
     def held_rows(self, *, public: bool) -> np.ndarray:
         """Return row numbers of the held-out sentences that are measured, int64."""
-        view = self._view
+        view = self.view
         on: str = view.split.measured_on
         if public and view.split.shares_threads:
             rows = view.public_rows("all")  # by sentence nothing else is held out
@@ -479,24 +420,37 @@ class NextWords(ViewTask[WordView]):
 
     def _public_kinds(self) -> list[int]:
         """Return the kinds of posts that public sentences stand in, where they are known."""
-        kinds = np.unique(self._view.columns.kinds[self._view.public_rows("train")])
+        kinds = np.unique(self.view.columns.kinds[self.view.public_rows("train")])
         return kinds[kinds > 0].tolist()
 
     def _encoded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.encoding(self._view.columns.take(rows))
+        return self.encoding(self.view.columns.take(rows))
 
-    def _measured(self, params: Params, rows: np.ndarray, part: Part = WHOLE) -> Metrics | None:
+    def _scores(
+        self, params: Params, rows: np.ndarray, part: Part, size: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
+        """Yield a block's scores, targets and number of sentences, until all had their turn."""
         of: dict[str, Any] = {
             name: as_tensor(np.ascontiguousarray(array)) for name, array in params.items()
         }
-        with one_thread():
-            return word_metrics(
-                of,
-                self.encoding.tokens,
-                len(rows),
-                lambda chosen: self._encoded(rows[chosen]),
-                part,
-            )
+        for chosen in chunks(len(rows), part, size):
+            x, y = (torch.from_numpy(array) for array in self._encoded(rows[chosen]))
+            with one_thread(), torch.no_grad():
+                found = token_scores(of, x, y)
+            yield *found, len(x)
+
+    def _measured(self, params: Params, rows: np.ndarray, part: Part = WHOLE) -> Metrics | None:
+        def measured(scores: torch.Tensor, targets: torch.Tensor, number: int) -> Metrics:
+            with one_thread():
+                loss = nn.functional.cross_entropy(scores, targets, reduction="sum").double()
+                predicted = scores.argmax(dim=1).numpy()
+            count = len(targets)
+            totals = dict(shares_right(predicted, targets.numpy(), self.encoding.tokens))
+            totals[PERPLEXITY.name] = Total(sum=float(loss), count=count, value_is="exp of mean")
+            totals[LOSS.name] = Total(sum=float(loss), count=count)
+            return Metrics(totals=totals, num_examples=number)
+
+        return combined(measured(*block) for block in self._scores(params, rows, part, _BLOCK))
 
 
 def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:
@@ -504,15 +458,3 @@ def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:
     if most is None or len(rows) <= most:
         return rows
     return rows[np.arange(most) * len(rows) // most]
-
-
-def reduced_or_full(name: str) -> Size:
-    """Return a size by its name.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
-    sizes: Mapping[str, Size] = {"reduced": REDUCED, "full": FULL}
-    if name not in sizes:
-        raise ValueError(f"model {name!r} is not known; use one of {', '.join(sizes)}")
-    return sizes[name]

@@ -21,14 +21,13 @@ from fedpriv.checkpoints.vocabulary import (
     vocabulary_bytes,
 )
 from fedpriv.datasets.stackexchange.embeddings import EncodedTexts
-from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
 from fedpriv.datasets.stackexchange.splits import PublicText
 from fedpriv.datasets.stackexchange.tag_view import (
     INPUTS,
     Features,
     TagExamples,
     TagView,
-    model_inputs,
+    model_blocks,
 )
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
@@ -74,13 +73,11 @@ def evaluate_tags(
     Raises:
         ValueError: If a word or a tag is outside the model, or the inputs are unknown.
     """
-    if inputs not in INPUTS:
-        raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
     chosen = np.arange(len(examples)) if rows is None else rows
     number = len(chosen)
     if number == 0:
         return None
-    right, found, _, losses = tag_scores(params, examples, inputs, chosen)
+    right, found, _, losses = score_tags(params, examples, inputs, chosen)
     pairs = int((examples.tag_indptr[chosen + 1] - examples.tag_indptr[chosen]).sum())
     loss = float(np.cumsum(losses)[-1]) + 0.0  # one after the other; never -0
     return Metrics(
@@ -94,68 +91,43 @@ def evaluate_tags(
     )
 
 
-def tags_right(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray) -> np.ndarray:
-    """Return for each of some tag examples whether its label is the most probable class, uint8.
-
-    Args:
-        params: `kernel` and `bias`.
-        examples: As of `evaluate_tags`.
-        inputs: "tff" or "unit-norm".
-        rows: int64, which examples.
-    """
-    return tag_scores(params, examples, inputs, rows)[0]
-
-
-def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.ndarray:
-    """Return the tags' probabilities, float64 `(n, tags)`, of examples that fit into memory.
-
-    Args:
-        params: `kernel`, and `bias` where there is one.
-        examples: Their words are the kernel's rows.
-        inputs: "tff" or "unit-norm".
-    """
-    words, columns = np.unique(examples.indices, return_inverse=True)
-    values = examples.values(inputs).astype(np.float64)
-    rows = sparse.csr_array((values, columns, examples.indptr), (len(examples), len(words)))
-    logits = rows @ params["kernel"][words].astype(np.float64) + params.get("bias", 0.0)
-    return softmax(logits, axis=1)
-
-
-def tag_scores(
-    params: Params, examples: TagExamples, inputs: str, rows: np.ndarray
+def score_tags(
+    params: Params, examples: TagExamples, inputs: str, chosen: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Score some tag examples, each by itself.
+    """Score some of a set of tag examples, each by itself.
 
     Args:
         params: `kernel` and `bias`.
-        examples: May be mapped from a file larger than memory.
+        examples: May be mapped from a file larger than memory, and are read where they lie.
         inputs: "tff" or "unit-norm".
-        rows: int64, which examples.
+        chosen: int64 (n,), which examples.
 
     Returns:
-        Of each of these: whether its label scored highest, uint8; how many of its true tags are
-        among the five highest, uint8; nDCG@5, float64: with the tag at rank r (from 1) worth
-        1 / log2(1 + r) where r is at most 5, the sum over its tags divided by the highest that any
-        ranking could reach, and 0 of an example without tags; and its cross-entropy in nats,
-        float64. Ties go to the lower number.
+        Of each: whether its label scored highest, uint8; how many of its tags are among the five
+        highest, uint8; nDCG@5, float64: with the tag at rank r (from 1) worth 1 / log2(1 + r) where
+        r is at most 5, the sum over its tags divided by the highest that any ranking could reach,
+        and 0 of an example without tags; and its cross-entropy in nats, float64. Ties go to the
+        lower number.
 
     Raises:
-        ValueError: If a word, a tag or a label is outside the model.
+        ValueError: If a word or a tag is outside the model, or the inputs are unknown.
     """
+    if inputs not in INPUTS:
+        raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
     from fedpriv.kernels.sparse_softmax import logits_of
 
+    kernel, bias = (np.ascontiguousarray(params[n], np.float32) for n in ("kernel", "bias"))
     found: list[tuple[np.ndarray, ...]] = [(np.empty(0, np.uint8),) * 2 + (np.empty(0),) * 2]
-    for first in range(0, len(rows), SCORED_EXAMPLES):
-        some = examples.take(rows[first : first + SCORED_EXAMPLES])
-        values = some.values(inputs)
-        logits = logits_of(some.indptr, some.indices, values, params["kernel"], params["bias"])
+    for first in range(0, len(chosen), SCORED_EXAMPLES):
+        some = examples.take(chosen[first : first + SCORED_EXAMPLES])
+        logits = logits_of(some.indptr, some.indices, some.values(inputs), kernel, bias)
         found.append(_scores(logits, some))
     right, ahead, gains, losses = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return right, ahead, gains, losses
 
 
 def _scores(logits: np.ndarray, examples: TagExamples) -> tuple[np.ndarray, ...]:
-    """Return what `tag_scores` does, by logits, float32 `(n, tags)`."""
+    """Return what `score_tags` does, by logits, float32 `(n, tags)`."""
     number, num_tags = logits.shape
     labels, tags = examples.labels, examples.tag_indices
     for numbers in (labels, tags):
@@ -179,6 +151,21 @@ def _scores(logits: np.ndarray, examples: TagExamples) -> tuple[np.ndarray, ...]
         np.divide(reached, highest, out=np.zeros(number), where=highest > 0.0),
         np.log(total) - (of_label - peak),
     )
+
+
+def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.ndarray:
+    """Return the tags' probabilities, float64 `(n, tags)`, of examples that fit into memory.
+
+    Args:
+        params: `kernel`, and `bias` where there is one.
+        examples: Their words are the kernel's rows.
+        inputs: "tff" or "unit-norm".
+    """
+    words, columns = np.unique(examples.indices, return_inverse=True)
+    values = examples.values(inputs).astype(np.float64)
+    rows = sparse.csr_array((values, columns, examples.indptr), (len(examples), len(words)))
+    logits = rows @ params["kernel"][words].astype(np.float64) + params.get("bias", 0.0)
+    return softmax(logits, axis=1)
 
 
 def majority_share(label_counts: np.ndarray) -> float | None:
@@ -250,7 +237,7 @@ class TagFold:
         rows = self.learning if choosing else np.concatenate([self.learning, self.tuning])
         if not len(rows) or not len(self.tuning):
             return None
-        return self.task.learner(rows, key, self._measure_tuning)
+        return self.task.learner(rows, key, self.tuning)
 
     def values(self, params: Params) -> np.ndarray:
         """Return for each example held out whether its label is the likeliest tag, 0.0 or 1.0.
@@ -273,10 +260,6 @@ class TagFold:
             likeliest = tag_probabilities(params, block, task.norm).argmax(axis=1)
             right.append(likeliest == block.labels)
         return np.concatenate(right).astype(np.float64)
-
-    def _measure_tuning(self, params: Params) -> Metrics | None:
-        task = self.task
-        return task.measured(params, task.view, task.features_of(task.view), self.tuning)
 
 
 class TagPrediction(ViewTask[TagView]):
@@ -314,18 +297,17 @@ class TagPrediction(ViewTask[TagView]):
         public_text: PublicText = "public-threads",
         data_sha256: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        if inputs not in (*INPUTS, TF_IDF, ENCODER):
-            known = ", ".join((*INPUTS, TF_IDF, ENCODER))
-            raise ValueError(f"inputs {inputs!r} is not known; use one of {known}")
-        if (inputs == ENCODER) != (encoded is not None) or (pairs and encoded is not None):
+        known = (*INPUTS, TF_IDF, ENCODER)
+        of_encoder = inputs == ENCODER, encoded is not None
+        if (
+            inputs not in known
+            or len(set(of_encoder)) > 1
+            or (pairs and inputs in ("tff", ENCODER))
+        ):
             raise ValueError(
-                f"inputs {inputs!r}, pairs {pairs!r}: an encoder goes with inputs encoder, which "
-                "have no pairs"
-            )
-        if pairs and inputs == "tff":
-            raise ValueError(
-                f"pairs {pairs!r} need rows of unit norm; set inputs to unit-norm or tf-idf, or "
-                "pairs to 0"
+                f"inputs {inputs!r}, pairs {pairs!r}: inputs are one of {', '.join(known)}; an "
+                "encoder goes with inputs encoder; pairs need rows of unit norm, those of "
+                "unit-norm or tf-idf"
             )
         super().__init__(view, data_sha256)
         self._inputs, self._power = inputs, tf_idf_power
@@ -358,7 +340,7 @@ class TagPrediction(ViewTask[TagView]):
         encoder's rows there is no bias: noise on it would be the same on every example's logits,
         and half of all noise there, while rows have a direction in common that serves as one.
         """
-        num_tags = len(self._view.tags)
+        num_tags = len(self.view.tags)
         kernel = np.zeros((self._num_rows(), num_tags), np.float32)
         if self._encoded is not None:
             return {"kernel": kernel}
@@ -400,12 +382,12 @@ class TagPrediction(ViewTask[TagView]):
 
     @property
     def _own_words(self) -> OwnWords:
-        shape = self._num_rows(), len(self._view.tags)
+        shape = self._num_rows(), len(self.view.tags)
         return OwnWords(inputs=self.norm, shape=shape, word_features=self._word_features)
 
     def example_gradients(self, slots: np.ndarray) -> SoftmaxGradients:
         """Return softmax regression on single examples of rostered users, in float64 sums."""
-        view, rows = self._view, np.full(slots.shape, EMPTY)
+        view, rows = self.view, np.full(slots.shape, EMPTY)
         for place, user in enumerate(self.roster):
             own, filled = view.all_rows([user], "train"), slots[place] != EMPTY
             rows[place, filled] = own[slots[place, filled]]
@@ -446,7 +428,7 @@ class TagPrediction(ViewTask[TagView]):
                 "inputs encoder: an encoder's rows are no words, so none is rarer than another; "
                 "set precondition to none"
             )
-        view = self._view
+        view = self.view
         return PublicWords(
             counts=view.word_counts,
             sentences=view.word_sentences,
@@ -467,14 +449,14 @@ class TagPrediction(ViewTask[TagView]):
             labels=one,
             tag_indptr=np.arange(2),
             tag_indices=one,
-            num_words=len(self._view.words),
-            num_tags=len(self._view.tags),
+            num_words=len(self.view.words),
+            num_tags=len(self.view.tags),
             texts=None if self._encoded is None else np.zeros((1, 2), np.int64),
         )
 
     def files(self) -> dict[str, bytes]:
         """Return the words and tags, in the order of the kernel's rows and columns."""
-        view, encoded, made = self._view, self._encoded, self._word_features
+        view, encoded, made = self.view, self._encoded, self._word_features
         found = Vocabulary(
             words=() if encoded is not None else tuple(view.words),
             tags=tuple(view.tags),
@@ -491,10 +473,7 @@ class TagPrediction(ViewTask[TagView]):
         the others carry titles and tags that may be a rostered user's. By sentence it is all
         examples of public users. Part i of n is every n-th user from the i-th on.
         """
-        blocks = self._held_out(public, part)
-        return combined(
-            self.measured(params, self._view, self._word_features, rows) for rows in blocks
-        )
+        return combined(self.measured(params, rows) for rows in self._held_out(public, part))
 
     def class_scores(self, params: Params, *, public: bool, part: Part = WHOLE) -> ClassScores:
         """Return the tags' probabilities and the labels of the same examples."""
@@ -504,7 +483,7 @@ class TagPrediction(ViewTask[TagView]):
                 yield tag_probabilities(params, block, self.norm), block.labels.astype(np.int64)
 
     def _held_out(self, public: bool, part: Part) -> Iterable[np.ndarray]:
-        view, (number, of) = self._view, part
+        view, (number, of) = self.view, part
         if public and not view.split.shares_threads:
             rows = view.public_rows(view.split.measured_on)
             return [np.ascontiguousarray(rows[number::of])]
@@ -513,31 +492,26 @@ class TagPrediction(ViewTask[TagView]):
 
     def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return each user's mean cross-entropy over its training examples, and their number."""
-        numbers = [self._view.num_examples(user, "train") for user in user_ids]
+        numbers = [self.view.num_examples(user, "train") for user in user_ids]
         losses = np.full(len(numbers), np.nan)
         for place, user in enumerate(user_ids):
-            for rows in self._view.rows([user], "train", size=max(numbers[place], 1)):
-                found = self.measured(params, self._view, self._word_features, rows)
+            for rows in self.view.rows([user], "train", size=max(numbers[place], 1)):
+                found = self.measured(params, rows)
                 assert found is not None
                 losses[place] = found.totals["loss"].value
         return losses, np.array(numbers, np.int64)
 
     def held_out_by_user(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
         """Return how many held-out examples each rostered user has, and how many are right."""
-        view, made = self._view, self._word_features
-        on = view.split.measured_on
+        view, on = self.view, self.view.split.measured_on
         counts = np.array([view.num_examples(user, on) for user in view.roster], np.int64)
         rows = view.all_rows(view.roster, on)  # user after user
-        right = [np.empty(0, np.uint8)]
-        for at in range(0, len(rows), BATCH_EXAMPLES):
-            block = rows[at : at + BATCH_EXAMPLES]
-            if made is None:
-                right.append(tags_right(params, view.columns, self.norm, block))
-            else:
-                model, examples = model_inputs(params, view.columns, made, block)
-                right.append(tags_right(model, examples, self.norm, np.arange(len(examples))))
+        blocks = model_blocks(params, view.columns, self._word_features, rows)
+        right = [
+            score_tags(model, examples, self.norm, chosen)[0] for model, examples, chosen in blocks
+        ]
         users = np.repeat(np.arange(len(counts)), counts)
-        return counts, np.bincount(users, np.concatenate(right), minlength=len(counts))
+        return counts, np.bincount(users, np.concatenate([[], *right]), minlength=len(counts))
 
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public users' training examples; None where there are none.
@@ -547,7 +521,7 @@ class TagPrediction(ViewTask[TagView]):
             choosing: Whether to leave out validation threads, and measure on those. By sentence
                 those for testing are left out instead, and not choosing learns from them too.
         """
-        view, text = self._view, self._public_text
+        view, text = self.view, self._public_text
         held, trained = "validation", "train"
         if choosing and self._choosing is not None:
             view = self._choosing()
@@ -556,33 +530,32 @@ class TagPrediction(ViewTask[TagView]):
         rows, seen = view.public_rows(trained, of=text), view.public_rows(held, of=text)
         if not len(rows) or (choosing and not len(seen)):
             return None
-        features = self._word_features if view is self._view else self.features_of(view)
-        return tag_learner(
-            view.columns.take(rows),
-            self.norm,
-            key,
-            lambda params: self.measured(params, view, features, seen),
-            features,
-        )
+        return self.learner(rows, key, seen, view)
 
     def learner(
-        self, rows: np.ndarray, key: Key, measure: Callable[[Params], Metrics | None]
+        self, rows: np.ndarray, key: Key, seen: np.ndarray, view: TagView | None = None
     ) -> PublicLearner:
-        """Return a learner of rows of the view's columns.
+        """Return a learner of rows of a view's columns.
 
         Args:
             rows: int64.
             key: Orders the examples.
-            measure: From params to metrics on examples held out.
+            seen: int64, rows that it measures on; empty for none.
+            view: Of the corpus; None for the task's.
         """
+        of = self.view if view is None else view
         return tag_learner(
-            self._view.columns.take(rows), self.norm, key, measure, self._word_features
+            of.columns.take(rows),
+            self.norm,
+            key,
+            lambda params: self.measured(params, seen, view),
+            self.features_of(of),
         )
 
     def examples(self, rows: np.ndarray) -> TagExamples:
         """Return rows of the view's columns as the model takes them."""
         features = self._word_features
-        columns = self._view.columns
+        columns = self.view.columns
         return columns.take(rows) if features is None else columns.with_features(features, rows)
 
     def public_folds(self) -> Sequence[TagFold] | None:
@@ -595,7 +568,7 @@ class TagPrediction(ViewTask[TagView]):
             `NUM_FOLDS` of them; none where one would be empty, and None where rostered users train
             on these threads (`Split.selecting`).
         """
-        view = self._view
+        view = self.view
         if not view.split.selecting:
             return None
         learnt, judged = view.public_rows("train", of=self._public_text), view.public_rows("train")
@@ -624,7 +597,7 @@ class TagPrediction(ViewTask[TagView]):
         Public users are dealt out in turns; each is held out once, with the examples that are
         public.
         """
-        view = self._view
+        view = self.view
         learnt = view.public_rows("train", of=self._public_text)
         by_user = [rows for rows in self._public_by_user() if len(rows)]
         for number in range(NUM_FOLDS):
@@ -635,12 +608,12 @@ class TagPrediction(ViewTask[TagView]):
             others = learnt[~np.isin(view.threads[learnt], held_threads)]
             if len(others):
                 key = Key.simulation(0).fold("public users").fold(number)
-                learner = self.learner(others, key, lambda params: None)
+                learner = self.learner(others, key, others[:0])
                 yield learner, [view.columns.take(rows) for rows in held]
 
     def _public_by_user(self) -> list[np.ndarray]:
         """Return each public user's training rows, in threads that a public user asked."""
-        view = self._view
+        view = self.view
         public = view.public_rows("train")
         found = (view.all_rows([user], "train") for user in view.public_users)
         return [rows[np.isin(rows, public)] for rows in found]
@@ -651,7 +624,7 @@ class TagPrediction(ViewTask[TagView]):
 
     @cached_property
     def _described(self) -> TaskDescription:  # it counts every label of the roster
-        view = self._view
+        view = self.view
         labels = view.label_counts(view.roster, view.split.measured_on)
         public = np.zeros(len(view.tags), np.int64)
         for rows in self._held_out(True, WHOLE):
@@ -686,22 +659,21 @@ class TagPrediction(ViewTask[TagView]):
 
     def _num_rows(self) -> int:
         made = self._word_features
-        return len(self._view.words) if made is None else made.num_rows
+        return len(self.view.words) if made is None else made.num_rows
 
     def _num_parameters(self) -> int:
-        return (self._num_rows() + (self._encoded is None)) * len(self._view.tags)
+        return (self._num_rows() + (self._encoded is None)) * len(self.view.tags)
 
     def measured(
-        self, params: Params, view: TagView, made: Features | None, rows: np.ndarray
+        self, params: Params, rows: np.ndarray, view: TagView | None = None
     ) -> Metrics | None:
-        """Return metrics on rows of a view's columns, whose words become `made`'s inputs."""
-        if made is None:
-            return evaluate_tags(params, view.columns, self.norm, rows)
-        # A block at a time: with pairs an example is several times as large as on disk.
-        blocks = (rows[at : at + BATCH_EXAMPLES] for at in range(0, len(rows), BATCH_EXAMPLES))
+        """Return metrics on rows of a view's columns; None takes the task's view."""
+        columns, features = self.view.columns, self._word_features
+        if view is not None:
+            columns, features = view.columns, self.features_of(view)
+        blocks = model_blocks(params, columns, features, rows)
         return combined(
-            evaluate_tags(*model_inputs(params, view.columns, made, block), self.norm)
-            for block in blocks
+            evaluate_tags(model, examples, self.norm, chosen) for model, examples, chosen in blocks
         )
 
     def _weights_from(self) -> dict[str, Any]:
@@ -720,6 +692,6 @@ class TagPrediction(ViewTask[TagView]):
         rule = f"inverse document frequency to the power {self._power:g}"
         found: dict[str, Any] = {"word_weights": f"{rule}, from {self.counted_in}"}
         if self.counts_are_published:
-            listed: Any = self._view.provenance.get("private_side_information") or ()
+            listed: Any = self.view.provenance.get("private_side_information") or ()
             found["private_side_information"] = [*listed, "weights of the words (tf-idf)"]
         return found

@@ -8,13 +8,15 @@ from typing import Any, Generic, TypeVar
 from fedpriv.datasets.stackexchange.roster_view import RosterView, TrainingSplit
 from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.tasks.task import Task, TaskDescription
-from fedpriv.training.work import UserData
 
 V = TypeVar("V", bound=RosterView[Any])
 
 
 class ViewTask(Task, Generic[V]):
     """A task on a corpus, seen through a roster and a split.
+
+    Attributes:
+        view: The corpus, seen through these.
 
     Args:
         view: Of the corpus.
@@ -23,38 +25,19 @@ class ViewTask(Task, Generic[V]):
     """
 
     def __init__(self, view: V, data_sha256: Callable[[], Mapping[str, str]] | None = None) -> None:
-        self._view, self._data = view, TrainingSplit(view)
+        self.view, self.data = view, TrainingSplit(view)
+        self.roster, self.public_users = view.roster, view.public_users
         self.data_sha256 = data_sha256
-
-    @property
-    def view(self) -> V:
-        """The corpus, seen through the roster and the split."""
-        return self._view
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """The frozen user ids."""
-        return self._view.roster
 
     @property
     def roster_sha256(self) -> str:
         """Digest of the roster."""
-        return self._view.roster_sha256
-
-    @property
-    def public_users(self) -> tuple[str, ...]:
-        """The users of the corpus that are outside the roster, as far as they count as public."""
-        return self._view.public_users
-
-    @property
-    def data(self) -> UserData:
-        """The rostered users' training examples."""
-        return self._data
+        return self.view.roster_sha256
 
     @property
     def counts_are_published(self) -> bool:
         """Whether words were counted among rostered users too, by whoever published the data."""
-        return self._view.provenance["word_counts_source"] == PRIVATE
+        return self.view.provenance["word_counts_source"] == PRIVATE
 
     @property
     def counted_in(self) -> str:
@@ -70,7 +53,7 @@ class ViewTask(Task, Generic[V]):
 
     def _description(self, **more: Any) -> TaskDescription:
         """Return names, counts and provenance of the view, and what more there is to say."""
-        view = self._view
+        view = self.view
         given = {"num_words": len(view.words), "provenance": dict(view.provenance), **more}
         return TaskDescription(
             **view.describe(),

@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
 from fedpriv.datasets.stackexchange.splits import PublicText, Split
 from fedpriv.datasets.stackexchange.tag_view import (
     INPUTS,
     Features,
     TagExamples,
     TagView,
-    model_inputs,
+    model_blocks,
 )
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_prediction import evaluate_tags, tag_scores
+from fedpriv.tasks.tag_prediction import evaluate_tags, score_tags
 from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.public_learning import (
     MOST_PASSES,
@@ -126,14 +125,8 @@ def outcomes(
         ValueError: If the params are not finite, or not of this view's words and tags.
     """
     rows = held_rows(view)
-    if features is None:
-        return scored(params, view.columns, inputs, rows)
-    found = []  # a block at a time: with pairs an example is several times as large as on disk
-    for at in range(0, len(rows), BATCH_EXAMPLES):
-        block = rows[at : at + BATCH_EXAMPLES]
-        model, made = model_inputs(params, view.columns, features, block)
-        found.append(scored(model, made, inputs, np.arange(len(made))))
-    return joined(found)
+    blocks = model_blocks(params, view.columns, features, rows)
+    return joined([scored(model, made, inputs, chosen) for model, made, chosen in blocks])
 
 
 def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray) -> Outcomes:
@@ -156,12 +149,7 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     # Nothing scores higher than NaN, so that a model of such would never be wrong.
     if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
         raise ValueError("the model diverged: its params are not finite; leave it out")
-    right, found, ndcg, _ = tag_scores(
-        {name: np.ascontiguousarray(array, np.float32) for name, array in params.items()},
-        examples,
-        inputs,
-        rows,
-    )
+    right, found, ndcg, _ = score_tags(params, examples, inputs, rows)
     return Outcomes(right=right, found=found, ndcg=ndcg.astype(np.float32))
 
 
@@ -448,14 +436,11 @@ def _learner(
     if public_text is not None:
         rows = np.concatenate([rows, view.public_rows("train", of=public_text)])
     held = held_rows(view)
-    blocks = np.split(held, range(BATCH_EXAMPLES, len(held), BATCH_EXAMPLES))
 
     def measure(params: Params) -> Metrics | None:
-        if features is None:
-            return evaluate_tags(params, view.columns, inputs, held)
+        blocks = model_blocks(params, view.columns, features, held)
         return combined(
-            evaluate_tags(*model_inputs(params, view.columns, features, block), inputs)
-            for block in blocks
+            evaluate_tags(model, made, inputs, chosen) for model, made, chosen in blocks
         )
 
     return tag_learner(view.columns.take(rows), inputs, key, measure, features)

@@ -1,7 +1,7 @@
 """Bugs 7 and 9 of the published reference code: data and measures.
 
 A post without a known tag (7) is left out and counted: `tests/datasets/corpus/test_corpus.py`. Ties
-(9) go to the lower class in `tests/kernels/test_tag_scores.py`. Incomplete batches (10) are trained
+(9) go to the lower class in `tests/tasks/test_tag_scores.py`. Incomplete batches (10) are trained
 on in `tests/training/local/test_trainer.py`.
 
 Momentum (8) is compared with plain NumPy in `tests/oracles/test_adadps.py`.

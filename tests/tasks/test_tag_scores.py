@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
-from fedpriv.tasks.tag_prediction import tag_scores
+from fedpriv.tasks.tag_prediction import score_tags
 
 WORDS, CLASSES = 20, 8
 
@@ -45,7 +45,7 @@ def model(seed, whole=False):
 def test_a_dense_oracle(inputs, whole):
     """Ties go to the lower number; at most five of more tags can be among five."""
     given, params = examples(200, 1, np.float32 if whole else np.uint16), model(2, whole)
-    right, found, ndcg, losses = tag_scores(params, given, inputs, np.arange(200))
+    right, found, ndcg, losses = score_tags(params, given, inputs, np.arange(200))
     for n, x in enumerate(given.features(inputs).toarray()):
         logits = x @ params["kernel"].astype(np.float64) + params["bias"]
         order = list(np.argsort(-logits, kind="stable"))
@@ -62,8 +62,8 @@ def test_a_dense_oracle(inputs, whole):
 def test_examples_are_in_the_order_asked_for():
     given, params = examples(50, 3), model(4)
     order = np.random.default_rng(5).permutation(50)
-    plain = tag_scores(params, given, "unit-norm", np.arange(50))
-    turned = tag_scores(params, given, "unit-norm", order)
+    plain = score_tags(params, given, "unit-norm", np.arange(50))
+    turned = score_tags(params, given, "unit-norm", order)
     for one_way, other in zip(plain, turned, strict=True):
         np.testing.assert_array_equal(one_way[order], other)
     assert len(np.unique(plain[2])) > 10
@@ -76,4 +76,4 @@ def test_a_number_outside_the_model_is_refused(name, bad):
     numbers = getattr(given, name).copy()
     numbers[-1] = bad
     with pytest.raises(ValueError):
-        tag_scores(model(4), replace(given, **{name: numbers}), "tff", np.arange(50))
+        score_tags(model(4), replace(given, **{name: numbers}), "tff", np.arange(50))

@@ -14,7 +14,7 @@ Files in a view's folder, besides those of every view (`roster_view`):
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -22,7 +22,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from fedpriv.datasets.arrays import array_writers, offsets, open_array, ranges
-from fedpriv.datasets.stackexchange.roster_view import RosterView, save_user_rows
+from fedpriv.datasets.stackexchange.roster_view import (
+    BATCH_EXAMPLES,
+    RosterView,
+    save_user_rows,
+)
 from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceStore
 from fedpriv.datasets.stackexchange.splits import (
     PUBLIC_TEXT,
@@ -211,6 +215,31 @@ def model_inputs(
         num_words=number,
     )
     return {"kernel": logits, "bias": np.zeros(logits.shape[1], np.float32)}, alike
+
+
+def model_blocks(
+    params: dict[str, np.ndarray],
+    columns: TagExamples,
+    features: Features | None,
+    rows: np.ndarray,
+) -> Iterator[tuple[dict[str, np.ndarray], TagExamples, np.ndarray]]:
+    """Yield a model, examples and which of them are meant, until all rows were there, in order.
+
+    Without features that is once, of the columns as they are. With them it is a block at a time, as
+    `model_inputs`: with pairs of words an example is several times as large as on disk.
+
+    Args:
+        params: As of `model_inputs`.
+        columns: The examples.
+        features: Of the examples; None for the counts of their words.
+        rows: int64 (n,).
+    """
+    if features is None:
+        yield params, columns, rows
+        return
+    for at in range(0, len(rows), BATCH_EXAMPLES):
+        made = model_inputs(params, columns, features, rows[at : at + BATCH_EXAMPLES])
+        yield *made, np.arange(len(made[1]))
 
 
 def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

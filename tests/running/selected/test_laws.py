@@ -35,8 +35,8 @@ def chosen_among(corpus):
     for name in ("average", "last"):
         moved = {n: a.copy() for n, a in sorted(start.params.items())}
         for topic in range(4):  # towards what the topics' words say, and some noise
-            column = components.task._view.tags.index(f"topic{topic}")
-            for row, word in enumerate(components.task._view.words):
+            column = components.task.view.tags.index(f"topic{topic}")
+            for row, word in enumerate(components.task.view.words):
                 moved["kernel"][row, column] += 2.0 * word.startswith(f"about{topic}")
         moved = {n: a + rng.normal(0, 0.1, a.shape).astype(np.float32) for n, a in moved.items()}
         released[name] = moved
@@ -52,7 +52,7 @@ def chosen(corpus):
 def test_without_a_rostered_user_the_same_is_selected_of_the_same_models(corpus, tmp_path):
     whole, one = chosen(corpus)
     rest, other = chosen(topical.make(tmp_path / "c", without=[GONE]))
-    left, right = (task._view.threads[task._view.public_rows("train")] for task in (whole, rest))
+    left, right = (task.view.threads[task.view.public_rows("train")] for task in (whole, rest))
     assert len(left) == len(right) and np.all(left != right)
     assert one.to_json() == other.to_json()
     assert one.name in ("average", "last")
@@ -113,7 +113,7 @@ def test_with_too_few_public_threads_the_noise_decides(corpus, monkeypatch, leng
 
 def threads_read(task, examples):
     """The threads that some examples are of, as far as a word of their own tells."""
-    words = {task._view.words[index] for index in np.unique(examples.indices)}
+    words = {task.view.words[index] for index in np.unique(examples.indices)}
     return {int(word.removeprefix("only")) for word in words if word.startswith("only")}
 
 
@@ -124,10 +124,10 @@ def test_no_thread_judges_a_model_that_it_taught(corpus):
     for fold in folds:
         judged = set(np.unique(fold.groups).tolist())
         learning, tuning = (
-            set(task._view.threads[n].tolist()) for n in (fold.learning, fold.tuning)
+            set(task.view.threads[n].tolist()) for n in (fold.learning, fold.tuning)
         )
         assert not judged & (learning | tuning) and not learning & tuning
-        own = threads_read(task, task._view.columns.take(fold.judging))
+        own = threads_read(task, task.view.columns.take(fold.judging))
         for choosing in (True, False):
             learner = fold.public_learner(KEY, choosing=choosing)
             assert own and not own & threads_read(task, learner.examples)
@@ -136,7 +136,7 @@ def test_no_thread_judges_a_model_that_it_taught(corpus):
         assert not any(own & threads_read(task, examples) for examples in trained)
     assert len(seen) == len(set(seen))
     rows = np.sort(np.concatenate([fold.judging for fold in folds]))
-    assert np.array_equal(rows, np.sort(task._view.public_rows("train")))
+    assert np.array_equal(rows, np.sort(task.view.public_rows("train")))
 
 
 def test_no_public_user_is_measured_at_a_start_that_its_threads_taught(corpus):
@@ -157,8 +157,8 @@ def test_words_of_one_fold_alone_do_not_help(corpus):
     for fold in task.public_folds():
         params = fold.init_params(KEY)
         before = fold.values(params)
-        for thread in threads_read(task, task._view.columns.take(fold.judging)):
-            params["kernel"][task._view.words.index(f"only{thread}")] = [0.0, 50.0, 0.0, 0.0]
+        for thread in threads_read(task, task.view.columns.take(fold.judging)):
+            params["kernel"][task.view.words.index(f"only{thread}")] = [0.0, 50.0, 0.0, 0.0]
         assert np.array_equal(fold.values(params), before)
 
 
@@ -168,7 +168,7 @@ def test_labels_of_one_fold_alone_are_not_judged(tmp_path):
     ]
     corpus = write(tmp_path / "c", lone, [topical.ROSTER], split_seed=3)
     task = build(topical.experiment(), corpus).task
-    column, labels = task._view.tags.index("alone"), task._view.columns.labels
-    assert column in labels[task._view.public_rows("train")]
+    column, labels = task.view.tags.index("alone"), task.view.columns.labels
+    assert column in labels[task.view.public_rows("train")]
     for fold in task.public_folds():
         assert column not in labels[fold.judging]

@@ -137,7 +137,7 @@ def test_where_nothing_can_be_judged_the_last_is_returned(corpus, tmp_path, chan
     assert (found["selected"], found["public"]) == ("average", False) and found["reason"]
     assert summary["epsilon_does_not_cover"] == []
     assert same(load(tmp_path / "r").params, average(checkpoint(tmp_path / "r")))
-    assert not build(topical.experiment(**changes), corpus).task._view.split.selecting
+    assert not build(topical.experiment(**changes), corpus).task.view.split.selecting
 
 
 def test_too_few_public_threads_return_the_public_model(tmp_path):

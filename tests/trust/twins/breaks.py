@@ -392,7 +392,7 @@ def _with_all_posts(task, **changes):
     from copy import copy
 
     changed = copy(task)
-    vars(changed).update(_view=_AllPosts(task.view), **changes)
+    vars(changed).update(view=_AllPosts(task.view), **changes)
     return changed
 
 
