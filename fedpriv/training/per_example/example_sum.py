@@ -74,15 +74,12 @@ class ExampleGradients(ABC):
         """
         return
 
-    def float_error(self, *, mixed: bool = False) -> float:
+    def float_error(self) -> float:
         """Return how far the sums with and without an example may differ beyond its own.
 
         In l2, over the bound of a contribution, whichever example and batch it is: the rounding of
         both sums, and whatever the others' computed contributions change with the batch. Infinite,
         as by default, where it is not known: such sums are rounded to no grid.
-
-        Args:
-            mixed: Whether contributions are mixed with a public update (`Context.mixture`).
         """
         return math.inf
 
@@ -178,9 +175,7 @@ def gradients_on(
     return moved
 
 
-def room_of_sum(
-    bound: Bound, gradients: ExampleGradients, num_elements: int, *, mixed: bool
-) -> float:
+def room_of_sum(bound: Bound, gradients: ExampleGradients, num_elements: int) -> float:
     """Return the norm that contributions may have whose float64 sum is rounded once to a grid.
 
     An example that joins or leaves moves the *rounded* sum by at most l2_bound: d coordinates each
@@ -191,9 +186,8 @@ def room_of_sum(
     Raises:
         ValueError: If the sums have no stated error, or that would fill half the bound.
     """
-    error = gradients.float_error(mixed=mixed)
-    each = _SLACK_EACH_MIXED if mixed else SLACK_EACH
-    share = 1.0 - SLACK - error - num_elements * each - math.sqrt(num_elements) * 2.0**-BITS
+    error = gradients.float_error()
+    share = 1.0 - SLACK - error - num_elements * SLACK_EACH - math.sqrt(num_elements) * 2.0**-BITS
     if not share >= 0.5:
         raise ValueError(
             f"{num_elements} coordinates and a float64 error of {error:.2g}, of sums by "
@@ -201,11 +195,6 @@ def room_of_sum(
             "(exact-sum false)"
         )
     return bound.l2_bound * share
-
-
-# Of a mixture the square of a norm may be the 10^4th part of that of its offset, from which it was
-# made by sums and differences (`fedpriv.training.per_example.sparse_sums`): it has lost as much.
-_SLACK_EACH_MIXED = 2.0**14 * SLACK_EACH
 
 
 def example_ids(num_examples: int) -> tuple[str, ...]:
@@ -251,8 +240,7 @@ class CentralSum(Work):
         bound, key, longest = attempt.bound, attempt.key, math.inf
         if isinstance(bound, Rounded):
             template = template_with(params, bound, context.clip_norm)
-            mixed = context.mixture is not None
-            longest = room_of_sum(bound, self.gradients, tree.num_elements(template), mixed=mixed)
+            longest = room_of_sum(bound, self.gradients, tree.num_elements(template))
         if self.blank is not None:
             index = index[~self.blank[index]]
         examples = index if self.num_groups is None else self._groups(self.num_groups, index, key)

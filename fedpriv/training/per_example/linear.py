@@ -423,20 +423,15 @@ class SparseLinearGradients(ExampleGradients):
         """Examples in the set."""
         return len(self._labels)
 
-    def float_error(self, *, mixed: bool = False) -> float:
+    def float_error(self) -> float:
         """Return the float64 error of its sums; see `ExampleGradients`.
 
         A sum of n contributions rounds by at most n 2^-53 of what is summed, n bounds at most, and
         so does the one without the example. Logits, residuals and norms are taken row by row: what
         else is in the batch changes no bit of a contribution, and 2^-40 each is left for it.
-
-        Of a mixture the examples' own parts are summed first, and the offset is added once. Where
-        the two cancel to a hundredth of the offset (below that they are added before) the own part
-        is as long as 101 bounds, and so much larger is what its sums round by.
         """
         number = self.num_examples
-        longest = 128.0 if mixed else 1.0
-        return 2.0 * longest * number**2 * 2.0**-53 + number * 2.0**-40
+        return 2.0 * number**2 * 2.0**-53 + number * 2.0**-40
 
     def on_device(self, device: str) -> ModuleGradients:
         """Return the model on the same examples as a module on a device, in float32.

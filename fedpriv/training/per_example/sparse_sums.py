@@ -1,16 +1,15 @@
 """Stacks of single examples' updates of a linear model on sparse inputs.
 
 An example's update is minus the outer product of its inputs x and its residual r, the loss's
-derivative by the logits; with a public multiplier m and mixture (own, offset) the norm to bound is
+derivative by the logits. It costs what the example stores, and only the sum is dense.
 
-    ‖(own u + offset) m‖² = Σ over touched coordinates + (‖offset m‖² - its part on those),
-
-so each example costs what it stores, and only the sum is dense.
+Means over groups, and mixtures with a public offset, have numbers for the rows of the matrix that a
+group touches. On all other rows a mixture is the offset, the same for every group. Norms and sums
+are made of the numbers of contributions themselves, and of no differences, so that nothing cancels.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,8 +27,6 @@ from fedpriv.tree import Params, RowSparse, Tree
 # Squares of anything shorter lose digits in float64; it counts as the zero vector, and is shorter
 # than any bound.
 _TINY = 1e-140
-# Where update and offset nearly cancel, their norm has lost digits: such an example is made dense.
-_CANCELS = 1e-4
 # Numbers of merged rows that are held at once.
 _HELD = 1 << 22
 
@@ -119,6 +116,11 @@ class Layout:
         columns = max(part.shape[1] for part in found)
         return np.concatenate([np.broadcast_to(part, (len(part), columns)) for part in found])
 
+    @property
+    def height(self) -> int:
+        """Rows of the matrix."""
+        return self.shape[0] + self.bias
+
     def tensors(self, matrix: np.ndarray, rows: np.ndarray | None = None) -> Tree:
         """Return the tensors of a matrix, or of some of its rows, the bias's among them."""
         bias = {"bias": matrix[-1]} if self.bias else {}
@@ -137,28 +139,6 @@ def _matrix(array: Any, shape: tuple[int, int]) -> np.ndarray:
         array = array.reshape(-1, 1)
     columns = shape[1] if array.ndim and array.shape[-1] != 1 else 1
     return np.broadcast_to(array, (shape[0], columns))
-
-
-def _merge(
-    rows: sparse.csr_matrix, group: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, sparse.csr_matrix]:
-    """Return how updates of groups are merged by the rows of the matrix that each group touches.
-
-    Args:
-        rows: Of the examples.
-        group: int64, of each example.
-
-    Returns:
-        The group `(m,)` of each merged row, which row of the matrix it is, and CSR `(m, examples)`:
-        its product with the examples' coefficients has the merged rows.
-    """
-    example = np.repeat(np.arange(size_of(rows)[0]), np.diff(rows.indptr))
-    names = group[example] * size_of(rows)[1] + rows.indices
-    order = np.argsort(names, kind="stable")
-    first = np.flatnonzero(np.diff(names[order], prepend=-1))
-    place, column = np.divmod(names[order][first], size_of(rows)[1])
-    entries = (rows.data[order], example[order], np.append(first, len(order)))
-    return place, column, sparse.csr_matrix(entries, shape=(len(first), size_of(rows)[0]))
 
 
 def _blocks(
@@ -191,9 +171,7 @@ class OuterStack(Stack):
 
     def mixed(self, mixture: Mixture) -> MeanStack:
         """Return own · Δ + offset: an example is a group of one."""
-        starts = np.arange(len(self.own) + 1)
-        means = MeanStack(layout=self.layout, rows=self.rows, own=self.own, starts=starts)
-        return means.mixed(mixture)
+        return self.means(np.arange(len(self.own) + 1)).mixed(mixture)
 
     def times(self, multiplier: Params) -> OuterStack:
         """Return every contribution times factors by name."""
@@ -214,7 +192,9 @@ class OuterStack(Stack):
     def norms(self) -> np.ndarray:
         """Return the norms: no two examples touch the same number."""
         touched, inputs = self._touched
-        weights = _times(np.ones((len(touched), 1)), self.multiplier, touched)
+        weights = (
+            np.ones((len(touched), 1)) if self.multiplier is None else self.multiplier[touched]
+        )
         # Of residuals near zero the squares would vanish, and not their products with the inputs.
         columns = np.sqrt(inputs.multiply(inputs) @ np.square(weights)) * self.own
         return RowStack({self.layout.name: columns}).norms()
@@ -226,88 +206,100 @@ class OuterStack(Stack):
         touched, inputs = self._touched
         kept = factors != 0.0
         found = np.asarray(inputs[kept].T @ (self.own[kept] * factors[kept, np.newaxis]))
-        sums = self.layout.tensors(_times(found, self.multiplier, touched), touched)
-        return add_sums(total, sums, factors, besides)
+        if self.multiplier is not None:
+            found = found * self.multiplier[touched]
+        return add_sums(total, self.layout.tensors(found, touched), factors, besides)
+
+    def means(self, starts: np.ndarray) -> MeanStack:
+        """Return the means over groups of examples, not multiplied.
+
+        Args:
+            starts: int64, where each group starts, and the end.
+        """
+        sizes, width = np.diff(starts), size_of(self.rows)[1]
+        own = self.own / np.repeat(sizes, sizes)[:, np.newaxis]
+        example = np.repeat(np.arange(len(own)), np.diff(self.rows.indptr))
+        touched = np.repeat(np.arange(len(sizes)), sizes)[example] * width + self.rows.indices
+        order = np.argsort(touched, kind="stable")
+        first = np.flatnonzero(np.diff(touched[order], prepend=-1))
+        entries = (self.rows.data[order], example[order], np.append(first, len(order)))
+        merging = sparse.csr_matrix(entries, shape=(len(first), len(own)))
+        group, row = np.divmod(touched[order][first], width)
+        values = np.asarray(merging @ own)
+        return MeanStack(layout=self.layout, number=len(sizes), group=group, row=row, values=values)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanStack(OuterStack):
-    """Means over groups of examples, or single examples that are mixed with a public update.
+class MeanStack(Stack):
+    """Means over groups of examples, by the rows of the matrix that each group touches.
 
     Attributes:
-        own: float64 `(examples, num_classes)`: minus the residuals over the size of a group.
-        starts: int64, where each group starts, and the end.
-        offset: float64, of the matrix; None for zeros.
+        layout: Of the model.
+        number: How many groups there are.
+        group: int64 `(m,)`, sorted: the group of each of its rows.
+        row: int64 `(m,)`, which row of the matrix it is.
+        values: float64 `(m, num_classes)`.
+        elsewhere: float64, of the matrix: the rows that a group does not touch; None for zeros.
     """
 
-    starts: np.ndarray = field(repr=False)
-    offset: np.ndarray | None = field(default=None, repr=False)
+    layout: Layout
+    number: int
+    group: np.ndarray = field(repr=False)
+    row: np.ndarray = field(repr=False)
+    values: np.ndarray = field(repr=False)
+    elsewhere: np.ndarray | None = field(default=None, repr=False)
 
     def mixed(self, mixture: Mixture) -> MeanStack:
         """Return own · Δ + offset of every contribution Δ."""
+        offset = self.layout.matrix(mixture.offset)
+        offset = np.broadcast_to(offset, (len(offset), self.layout.num_classes))
         share = float(np.float32(mixture.own))  # as `Mixture.of` has it
-        shape = (size_of(self.rows)[1], self.layout.num_classes)
-        offset = np.broadcast_to(self.layout.matrix(mixture.offset), shape)
-        return replace(self, own=self.own * share, offset=offset)
+        return replace(self, values=self.values * share + offset[self.row], elsewhere=offset)
 
-    @cached_property
-    def _merged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each row that a group touches: the group, which row it is, and its update's part."""
-        groups = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-        place, row, merging = _merge(self.rows, groups)
-        return place, row, np.asarray(merging @ self.own)
+    def times(self, multiplier: Params) -> MeanStack:
+        """Return every contribution times factors by name."""
+        factors, elsewhere = self.layout.matrix(multiplier, absent=1.0), self.elsewhere
+        if elsewhere is not None:
+            elsewhere = elsewhere * factors
+        return replace(self, values=self.values * factors[self.row], elsewhere=elsewhere)
 
-    @cached_property
-    def _squared_norms(self) -> tuple[np.ndarray, np.ndarray]:
-        """Squares of the norms, and which groups lost digits of theirs and are taken dense."""
-        place, row, merged = self._merged
-        number, energy, elsewhere = len(self.starts) - 1, 0.0, 0.0
-        if self.offset is not None:
-            offset = _times(self.offset, self.multiplier)
-            energy = _squared(offset).sum()
-            elsewhere = energy - np.bincount(place, _squared(offset[row]), number)
-            merged = merged + self.offset[row]
-        squared = np.bincount(place, _squared(_times(merged, self.multiplier, row)), number)
-        squared = squared + np.maximum(elsewhere, 0.0)
-        cancelling = np.flatnonzero(squared < _CANCELS * energy)
-        for group in cancelling:
-            squared[group] = np.square(self._dense(group)).sum()
-        return squared, cancelling
+    def _untouched(self, height: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield groups, and bool `(groups, height)`: the rows that each does not touch."""
+        step = max(1, _HELD // height)
+        for first in range(0, self.number, step):
+            groups = slice(first, min(first + step, self.number))
+            here = slice(*np.searchsorted(self.group, (groups.start, groups.stop)))
+            found = np.ones((groups.stop - first, height), bool)
+            found[self.group[here] - first, self.row[here]] = False
+            yield groups, found
 
     def norms(self) -> np.ndarray:
         """Return the norms."""
-        found = np.sqrt(self._squared_norms[0])
+        squares = np.bincount(self.group, _squared(self.values), self.number).astype(np.float64)
+        if self.elsewhere is not None:
+            energy = _squared(self.elsewhere)
+            for groups, rows in self._untouched(len(energy)):
+                squares[groups] += np.where(rows, energy, 0.0).sum(axis=1)
+        found = np.sqrt(squares)
         return np.where(found <= _TINY, 0.0, found)
 
     def add_to(
         self, total: RunningSum, factors: np.ndarray, besides: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """Add the contributions; of who is left out nothing is multiplied."""
-        place, row, merged = self._merged
-        _, cancelling = self._squared_norms
-        together = factors.copy()
-        together[cancelling] = 0.0
-        kept = together[place] != 0.0
-        entries = (together[place[kept]], row[kept], np.arange(kept.sum() + 1))
-        weights = sparse.csc_matrix(entries, shape=(size_of(self.rows)[1], int(kept.sum())))
-        found = np.asarray(weights @ merged[kept])
-        if self.offset is not None and together.any():
-            found += math.fsum(together) * self.offset
-        found = _times(found, self.multiplier)
-        for group in cancelling[factors[cancelling] != 0.0]:
-            found += factors[group] * self._dense(group)
+        """Add the contributions; of those left out nothing is multiplied."""
+        kept, height = factors[self.group] != 0.0, self.layout.height
+        entries = (factors[self.group[kept]], self.row[kept], np.arange(kept.sum() + 1))
+        weights = sparse.csc_matrix(entries, shape=(height, int(kept.sum())))
+        found = np.asarray(weights @ self.values[kept])
+        if self.elsewhere is not None and factors.any():
+            shares = sum(factors[groups] @ rows for groups, rows in self._untouched(height))
+            found += shares[:, np.newaxis] * self.elsewhere
         return add_sums(total, self.layout.tensors(found), factors, besides)
-
-    def _dense(self, group: Any) -> np.ndarray:
-        """Return the update of one group, with all rows."""
-        members = slice(self.starts[group], self.starts[group + 1])
-        found = np.asarray(self.rows[members].T @ self.own[members]) + self.offset
-        return _times(found, self.multiplier)
 
 
 def outer_stacks(
     rows: sparse.csr_matrix, residuals: np.ndarray, starts: np.ndarray | None, layout: Layout
-) -> Iterator[OuterStack]:
+) -> Iterator[OuterStack | MeanStack]:
     """Yield minus the gradients, of as many examples or groups at once as memory allows.
 
     Args:
@@ -320,21 +312,8 @@ def outer_stacks(
     for groups, examples in _blocks(rows, edges, layout.num_classes):
         inside, own = edges[groups.start : groups.stop + 1] - examples.start, -residuals[examples]
         here = rows if len(own) == len(residuals) else rows[examples]
-        if starts is None:
-            yield OuterStack(layout=layout, rows=here, own=own)
-        else:
-            sizes = np.diff(inside)
-            own = own / np.repeat(sizes, sizes)[:, np.newaxis]
-            yield MeanStack(layout=layout, rows=here, own=own, starts=inside)
-
-
-def _times(
-    matrix: np.ndarray, multiplier: np.ndarray | None, rows: np.ndarray | None = None
-) -> np.ndarray:
-    """Return a matrix, or some of its rows, times the multiplier."""
-    if multiplier is None:
-        return matrix
-    return matrix * (multiplier if rows is None else multiplier[rows])
+        stack = OuterStack(layout=layout, rows=here, own=own)
+        yield stack if starts is None else stack.means(inside)
 
 
 def _squared(rows: np.ndarray) -> np.ndarray:

@@ -73,7 +73,7 @@ def test_an_example_moves_the_sum_by_at_most_the_bound_in_whole_numbers(kind, na
 def test_without_shortening_it_would_be_too_long(monkeypatch):
     """The broken twin: rounded, and not shortened by what rounding adds."""
     case = Case("softmax", num=NUM)
-    monkeypatch.setattr(example_sum, "room_of_sum", lambda bound, *_, mixed: bound.l2_bound)
+    monkeypatch.setattr(example_sum, "room_of_sum", lambda bound, *_: bound.l2_bound)
     monkeypatch.setattr("fedpriv.mechanisms.bounds._ROUNDING", 1.0)
     bound = Normalise(l2_clip_norm=0.3)
     found = [squared(whole_sum(case, bound, [i]) - whole_sum(case, bound, [])) for i in range(NUM)]
@@ -101,7 +101,6 @@ def test_who_has_no_stated_error_is_refused():
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_every_sum_leaves_the_room_that_its_gradients_state(name, monkeypatch):
-    """And of a mixture that of mixtures, which is more."""
     case, rooms = Case("softmax", num=NUM), []
     bound, context = asked_of(case)[name]
     real = type(case.made).bounded_sum
@@ -113,19 +112,18 @@ def test_every_sum_leaves_the_room_that_its_gradients_state(name, monkeypatch):
     monkeypatch.setattr(type(case.made), "bounded_sum", noting)
     whole_sum(case, bound, [0, 1], context)
     number = sum(array.size for array in case.params.values())
-    mixed = name == "mixed"
-    assert rooms == [room_of_sum(Rounded(bound=bound), case.made, number, mixed=mixed)]
-    stated = case.made.float_error(mixed=mixed)
+    assert rooms == [room_of_sum(Rounded(bound=bound), case.made, number)]
+    stated = case.made.float_error()
     assert stated > 0.0 and rooms[0] < bound.l2_bound * (1 - stated - number**0.5 * 2.0**-24)
 
 
 def test_too_many_examples_or_coordinates_are_refused(monkeypatch):
     case = Case("softmax", num=NUM)
     grid, made = Rounded(bound=Clip(l2_clip_norm=1.0)), case.made
-    monkeypatch.setattr(type(made), "float_error", lambda self, *, mixed=False: 0.0)
-    assert room_of_sum(grid, made, 10**6, mixed=False) == pytest.approx(1 - 1e3 * 2**-24, abs=1e-9)
+    monkeypatch.setattr(type(made), "float_error", lambda self: 0.0)
+    assert room_of_sum(grid, made, 10**6) == pytest.approx(1 - 1e3 * 2**-24, abs=1e-9)
     with refuses(ValueError, 10**16):
-        room_of_sum(grid, made, 10**16, mixed=False)
-    monkeypatch.setattr(type(made), "float_error", lambda self, *, mixed=False: 0.6)
+        room_of_sum(grid, made, 10**16)
+    monkeypatch.setattr(type(made), "float_error", lambda self: 0.6)
     with refuses(ValueError, 0.6):
         whole_sum(case, grid.bound, [0])

@@ -73,14 +73,13 @@ def test_a_norm_that_float64_got_too_small_is_made_up_for(value, times):
     if times is not None:  # an offset against the example's own part
         shift = np.full(width, times * value / 2, np.float32)
         context = mixed(shift)
-    errors = (data.float_error(), data.float_error(mixed=True))
-    longest = room_of_sum(Rounded(bound=inner), data, width + 1, mixed=times is not None)
+    longest = room_of_sum(Rounded(bound=inner), data, width + 1)
     total = data.bounded_sum(params, np.array([0]), inner, context=context, longest=longest)
     assert np.unique(total["weight"]).size == 1
     squared = width * Fraction(float(total["weight"][0])) ** 2
     squared += Fraction(float(total["bias"][0])) ** 2
     rounding = Fraction(math.sqrt(width + 1)) / 2**24  # of the sum, √d granularities
-    allowed = 1 - rounding - Fraction(errors[times is not None])
+    allowed = 1 - rounding - Fraction(data.float_error())
     assert squared <= (Fraction(1e-3) * allowed) ** 2
 
 
@@ -88,7 +87,7 @@ def test_a_bound_without_room_is_refused_and_not_a_failure_of_everybody(monkeypa
     """Refused for each example it was a zero of each, alone: a model of noise, and no word."""
     data, params = logistic(np.ones((3, 1), np.float32))
     bound = Rounded(bound=Clip(l2_clip_norm=1.0))
-    monkeypatch.setattr(type(data), "float_error", lambda self, *, mixed=False: 0.6)
+    monkeypatch.setattr(type(data), "float_error", lambda self: 0.6)
     work = CentralSum(gradients=data, num_examples=3)
     with refuses(ValueError, 0.6):
         contributed(work, params, ids=[0], bound=bound)
