@@ -29,11 +29,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from scipy import sparse
-from scipy.special import expit, log_expit
+from scipy.special import expit
 from scipy.special import softmax as probabilities_of
 
 from fedpriv import tree
@@ -51,13 +51,7 @@ from fedpriv.training.per_example.sparse_sums import (
     size_of,
     with_ones,
 )
-from fedpriv.training.permutation_sgd import (
-    Constants,
-    Passes,
-    PermutationSgd,
-    loss_constants,
-    shortened,
-)
+from fedpriv.training.permutation_sgd import Passes, PermutationSgd, loss_constants, shortened
 from fedpriv.tree import Params
 
 if TYPE_CHECKING:
@@ -66,7 +60,7 @@ if TYPE_CHECKING:
     from fedpriv.training.per_example.module import ModuleGradients
 
 Losses = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""From logits float64 (n, k) and labels int64 (n,) to losses float64 (n,)."""
+"""From logits float64 (n, k) and labels int64 (n,) to losses, or residuals, float64."""
 
 
 def losses_on_line(
@@ -77,30 +71,40 @@ def losses_on_line(
     return np.stack(found, axis=1) if found else np.zeros((len(labels), 0))
 
 
-def logistic_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def logistic_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Return log(1 + e^-yz) of labels 0 and 1, y = ±1."""
-    return -log_expit(_signs(labels) * logits[:, 0])
+    from torch.nn.functional import logsigmoid
+
+    return -logsigmoid(_signs(labels) * logits)
 
 
-def hinge_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def hinge_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Return max(0, 1 - yz) of labels 0 and 1, y = ±1."""
-    return np.maximum(0.0, 1.0 - _signs(labels) * logits[:, 0])
+    return (1.0 - _signs(labels) * logits).clamp(min=0.0)
 
 
-def huber_losses(width: float) -> Losses:
+def huber_losses(logits: Tensor, labels: Tensor, *, width: float) -> Tensor:
     """Return the Huber approximation of the hinge: quadratic within `width` of the corner.
 
     Reference: Chapelle (2007), Section 2.1; Chaudhuri et al. (2011), Corollary 13.
     """
+    near = (1.0 + width - _signs(labels) * logits).clamp(min=0.0)
+    quadratic = near.clamp(max=2.0 * width) ** 2 / (4.0 * width)
+    return quadratic + (near - 2.0 * width).clamp(min=0.0)
 
-    def losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        margin = _signs(labels) * logits[:, 0]
-        near = (1.0 + width - margin) ** 2 / (4.0 * width)
-        return np.where(
-            margin > 1.0 + width, 0.0, np.where(margin < 1.0 - width, 1.0 - margin, near)
-        )
 
-    return losses
+def one_vs_all_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return Σ_j log(1 + e^-yz_j) of classes from 0: k log-losses, y = 1 for the own class."""
+    from torch.nn.functional import logsigmoid, one_hot
+
+    return -logsigmoid(_signs(one_hot(labels, logits.shape[1])) * logits).sum(dim=1)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return `softmax_losses` of tensors."""
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(logits, labels, reduction="none")
 
 
 def softmax_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -109,14 +113,6 @@ def softmax_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1)
         return np.log(total) + (peak - logits[np.arange(len(labels)), labels])
-
-
-def one_vs_all_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return Σ_j log(1 + e^-yz_j) of classes from 0: k log-losses, y = 1 for the own class."""
-    found = -log_expit(-logits)
-    examples = np.arange(len(labels))
-    found[examples, labels] = -log_expit(logits[examples, labels])
-    return found.sum(axis=1)
 
 
 def logistic_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -162,7 +158,7 @@ def huber_residual(width: float) -> Losses:
     return residual
 
 
-def _signs(labels: np.ndarray) -> np.ndarray:
+def _signs(labels: Any) -> Any:
     return 2.0 * labels - 1.0
 
 
@@ -285,13 +281,8 @@ def linear_class_scores(
     Raises:
         ValueError: As `linear_metrics`.
     """
-    rows, labels, kernel, bias, binary = _measured_model(params, x, y)
-    for start in range(0, size_of(rows)[0], CHUNK):
-        part = slice(start, start + CHUNK)
-        logits = rows[part] @ kernel + bias
-        if binary:  # of equal probabilities the lowest class, as a logit of 0 says
-            logits = np.hstack([np.zeros_like(logits), logits])
-        yield probabilities_of(logits, axis=1), labels[part].astype(np.int64)
+    for logits, labels in _class_logits(params, x, y):
+        yield probabilities_of(logits, axis=1), labels
 
 
 def linear_metrics(params: Params, x: sparse.csr_matrix, y: np.ndarray) -> Metrics:
@@ -305,91 +296,53 @@ def linear_metrics(params: Params, x: sparse.csr_matrix, y: np.ndarray) -> Metri
     Raises:
         ValueError: If there are no examples, or shapes or labels do not fit.
     """
-    rows, labels, kernel, bias, binary = _measured_model(params, x, y)
-    number = len(nonempty(labels))
     right, loss = 0, 0.0
-    for start in range(0, number, CHUNK):
-        part = slice(start, start + CHUNK)
-        logits, truth = rows[part] @ kernel + bias, labels[part]
-        if binary:
-            logit = logits[:, 0]
-            right += int(np.count_nonzero((logit > 0) == (truth == 1)))
-            loss -= float(log_expit(np.where(truth == 1, logit, -logit)).sum())
-        else:
-            right += int(np.count_nonzero(logits.argmax(axis=1) == truth))
-            peak = logits.max(axis=1)
-            with np.errstate(invalid="ignore"):  # diverged params have a loss that is NaN
-                total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1)
-                loss += float((np.log(total) + peak - logits[np.arange(len(truth)), truth]).sum())
+    for logits, labels in _class_logits(params, x, y):
+        right += int(np.count_nonzero(logits.argmax(axis=1) == labels))
+        loss += float(softmax_losses(logits, labels).sum())  # NaN of params that have diverged
+    number = len(nonempty(y))
     totals = {"accuracy": Total(sum=right, count=number), "loss": Total(sum=loss, count=number)}
     return Metrics(totals=totals, num_examples=number)
 
 
-def _measured_model(
+def _class_logits(
     params: Params, x: sparse.csr_matrix, y: np.ndarray
-) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Return rows, labels, kernel and bias of a measured model, and whether it has one logit."""
-    rows = canonical(x)
-    binary = "weight" in params
-    num_classes = 1 if binary else params["kernel"].shape[1]
-    shape = (size_of(rows)[1], num_classes)
-    weights = weights_of(params, "weight" if binary else "kernel", shape)
-    labels = checked_labels(y, size_of(rows)[0], max(num_classes, 2))
-    return rows, labels, weights[:-1], weights[-1], binary
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield blocks of examples: logits, float64 `(n, classes)`, and labels, int64 `(n,)`.
+
+    The first of two classes that share one logit has the logit 0.
+    """
+    rows, name = canonical(x), "weight" if "weight" in params else "kernel"
+    num_logits = 1 if name == "weight" else params[name].shape[1]
+    weights = weights_of(params, name, (size_of(rows)[1], num_logits))
+    labels = checked_labels(y, size_of(rows)[0], max(num_logits, 2))
+    for start in range(0, len(labels), CHUNK):
+        part = slice(start, start + CHUNK)
+        logits = rows[part] @ weights[:-1] + weights[-1]
+        if num_logits == 1:
+            logits = np.hstack([np.zeros_like(logits), logits])
+        yield logits, labels[part]
 
 
 # Above this share of entries that are not zero, products of dense rows are quicker.
 _DENSE = 0.3
 
 
-def _not_smooth(**_: float) -> NoReturn:
-    raise ValueError(
-        "the hinge is not smooth, so that two runs of SGD need not stay close; use HuberGradients"
-    )
-
-
-def _logistic_tensors(logits: Tensor, labels: Tensor) -> Tensor:
-    from torch.nn.functional import softplus
-
-    return softplus((1 - 2 * labels.to(logits.dtype)) * logits).mean()
-
-
-def _hinge_tensors(logits: Tensor, labels: Tensor, width: float = 0.0) -> Tensor:
-    margin = (2 * labels.to(logits.dtype) - 1) * logits
-    if not width:
-        return (1 - margin).clamp(min=0).mean()
-    near = (1 + width - margin).clamp(min=0)
-    return (near.clamp(max=2 * width) ** 2 / (4 * width) + (near - 2 * width).clamp(min=0)).mean()
-
-
-def _one_vs_all_tensors(logits: Tensor, labels: Tensor) -> Tensor:
-    from torch.nn.functional import one_hot, softplus
-
-    signs = 1 - 2 * one_hot(labels, logits.shape[1]).to(logits.dtype)
-    return softplus(signs * logits).sum(dim=1).mean()
-
-
-def _softmax_tensors(logits: Tensor, labels: Tensor) -> Tensor:
-    from torch.nn.functional import cross_entropy
-
-    return cross_entropy(logits, labels)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LinearLoss:
     """A loss of a linear model, as a function of its logits.
 
     Attributes:
+        name: As of `loss_constants`, which says what permutation SGD needs to know of it.
         residual: The loss's derivative by the logits.
-        losses: The loss itself.
-        constants: From `regulariser=` to what permutation SGD needs to know of it.
-        tensors: Its mean over a batch of tensors of logits and labels.
+        losses: Each example's loss, of tensors of logits, `(n,)` or `(n, k)`, and labels.
+        width: As of `loss_constants`.
     """
 
+    name: str
     residual: Losses
-    losses: Losses
-    constants: Callable[..., Constants]
-    tensors: Callable[[Tensor, Tensor], Tensor]
+    losses: Callable[[Tensor, Tensor], Tensor]
+    width: float = 0.1
 
 
 class SparseLinearGradients(ExampleGradients):
@@ -399,8 +352,8 @@ class SparseLinearGradients(ExampleGradients):
         x: CSR `(n, d)`, float32.
         y: Classes `(n,)`, integers from 0.
         loss: Of the logits.
-        num_logits: 1, with params "weight" and "bias", or the number of classes, with "kernel" and
-            "bias".
+        num_classes: At least 2, with params "kernel" and "bias"; None for two classes by one logit,
+            with "weight" and "bias".
 
     Raises:
         ValueError: If labels, inputs and classes do not fit together.
@@ -410,13 +363,19 @@ class SparseLinearGradients(ExampleGradients):
     """Whether there is a "bias" among the params."""
 
     def __init__(
-        self, x: sparse.csr_matrix, y: np.ndarray, loss: LinearLoss, num_logits: int = 1
+        self,
+        x: sparse.csr_matrix,
+        y: np.ndarray,
+        loss: LinearLoss,
+        num_classes: int | None = None,
     ) -> None:
+        if num_classes is not None and num_classes < 2:
+            raise ValueError(f"num_classes {num_classes} must be at least 2")
         inputs, self._loss = canonical(x), loss
         self._x = with_ones(inputs) if self.biased else inputs
-        self._labels = checked_labels(y, size_of(inputs)[0], max(num_logits, 2))
-        self._name = "weight" if num_logits == 1 else "kernel"
-        self._shape = (size_of(inputs)[1], num_logits)
+        self._labels = checked_labels(y, size_of(inputs)[0], num_classes or 2)
+        self._name = "kernel" if num_classes else "weight"
+        self._shape = (size_of(inputs)[1], num_classes or 1)
 
     @property
     def num_examples(self) -> int:
@@ -448,7 +407,10 @@ class SparseLinearGradients(ExampleGradients):
         module = LogitRegression(inputs) if classes == 1 else SoftmaxRegression(inputs, classes)
         module.bias.requires_grad_(self.biased)  # zeros, which without one stay so
         rows: Any = _DenseRows(self._x, inputs)
-        return ModuleGradients(module, self._loss.tensors, rows, self._labels, device=device)
+        losses = self._loss.losses
+        return ModuleGradients(
+            module, lambda o, t: losses(o, t).mean(), rows, self._labels, device=device
+        )
 
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over examples, float32.
@@ -469,14 +431,16 @@ class SparseLinearGradients(ExampleGradients):
         Raises:
             ValueError: If the loss has no constants.
         """
-        constants = self._loss.constants(regulariser=regulariser)
-        number, width = size_of(self._x)
+        (number, width), loss = size_of(self._x), self._loss
+        constants = loss_constants(
+            loss.name, regulariser=regulariser, width=loss.width, num_classes=self._shape[1]
+        )
         rows = self._x.toarray() if self._x.nnz > _DENSE * number * width else self._x
         return PermutationSgd(
             rows=shortened(rows, constants.inputs),
             y=self._labels,
             name=self._name,
-            residual=self._loss.residual,
+            residual=loss.residual,
             constants=constants,
             passes=passes,
         )
@@ -487,7 +451,13 @@ class SparseLinearGradients(ExampleGradients):
         """Return losses, float64 (examples, sizes); see `fedpriv.training.dp_agd.ExampleLosses`."""
         chosen = positions(index, self.num_examples)
         here, change = (self._logits(own, chosen) for own in (params, direction))
-        return losses_on_line(here, change, sizes, self._labels[chosen], self._loss.losses)
+        return losses_on_line(here, change, sizes, self._labels[chosen], self._losses)
+
+    def _losses(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        from torch import from_numpy
+
+        given = logits if self._name == "kernel" else logits[:, 0]
+        return self._loss.losses(from_numpy(given), from_numpy(labels)).numpy()
 
     def _logits(self, params: Params, chosen: np.ndarray) -> np.ndarray:
         params = {"bias": np.zeros(self._shape[1], np.float32), **params}
@@ -527,26 +497,14 @@ class LogisticGradients(SparseLinearGradients):
     """Binary logistic regression on sparse inputs and labels 0 and 1."""
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
-        loss = LinearLoss(
-            residual=logistic_residual,
-            losses=logistic_losses,
-            constants=partial(loss_constants, "logistic"),
-            tensors=_logistic_tensors,
-        )
-        super().__init__(x, y, loss)
+        super().__init__(x, y, LinearLoss("logistic", logistic_residual, logistic_losses))
 
 
 class HingeGradients(SparseLinearGradients):
     """A linear support vector machine on sparse inputs, with the hinge's subgradient."""
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
-        loss = LinearLoss(
-            residual=hinge_residual,
-            losses=hinge_losses,
-            constants=_not_smooth,
-            tensors=_hinge_tensors,
-        )
-        super().__init__(x, y, loss)
+        super().__init__(x, y, LinearLoss("hinge", hinge_residual, hinge_losses))
 
 
 class HuberGradients(SparseLinearGradients):
@@ -557,13 +515,8 @@ class HuberGradients(SparseLinearGradients):
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray, width: float = 0.1) -> None:
         width = positive_float("width", width)
-        loss = LinearLoss(
-            residual=huber_residual(width),
-            losses=huber_losses(width),
-            constants=partial(loss_constants, "huber-svm", width=width),
-            tensors=partial(_hinge_tensors, width=width),
-        )
-        super().__init__(x, y, loss)
+        losses = partial(huber_losses, width=width)
+        super().__init__(x, y, LinearLoss("huber-svm", huber_residual(width), losses, width))
 
 
 class OneVsAllGradients(SparseLinearGradients):
@@ -573,13 +526,7 @@ class OneVsAllGradients(SparseLinearGradients):
     """
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
-        constants = partial(loss_constants, "one-vs-all", num_classes=_at_least_two(num_classes))
-        loss = LinearLoss(
-            residual=one_vs_all_residual,
-            losses=one_vs_all_losses,
-            constants=constants,
-            tensors=_one_vs_all_tensors,
-        )
+        loss = LinearLoss("one-vs-all", one_vs_all_residual, one_vs_all_losses)
         super().__init__(x, y, loss, num_classes)
 
 
@@ -587,22 +534,11 @@ class SoftmaxGradients(SparseLinearGradients):
     """Multinomial logistic regression on sparse inputs."""
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
-        loss = LinearLoss(
-            residual=softmax_residual,
-            losses=softmax_losses,
-            constants=partial(loss_constants, "softmax"),
-            tensors=_softmax_tensors,
-        )
-        super().__init__(x, y, loss, _at_least_two(num_classes))
+        loss = LinearLoss("softmax", softmax_residual, cross_entropies)
+        super().__init__(x, y, loss, num_classes)
 
 
 class UnbiasedSoftmaxGradients(SoftmaxGradients):
     """Multinomial logistic regression without a bias, whose params are the kernel alone."""
 
     biased = False
-
-
-def _at_least_two(num_classes: int) -> int:
-    if num_classes < 2:
-        raise ValueError(f"num_classes {num_classes} must be at least 2")
-    return num_classes
