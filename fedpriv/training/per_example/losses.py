@@ -258,38 +258,11 @@ def mean_losses(
         x: Inputs, on the module's device.
         y: Targets.
     """
-    device = next(module.parameters()).device
+    device, found = next(module.parameters()).device, np.empty(len(sizes))
     own, own_loss = copied_apart(module, loss)
     own.eval()
     with own_stream(None, device), torch.no_grad():
-        return np.array([float(own_loss(_at(own, params, direction, s)(x), y)) for s in sizes])
-
-
-def losses_on_points(
-    module: nn.Module,
-    losses: Callable[[], np.ndarray],
-    params: Params,
-    direction: Params,
-    sizes: Sequence[float],
-    number: int,
-) -> np.ndarray:
-    """Return each example's loss at every point, float64 (examples, sizes).
-
-    Args:
-        module: Its params are overwritten.
-        losses: Evaluates the examples one apart from another at the module's params, float64
-            (examples,).
-        params: float32.
-        direction: Likewise.
-        sizes: Step sizes.
-        number: How many examples there are.
-    """
-    found = np.empty((number, len(sizes)))
-    for place, size in enumerate(sizes):
-        _at(module, params, direction, size)
-        found[:, place] = losses()
+        for place, size in enumerate(sizes):
+            load_params(own, move_along(params, direction, size))
+            found[place] = float(own_loss(own(x), y))
     return found
-
-
-def _at(module: nn.Module, params: Params, direction: Params, size: float) -> nn.Module:
-    return load_params(module, move_along(params, direction, size))

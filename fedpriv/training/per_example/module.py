@@ -20,8 +20,9 @@ Reference for the factors: Goodfellow, "Efficient Per-Example Gradient Computati
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -36,6 +37,7 @@ from fedpriv.rng import Key
 from fedpriv.sums import RunningSum
 from fedpriv.training.bounded_sum import Stack
 from fedpriv.training.devices import bytes_at_once, usable_device
+from fedpriv.training.dp_agd import move_along
 from fedpriv.training.failures import KeepsStateError, contributes_zero
 from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
@@ -45,7 +47,6 @@ from fedpriv.training.per_example.losses import (
     Loss,
     check_loss,
     evaluation_losses,
-    losses_on_points,
     synthetic_inputs,
 )
 from fedpriv.training.stopping import end_if_interrupted
@@ -56,8 +57,6 @@ Way = Literal["factors", "vmap", "loop"]
 WAYS: tuple[Way, ...] = ("factors", "vmap", "loop")
 
 _KEY = Key.simulation(0).fold("synthetic examples")
-# Of the offset's square: what float64 may leave of an update and an offset that cancel.
-_SAFETY = 2.0**-40
 _TRIED = 3
 _NUMBERS_AT_A_TIME = 1 << 20
 _MOST = 1024
@@ -65,182 +64,112 @@ _WIDEST = 10.0  # params further from zero say nothing of a module
 _SAME = 1e-4  # relative differences that count as rounding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Public:
-    """What a bound does to one parameter's updates before their norm: (own Δ + offset) · m.
-
-    Attributes:
-        like: The parameter.
-        own: Weight of the example's own update.
-        offset: float64 of the parameter's shape; None for zeros.
-        multiplier: float64 of the parameter's shape; None for ones.
-    """
-
-    like: Tensor = field(repr=False)
-    own: float = 1.0
-    offset: Tensor | None = None
-    multiplier: Tensor | None = None
-
-    def full(self, array: np.ndarray) -> Tensor:
-        """Return an array in the parameter's shape, on its device, float64."""
-        spread = np.broadcast_to(np.asarray(array, np.float64), tuple(self.like.shape))
-        return torch.from_numpy(np.array(spread)).to(self.like.device)
-
-    def squares(self, gradients: Tensor) -> Tensor:
-        """Return ‖(-own g + offset) m‖² of gradients `(b, *shape)`, float64 `(b,)`."""
-        flat, found = gradients.flatten(1), gradients.new_zeros(len(gradients), dtype=torch.float64)
-        if self.offset is None and self.multiplier is None:
-            return torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64).square()
-        for columns in _blocks(flat):
-            rows = flat[:, columns].double() * -self.own
-            if self.offset is not None:
-                rows += self.offset.flatten()[columns]
-            if self.multiplier is not None:
-                rows *= self.multiplier.flatten()[columns]
-            found += rows.square().sum(dim=1)
-        return found
-
-    @property
-    def constant(self) -> float:
-        """‖offset · m‖²."""
-        if self.offset is None:
-            return 0.0
-        product = self.offset if self.multiplier is None else self.offset * self.multiplier
-        return float(product.square().sum())
-
-    def update(self, gradient: Tensor, weight: float) -> Tensor:
-        """Return (-own Σ w g + Σ w offset) m of a weighted sum of gradients, float64."""
-        found = gradient * -self.own
-        if self.offset is not None and weight:
-            found += self.offset * weight
-        if self.multiplier is not None:
-            found *= self.multiplier
-        return found
+Updates = Mapping[str, tuple[Tensor, ...]]
+"""Minus the gradients of some examples by name, float32: one tensor `(b, *shape)`, or the two
+factors `(b, rows)` and `(b, columns)` of outer products."""
 
 
-def _blocks(rows: Tensor) -> list[slice]:
-    """Return columns of which float64 copies are small: at least one, and one block of none."""
-    size = max(1, _NUMBERS_AT_A_TIME // max(1, len(rows)))
-    return [slice(first, first + size) for first in range(0, max(1, rows.shape[1]), size)]
+def _whole(parts: Sequence[Tensor]) -> Tensor:
+    """Return `(b, *shape)`; two factors are multiplied out."""
+    return parts[0] if len(parts) == 1 else parts[0][:, :, None] * parts[1][:, None]
 
 
-@dataclass(frozen=True, slots=True)
-class Dense:
-    """Gradients of a chunk of examples, or of means of groups, by name `(b, *shape)`."""
-
-    tensors: Mapping[str, Tensor]
-
-    def squares(self, public: Mapping[str, Public]) -> Tensor:
-        """Return the squared norms that are to be bounded, float64 `(b,)`."""
-        found = [public[name].squares(rows) for name, rows in self.tensors.items()]
-        return torch.stack(found).sum(dim=0)
-
-    def total(self, weights: Tensor) -> dict[str, Tensor]:
-        """Return Σ w_i g_i, of those whose weight is not 0, float64; weights are too, `(b,)`."""
-        kept = weights != 0
-        own, every = weights[kept], bool(kept.all())
-        flat = {n: (t if every else t[kept]).flatten(1) for n, t in self.tensors.items()}
-        found = {n: [own @ t[:, part].double() for part in _blocks(t)] for n, t in flat.items()}
-        return {
-            n: torch.cat(parts).reshape(self.tensors[n].shape[1:]) for n, parts in found.items()
-        }
-
-    def dense(self) -> Dense:
-        """Return the gradients themselves."""
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class Factors:
-    """Gradients of linear layers as outer products of two rows an example.
-
-    Attributes:
-        layers: Name of the matrix, and its two factors `(b, rows)` and `(b, columns)`.
-        biases: Gradients by name, `(b, width)`.
-    """
-
-    layers: Mapping[str, tuple[Tensor, Tensor]]
-    biases: Mapping[str, Tensor]
-
-    def squares(self, public: Mapping[str, Public]) -> Tensor:
-        """Return the squared norms that are to be bounded, float64 `(b,)`."""
-        found = [public[name].squares(rows) for name, rows in self.biases.items()]
-        for name, (left, right) in self.layers.items():
-            each = public[name]
-            left, right = left.double(), right.double()
-            outer = left.square().sum(dim=1)
-            if each.multiplier is not None:
-                outer = left.square() @ each.multiplier.square() * right.square()
-                found.append(each.own**2 * outer.sum(dim=1))
-            else:
-                found.append(each.own**2 * outer * right.square().sum(dim=1))
-            if each.offset is not None:  # ‖u + o‖² = ‖u‖² + 2 <u, o> + ‖o‖², and u = -own g
-                weights = each.offset
-                if each.multiplier is not None:
-                    weights = weights * each.multiplier.square()
-                crossed = (left @ weights * right).sum(dim=1)
-                found.append(each.constant - 2.0 * each.own * crossed)
-        return torch.stack(found).sum(dim=0).clamp(min=0.0)
-
-    def total(self, weights: Tensor) -> dict[str, Tensor]:
-        """Return Σ w_i g_i, of those whose weight is not 0, float64; weights are too, `(b,)`."""
-        kept = weights != 0
-        own = weights[kept, None]
-        found = {n: (own * rows[kept]).sum(dim=0) for n, rows in self.biases.items()}
-        for name, (left, right) in self.layers.items():
-            found[name] = (own * left[kept]).T @ right[kept].double()
-        return found
-
-    def dense(self) -> Dense:
-        """Return the gradients themselves."""
-        made = {n: left[:, :, None] * right[:, None] for n, (left, right) in self.layers.items()}
-        return Dense({**made, **self.biases})
-
-
-Gradients = Dense | Factors
+def _shape_of(parts: Sequence[Tensor]) -> list[int]:
+    """Return the shape of one example's update."""
+    return [width for part in parts for width in part.shape[1:]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientStack(Stack):
-    """Minus the gradients of a chunk of examples, or the means over groups.
+    """Minus the gradients of a chunk of examples, or the means over groups, not bounded yet.
+
+    A contribution is (own · Δ + offset) · multiplier in float64. Two factors are multiplied out
+    only where there is an offset.
 
     Attributes:
-        gradients: On the module's device.
-        public: What the bound does to each parameter's part before its norm.
+        updates: Δ, on the module's device.
+        own: Weight of Δ.
+        offset: float64 by name; empty for zeros.
+        multiplier: float64 by name, in a tensor's shape; ones for a name that is left out.
     """
 
-    gradients: Gradients = field(repr=False)
-    public: Mapping[str, Public] = field(repr=False)
+    updates: Updates = field(repr=False)
+    own: float = 1.0
+    offset: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
+    multiplier: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
 
     def mixed(self, mixture: Mixture) -> GradientStack:
         """Return own · Δ + offset of every contribution Δ."""
-        public = {
-            name: replace(each, own=mixture.own, offset=each.full(mixture.offset[name]))
-            for name, each in self.public.items()
-        }
-        return replace(self, public=public)
+        return replace(self, own=mixture.own, offset=self._on_device(mixture.offset))
 
     def times(self, multiplier: Params) -> GradientStack:
         """Return every contribution times factors by name."""
-        public = dict(self.public)
-        for name in public.keys() & multiplier.keys():
-            if not np.all(multiplier[name] == 1):
-                public[name] = replace(public[name], multiplier=public[name].full(multiplier[name]))
-        return replace(self, public=public)
+        changed = {name: a for name, a in multiplier.items() if not np.all(a == 1)}
+        return replace(self, multiplier=self._on_device(changed))
+
+    def _on_device(self, arrays: Params) -> dict[str, Tensor]:
+        """Return arrays in the shapes of the tensors, on their device, float64."""
+        found = {}
+        for name in self.updates.keys() & arrays.keys():
+            parts = self.updates[name]
+            full = np.array(np.broadcast_to(arrays[name], _shape_of(parts)), np.float64)
+            found[name] = torch.from_numpy(full).to(parts[0].device)
+        return found
+
+    def _in_factors(self, name: str) -> bool:
+        return len(self.updates[name]) == 2 and not self.offset
+
+    def _rows(self, name: str) -> Iterator[tuple[slice, Tensor]]:
+        """Yield examples, and their contributions to one tensor, float64 `(b, n)`."""
+        parts = self.updates[name]
+        step = max(1, _NUMBERS_AT_A_TIME // max(1, math.prod(_shape_of(parts))))
+        for first in range(0, len(parts[0]), step):
+            examples = slice(first, first + step)
+            rows = _whole([part[examples].double() for part in parts])
+            if self.offset:
+                rows = rows.mul_(self.own).add_(self.offset[name])
+            if name in self.multiplier:
+                rows = rows.mul_(self.multiplier[name])
+            yield examples, rows.flatten(1)
 
     def norms(self) -> np.ndarray:
-        """Return the norms; of an update that an offset nearly cancels, a little more."""
-        safety = _SAFETY * sum(each.constant for each in self.public.values())
-        return torch.sqrt(self.gradients.squares(self.public) + safety).cpu().numpy()
+        """Return the norms."""
+        found = []
+        for name, parts in self.updates.items():
+            if self._in_factors(name):
+                left, right = (part.double().square() for part in parts)
+                if name in self.multiplier:
+                    left = left @ self.multiplier[name].square()
+                else:
+                    left = left.sum(dim=1, keepdim=True)
+                found.append((left * right).sum(dim=1))
+            else:
+                found.append(torch.cat([(r * r).sum(dim=1) for _, r in self._rows(name)]))
+        return torch.stack(found).sum(dim=0).sqrt().cpu().numpy()
 
     def add_to(
         self, total: RunningSum, factors: np.ndarray, besides: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """Add the contributions."""
-        weight, device = float(factors.sum()), next(iter(self.public.values())).like.device
-        sums = self.gradients.total(torch.from_numpy(factors).to(device))
-        arrays = {n: self.public[n].update(part, weight).cpu().numpy() for n, part in sums.items()}
-        return add_sums(total, arrays, factors, besides)
+        """Add the contributions; of those left out nothing is multiplied: 0 · ∞ is no 0."""
+        kept = np.flatnonzero(factors)
+        if len(kept) < len(factors):
+            few = {n: tuple(part[kept] for part in parts) for n, parts in self.updates.items()}
+            besides = {name: rows[kept] for name, rows in besides.items()}
+            return replace(self, updates=few).add_to(total, factors[kept], besides)
+        sums = {}
+        for name, parts in self.updates.items():
+            weights = torch.from_numpy(factors).to(parts[0].device)
+            if self._in_factors(name):
+                left, right = (part.double() for part in parts)
+                found = (weights[:, None] * left).T @ right
+                if name in self.multiplier:
+                    found *= self.multiplier[name]
+            else:
+                found = weights.new_zeros(_shape_of(parts))
+                for examples, rows in self._rows(name):
+                    found.view(-1).addmv_(rows.T, weights[examples])
+            sums[name] = found.cpu().numpy()
+        return add_sums(total, sums, factors, besides)
 
 
 class ModuleGradients(ExampleGradients):
@@ -248,8 +177,7 @@ class ModuleGradients(ExampleGradients):
 
     Guarantees:
         * An example's own contribution has at most the bound's norm: norms, mixtures and sums of
-          float32 gradients are float64. Where thousands of updates nearly cancel the offset of a
-          mixture, their sum rounds by a part in 10^5 of the bound.
+          float32 gradients are float64.
         * An example's gradient depends on the params, on itself and on what the module draws, but
           for the last bits of float32, which depend on who shares its chunk. Where a gradient is
           nothing but such bits, `Normalise` makes them as long as the bound, and `Clip` too if its
@@ -272,7 +200,7 @@ class ModuleGradients(ExampleGradients):
         y: Targets `(n, ...)`.
         device: Such as "cpu" or "cuda:0".
         chunk: Examples at once; None for as many as fit into what a step may hold there.
-        way: One of `WAYS`; None for the first of these that works.
+        way: One of `WAYS`, which must work; None for the first of these that works.
     """
 
     def __init__(
@@ -290,15 +218,12 @@ class ModuleGradients(ExampleGradients):
             raise ValueError(f"{len(x)} inputs but {len(y)} targets; give one for each")
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk {chunk!r} must be at least 1, or None")
-        if way is not None and way not in WAYS:
-            raise ValueError(f"way {way!r} is not known; use one of {', '.join(WAYS)}, or None")
         self._device = usable_device(device)
         self._module = check_module(module)
         self._loss, self._x, self._y = loss, x, y
         self._given_chunk = chunk
-        self._given_way: Way | None = way
+        self._given_way = way
         self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        self._size = sum(p.numel() for p in self._own.values())
         self._chosen: _Chosen | None = None
 
     @property
@@ -325,8 +250,8 @@ class ModuleGradients(ExampleGradients):
             chunk=self._given_chunk,
             way=self._given_way,
         )
-        error = found._raised()
-        if error is not None and self._raised() is None:
+        error = found._choose().error
+        if error is not None and self._choose().error is None:
             raise ValueError(
                 f"device {device!r}: the module or its loss raises {type(error).__name__} there: "
                 f"{error}; make new tensors on the device of what forward() and the loss are given"
@@ -335,8 +260,7 @@ class ModuleGradients(ExampleGradients):
 
     def on_synthetic(self, number: int) -> ModuleGradients:
         """Return the same module on synthetic examples in the form of these; no value is read."""
-        x, y = synthetic_inputs(self._module, *self._none(), number)
-        return ModuleGradients(self._module, self._loss, x.cpu().numpy(), y.cpu().numpy())
+        return ModuleGradients(self._module, self._loss, *self._synthetic_arrays(number))
 
     def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
         """Yield the updates of chunks of examples or groups; see `ExampleGradients`.
@@ -354,19 +278,17 @@ class ModuleGradients(ExampleGradients):
         if not alone and any(len(group) == 0 for group in index):
             raise ValueError("a group is empty; leave it out, it has no mean")
         self._load(params)
-        chosen = self._choose()
-        if chosen.draws and key is None:
+        if self._choose().draws and key is None:
             raise ValueError("the module draws at random while it trains: give this round's key")
         self._module.train()
-        step = self._given_chunk or chosen.chunk(dense=not alone)
+        step = self._chunk(dense=not alone)
         if alone:
             chunks = (self._sound(part, key) for part in _parts(index, step))
         else:
             chunks = self._means(index, step, key)
-        public = {name: Public(like=p.detach()) for name, p in self._own.items()}
-        for chunk in chunks:
-            if chunk is not None:
-                yield GradientStack(gradients=chunk, public=public)
+        for updates in chunks:
+            if updates is not None:
+                yield GradientStack(updates=updates)
 
     def gradient(
         self, params: Params, index: np.ndarray, key: Key | None = None
@@ -385,7 +307,7 @@ class ModuleGradients(ExampleGradients):
             raise ValueError("no examples: their mean gradient is not defined")
         self._load(params)
         totals = {name: torch.zeros_like(p) for name, p in self._own.items()}
-        for part in _parts(index, self._given_chunk or self._choose().chunk(dense=True)):
+        for part in _parts(index, self._chunk(dense=True)):
             x, y = self._batch(part)
             module, loss = copied_apart(self._module, self._loss)
             module.train(key is not None)
@@ -404,17 +326,12 @@ class ModuleGradients(ExampleGradients):
         Raises:
             ValueError: If params are not the module's.
         """
-        self._load(params)
         x, y = self._batch(index)
-        chunk = self._given_chunk or self._choose().chunk(dense=True)
-        return losses_on_points(
-            self._module,
-            lambda: evaluation_losses(self._copied, x, y, chunk),
-            params,
-            direction,
-            sizes,
-            len(index),
-        )
+        found = np.empty((len(index), len(sizes)))
+        for place, size in enumerate(sizes):
+            self._load(move_along(params, direction, size))
+            found[:, place] = evaluation_losses(self._copied, x, y, self._chunk(dense=True))
+        return found
 
     def check_losses(self) -> None:
         """Try the losses of single examples on synthetic ones.
@@ -422,8 +339,7 @@ class ModuleGradients(ExampleGradients):
         Raises:
             KeepsStateError: A ValueError; if an example's loss depends on what went before it.
         """
-        self._move()
-        x, y = synthetic_inputs(self._module, *self._none(), _TRIED)
+        x, y = self._synthetic(_TRIED)
         try:
             first = evaluation_losses(self._copied, x, y, 1)
             again = evaluation_losses(self._copied, x.flip(0), y.flip(0), 1)[::-1]
@@ -450,47 +366,48 @@ class ModuleGradients(ExampleGradients):
                 if isinstance(root, nn.Module):
                     root.to(self._device)
 
-    def _raised(self) -> Exception | None:
-        """Return what the module and its loss raise at synthetic examples; None for nothing."""
+    def _synthetic(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return synthetic inputs and targets in the form of the training set's, on the device."""
         self._move()
-        x, y = synthetic_inputs(self._module, *self._none(), _TRIED)
-        try:
-            _by_loop(self._module.train(), self._loss, x, y)
-        except Exception as error:
-            end_if_interrupted(error)
-            return error
-        return None
+        return synthetic_inputs(
+            self._module, model_inputs(self._x[:0]), model_targets(self._y[:0]), number
+        )
+
+    def _synthetic_arrays(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        x, y = self._synthetic(number)
+        return x.cpu().numpy(), y.cpu().numpy()
 
     def _choose(self) -> _Chosen:
         if self._chosen is None:
-            self._move()
-            like = self._none()
-            x, y = synthetic_inputs(self._module, *like, 2)
-            few = (tensor.cpu().numpy() for tensor in (x, y))
+            x, y = self._synthetic(_TRIED)
+            ways = WAYS if self._given_way is None else (self._given_way,)
             with _moved(self._module):
-                module, loss = copied_apart(self._module, self._loss)
-                check_loss(module.train(), loss, *few, finite=False)
-            self._chosen = choose_way(self._module, self._loss, *like, self._given_way)
+                module, loss = self._copied()  # its modes are its own
+                module.train()
+                check_loss(module, loss, *self._synthetic_arrays(_TRIED), finite=False)
+                self._chosen = _choose_way(module, loss, x, y, ways)
         return self._chosen
 
-    def _none(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return no inputs and no targets, in the form of the training set's."""
-        return model_inputs(self._x[:0]), model_targets(self._y[:0])
+    def _chunk(self, *, dense: bool) -> int:
+        """Return how many examples at once fit, with their whole gradients or as they are made."""
+        chosen, size = self._choose(), sum(p.numel() for p in self._own.values())
+        held = chosen.held + (3 * size if dense or chosen.way != "factors" else 0)
+        return self._given_chunk or max(1, min(_MOST, bytes_at_once(self._device) // (4 * held)))
 
     def _batch(self, part: np.ndarray) -> tuple[Tensor, Tensor]:
         found = model_inputs(self._x[part]), model_targets(self._y[part])
         x, y = (torch.from_numpy(array).to(self._device) for array in found)
         return x, y
 
-    def _of(self, part: np.ndarray, key: Key | None) -> Gradients:
-        """Return the gradients of a chunk of examples, at the module's own parameters."""
+    def _of(self, part: np.ndarray, key: Key | None) -> Updates:
+        """Return minus the gradients of a chunk of examples, at the module's own parameters."""
         x, y = self._batch(part)
         stream = None if key is None else key.fold("examples").fold(int(part[0]))
         with own_stream(stream, self._device):
             return _MAKES[self._choose().way](self._module, self._loss, x, y)
 
-    def _sound(self, part: np.ndarray, key: Key | None) -> Gradients | None:
-        """Return the gradients of a chunk without the examples that raise alone; None of none.
+    def _sound(self, part: np.ndarray, key: Key | None) -> Updates | None:
+        """Return those of a chunk without the examples that raise alone; None of none.
 
         Raises:
             Exception: What the chunk raises though none of its examples does.
@@ -511,8 +428,8 @@ class ModuleGradients(ExampleGradients):
             raise whole
         return self._of(np.array(sound), key) if sound else None
 
-    def _means(self, groups: Sequence[np.ndarray], step: int, key: Key | None) -> Iterator[Dense]:
-        """Yield the mean gradients of as many whole groups as fit into a chunk."""
+    def _means(self, groups: Sequence[np.ndarray], step: int, key: Key | None) -> Iterator[Updates]:
+        """Yield the means of as many whole groups as fit into a chunk."""
         waiting: list[np.ndarray] = []
         for group in groups:
             if waiting and sum(map(len, waiting)) + len(group) > step:
@@ -522,16 +439,16 @@ class ModuleGradients(ExampleGradients):
         if waiting:
             yield self._grouped(waiting, step, key)
 
-    def _grouped(self, groups: list[np.ndarray], step: int, key: Key | None) -> Dense:
+    def _grouped(self, groups: list[np.ndarray], step: int, key: Key | None) -> Updates:
         """Return the means over groups; one that is larger than a chunk is alone in its list."""
         index = np.concatenate(groups)
         sizes = torch.tensor([len(group) for group in groups], device=self._device)
         place = torch.repeat_interleave(sizes)
         means = {n: p.new_zeros((len(groups), *p.shape)) for n, p in self._own.items()}
         for members in _parts(np.arange(len(index)), step):
-            for name, rows in self._of(index[members], key).dense().tensors.items():
-                means[name].index_add_(0, place[members[0] : members[-1] + 1], rows)
-        return Dense({n: m / sizes.reshape(-1, *(1,) * (m.ndim - 1)) for n, m in means.items()})
+            for name, parts in self._of(index[members], key).items():
+                means[name].index_add_(0, place[members[0] : members[-1] + 1], _whole(parts))
+        return {n: (m / sizes.reshape(-1, *(1,) * (m.ndim - 1)),) for n, m in means.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -540,88 +457,85 @@ class _Chosen:
 
     Attributes:
         way: Its name.
-        held: Numbers that it holds of an example.
-        size: Numbers of an example's whole gradient.
-        memory: Bytes that may be held.
-        draws: Whether a forward pass draws at random.
+        held: Numbers that it holds of an example, whole gradients aside.
+        draws: Whether a training step draws at random.
+        error: What the module or its loss raises at synthetic examples; None for nothing.
     """
 
     way: Way
-    held: int
-    size: int
-    memory: int
-    draws: bool
-
-    def chunk(self, *, dense: bool) -> int:
-        """Return how many examples at once fit, with their whole gradients or as they are made."""
-        held = self.held + (3 * self.size if dense or self.way != "factors" else 0)
-        return max(1, min(_MOST, self.memory // (4 * held)))
+    held: int = 1
+    draws: bool = False
+    error: Exception | None = None
 
 
-def choose_way(
-    module: nn.Module, loss: Loss, x: np.ndarray, y: np.ndarray, only: Way | None
+def _choose_way(
+    module: nn.Module, loss: Loss, x: Tensor, y: Tensor, ways: Sequence[Way]
 ) -> _Chosen:
-    """Return the first way that works for a module, or a certain one.
+    """Return the first of some ways that works; the last where synthetic examples raise.
 
     Args:
-        module: On its device. It is as it was afterwards.
+        module: In training mode.
         loss: Mean loss of a batch.
-        x: No inputs, in the form of the training set's.
-        y: No targets, likewise.
-        only: A way that must work.
+        x: Synthetic inputs, on the module's device.
+        y: Their targets.
+        ways: In the order in which they are tried.
 
     Raises:
-        ValueError: If the way does not work for this module.
+        ValueError: If no way works for this module.
         KeepsStateError: A ValueError; if an example's gradient depends on what went before it.
     """
-    size = sum(p.numel() for p in module.parameters() if p.requires_grad)
-    memory = bytes_at_once(next(module.parameters()).device)
-    draws = any(type(layer) is nn.Dropout and layer.p > 0 for layer in module.modules())
-    refused = ""
-    with _moved(module):
+    try:
+        with own_stream(None, x.device):
+            held = _kept(module, loss, x[:1], y[:1])
+        draws = _draws(module, loss, x, y)
+    except KeepsStateError:
+        raise
+    except Exception as error:  # synthetic inputs fit nothing; the real ones may
+        end_if_interrupted(error)
+        return _Chosen(way=ways[-1], error=error)
+    for way in ways:
         try:
-            inputs, targets = synthetic_inputs(module, x, y, _TRIED)
-            held, others = _tried(module, loss, inputs, targets)
-        except KeepsStateError:
-            raise
+            with own_stream(None, x.device):
+                _check_no_other_use(module, loss, x[:1], y[:1], way)
+                _MAKES[way](module, loss, x, y)
+            return _Chosen(way=way, held=held, draws=draws)
         except Exception as error:
             end_if_interrupted(error)
-            if only is None:  # synthetic inputs fit nothing; the real ones may fit this way
-                return _Chosen(way="loop", held=size, size=size, memory=memory, draws=draws)
-            raise ValueError(f"way {only!r} cannot be tried: {_text(error)}") from error
-        for way in WAYS if only is None else (only,):
-            try:
-                with own_stream(None, inputs.device):
-                    _check_no_other_use(module, loss, inputs[:1], targets[:1], way)
-                    _MAKES[way](module, loss, inputs, targets)
-            except Exception as error:
-                end_if_interrupted(error)
-                refused = _text(error)
-                continue
-            return _Chosen(way=way, held=held, size=size, memory=memory, draws=draws or others)
-    raise ValueError(f"way {only!r} does not work for this module: {refused}")
+            refused = f"{type(error).__name__}: {error}"
+    raise ValueError(f"way {ways[-1]!r} does not work for this module: {refused}")
 
 
-def _tried(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[int, bool]:
-    """Return the numbers that a forward pass keeps, and whether it draws, `nn.Dropout` aside.
+def _draws(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
+    """Return whether an example's gradient is another one with other random numbers.
 
     Raises:
-        KeepsStateError: If an example's gradient is another one after others.
+        KeepsStateError: If it is another one after other examples.
         Exception: What module or loss raise.
     """
-    _put_in_mode(module, draws=False)
-    with own_stream(None, x.device):
-        before = torch.get_rng_state(), _gpu_state(x.device)
-        held = _kept(module, loss, x[:1], y[:1])
-        draws = not all(map(torch.equal, before, (torch.get_rng_state(), _gpu_state(x.device))))
-    _put_in_mode(module, draws=draws)
-    alone = _by_loop(module, loss, x, y, alike=True).tensors
-    again = _by_loop(module, loss, x.flip(0), y.flip(0), alike=True).tensors
-    for name, first in alone.items():
-        atol = _SAME * float(first.nan_to_num().abs().max())
-        if not torch.allclose(again[name].flip(0), first, rtol=0.0, atol=atol, equal_nan=True):
-            raise KeepsStateError(_kept_by(module))
-    return held, draws
+
+    def alone(order: Iterable[int], key: Key | None) -> dict[str, Tensor]:
+        made: dict[int, Updates] = {}
+        for place in order:
+            with own_stream(key, x.device):
+                made[place] = _by_loop(module, loss, x[[place]], y[[place]])
+        return {n: torch.cat([made[place][n][0] for place in range(len(x))]) for n in made[0]}
+
+    def same(found: dict[str, Tensor]) -> bool:
+        return all(
+            torch.allclose(
+                found[name],
+                rows,
+                rtol=0.0,
+                atol=_SAME * float(rows.nan_to_num().abs().max()),
+                equal_nan=True,
+            )
+            for name, rows in first.items()
+        )
+
+    first = alone(range(len(x)), None)
+    if not same(alone(reversed(range(len(x))), None)):
+        raise KeepsStateError(_kept_by(module))
+    return not same(alone(range(len(x)), _KEY))
 
 
 @contextmanager
@@ -631,7 +545,6 @@ def _moved(module: nn.Module) -> Iterator[None]:
     The parameters stay the same objects: a loss may hold them, say for a penalty.
     """
     before = [(p, p.data) for p in module.parameters()]
-    modes = {layer: layer.training for layer in module.modules()}
     rng = _KEY.fold("params").generator()
     try:
         for p, data in before:
@@ -644,20 +557,6 @@ def _moved(module: nn.Module) -> Iterator[None]:
     finally:
         for p, data in before:
             p.data = data
-        for layer, training in modes.items():
-            layer.training = training
-
-
-def _put_in_mode(module: nn.Module, *, draws: bool) -> None:
-    """Let a module train without drawing: of other draws than dropout in evaluation mode."""
-    module.train(not draws)
-    for layer in module.modules():
-        if type(layer) is nn.Dropout:
-            layer.training = False
-
-
-def _gpu_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.zeros(0)
 
 
 def _kept(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> int:
@@ -690,15 +589,14 @@ def _gradients(value: Tensor, own: Iterable[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(p) if g is None else g for p, g in zip(own, found, strict=True)]
 
 
-def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, alike: bool = False) -> Dense:
-    """Return gradients that are made one after the other, each on a new copy.
+def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Updates:
+    """Return updates that are made one after the other, each on a new copy.
 
     Args:
         module: At its own parameters.
         loss: Mean loss of a batch.
         x: Inputs `(b, ...)`.
         y: Targets `(b, ...)`.
-        alike: Whether all examples draw the same numbers.
     """
     own = _trained(module)
     made = {name: p.new_zeros((len(x), *p.shape)) for name, p in own.items()}
@@ -707,28 +605,28 @@ def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, *, alike: bool
         one = slice(place, place + 1)
         copied, own_loss = copied_apart(module, loss)
         try:
-            with own_stream(None, x.device) if alike else nullcontext(), torch.enable_grad():
+            with torch.enable_grad():
                 value = own_loss(copied(x[one]), y[one])
-            found = _gradients(value, own.values())
+            found = _gradients(-value, own.values())
         finally:
             put_back(kept)
-        for name, gradient in zip(own, found, strict=True):
-            made[name][place] = gradient
-    return Dense(made)
+        for name, update in zip(own, found, strict=True):
+            made[name][place] = update
+    return {name: (rows,) for name, rows in made.items()}
 
 
-def _by_vmap(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Dense:
-    """Return gradients by `torch.func`: what has no batching rule raises."""
+def _by_vmap(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Updates:
+    """Return updates by `torch.func`: what has no batching rule raises."""
     copied, own_loss = copied_apart(module, loss)
 
     def loss_of(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         with IndicesWithin() as indices:
             value = own_loss(functional_call(copied, params, (x.unsqueeze(0),)), y.unsqueeze(0))
-        return indices.or_nan(value)
+        return -indices.or_nan(value)
 
     own = {name: p.detach() for name, p in _trained(module).items()}
     each = vmap(grad(loss_of), in_dims=(None, 0, 0), randomness="different")
-    return Dense({name: found.detach() for name, found in each(own, x, y).items()})
+    return {name: (found.detach(),) for name, found in each(own, x, y).items()}
 
 
 _LINEAR = {nn.Linear: ("weight", 0), SoftmaxRegression: ("kernel", 1)}
@@ -782,8 +680,8 @@ def _check_no_other_use(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, way
         raise ValueError("the forward pass or the loss uses a parameter where it is not seen")
 
 
-def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
-    """Return gradients by the inputs of linear layers, and by their outputs' gradients.
+def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Updates:
+    """Return updates by the inputs of linear layers, and by their outputs' gradients.
 
     Raises:
         ValueError: As `_linear_layers`, or if a layer is called more than once, or on other things
@@ -810,7 +708,7 @@ def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
         inputs.clear()
         with IndicesWithin() as indices:
             value = own_loss(functional_call(copied, own, (x.unsqueeze(0),)), y.unsqueeze(0))
-        return indices.or_nan(value), dict(inputs)
+        return -indices.or_nan(value), dict(inputs)
 
     def named(owner: str) -> tuple[str, int, str]:
         matrix, axis = _LINEAR[type(layers[owner])]
@@ -823,7 +721,7 @@ def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
         zeros[owner] = torch.zeros(own[matrix].shape[axis], device=x.device)
     each = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0), randomness="different")
     backs, given = each(zeros, x, y)
-    matrices, biases = {}, {}
+    updates: dict[str, tuple[Tensor, ...]] = {}
     for owner, found in backs.items():
         matrix, axis, bias = named(owner)
         back = found.detach()
@@ -831,16 +729,12 @@ def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Factors:
             inner = given[owner]
         else:  # the layer was not called
             inner = back.new_zeros(len(x), own[matrix].shape[1 - axis])
-        matrices[matrix] = (back, inner) if axis == 0 else (inner, back)
-        biases[bias] = back
-    trained = _trained(module)
-    return Factors(
-        {name: pair for name, pair in matrices.items() if name in trained},
-        {name: rows for name, rows in biases.items() if name in trained},
-    )
+        updates[matrix] = (back, inner) if axis == 0 else (inner, back)
+        updates[bias] = (back,)
+    return {name: updates[name] for name in _trained(module)}
 
 
-_MAKES: dict[Way, Callable[..., Gradients]] = {
+_MAKES: dict[Way, Callable[..., Updates]] = {
     "factors": _by_factors,
     "vmap": _by_vmap,
     "loop": _by_loop,
@@ -853,10 +747,6 @@ def _kept_by(module: nn.Module) -> str:
         "where a copy does not reach (a global, a closure, a class, Python's or NumPy's "
         "generators); keep nothing, and draw from torch's own generators"
     )
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _parts(index: np.ndarray, step: int) -> Iterator[np.ndarray]:

@@ -298,30 +298,20 @@ FAULTS = (
         tests=("laws/owners/test_owned_examples.py",),
     ),
     Fault(
-        name="factors_without_the_crossed_term",
-        behaviour="The norm of a mixture of two factors leaves out their product with the offset.",
+        name="factors_without_their_offset",
+        behaviour="The norm of a mixture of two factors is that of the factors alone.",
         module=_MODULE,
-        old="found.append(each.constant - 2.0 * each.own * crossed)",
-        new="found.append(each.constant + 0.0 * crossed)",
+        old="if self._in_factors(name):\n                left, right = (part.double().square()",
+        new="if len(parts) == 2:\n                left, right = (part.double().square()",
         tests=("laws/bounds/test_context.py::test_a_single_example_keeps_the_bounds_norm",),
     ),
     Fault(
         name="biases_left_out_of_the_norm",
         behaviour="The norm of an example's gradient is that of its matrices alone.",
         module=_MODULE,
-        old="found = [public[name].squares(rows) for name, rows in self.biases.items()]",
-        new="found = [0.0 * public[name].squares(rows) for name, rows in self.biases.items()]",
+        old="torch.cat([(r * r).sum(dim=1) for _, r in self._rows(name)])",
+        new="torch.cat([0.0 * (r * r).sum(dim=1) for _, r in self._rows(name)])",
         tests=("laws/bounds/test_context.py::test_a_single_example_keeps_the_bounds_norm",),
-    ),
-    Fault(
-        name="cancelled_factors_without_room",
-        behaviour="The norm of two factors that an offset cancels has no room for rounding.",
-        module=_MODULE,
-        old="torch.sqrt(self.gradients.squares(self.public) + safety)",
-        new="torch.sqrt(self.gradients.squares(self.public) + 0.0 * safety)",
-        tests=(
-            "training/per_example/module/test_cancelling.py::test_an_offset_that_cancels_many_outputs_stays_within_the_bound",
-        ),
     ),
     # Sensitivity, and what a sum is divided by.
     Fault(

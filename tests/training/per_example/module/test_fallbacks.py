@@ -26,8 +26,8 @@ def test_chunks_are_as_large_as_memory_allows(monkeypatch):
     x, y = np.zeros((4, 1000), np.float32), np.zeros((4, 1000), np.float32)
     for way, chunk in (("factors", 1024), ("vmap", 3), ("loop", 3)):
         made = ModuleGradients(wide, functional.mse_loss, x, y, way=way)
-        assert made._choose().chunk(dense=False) == chunk
-    assert made._choose().chunk(dense=True) == 3
+        assert made._chunk(dense=False) == chunk
+    assert made._chunk(dense=True) == 3
 
 
 class Odd(nn.Module):
