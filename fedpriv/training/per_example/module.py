@@ -241,15 +241,8 @@ class ModuleGradients(ExampleGradients):
                 at synthetic examples, what it does not raise here: its tensors are elsewhere, or an
                 operation has no deterministic form on that device.
         """
-        found = ModuleGradients(
-            self._module,
-            self._loss,
-            self._x,
-            self._y,
-            device=device,
-            chunk=self._given_chunk,
-            way=self._given_way,
-        )
+        found = copy.copy(self)
+        found._device, found._chosen = usable_device(device), None
         error = found._choose().error
         if error is not None and self._choose().error is None:
             raise ValueError(
@@ -260,7 +253,8 @@ class ModuleGradients(ExampleGradients):
 
     def on_synthetic(self, number: int) -> ModuleGradients:
         """Return the same module on synthetic examples in the form of these; no value is read."""
-        return ModuleGradients(self._module, self._loss, *self._synthetic_arrays(number))
+        x, y = self._synthetic(number)
+        return ModuleGradients(self._module, self._loss, x.cpu().numpy(), y.cpu().numpy())
 
     def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
         """Yield the updates of chunks of examples or groups; see `ExampleGradients`.
@@ -373,10 +367,6 @@ class ModuleGradients(ExampleGradients):
             self._module, model_inputs(self._x[:0]), model_targets(self._y[:0]), number
         )
 
-    def _synthetic_arrays(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        x, y = self._synthetic(number)
-        return x.cpu().numpy(), y.cpu().numpy()
-
     def _choose(self) -> _Chosen:
         if self._chosen is None:
             x, y = self._synthetic(_TRIED)
@@ -384,7 +374,7 @@ class ModuleGradients(ExampleGradients):
             with _moved(self._module):
                 module, loss = self._copied()  # its modes are its own
                 module.train()
-                check_loss(module, loss, *self._synthetic_arrays(_TRIED), finite=False)
+                check_loss(module, loss, x.cpu().numpy(), y.cpu().numpy(), finite=False)
                 self._chosen = _choose_way(module, loss, x, y, ways)
         return self._chosen
 
@@ -521,21 +511,17 @@ def _draws(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
         return {n: torch.cat([made[place][n][0] for place in range(len(x))]) for n in made[0]}
 
     def same(found: dict[str, Tensor]) -> bool:
+        far = {name: _SAME * float(rows.nan_to_num().abs().max()) for name, rows in first.items()}
         return all(
-            torch.allclose(
-                found[name],
-                rows,
-                rtol=0.0,
-                atol=_SAME * float(rows.nan_to_num().abs().max()),
-                equal_nan=True,
-            )
+            torch.allclose(found[name], rows, rtol=0.0, atol=far[name], equal_nan=True)
             for name, rows in first.items()
         )
 
-    first = alone(range(len(x)), None)
-    if not same(alone(reversed(range(len(x))), None)):
+    places = range(len(x))
+    first = alone(places, None)
+    if not same(alone(reversed(places), None)):
         raise KeepsStateError(_kept_by(module))
-    return not same(alone(range(len(x)), _KEY))
+    return not same(alone(places, _KEY))
 
 
 @contextmanager
