@@ -107,7 +107,7 @@ class GradientStack(Stack):
         changed = {name: a for name, a in multiplier.items() if not np.all(a == 1)}
         return replace(self, multiplier=self._on_device(changed))
 
-    def _on_device(self, arrays: Params) -> dict[str, Tensor]:
+    def _on_device(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
         """Return arrays in the shapes of the tensors, on their device, float64."""
         found = {}
         for name in self.updates.keys() & arrays.keys():
@@ -222,7 +222,7 @@ class ModuleGradients(ExampleGradients):
         self._module = check_module(module)
         self._loss, self._x, self._y = loss, x, y
         self._given_chunk = chunk
-        self._given_way = way
+        self._given_way: Way | None = way
         self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
         self._chosen: _Chosen | None = None
 

@@ -292,8 +292,8 @@ class MeanStack(Stack):
         weights = sparse.csc_matrix(entries, shape=(height, int(kept.sum())))
         found = np.asarray(weights @ self.values[kept])
         if self.elsewhere is not None and factors.any():
-            shares = sum(factors[groups] @ rows for groups, rows in self._untouched(height))
-            found += shares[:, np.newaxis] * self.elsewhere
+            shares = [factors[groups] @ rows for groups, rows in self._untouched(height)]
+            found += np.sum(shares, axis=0)[:, np.newaxis] * self.elsewhere
         return add_sums(total, self.layout.tensors(found), factors, besides)
 
 
