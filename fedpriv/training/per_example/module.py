@@ -506,7 +506,7 @@ def _draws(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
     def alone(order: Iterable[int], key: Key | None) -> dict[str, Tensor]:
         made: dict[int, Updates] = {}
         for place in order:
-            with own_stream(key, x.device):
+            with own_stream(None if key is None else key.fold(place), x.device):
                 made[place] = _by_loop(module, loss, x[[place]], y[[place]])
         return {n: torch.cat([made[place][n][0] for place in range(len(x))]) for n in made[0]}
 
