@@ -23,11 +23,11 @@ from jobs.cifar_job import make_cnn
 from torch import nn
 
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import NO_CONTEXT
 
 KEPT = ", memory kept"
 

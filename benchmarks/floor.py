@@ -32,7 +32,8 @@ from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.algorithm import SumRequest
+from fedpriv.training.work import Attempt
 
 F = np.float32
 _ONE: Any = F(1.0)  # what the kernel is compiled for

@@ -41,10 +41,11 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import TRAIN, SumRequest
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.per_example.linear import SoftmaxGradients
-from fedpriv.training.work import TRAIN, Attempt, SumRequest, Users, as_works
+from fedpriv.training.work import Attempt, Users, as_works
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = ("path", "linear", "best", "words", "cifar", "users")

@@ -27,9 +27,10 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.task import Task, TaskDescription
+from fedpriv.training.algorithm import Context
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import Context, UserTrainer
+from fedpriv.training.work import UserTrainer
 from fedpriv.tree import Params, Tree
 
 ROUNDS = 100_000

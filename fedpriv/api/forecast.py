@@ -29,9 +29,10 @@ from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
 from fedpriv.sums import BITS
+from fedpriv.training.algorithm import TRAIN, SumRequest
 from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import TRAIN, Attempt, SumRequest, Users, Work, as_works
+from fedpriv.training.work import Attempt, Users, Work, as_works
 from fedpriv.tree import Params
 
 #: Users are added until a try takes so long; few of them would time the start of everything.

@@ -30,13 +30,13 @@ from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.bounded_sum import RowStack, add_bounded, template_with
 from fedpriv.training.failures import (
     contributing_zero_on_failure,
     counted_failures,
     users_not_logged,
 )
-from fedpriv.training.work import NO_CONTEXT
 from fedpriv.tree import Params
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.

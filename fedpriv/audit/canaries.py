@@ -29,9 +29,10 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.secret_state import SecretState
+from fedpriv.training.algorithm import TRAIN, Context, SumRequest
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.work import TRAIN, Context, SumRequest, UserData, UserTrainer, Work
+from fedpriv.training.work import UserData, UserTrainer, Work
 from fedpriv.tree import Params, RowSparse, Tree
 
 _LENGTH = 100.0

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fedpriv.sums import PartialSum, RunningSum, merged
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.devices import (
     default_threads,
     device_description,
@@ -30,16 +31,7 @@ from fedpriv.training.devices import (
 from fedpriv.training.evaluate import Metrics, Part, combined
 from fedpriv.training.failures import counted_failures, users_not_logged
 from fedpriv.training.stopping import end_if_interrupted
-from fedpriv.training.work import (
-    Attempt,
-    SumRequest,
-    Trainers,
-    UserData,
-    Users,
-    Work,
-    as_works,
-    find_work,
-)
+from fedpriv.training.work import Attempt, Trainers, UserData, Users, Work, as_works, find_work
 from fedpriv.tree import Params
 
 # Fewer users a thread are trained sooner than sums are merged.

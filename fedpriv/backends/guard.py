@@ -35,11 +35,12 @@ import numpy as np
 from fedpriv.backends.backend import answered, sum_of_nobody
 from fedpriv.ranges import finite_float
 from fedpriv.sums import PartialSum, RunningSum, merged
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.failures import log_of_users, users_not_logged
 from fedpriv.training.stopping import stop_if_asked
-from fedpriv.training.work import Attempt, SumRequest, UserData, Work, find_work
+from fedpriv.training.work import Attempt, UserData, Work, find_work
 from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.ranges import Range
+from fedpriv.training.algorithm import TRAIN
 from fedpriv.training.dp_agd import (
     LOSSES,
     AdaptiveDescent,
@@ -29,7 +30,7 @@ from fedpriv.training.dp_agd import (
 )
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum, gradients_on
-from fedpriv.training.work import TRAIN, Trainers
+from fedpriv.training.work import Trainers
 
 _MOST_STEP_SIZES = 64
 

@@ -37,8 +37,9 @@ from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.public_learning import learn
-from fedpriv.training.work import NO_CONTEXT, UserTrainer
+from fedpriv.training.work import UserTrainer
 from fedpriv.tree import l2_norm, num_elements
 
 TRAVEL = 0.7

@@ -39,10 +39,10 @@ from fedpriv.runs.secret_state import (
 )
 from fedpriv.runs.turnout import Turnout
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Program
+from fedpriv.training.algorithm import Program, SumRequest
 from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.independence import differs, keeps_state
-from fedpriv.training.work import Attempt, SumRequest, Work, find_work
+from fedpriv.training.work import Attempt, Work, find_work
 from fedpriv.tree import Params
 
 _PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})

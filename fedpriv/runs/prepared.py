@@ -94,10 +94,11 @@ from fedpriv.tasks.checks import (
 )
 from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
 from fedpriv.tasks.task import BaseTask, Task, has_public_folds
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.stopping import end_if_interrupted, interruptible
-from fedpriv.training.work import Attempt, SumRequest, Work, as_works
+from fedpriv.training.work import Attempt, Work, as_works
 from fedpriv.tree import Params
 from fedpriv.untrusted_text import plain
 

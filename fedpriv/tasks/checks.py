@@ -33,6 +33,7 @@ from fedpriv.sums import PartialSum
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.guards import refuse_untrained
 from fedpriv.tasks.task import BaseTask, Task, TaskDescription
+from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.bounded_sum import NotFiniteError
 from fedpriv.training.dp_agd import ExampleLosses
 from fedpriv.training.evaluate import FEW, Metrics
@@ -40,17 +41,7 @@ from fedpriv.training.failures import raised_failures
 from fedpriv.training.independence import differs, keeps_state, refuse_dependence
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import unlike_streams
-from fedpriv.training.work import (
-    Attempt,
-    Context,
-    SumRequest,
-    Trainer,
-    Trainers,
-    Users,
-    Work,
-    as_works,
-    find_work,
-)
+from fedpriv.training.work import Attempt, Trainer, Trainers, Users, Work, as_works, find_work
 from fedpriv.tree import Params, Tree
 
 FIRST, SECOND, ALL, LARGE = "one half", "the other half", "all examples", "large numbers"

@@ -1,4 +1,4 @@
-"""An algorithm: what it asks of private data, and what it makes of the answers.
+"""An algorithm: its requests for sums over private data, and what it makes of the answers.
 
 An algorithm never sees a user. It holds a *door*, asks for sums through it, and gets answers that
 may be released; everything it does with them is post-processing. Its state is a value: what a step
@@ -7,6 +7,9 @@ returns is all that the next step, or a resumed run, starts from.
     state = algorithm.init(params)
     while (following := algorithm.step(state, door)) is not None:
         state = following
+
+A `SumRequest` goes as it is to where the users live: a node, a worker process and this process each
+find what the name of a work means in their own experiment (`fedpriv.training.work`).
 """
 
 from __future__ import annotations
@@ -22,13 +25,75 @@ import numpy as np
 from fedpriv.checkpoints.aggregates import Rule
 from fedpriv.checkpoints.tensor_files import AGGREGATE
 from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import SumRequest
 from fedpriv.tree import Params
+
+TRAIN = "train"
+"""The name of an experiment's ordinary work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Points on a line from the params, where losses are evaluated.
+
+    Attributes:
+        direction: float32, of the params' names and shapes.
+        sizes: Step sizes, float32 (candidates,).
+    """
+
+    direction: Params = field(repr=False)
+    sizes: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Public facts of one round. Nothing else goes with the params.
+
+    Attributes:
+        rate: Factor of the learning rate of local steps.
+        clip_norm: C of a bound that adapts; None of others.
+        multiplier: 1/A, which a whole update is multiplied by before it is bounded, float32 by
+            name; empty for nothing.
+        mixture: What an update is mixed with before that; None for nothing.
+        line: Where losses are evaluated; None where none are.
+        extra: Further public tensors, which a task or a user-defined algorithm names.
+    """
+
+    rate: float = 1.0
+    clip_norm: float | None = None
+    multiplier: Params = field(default_factory=dict, repr=False)
+    mixture: Mixture | None = None
+    line: Line | None = None
+    extra: Params = field(default_factory=dict, repr=False)
+
+
+NO_CONTEXT = Context()
+"""The context of a round of which nothing is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumRequest:
+    """One request for a sum over users, from the algorithm to the trainer. All of it is public.
+
+    Attributes:
+        params: What the work is done with, float32. Not changed.
+        context: Public facts of the round.
+        work: Name of the work, which workers and nodes look up in their own experiment.
+        name: What the ledger calls it; a round may ask each name once.
+        mechanism: Who is drawn, how each is bounded, what is added; None takes a fixed plan's.
+    """
+
+    params: Params = field(repr=False)
+    context: Context = NO_CONTEXT
+    work: str = TRAIN
+    name: str = UPDATE
+    mechanism: Mechanism | None = None
 
 
 class Held(Protocol):

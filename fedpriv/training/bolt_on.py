@@ -39,14 +39,14 @@ from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Algorithm, ArrayState, Door, RawSums
+from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, RawSums, SumRequest
 from fedpriv.training.permutation_sgd import (
     LONGEST_START,
     Constants,
     Passes,
     PermutationSgd,
 )
-from fedpriv.training.work import Attempt, Context, SumRequest, Users, Work, as_positions
+from fedpriv.training.work import Attempt, Users, Work, as_positions
 from fedpriv.tree import Params
 
 

@@ -11,18 +11,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from fedpriv.mechanisms.bounds import Bound, bounded_factors
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.sums import Block, RunningSum, beyond_bound, rows_of
+from fedpriv.training.algorithm import Context
 from fedpriv.training.failures import contributes_zero
 from fedpriv.tree import SMALL, Params, Tree
-
-if TYPE_CHECKING:
-    from fedpriv.training.work import Context
 
 _Besides = Mapping[str, np.ndarray]
 # Part of a bound by which a contribution may be longer: room for rounding (`CHECKED_EXCESS`).

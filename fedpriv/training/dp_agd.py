@@ -39,19 +39,9 @@ from fedpriv.privacy.plan import AdaptivePlan, AnyPlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Held
+from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, Held, Line, SumRequest
 from fedpriv.training.bounded_sum import RowStack, Stack
-from fedpriv.training.work import (
-    Attempt,
-    Context,
-    Examples,
-    Line,
-    SumRequest,
-    Trainer,
-    Users,
-    UserTrainer,
-    as_positions,
-)
+from fedpriv.training.work import Attempt, Examples, Trainer, Users, UserTrainer, as_positions
 from fedpriv.tree import Params, Tree
 
 LOSSES = "losses"

@@ -30,8 +30,7 @@ from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner,
 from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import Algorithm, ArrayState, Door
-from fedpriv.training.work import Context, SumRequest
+from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, SumRequest
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedpriv.datasets.stackexchange.sentence_store import KINDS
 from fedpriv.rng import Key
-from fedpriv.training.work import Context
+from fedpriv.training.algorithm import Context
 from fedpriv.tree import Params
 
 SHARE = "share_of_questions"

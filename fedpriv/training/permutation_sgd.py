@@ -68,7 +68,8 @@ from scipy import sparse
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import Attempt, SumRequest, Users, Work
+from fedpriv.training.algorithm import SumRequest
+from fedpriv.training.work import Attempt, Users, Work
 from fedpriv.tree import Params
 
 

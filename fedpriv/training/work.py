@@ -1,8 +1,6 @@
 """The private work: train users, bound each, and return one unweighted sum and nothing else.
 
-A `SumRequest` is what an algorithm asks, and an `Attempt` what the door adds to it. Both go as they
-are to where the users live: a node, a worker process and this process each find what the name of a
-work means in their own experiment.
+A `SumRequest` is what an algorithm asks, and an `Attempt` what the door adds to it.
 """
 
 from __future__ import annotations
@@ -17,19 +15,14 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound
-from fedpriv.mechanisms.preconditioners import Mixture
-from fedpriv.privacy.ledger.state import UPDATE
-from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, Sum
+from fedpriv.training.algorithm import TRAIN, Context, SumRequest
 from fedpriv.training.bounded_sum import RowStack, Stack, add_bounded, template_with
 from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.streams import kept_generators, own_stream
 from fedpriv.tree import Params, Tree
-
-TRAIN = "train"
-"""The name of an experiment's ordinary work."""
 
 
 class UserData(Protocol):
@@ -54,45 +47,6 @@ class Examples(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """Points on a line from the params, where losses are evaluated.
-
-    Attributes:
-        direction: float32, of the params' names and shapes.
-        sizes: Step sizes, float32 (candidates,).
-    """
-
-    direction: Params = field(repr=False)
-    sizes: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Public facts of one round. Nothing else goes with the params.
-
-    Attributes:
-        rate: Factor of the learning rate of local steps.
-        clip_norm: C of a bound that adapts; None of others.
-        multiplier: 1/A, which a whole update is multiplied by before it is bounded, float32 by
-            name; empty for nothing.
-        mixture: What an update is mixed with before that; None for nothing.
-        line: Where losses are evaluated; None where none are.
-        extra: Further public tensors, which a task or a user-defined algorithm names.
-    """
-
-    rate: float = 1.0
-    clip_norm: float | None = None
-    multiplier: Params = field(default_factory=dict, repr=False)
-    mixture: Mixture | None = None
-    line: Line | None = None
-    extra: Params = field(default_factory=dict, repr=False)
-
-
-NO_CONTEXT = Context()
-"""The context of a round of which nothing is said."""
-
-
 @dataclass(frozen=True, slots=True)
 class Users:
     """Drawn users that live here, and where their examples are.
@@ -104,25 +58,6 @@ class Users:
 
     ids: Sequence[str]
     data: UserData | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SumRequest:
-    """One request for a sum over users, from the algorithm to the trainer. All of it is public.
-
-    Attributes:
-        params: What the work is done with, float32. Not changed.
-        context: Public facts of the round.
-        work: Name of the work, which workers and nodes look up in their own experiment.
-        name: What the ledger calls it; a round may ask each name once.
-        mechanism: Who is drawn, how each is bounded, what is added; None takes a fixed plan's.
-    """
-
-    params: Params = field(repr=False)
-    context: Context = NO_CONTEXT
-    work: str = TRAIN
-    name: str = UPDATE
-    mechanism: Mechanism | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.selection import Form
 from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
 from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.training.algorithm import TRAIN
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.dp_agd import (
     LOSSES,
@@ -27,7 +28,6 @@ from fedpriv.training.dp_agd import (
     Prices,
     StepSizes,
 )
-from fedpriv.training.work import TRAIN
 from simulations.linear_models.comparators import dp_sgd, fixed_steps, full_descent
 from simulations.linear_models.problems import problem
 from simulations.linear_models.study import Axis, Grid, Settings

@@ -24,9 +24,10 @@ from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
+from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import Attempt, Context, SumRequest, Users
+from fedpriv.training.work import Attempt, Users
 from fedpriv.tree import Params, interpolate, to_dense
 
 BATCH, MOST_EXAMPLES = 100, 256

@@ -20,9 +20,9 @@ from fedpriv.privacy.plan import AdaptivePlan, AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Algorithm, ArrayState, Door, RawSums
+from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, RawSums, SumRequest
 from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
-from fedpriv.training.work import Attempt, Context, SumRequest, Users, Work
+from fedpriv.training.work import Attempt, Users, Work
 from simulations.linear_models.perturbation import ObjectiveNoise, SphereRows
 
 

@@ -23,7 +23,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import linear_task
-from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.algorithm import Algorithm, SumRequest
 from fedpriv.training.bolt_on import output_noise, plan_of_release
 from fedpriv.training.per_example.example_sum import CentralSum, ExampleGradients
 from fedpriv.training.per_example.linear import (
@@ -34,7 +34,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.permutation_sgd import PermutationSgd
-from fedpriv.training.work import Attempt, SumRequest, Trainers, Users, Work
+from fedpriv.training.work import Attempt, Trainers, Users, Work
 from fedpriv.tree import Params
 from simulations.linear_models.comparators import (
     Method,

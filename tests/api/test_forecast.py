@@ -12,8 +12,9 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.algorithm import TRAIN
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.work import TRAIN, Work
+from fedpriv.training.work import Work
 from tests.harness.toy_users import person, toy_experiment
 from tests.harness.toys_of_training import data_set
 

@@ -21,7 +21,8 @@ from fedpriv.deploy.processes import children
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import NO_CONTEXT, Attempt, SumRequest, UserTrainer, as_works
+from fedpriv.training.algorithm import NO_CONTEXT, SumRequest
+from fedpriv.training.work import Attempt, UserTrainer, as_works
 from fedpriv.tree import RowSparse
 
 pytestmark = pytest.mark.skipif(

@@ -17,7 +17,8 @@ from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.training.work import Context, UserTrainer
+from fedpriv.training.algorithm import Context
+from fedpriv.training.work import UserTrainer
 from tests.conformance.subject import SHAPES, Arrays, Sent
 from tests.harness.toys_of_training import answered
 

@@ -19,7 +19,8 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.algorithm import SumRequest
+from fedpriv.training.work import Attempt
 from tests.deployment.layout import attempts
 from tests.harness.resumed import resume_run
 

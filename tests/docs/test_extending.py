@@ -31,7 +31,7 @@ from fedpriv.runs.backends import BACKENDS, NamedBackend, named_backends, open_w
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import NO_CONTEXT
+from fedpriv.training.algorithm import NO_CONTEXT
 from server import app as server_app
 from tests.backends.flower.stub_grid import AppNode, StubGrid, context
 from tests.docs.shell_blocks import python_files

@@ -16,20 +16,13 @@ from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import NO_CONTEXT, TRAIN, Context, SumRequest
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.permutation_sgd import PermutationSgd, shortened
-from fedpriv.training.work import (
-    NO_CONTEXT,
-    TRAIN,
-    Attempt,
-    Context,
-    SumRequest,
-    UserTrainer,
-    Work,
-)
+from fedpriv.training.work import Attempt, UserTrainer, Work
 from fedpriv.training.work import Users as DrawnUsers
 from fedpriv.tree import Params, Tree
 

@@ -11,9 +11,9 @@ from fedpriv import tree
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.kernels.sparse_softmax import softmax_residual, train
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import NO_CONTEXT
 
 WORDS, CLASSES = 40, 6
 _rng = np.random.default_rng(0)

@@ -30,11 +30,12 @@ from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
 from fedpriv.runs.backends import open_worker
 from fedpriv.sums import RunningSum, merged
+from fedpriv.training.algorithm import NO_CONTEXT, TRAIN, Context
 from fedpriv.training.device_sum import DeviceStack, DeviceSum
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import OwnWords, softmax_on_device
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import NO_CONTEXT, TRAIN, Context, as_works
+from fedpriv.training.work import as_works
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import embed_tiny

@@ -11,8 +11,9 @@ from fedpriv.backends.flower.messages import NodeRequest, answer
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.sums import Block, PartialSum
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.bounded_sum import RowStack
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.work import Attempt
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import Given, bounded, contributed

@@ -26,8 +26,8 @@ from fedpriv.mechanisms.preconditioners import (
 )
 from fedpriv.optimizers import sgd
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import Context
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import Context
 from fedpriv.transform import identity
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import bounded

@@ -28,11 +28,12 @@ from fedpriv.mechanisms import AdaptiveClip, Capped, Clip, Normalise, Rounded, U
 from fedpriv.mechanisms.bounds import Bound, Checked
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
 from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.local.module import ModuleTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import NO_CONTEXT, Attempt, Context, SumRequest
+from fedpriv.training.work import Attempt
 from tests.backends.flower import stub_grid
 from tests.harness.threads import Shared
 

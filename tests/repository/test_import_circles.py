@@ -55,7 +55,6 @@ def circle(edges: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-@pytest.mark.slow
 def test_neither_modules_nor_folders_need_each_other():
     modules = {n: source for n, source in all_sources().items() if n.split(".")[0] == DOOR}
     edges = needed(modules)

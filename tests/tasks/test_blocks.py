@@ -9,9 +9,10 @@ from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.tasks.checks import SyntheticUsers, check_work, fresh_works
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.bounded_sum import RowStack
 from fedpriv.training.failures import KeepsStateError
-from fedpriv.training.work import Attempt, SumRequest, Trainer
+from fedpriv.training.work import Attempt, Trainer
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import Users, answered
 from tests.tasks.people import experiment, task

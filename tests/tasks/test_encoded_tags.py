@@ -32,8 +32,8 @@ from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.by_example import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
 from tests.harness.toys_of_training import assert_same, drawn

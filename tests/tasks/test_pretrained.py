@@ -26,9 +26,9 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.pretrained import PretrainedCausal, PretrainedClassifier
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import ledger_state
 from tests.harness.tiny_bert import WORDS, write_tiny_bert

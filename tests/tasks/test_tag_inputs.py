@@ -10,8 +10,8 @@ from fedpriv.privacy.statement.coverage import private_knowledge
 from fedpriv.report.export import TagModel
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import NO_CONTEXT
 from tests.datasets.corpus.sentences import write
 from tests.harness.toys_of_training import assert_same, drawn
 

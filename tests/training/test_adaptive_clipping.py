@@ -17,8 +17,8 @@ from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.runs.prepared import resume_run, start_run
+from fedpriv.training.algorithm import Context
 from fedpriv.training.federated_averaging import CLIP_NORM, FederatedAveraging
-from fedpriv.training.work import Context
 from fedpriv.transform import identity
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (

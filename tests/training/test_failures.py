@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.failures import (
     contributes_zero,
     contributing_zero_on_failure,
@@ -21,7 +22,6 @@ from fedpriv.training.failures import (
 )
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import KEY, contributed, mse, trainer_of
 from tests.tasks.people import task
 

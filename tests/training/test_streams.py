@@ -16,10 +16,11 @@ from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ArrayUsers, ModuleTask
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.streams import kept_generators, own_stream
-from fedpriv.training.work import Attempt, SumRequest, Users, UserTrainer
+from fedpriv.training.work import Attempt, Users, UserTrainer
 from tests.harness.toys_of_training import answered
 from tests.tasks.people import USERS, experiment, task
 

@@ -9,9 +9,10 @@ from torch import nn
 from fedpriv import tree
 from fedpriv.mechanisms import AdaptiveClip, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import WITHIN
+from fedpriv.training.algorithm import Context
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import Context, Select, UserTrainer, as_works
+from fedpriv.training.work import Select, UserTrainer, as_works
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     KEY,

@@ -13,6 +13,7 @@ from torch import nn
 from fedpriv.models.text import WordLSTM, next_word_loss
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task, TaskDescription
+from fedpriv.training.algorithm import Context
 from fedpriv.training.devices import usable_device
 from fedpriv.training.local.module import (
     ArrayExamples,
@@ -23,7 +24,7 @@ from fedpriv.training.local.module import (
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
-from fedpriv.training.work import Context, Trainer, UserTrainer
+from fedpriv.training.work import Trainer, UserTrainer
 from fedpriv.tree import Params, Tree
 from words_job import client
 

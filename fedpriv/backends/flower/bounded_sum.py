@@ -21,8 +21,9 @@ from fedpriv.backends.flower.messages import (
     read_answer,
 )
 from fedpriv.sums import BITS, PartialSum, add_sum, check_users_fit
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.failures import log_of_users
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.work import Attempt
 from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)

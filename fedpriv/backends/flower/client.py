@@ -47,20 +47,13 @@ from fedpriv.kernels import load_compiled
 from fedpriv.mechanisms.bounds import Unbounded
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
+from fedpriv.training.algorithm import Context as RoundContext
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.devices import load_optimizers
 from fedpriv.training.failures import OwnTextError, only_places_of_errors
 from fedpriv.training.independence import refuse_dependence
 from fedpriv.training.streams import unlike_streams
-from fedpriv.training.work import (
-    Attempt,
-    SumRequest,
-    Trainers,
-    UserData,
-    UserTrainer,
-    Work,
-    as_works,
-)
-from fedpriv.training.work import Context as RoundContext
+from fedpriv.training.work import Attempt, Trainers, UserData, UserTrainer, Work, as_works
 from fedpriv.tree import Params, Tree
 from fedpriv.untrusted_text import check_ids, is_device_name
 

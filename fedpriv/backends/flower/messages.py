@@ -40,8 +40,9 @@ from fedpriv.json_lines import parse_object
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import Context, Line, SumRequest
 from fedpriv.training.stopping import end_if_interrupted
-from fedpriv.training.work import Attempt, Context, Line, SumRequest
+from fedpriv.training.work import Attempt
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
 from fedpriv.untrusted_text import plain
 

@@ -27,9 +27,10 @@ from fedpriv.backends.flower.registry import NodeKeys, Registry, notify, registe
 from fedpriv.backends.flower.waiting import Every, some, some_nodes
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.failures import log_of_users, users_not_logged
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.work import Attempt
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)

@@ -30,10 +30,11 @@ from fedpriv.backends.backend import (
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.backends.ray.pool import LOST, Call, Pool
 from fedpriv.sums import PartialSum, merged
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.evaluate import Part
 from fedpriv.training.failures import log_of_users, users_not_logged
 from fedpriv.training.stopping import stop_if_asked
-from fedpriv.training.work import Attempt, SumRequest, UserData
+from fedpriv.training.work import Attempt, UserData
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)

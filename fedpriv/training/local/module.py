@@ -14,6 +14,7 @@ from torch import nn
 from fedpriv.libraries import one_thread
 from fedpriv.models.lora import check_adapters
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.failures import failures_are_raised
 from fedpriv.training.local.module_state import (
     Kept,
@@ -33,7 +34,7 @@ from fedpriv.training.local.sgd import (
     train_locally,
 )
 from fedpriv.training.streams import own_stream
-from fedpriv.training.work import NO_CONTEXT, Context, UserTrainer
+from fedpriv.training.work import UserTrainer
 from fedpriv.tree import Params, Tree
 
 

@@ -18,11 +18,12 @@ from scipy import sparse
 from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples
 from fedpriv.rng import Key
 from fedpriv.sums import Block
+from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.bounded_sum import RowStack, Stack
 from fedpriv.training.failures import contributing_zero_on_failure
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.stopping import stop_if_asked
-from fedpriv.training.work import Attempt, Context, SumRequest, Users, UserTrainer
+from fedpriv.training.work import Attempt, Users, UserTrainer
 from fedpriv.tree import Params, RowSparse, Tree
 
 if TYPE_CHECKING:

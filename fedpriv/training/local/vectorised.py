@@ -33,6 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.libraries import one_thread
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
 from fedpriv.training.device_sum import DeviceStack, DeviceSum, on_device
 from fedpriv.training.failures import contributing_zero_on_failure, log_of_users, raised_at
 from fedpriv.training.local.batched import (
@@ -50,15 +51,7 @@ from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, optimizer_name
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
-from fedpriv.training.work import (
-    NO_CONTEXT,
-    Attempt,
-    Context,
-    Select,
-    SumRequest,
-    Trainer,
-    Users,
-)
+from fedpriv.training.work import Attempt, Select, Trainer, Users
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)

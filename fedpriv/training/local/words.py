@@ -19,6 +19,7 @@ import torch
 from fedpriv.libraries import one_thread
 from fedpriv.models.text import IGNORED, lstm_states
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import Context
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
     SGD,
@@ -27,7 +28,7 @@ from fedpriv.training.local.sgd import (
     multiplier_tensor,
     train_locally,
 )
-from fedpriv.training.work import Context, Select, UserTrainer
+from fedpriv.training.work import Select, UserTrainer
 from fedpriv.tree import Params, Tree
 
 Tensors = Mapping[str, torch.Tensor]

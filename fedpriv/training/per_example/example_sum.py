@@ -18,17 +18,10 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import SLACK, SLACK_EACH, Bound, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import BITS, PartialSum, RunningSum
+from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
 from fedpriv.training.bounded_sum import Stack, add_bounded, template_with
 from fedpriv.training.failures import counted_failures
-from fedpriv.training.work import (
-    NO_CONTEXT,
-    Attempt,
-    Context,
-    SumRequest,
-    Users,
-    Work,
-    as_positions,
-)
+from fedpriv.training.work import Attempt, Users, Work, as_positions
 from fedpriv.tree import Params, Tree
 
 #: Positions in a training set, int64 `(b,)`, or groups of them (a list, none empty).

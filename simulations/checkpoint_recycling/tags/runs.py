@@ -25,9 +25,9 @@ from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.runs.turnout import AllUsersFailedError
+from fedpriv.training.algorithm import Context
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, InColumns
 from fedpriv.training.periodic_shift import SHARE
-from fedpriv.training.work import Context
 from fedpriv.tree import Params
 from simulations.checkpoint_recycling.checkpoints import (
     Aggregates,

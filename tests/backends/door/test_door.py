@@ -27,7 +27,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.secret_state import SecretState
-from fedpriv.training.work import SumRequest
+from fedpriv.training.algorithm import SumRequest
 from tests.backends.door import toy_methods, toys
 from tests.backends.flower import stub_grid as stub
 from tests.harness.combinations import each_once

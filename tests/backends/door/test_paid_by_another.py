@@ -16,8 +16,7 @@ from fedpriv.mechanisms.privatizer import Cost, NoisedMean, Privatizer
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
-from fedpriv.training.algorithm import Algorithm
-from fedpriv.training.work import SumRequest
+from fedpriv.training.algorithm import Algorithm, SumRequest
 from tests.backends.door import toy_methods as methods
 from tests.backends.door import toys
 from tests.harness.refusals import refuses

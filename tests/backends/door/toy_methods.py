@@ -26,8 +26,7 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Algorithm, ArrayState
-from fedpriv.training.work import Context, Line, SumRequest
+from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Line, SumRequest
 from tests.backends.door import toys
 
 N = len(toys.ROSTER)

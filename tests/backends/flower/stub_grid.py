@@ -34,9 +34,10 @@ from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.work import Attempt
 
 Tamper = Callable[[Message, Message], list[Message]]
 

@@ -24,8 +24,9 @@ from fedpriv.mechanisms import AdaptiveClip, Capped, Clip, Normalise, Rounded, U
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT, Context, Line, SumRequest
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import NO_CONTEXT, Attempt, Context, Line, SumRequest
+from fedpriv.training.work import Attempt
 from fedpriv.tree import RowSparse
 from tests.backends.flower import stub_grid as stub
 from tests.harness.refusals import refuses

@@ -16,8 +16,9 @@ from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.preconditioners import Mixture, Preconditioning
 from fedpriv.optimizers import sgd
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import NO_CONTEXT, Context, UserTrainer
+from fedpriv.training.work import UserTrainer
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
 from tests.harness import toys_of_training

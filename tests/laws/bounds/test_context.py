@@ -28,6 +28,7 @@ from fedpriv.mechanisms.bounds import (
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.sums import Block
 from fedpriv.training import bounded_sum as frame
+from fedpriv.training.algorithm import Context
 from fedpriv.training.bounded_sum import RowStack
 from fedpriv.training.device_sum import DeviceStack, DeviceSum
 from fedpriv.training.per_example.module import GradientStack
@@ -38,7 +39,7 @@ from fedpriv.training.per_example.sparse_sums import (
     outer_stacks,
     with_ones,
 )
-from fedpriv.training.work import Context, Trainer
+from fedpriv.training.work import Trainer
 from fedpriv.tree import RowSparse
 from tests.harness.toys_of_training import answered
 from tests.laws.bounds.bounded import BOUNDS, COLUMNS, PARAMS, ROWS, Case, exact_norm

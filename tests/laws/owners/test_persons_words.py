@@ -20,7 +20,8 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import merged
-from fedpriv.training.work import TRAIN, as_works
+from fedpriv.training.algorithm import TRAIN
+from fedpriv.training.work import as_works
 from tests.harness.toys_of_training import answered
 from tests.laws.test_raw_deletion import LITTLE, PUBLIC, ROSTERED, community, imported
 

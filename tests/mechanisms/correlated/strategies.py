@@ -42,7 +42,7 @@ STRATEGIES = {
 TREES = [name for name, one in STRATEGIES.items() if isinstance(one, BinaryTree)]
 
 
-def matrix(strategy) -> np.ndarray:
+def matrix(strategy):
     """Return C of a Toeplitz strategy `(T, T)`, or the 0/1 matrix of a tree's nodes over rows."""
     if isinstance(strategy, BinaryTree):
         return recycling.tree_matrix(strategy.num_rows, strategy.restart, strategy.completion)
@@ -51,6 +51,6 @@ def matrix(strategy) -> np.ndarray:
     return recycling.banded_matrix(ROWS, strategy.coefficients)
 
 
-def worst(strategy, limit: Participation) -> float:
+def worst(strategy, limit: Participation):
     """Return the largest ‖C u‖ over patterns, every contribution the same unit vector."""
     return recycling.sensitivity(matrix(strategy), limit.min_separation, limit.most)

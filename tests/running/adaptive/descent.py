@@ -23,7 +23,8 @@ from fedpriv.privacy.sampling import Everybody
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.work import Context, Line, SumRequest, UserTrainer
+from fedpriv.training.algorithm import Context, Line, SumRequest
+from fedpriv.training.work import UserTrainer
 
 SIZES = (0.0, 0.25, 0.5, 1.0)
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))

@@ -20,7 +20,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.secret_state import SecretState
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import NO_CONTEXT, Context, SumRequest
+from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
 from tests.harness.refusals import refuses
 
 ROSTER = ("a", "b")

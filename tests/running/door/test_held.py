@@ -21,8 +21,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.training.algorithm import Algorithm
-from fedpriv.training.work import SumRequest
+from fedpriv.training.algorithm import Algorithm, SumRequest
 from tests.harness.toys_of_training import Given
 
 ROSTER = tuple(f"u{number:02d}" for number in range(12))

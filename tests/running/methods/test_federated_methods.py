@@ -23,8 +23,9 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import PersonalLayers
 from fedpriv.tasks.task import Task, TaskDescription
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.work import NO_CONTEXT, UserTrainer
+from fedpriv.training.work import UserTrainer
 from tests.harness import toy_users
 from tests.harness.kills import Killed, Stop
 from tests.harness.refusals import refuses

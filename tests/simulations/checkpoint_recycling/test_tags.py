@@ -14,8 +14,8 @@ from fedpriv.report.bootstrap import Interval
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.turnout import AllUsersFailedError
+from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.periodic_shift import SHARE
-from fedpriv.training.work import NO_CONTEXT, Context
 from simulations.checkpoint_recycling import corpora
 from simulations.checkpoint_recycling.checkpoints import (
     LAST,

@@ -8,8 +8,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import NO_CONTEXT
 from simulations.defaults import quick
 from tests.harness.toys_of_training import bounded
 

@@ -9,8 +9,8 @@ import torch
 from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.rng import Key
 from fedpriv.tasks.next_words import FULL, REDUCED, NextWords, Size
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import assert_same
 from tests.tasks.words import phrases
 

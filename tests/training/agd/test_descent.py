@@ -20,6 +20,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
+from fedpriv.training.algorithm import Context, Line
 from fedpriv.training.dp_agd import (
     LOSSES,
     REJECTIONS,
@@ -32,7 +33,6 @@ from fedpriv.training.dp_agd import (
 )
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import HingeGradients, LogisticGradients
-from fedpriv.training.work import Context, Line
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import contributed, zeros
 from tests.running.by_hand import charges_noted, components

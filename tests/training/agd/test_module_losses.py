@@ -12,11 +12,11 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms.bounds import Capped
 from fedpriv.tasks.central import CentralTask
+from fedpriv.training.algorithm import Context, Line
 from fedpriv.training.dp_agd import LOSSES, CentralLosses
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
-from fedpriv.training.work import Context, Line
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import contributed, cross_entropy, labelled
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.mechanisms.preconditioners import Mixture
-from fedpriv.training.work import NO_CONTEXT, UserTrainer
+from fedpriv.training.algorithm import NO_CONTEXT
+from fedpriv.training.work import UserTrainer
 from tests.harness.toys_of_training import assert_near, drawn, zeros
 
 WORDS, TAGS = 30, 5

@@ -5,9 +5,9 @@ import pytest
 from torch import nn
 
 from fedpriv.mechanisms import Clip
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.per_example.module import ModuleGradients
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import (
     CLIP,
     KEY,

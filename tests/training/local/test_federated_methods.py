@@ -15,6 +15,7 @@ from fedpriv.experiments.local import ClientAdam, ClientMomentum
 from fedpriv.mechanisms import Clip
 from fedpriv.models.text import next_word_loss
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import as_client_optimizer
@@ -26,7 +27,7 @@ from fedpriv.training.local.softmax import (
 )
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
-from fedpriv.training.work import NO_CONTEXT, Context, UserTrainer
+from fedpriv.training.work import UserTrainer
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     assert_near,

@@ -22,11 +22,11 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import answered
 

@@ -13,6 +13,7 @@ from fedpriv.datasets.local_data import NodeUsers
 from fedpriv.mechanisms import Clip
 from fedpriv.models import SoftmaxRegression
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import (
     ArrayExamples,
@@ -24,7 +25,6 @@ from fedpriv.training.local.module import (
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, TorchOptimizer
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     KEY,

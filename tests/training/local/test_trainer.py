@@ -5,9 +5,9 @@ from scipy import stats
 
 from fedpriv import tree
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import KEY, assert_same, contributed
 from tests.training.local.tag_examples import MULTIPLIER, PARAMS, make_examples
 

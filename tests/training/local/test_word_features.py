@@ -9,9 +9,9 @@ from torch import nn
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import assert_same, difference, drawn, zeros
 from tests.training.local.tag_examples import PARAMS, TAGS, WORDS, assert_close, make_examples
 

@@ -14,10 +14,11 @@ from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.next_words import NextWords, Size
+from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift
-from fedpriv.training.work import Context, Select, SumRequest, UserTrainer
+from fedpriv.training.work import Select, UserTrainer
 from tests.harness.refusals import refuses
 from tests.harness.threads import Shared
 from tests.harness.toys_of_training import asked, assert_same, contributed, zeros

@@ -6,10 +6,10 @@ import torch
 
 from fedpriv.models.text import IGNORED, WordLSTM, next_word_loss
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import assert_near
 
 VOCABULARY, TIME = 14, 6

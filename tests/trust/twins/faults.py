@@ -795,7 +795,7 @@ FAULTS = (
         name="generators_shared_by_users",
         behaviour="What one user draws from a process's generators moves the next user.",
         module=f"{_TRAINING}.work",
-        old="seeds = alone and not self.seeds_itself",
+        old="seeds = not self.thread_safe and not self.seeds_itself",
         new="seeds = False",
         tests=(
             "training/test_streams.py::test_in_a_round_what_a_user_draws_or_seeds_moves_no_other",

@@ -14,7 +14,8 @@ from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.flower.settings import opened_node
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.algorithm import SumRequest
+from fedpriv.training.work import Attempt
 from tests.backends.flower import stub_grid as stub
 from tests.harness.refusals import refuses
 from tests.running.test_crafted import TRAP

@@ -27,7 +27,8 @@ from fedpriv.mechanisms import Clip
 from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.algorithm import SumRequest
+from fedpriv.training.work import Attempt
 from server import app as server_app
 from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.real.processes import DECLARED

@@ -20,7 +20,8 @@ from fedpriv.backends.flower.registry import _holder_of, read_node_keys, registe
 from fedpriv.backends.flower.settings import read_grid_settings
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.rng import Key
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.algorithm import SumRequest
+from fedpriv.training.work import Attempt
 from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.hostile.payloads import EXACT, SCHEDULE
 from tests.backends.flower.stub_grid import Clock

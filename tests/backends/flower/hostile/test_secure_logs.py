@@ -11,8 +11,9 @@ from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.work import Attempt, SumRequest
+from fedpriv.training.work import Attempt
 from tests.backends.flower import stub_grid as stub
 from tests.harness.threads import Shared
 from tests.harness.toy_users import Tampered

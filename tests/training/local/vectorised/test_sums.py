@@ -13,12 +13,12 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import WITHIN, AdaptiveClip, Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.failures import users_not_logged
 from fedpriv.training.local.batched import is_batch_invariant
 from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import NO_CONTEXT, Context
 from tests.harness.combinations import each_once
 from tests.harness.toys_of_training import assert_same, difference, drawn, gap
 from tests.training.local.vectorised.users import (

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from fedpriv import tree
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import random_layer
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import cross_entropy, distance
 from tests.tasks import people
 from tests.training.local.vectorised.users import (

@@ -9,8 +9,8 @@ from torch import nn
 
 from fedpriv.mechanisms.bounds import Clip, Rounded
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.work import NO_CONTEXT
 from tests.harness.toys_of_training import (
     Partly,
     contributed,

@@ -8,6 +8,7 @@ from scipy import sparse
 from torch import nn
 
 from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
     LogisticGradients,
@@ -15,7 +16,6 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.per_example.module import ModuleGradients
-from fedpriv.training.work import NO_CONTEXT, Context
 from tests.harness.toys_of_training import bounded, cross_entropy, zeros
 
 NUM, INPUTS, CLASSES = 14, 25, 4

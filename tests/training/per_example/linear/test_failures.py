@@ -9,7 +9,7 @@ from scipy import sparse
 
 from fedpriv.mechanisms import Clip, Normalise
 from fedpriv.mechanisms.preconditioners import Mixture
-from fedpriv.training.work import Context
+from fedpriv.training.algorithm import Context
 from fedpriv.tree import l2_norm
 from tests.training.per_example.linear.case import (
     NUM,

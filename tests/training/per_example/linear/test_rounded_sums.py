@@ -7,9 +7,9 @@ import pytest
 
 from fedpriv.mechanisms import Clip, Normalise, Rounded
 from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.per_example import example_sum
 from fedpriv.training.per_example.example_sum import CentralSum, room_of_sum
-from fedpriv.training.work import NO_CONTEXT, Context
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import contributed
 from tests.training.per_example.linear.case import Case

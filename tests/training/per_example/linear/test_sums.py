@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.training.algorithm import Context
 from fedpriv.training.per_example.linear import linear_metrics
-from fedpriv.training.work import Context
 from fedpriv.tree import l2_norm
 from tests.harness.toys_of_training import assert_same, distance, zeros
 from tests.training.per_example.linear.case import (

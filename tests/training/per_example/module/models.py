@@ -7,9 +7,9 @@ from torch import nn
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.models import DigitClassifier, SoftmaxRegression
+from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
-from fedpriv.training.work import NO_CONTEXT, Context
 from simulations.adadps.models import TextLSTM
 from simulations.dpnsgd.resnet import ResNet20
 from tests.harness.toys_of_training import Partly, convolutions, cross_entropy, mlp

@@ -9,9 +9,9 @@ from torch import nn
 
 from fedpriv.mechanisms import Clip, Normalise
 from fedpriv.mechanisms.preconditioners import Mixture
+from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
-from fedpriv.training.work import NO_CONTEXT, Context
 
 DIM = 48
 #: What float32 may leave beyond the bound: a few roundings of a weight and a coordinate.

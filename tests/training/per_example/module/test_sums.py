@@ -7,9 +7,9 @@ from torch import nn
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.training.algorithm import Context
 from fedpriv.training.local.module import load_params
 from fedpriv.training.per_example.module import WAYS, ModuleGradients
-from fedpriv.training.work import Context
 from tests.harness.combinations import each_once
 from tests.harness.toys_of_training import KEY, bounded, cross_entropy, gap
 from tests.training.per_example.module.models import (
