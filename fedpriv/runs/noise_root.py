@@ -153,6 +153,7 @@ def _trained(experiment: Experiment) -> dict[str, Any]:
         "options": {name: options[name] for name in options if name not in NOT_TRAINED},
         "task": task.__qualname__,
         "code": experiment.name if custom else None,
+        "given": [],  # until draws move for another reason
     }
 
 

@@ -28,7 +28,7 @@ NOISY = {"noise_multiplier": 50.0, "local_learning_rate": 1e-6}
 @pytest.fixture
 def cohorts(monkeypatch):
     """The keys that runs' cohorts are drawn from, in order; those of rehearsals are of nobody."""
-    keys, draw, rehearse = [], PoissonSampler.next, prepared._train_synthetic_user
+    keys, draw, rehearse = [], PoissonSampler.next, prepared._train_synthetic_users
 
     def noted(self, memory, key, roster):
         keys.append(key.to_bytes())
@@ -40,7 +40,7 @@ def cohorts(monkeypatch):
         del keys[before:]
 
     monkeypatch.setattr(PoissonSampler, "next", noted)
-    monkeypatch.setattr(prepared, "_train_synthetic_user", rehearsed)
+    monkeypatch.setattr(prepared, "_train_synthetic_users", rehearsed)
     return keys
 
 

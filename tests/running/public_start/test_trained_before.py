@@ -69,7 +69,7 @@ def test_a_secure_run_refuses_a_start_without_privacy(runs, tmp_path, name, form
 @pytest.mark.parametrize(("name", "said"), [
     ("bare", "a start that was trained without privacy on the same users"),
     ("simulated", "a start whose noise was simulated, of a known seed, on the same users"),
-    ("fewer-bare", "a start that was trained without privacy on another roster: whoever is on both "
+    ("fewer-bare", "a start that was trained without privacy on another roster: a user on both "
                    "is not protected"),
 ])  # fmt: skip
 def test_asked_for_by_name_it_is_said_everywhere(runs, tmp_path, name, said):
@@ -122,7 +122,7 @@ def test_another_roster_or_relation_does_not_add_up(runs, tmp_path):
     statement = run_statement(folder)
     assert statement.to_json()["with_start"] is None
     assert "another roster" in statement.not_covered[0]
-    assert "whoever is on both has both" in statement.not_covered[0]
+    assert "a user on both has both" in statement.not_covered[0]
 
 
 @pytest.mark.slow
