@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _NOTHING, _NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
 # Users of a compiled call: their updates stay in a core's cache until they are added.
-_BLOCK, _BLOCK_EXAMPLES = 16, 48
+_BLOCK, _BLOCK_EXAMPLES = 16, 128
 # Counts that the compiled loop reads in place; others are converted, those of the chosen examples
 # only, so that work never follows the size of a user.
 _COUNTS = (np.uint8, np.uint16, np.float32)
