@@ -163,7 +163,7 @@ class TestDamage:
         folder = tag_runs.interrupted(corpus, tmp_path / "run", after=2, secure=secure)
         at.rename(aside)
         assert synthesize(at, **SMALL, seed=5).view().roster == roster
-        with unchanged(folder), refuses(ValueError, "SHA-256"):
+        with unchanged(folder), refuses(ValueError, "data_sha256"):
             resume_run(folder)
         shutil.rmtree(at)
         aside.rename(at)
