@@ -100,6 +100,7 @@ def train(message, context):
 """
 
 SERVER = """
+import os
 from pathlib import Path
 
 import small
@@ -114,6 +115,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config, out = context.run_config, Path(context.run_config["out"])
+    out.with_name(out.name + ".pid").write_text(str(os.getpid()))
     strategy = fp.flower.UserLevelStrategy(
         small.plan(config["rounds"]),
         roster=small.ROSTER,
