@@ -231,17 +231,23 @@ class RowStack(Stack):
         """Return the norms."""
         found: Any = 0.0
         for rows in self.rows.values():
-            if isinstance(rows, Block):
-                squares = np.square(row_norms(rows.values))
-                lengths = np.sqrt(np.bincount(rows.owners, squares, len(rows.starts) - 1))
-            else:
-                lengths = row_norms(rows)
+            lengths = _norms_by_user(rows) if isinstance(rows, Block) else row_norms(rows)
             found = np.hypot(found, lengths)
         return found
 
     def add_to(self, total: RunningSum, factors: np.ndarray, besides: _Besides) -> np.ndarray:
         """Add the contributions."""
         return total.add_block(self.rows, factors, besides)
+
+
+def _norms_by_user(block: Block) -> np.ndarray:
+    """Return the l2 norm of each user's rows, float64."""
+    lengths, owners, number = row_norms(block.values), block.owners, len(block.starts) - 1
+    unit = np.ones(number)
+    if block.values.dtype != np.float32:  # whose squares neither overflow float64 nor vanish
+        np.maximum.at(most := np.zeros(number), owners, lengths)
+        unit = np.where((most > 0.0) & np.isfinite(most), most, 1.0)
+    return unit * np.sqrt(np.bincount(owners, np.square(lengths / unit[owners]), number))
 
 
 def row_norms(values: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import WITHIN, Bound, OutputSensitivity
+from fedpriv.training.bounded_sum import RowStack
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import bounded
@@ -295,3 +296,12 @@ def test_a_grid_around_a_bound_is_of_a_batch_where_that_is(batched):
 
     OfABatch.batched = batched
     assert Rounded(bound=OfABatch(l2_clip_norm=1.0)).batched is batched
+
+
+@pytest.mark.parametrize("size", [1e-162, 1.0, 1e200])
+def test_rows_of_any_length_have_their_norm(size):
+    """Squares of float64 rows may vanish or overflow, where a bound would let too much through."""
+    rows = size * np.array([[1.3, 0.9], [0.3, 0.4]])
+    update = {"w": RowSparse(rows=np.array([1, 5]), values=rows, num_rows=9)}
+    expected = size * np.linalg.norm([1.3, 0.9, 0.3, 0.4])
+    assert RowStack.of(update).norms() == pytest.approx(expected, rel=1e-12, abs=0.0)
