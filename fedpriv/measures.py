@@ -59,7 +59,7 @@ class Measure:
 
     Raises:
         ValueError: If the name is not of lower-case letters, digits and underscores, ends in
-            "_public" or stands for something else in a run's files; or the label is empty.
+            "_public" or means something else in a run's files; or the label is empty.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Measure:
     def __post_init__(self) -> None:
         taken = self.name in RESERVED or self.name.endswith(("_public", PUBLIC_ONLY, "_interval"))
         if not _NAME.fullmatch(self.name) or taken:
-            why = "stands for something else in a run's files" if taken else "is no name for JSON"
+            why = "means something else in a run's files" if taken else "is no name for JSON"
             raise ValueError(
                 f"measure {self.name!r} {why}; use lower-case letters, digits and underscores, "
                 "such as 'mean_squared_error'"

@@ -249,9 +249,9 @@ def split_by_ids(
         distinct, numbers = list(ids), np.arange(len(ids))
     names = list(map(name_of, distinct))
     if "" in names:
-        nobody = names.index("")
-        row = int(np.flatnonzero(numbers == nobody)[0])
-        raise ValueError(f"{where(row)} {no_name(distinct[nobody])}")
+        blank = names.index("")
+        row = int(np.flatnonzero(numbers == blank)[0])
+        raise ValueError(f"{where(row)} {no_name(distinct[blank])}")
     users, merged = np.unique(np.array(names, np.str_), return_inverse=True)
     numbers = merged[numbers]
     ends = np.cumsum(np.bincount(numbers, minlength=len(users)))[:-1]

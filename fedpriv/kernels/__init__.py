@@ -21,7 +21,7 @@ def load_compiled() -> tuple[str, ...]:
     """Import the kernels whose compiled code is on disk; return the names of those that are new.
 
     A kernel that was never compiled here would be by its import, which takes seconds; it is left to
-    whoever needs it.
+    its first use.
     """
     places = [_HERE / "__pycache__"]
     if shared := os.environ.get("NUMBA_CACHE_DIR"):

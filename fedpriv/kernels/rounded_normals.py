@@ -39,7 +39,7 @@ from numba import float64, int64, njit, types
 _U64 = types.Array(types.uint64, 1, "C", readonly=True)
 _U = np.uint64
 
-#: What stands in the place of a number that is not decided; no rounded Gaussian is so far out.
+#: Placeholder of a number that is not decided; no rounded Gaussian is so far out.
 UNDECIDED = -(2**63)
 
 _HALF_TURN, _WHOLE = _U(1 << 61), _U(62)

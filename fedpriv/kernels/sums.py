@@ -140,7 +140,7 @@ def release_on_grid(total: np.ndarray, noise: np.ndarray, step: float, out: np.n
     Args:
         total: Whole numbers `(n,)`.
         noise: int64 `(n,)`; with the total of a magnitude below 2^53, which is not checked.
-        step: What one of them stands for in the mean.
+        step: What one of them is in the mean.
         out: float32 `(n,)`, overwritten.
     """
     if noise.size != total.size or out.size != total.size:

@@ -94,7 +94,7 @@ class Views(nn.Module):
 
     With `views_loss` an example's loss is the mean over its views, and so is its gradient, *before*
     it is bounded: one example is one contribution, whatever the multiplicity. De et al. draw views
-    anew in each step. Here they are a fixed list, the image itself first, then shifts by up to four
+    in each step. Here they are a fixed list, the image itself first, then shifts by up to four
     pixels (edges reflected), every other one mirrored: nothing is drawn, so that per-example
     gradients keep their fastest backend.
 

@@ -810,8 +810,8 @@ def plan_digest(
     Returns:
         64 hex digits.
     """
-    beside = {"published": dict(published)} if published else {}
-    return document_sha256({"plan": plan.to_json(), "roster": list(roster), **beside})
+    also = {"published": dict(published)} if published else {}
+    return document_sha256({"plan": plan.to_json(), "roster": list(roster), **also})
 
 
 def cohort_plan(**fields: Any) -> Plan:

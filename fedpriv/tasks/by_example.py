@@ -4,7 +4,7 @@ Each user on the roster has G slots, filled or empty, so that the size of the se
 of a slot and the denominator are public. A step draws slots independently and bounds each example's
 gradient alone; one user's records move the sum by at most k bounds, k binomial of G and the
 probability, and a step is accounted as that mixture of Gaussians (Charles et al. 2024,
-arXiv:2407.07737; `fedpriv.privacy.sampling.DevicesSampler`). It is for whoever holds the users'
+arXiv:2407.07737; `fedpriv.privacy.sampling.DevicesSampler`). It is for those who hold the users'
 examples in one place; federated averaging samples users instead (ULS).
 """
 
@@ -100,7 +100,7 @@ def by_example(task: Task, examples_per_user: int) -> UsersExamples:
         examples_per_user: G, the slots of each user.
 
     Guarantees:
-        * One user's records change that user's slots and no other, whoever else is there: which of
+        * One user's records change that user's slots and no other, whatever others hold: which of
           its examples are kept depends on its id and on how many it has.
 
     Raises:

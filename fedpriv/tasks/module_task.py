@@ -277,7 +277,7 @@ def _kind(form: tuple[Any, ...]) -> tuple[Any, ...]:
 class PersonalLayers:
     """Parameters that every user keeps to itself, such as a last layer (as in FedPer).
 
-    In every round a user trains them anew, from the module's own initialisation, together with the
+    In every round a user trains them again, from the module's own initialisation, together with the
     params of the round. They are in no update, in no run folder, and are not kept until the
     next round: there is no state of a user for ε to cover.
 
@@ -407,7 +407,7 @@ class ModuleTask(Task):
             positive_int("users_at_once", users_at_once)
         if isinstance(module, nn.Module) or not callable(module):
             raise ValueError(
-                f"module is a {type(module).__name__}; give a function that makes the module anew, "
+                f"module is a {type(module).__name__}; give a function that makes the module, "
                 "such as lambda: nn.Linear(4, 2)"
             )
         self._name, self._synthetic = name, synthetic

@@ -1,6 +1,6 @@
 """Next-word prediction by user: a recurrent network on sentences, its encoding and its measures.
 
-Sentences are encoded as TensorFlow Federated does: cut to their first words; "begin" stands before
+Sentences are encoded as TensorFlow Federated does: cut to their first words; "begin" is before
 them, "end" behind those that were shorter than the longest length, and padding behind that. Inputs
 are all but the last of these, targets all but the first; where there is padding no target is
 counted.

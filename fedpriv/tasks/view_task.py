@@ -36,7 +36,7 @@ class ViewTask(Task, Generic[V]):
 
     @property
     def counts_are_published(self) -> bool:
-        """Whether words were counted among rostered users too, by whoever published the data."""
+        """Whether words were counted among rostered users too, by those who published the data."""
         return self.view.provenance["word_counts_source"] == PRIVATE
 
     @property

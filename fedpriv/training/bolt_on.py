@@ -180,7 +180,7 @@ class BoltOnUsers(ReleasesOnce):
 
     A user's mean loss is one example's: convex, L₀-Lipschitz and β-smooth where its examples'
     losses are. Its update is the sum of K full gradient steps of rate η <= 2/β, each of which
-    brings two points no further apart; so does a mean over b users, divided by b whoever replied.
+    brings two points no further apart; so does a mean over b users, divided by the fixed b.
 
     Attributes:
         passes: k passes over the users, b at a time, in an order drawn without looking at them.

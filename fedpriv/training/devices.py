@@ -2,7 +2,7 @@
 
 The same path serves the CPU, one GPU and the n-th of several. Every training step of a model of a
 megabyte or more frees tensors that the next step asks for again; glibc returns such memory to the
-system at once, and every page is faulted in anew: 3,000 to 5,000 faults a user on a CNN of 1.6 M
+system at once, and every page is faulted in again: 3,000 to 5,000 faults a user on a CNN of 1.6 M
 parameters, a tenth of its training time. `keep_freed_memory` avoids that.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def use_one_thread() -> None:
-    """Have this process compute on one thread: its torch, whoever loads it, and its backends.
+    """Have this process compute on one thread: its torch, once that is loaded, and its backends.
 
     Sums then do not depend on the machine, and processes side by side do not fight.
     """

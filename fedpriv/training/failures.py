@@ -1,6 +1,6 @@
 """Logging of users that fail: the kind of an error and where it was raised, never its text.
 
-The text of an error may hold the user's data. It is kept for whoever runs a simulation in the
+The text of an error may hold the user's data. It is kept for those who run a simulation in the
 process that has the users, and nowhere else: what a node of Flower's sends names the places in the
 code, and of a secure run nothing is kept.
 """
@@ -178,7 +178,7 @@ def contributes_zero(error: BaseException) -> None:
     failures.count += 1
     if again and not _LOG.isEnabledFor(logging.DEBUG):
         return
-    again = again or isinstance(error, OwnTextError)  # whoever raised it has logged it
+    again = again or isinstance(error, OwnTextError)  # its raiser has logged it
     places = raised_at(error)
     cause = f"{kind} at {', '.join(places.split(', ')[:_PLACES_LOGGED])}" if places else kind
     if failures.first is None:

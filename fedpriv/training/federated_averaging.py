@@ -127,7 +127,7 @@ class FederatedAveraging(Algorithm):
         if self.bound is not None and plan.charged_once:
             raise ValueError(
                 "clip-norm 'adaptive': noise of a whole run is correlated over rounds, and would "
-                "have to begin anew with every clip norm; use clip-norm 'fixed'"
+                "have to restart with every clip norm; use clip-norm 'fixed'"
             )
         if planned is not None:
             self.preconditioner.check_rounds(planned)
@@ -260,8 +260,8 @@ class FederatedAveraging(Algorithm):
 
         Args:
             state: The state before; its arrays are given up.
-            answer: The noised mean: the noised sum over the mechanism's denominator, whoever
-                replied. It is given up.
+            answer: The noised mean: the noised sum over the mechanism's denominator,
+                however many replied. It is given up.
             public: From `begin`.
         """
         mean, squared, memory = answer.update, answer.squared_norm, state.memory
@@ -295,7 +295,7 @@ class FederatedAveraging(Algorithm):
         )
 
     def result(self, state: ArrayState) -> Params:
-        """Return the params that a run stands for: the checkpoint aggregate where there is one.
+        """Return the params that a run returns: the checkpoint aggregate where there is one.
 
         Trained over aggregates this is the last of those, A_T.
         """

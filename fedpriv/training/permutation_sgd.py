@@ -41,7 +41,7 @@ example is, b examples a step. So after update t the distance is at most
 
     δ_t = Σ_j max_s (η_s L₀/b) Π_{s < r <= t} (1 - η_r γ),   s <= t of pass j, over passes j,
 
-wherever in each pass the example stands; a permutation of its own for each pass is as good as one.
+wherever in each pass the example is; a permutation of its own for each pass is as good as one.
 That is of an example that is there or not, whose place in its batch is empty then; the batch is
 still divided by b. Replaced by another it is twice as far, which for b = 1 is what Wu et al.
 state: 2kLη/b for a constant step of a convex loss, and 2L/(γm) for min(1/β, 1/γt), *with no gain

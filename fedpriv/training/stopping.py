@@ -62,7 +62,7 @@ def interruptible() -> Iterator[None]:
             raise
         stop_if_asked()
     except KeyboardInterrupt:
-        _asked.clear()  # it is on its way to whoever started this
+        _asked.clear()  # it is on its way to the caller
         raise
     finally:
         if main:
@@ -132,7 +132,7 @@ def _let_go(who: str) -> None:
         return
     _holders.remove(who)
     if not _holders:
-        # A forgotten generator may be closed by any thread; then whoever holds next does it.
+        # A forgotten generator may be closed by any thread; then the next holder does it.
         if signal.SIGINT in _before and _in_main_thread():
             signal.signal(signal.SIGINT, _before[signal.SIGINT])
             del _before[signal.SIGINT]

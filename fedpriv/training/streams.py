@@ -1,7 +1,7 @@
 """Global generators of Python, NumPy and PyTorch, from which a user's code may draw.
 
 Nothing of fedpriv draws from them. Code of others does, such as dropout: seeded for each user, what
-it draws follows from that user's own key, whoever trained before and whatever that one has seeded.
+it draws follows from that user's own key, no matter who trained and seeded before.
 
 Other threads draw from Python's and NumPy's too, at any moment, so that a user's draws from these
 are not the same twice. Where two trainings are compared they are seeded otherwise each time

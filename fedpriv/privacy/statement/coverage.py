@@ -210,7 +210,7 @@ def brought_weights(start: Mapping[str, Any] | None) -> tuple[str, ...]:
 def refuse_brought_weights(
     plan: AnyPlan, start: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
-    """Refuse a secure run of a model whose weights its code brings, from nobody knows where.
+    """Refuse a secure run of a model whose weights its code brings, from an unknown source.
 
     Raises:
         ValueError: With the weights' names, unless they were asked for by name.

@@ -2,7 +2,7 @@
 
 Users of one kind share a batch of slots. A kind, and how many slots its batches have, follow from
 the model, the device and the user's *own* size alone. Empty slots, padding and users at their end
-are computed too and thrown away, so that every user meets the same shapes whoever else is drawn,
+are computed too and thrown away, so that every user meets the same shapes in any cohort,
 and its update depends on it alone (`is_batch_invariant` tries that out on synthetic users).
 
 How many slots: with few users a GPU waits for kernels to be launched, with many it computes blank

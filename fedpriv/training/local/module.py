@@ -194,7 +194,7 @@ class ModuleTrainer(UserTrainer):
         encode: From some examples to inputs and targets.
         make_optimizer: From `learning_rate=` and `multiplier=` to the client optimiser, where the
             schedule names none.
-        personal: Parameters that every user trains anew from these values and keeps to itself: they
+        personal: Parameters that each user trains from these values and keeps to itself: they
             are not in the params that it is given, nor in what it returns.
         optimizer: Takes the steps, at the schedule's rate and with the multiplier.
 

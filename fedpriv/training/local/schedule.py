@@ -26,7 +26,7 @@ class Schedule:
         learning_rate: Local step size.
         batch_size: Examples a step.
         epochs: Passes over the user's chosen examples.
-        max_examples: A user with more contributes a random subset of this many, chosen anew at
+        max_examples: A user with more contributes a random subset of this many, chosen again at
             every participation.
         num_steps: Steps of every user that has examples, in as many passes as it takes, the last
             of them cut short; None for the steps of `epochs` passes.

@@ -143,7 +143,7 @@ _USED: WeakSet[torch.optim.Optimizer] = WeakSet()
 class TorchOptimizer:
     """Steps of any optimiser of PyTorch, on preconditioned gradients, and of a scheduler of it.
 
-    Optimiser and scheduler are made anew for every user in every round, so that no state of a user
+    Optimiser and scheduler are made again for every user in every round, so that no state of a user
     is kept. Weight decay and the like are part of the user's update and are bounded with it.
 
     Attributes:
@@ -222,7 +222,7 @@ def as_client_optimizer(given: Any) -> Callable[..., ClientOptimizer]:
     if not callable(given) or isinstance(given, torch.optim.Optimizer):
         raise ValueError(
             f"client_optimizer is a {type(given).__name__} made already, and each user starts "
-            "anew; give the class, or a partial of it with its settings, such as "
+            "again; give the class, or a partial of it with its settings, such as "
             "partial(torch.optim.AdamW, weight_decay=0.01)"
         )
     for name in own.keys() & {"lr", "learning_rate"}:

@@ -84,9 +84,9 @@ def gradients(params: Tensors, x: torch.Tensor, y: torch.Tensor) -> Iterator[tup
     Args:
         params: Of a `WordLSTM`, by name; tied where there is no "output".
         x: int64 tokens `(n, time)`.
-        y: int64 targets `(n, time)`; what is ignored stands at the end.
+        y: int64 targets `(n, time)`; what is ignored is at the end.
     """
-    # What stands behind the longest sentence of a batch moves nothing.
+    # What is behind the longest sentence of a batch moves nothing.
     longest = int((y != IGNORED).sum(dim=1).max()) if len(y) else 0
     if longest == 0:
         return
