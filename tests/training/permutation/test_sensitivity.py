@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 import pytest
 
+from fedpriv.privacy.event import Relation
 from fedpriv.rng import Key
-from fedpriv.training.bolt_on import BoltOnUsers
+from fedpriv.training.bolt_on import BoltOnUsers, output_noise, plan_of_release
 from fedpriv.training.per_example.linear import (
     huber_residual,
     logistic_residual,
@@ -203,3 +204,20 @@ class TestRefusals:
             with refuses(ValueError, limit):
                 StepSchedule(rate=rate).rates(10, constants=made, num_examples=10)
         StepSchedule(rate=8.0).rates(10, constants=QUARTER, num_examples=10)
+
+
+@pytest.mark.parametrize("delta", [None, 1e-5])
+@pytest.mark.parametrize("relation", Relation)
+def test_the_noise_of_a_release_costs_the_target(relation, delta):
+    """Under "zero-out" a user moves the result as one who is there or not; replaced, twice as far.
+
+    The loss of sphere noise, of density exp(-‖z‖ / scale), between results that are `moved` Δ apart
+    is at most `moved` Δ / scale.
+    """
+    sensitivity, target = 0.25, 1.5
+    noise = output_noise(target, delta, relation)
+    plan = plan_of_release(400, sensitivity, noise, relation=relation, delta=delta)
+    assert plan.total().value == pytest.approx(target, rel=1e-3) and plan.total().value <= target
+    if delta is None:
+        moved = 2.0 if relation is Relation.REPLACE_ONE else 1.0
+        assert moved * noise.epsilon == pytest.approx(target)
