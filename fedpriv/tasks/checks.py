@@ -7,9 +7,10 @@ So the same code is run first on examples of no one on the roster, and what it r
 raised.
 
 Whether users are apart is tried on synthetic users: each trains alone, by a trainer that has seen
-nothing, and then all one after the other by one trainer. A trainer that fits a scaler on the first
-data that it sees treats everybody alike after that, but another process makes another trainer, and
-there a rostered user comes first. So each synthetic user is once the first of all.
+nothing, and then all one after the other, in both orders, by one trainer. A trainer that fits a
+scaler on the first data that it sees treats everybody alike after that, but another process makes
+another trainer, and there a rostered user comes first. So each synthetic user is once the first of
+all.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def refuse_dependence(
 ) -> dict[str, Tree]:
     """Refuse training in which one user changes what another one contributes.
 
-    Each user is trained alone, and then all of them several times one after the other: each must
-    contribute the same.
+    Each user is trained alone, and then all of them several times one after the other, and twice in
+    the other order: each must contribute the same.
 
     Not found is what shows on none of these users: what is kept of particular examples, or after
     more of them, and what they change by less than 1e-4 of an update.
@@ -40,7 +40,7 @@ def refuse_dependence(
         users: Of no one on a roster, three or more.
         of: What trains them, for the message.
         whole: Whether contributions are rounded to whole numbers.
-        passes: How often all users are trained one after the other.
+        passes: How often all users are trained one after the other, in the order given.
 
     Returns:
         What each user contributes alone, by name.
@@ -50,10 +50,10 @@ def refuse_dependence(
         KeepsStateError: If a user contributes another update after others.
     """
     known = {user: train([user])[0] for user in users}
-    order = [*users] * passes
-    for user, found in zip(order, train(order), strict=True):
-        if differs(known[user], found, whole=whole):
-            raise keeps_state(of)
+    for order in ([*users] * passes, [*users[::-1]] * 2):
+        for user, found in zip(order, train(order), strict=True):
+            if differs(known[user], found, whole=whole):
+                raise keeps_state(of)
     return known
 
 

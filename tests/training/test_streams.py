@@ -4,6 +4,7 @@ import random
 import threading
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
+from itertools import permutations
 from random import gauss
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ArrayUsers, ModuleTask
 from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.failures import KeepsStateError
+from fedpriv.training.independence import refuse_dependence
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.streams import kept_generators, own_stream
 from fedpriv.training.work import Attempt, Users, UserTrainer
@@ -158,3 +160,15 @@ def test_a_sum_that_was_given_up_leaves_generators_to_be_restored():
         random.seed(1)
     assert random.getstate() == before
     copy_context().run(stacks.close)
+
+
+@pytest.mark.parametrize("pair", [*permutations("abc", 2)], ids="".join)
+def test_a_user_who_changes_only_one_that_follows_is_refused(pair):
+    """Whichever two of three they are: all follow each other in one of the orders."""
+
+    def train(order):
+        before = zip([None, *order], order, strict=False)
+        return [{"w": np.full(2, 2.0 if found == pair else 1.0)} for found in before]
+
+    with pytest.raises(KeepsStateError):
+        refuse_dependence(train, "abc", of="it")
