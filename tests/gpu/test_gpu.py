@@ -8,9 +8,12 @@ A test fails where no tensor was trained on the device: falling back to the proc
 
 import contextlib
 import functools
+import os
+import signal
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from torch import nn
 
@@ -18,6 +21,7 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.backend import shards_of, work_of
 from fedpriv.backends.ray.cluster import Cluster, Request
+from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
@@ -156,26 +160,59 @@ def test_a_run_on_the_device_is_the_processors_but_for_rounding(tiny_corpus, dev
         np.testing.assert_allclose(ends[1][tensor], expected, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def tff_corpus(tmp_path_factory, tff_writer):
+    """400 SYNTHETIC users, and 50 public ones, by way of a file in TFF's format."""
+    rng = np.random.default_rng(0)
+
+    def post(number):
+        words, tags = rng.integers(0, 300, 12), np.unique(rng.integers(0, 20, 3))
+        return tff_writer.stackoverflow_example(
+            " ".join(f"w{word}" for word in words),
+            f"title {number}",
+            "|".join(f"t{tag}" for tag in tags),
+            type="question",
+        )
+
+    clients = {str(user): [post(n) for n in range(rng.integers(2, 30))] for user in range(450)}
+    folder = tmp_path_factory.mktemp("tff")
+    file = tff_writer.write(folder / "stackoverflow.sqlite.lzma", clients)
+    return import_stackoverflow(file, folder / "corpus")
+
+
 @pytest.mark.ray
-def test_every_worker_of_ray_trains_and_they_add_up_to_one(no_ray, tiny_corpus, device):
+def test_400_users_of_tff_on_two_workers_are_one_workers_sum_also_after_one_died(
+    no_ray, tff_corpus, device
+):
     from fedpriv.backends.ray.backend import RayBackend
 
-    experiment, task, trainer, params = made("adadps-tags", tiny_corpus, device)
+    experiment, task, trainer, params = made("adadps-tags", tff_corpus, device)
+    assert len(task.roster) == 400
     expected = tree.to_dense(total(trainer, task, params, GRID).total)
-    logical = 0 if device.startswith("cuda") else 1
-    request = Request(workers=2, gpus_per_worker=0.5, logical_gpus=logical)
+    assert any(array.any() for array in expected.values())
+    gpus = torch.cuda.device_count() if device.startswith("cuda") else 2
+    request = Request(
+        workers=2,
+        gpus_per_worker=min(1.0, gpus / 2),
+        logical_gpus=0 if device.startswith("cuda") else gpus,
+    )
     with Cluster(request) as cluster:
         cluster.start(1 << 20)
         backend = RayBackend(
             share=cluster.share,
             open_backend=functools.partial(
-                open_worker, "adadps-tags", experiment.options(), str(tiny_corpus.directory)
+                open_worker, "adadps-tags", experiment.options(), str(tff_corpus.directory)
             ),
             data=task.data,
             max_examples=256,
         )
         with contextlib.closing(backend):
-            assert all("cpu" not in name or logical for name in backend.describe()["devices"])
-            found = asked(backend, params=params, bound=GRID, cohort=task.roster, key=KEY)
-    for tensor, array in expected.items():
-        np.testing.assert_array_equal(tree.to_dense(found.total)[tensor], array)
+            names = backend.describe()["devices"]
+            assert all("cpu" not in name or request.logical_gpus for name in names)
+            for dead in (None, backend.processes()[0]):
+                if dead is not None:
+                    os.kill(dead, signal.SIGKILL)
+                found = asked(backend, params=params, bound=GRID, cohort=task.roster, key=KEY)
+                assert (found.num_users, found.num_failed) == (400, 0)
+                for tensor, array in expected.items():
+                    np.testing.assert_array_equal(tree.to_dense(found.total)[tensor], array)
