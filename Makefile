@@ -17,6 +17,7 @@ help:
 	@echo "make check      lint and types"
 	@echo "make test-full  lint, types and all tests, those marked slow included (an hour)"
 	@echo "make trust      the scoreboard: each privacy claim's tests, and mutants that must fail them"
+	@echo "make trust-quick  the same without the tests that are marked slow"
 	@echo "make mutants    named faults, and a sample of small changes, which tests must notice (hours)"
 	@echo "make deploy-test  the compose file's commands as processes on loopback (a few minutes)"
 	@echo "make deploy-guide docs/deployment.md walked through, command by command (needs Docker)"

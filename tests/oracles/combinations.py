@@ -1,9 +1,8 @@
 """Every pair of options of a federated run has both effects, or is refused with a reason.
 
 Each value of an axis is run with each value of every other axis, for five rounds on five users. Its
-effect is compared with the run that has the other value alone. All draws are of one key, so that no
-option has an effect through the digest that keys are made of. A secure run's draws are not: of
-values beside it only what they do without it is compared.
+effect is compared with the run that has the other value alone. All draws are of one key, also those
+of secure runs, so that no option has an effect through the digest that keys are made of.
 
 `python -m tests.oracles.combinations` prints how many pairs run, and why others are refused.
 """
@@ -110,9 +109,9 @@ def starts_elsewhere(run: Outcome, without: Outcome) -> bool:
     return not close(run.start, without.start) and moves_first(run, without)
 
 
-def changes_nothing(run: Outcome, without: Outcome) -> bool:
-    """Of where it is computed."""
-    return all(
+def computes_elsewhere(run: Outcome, without: Outcome) -> bool:
+    """Another engine, and the same params but for their last bits."""
+    return run.engines != without.engines and all(
         close(one, other, rtol=1e-4, atol=1e-5)
         for one, other in zip(run.params, without.params, strict=True)
     )
@@ -212,7 +211,7 @@ AXES: dict[str, dict[str, Value]] = {
         "public": Value(starts_elsewhere, {"start": "public"}),
         "file": Value(starts_elsewhere, {"start": "file"}),
     },
-    "device": {"cpu": Value(changes_nothing, keywords={"device": "cpu"})},
+    "device": {"cpu": Value(computes_elsewhere, keywords={"device": "cpu"})},
     "mode": {
         "secure": Value(
             keeps_secret, {"noise.exact-sum": True}, keywords={"secure": True}
@@ -288,7 +287,7 @@ def words(value: Value) -> set[str]:
 def check(one: Place, other: Place) -> str | None:
     """Return the reason for which a pair is refused, or None.
 
-    What another value needs has its effect through that one, and is not looked for again.
+    What another value has or needs has its effect through that one, and is not looked for again.
 
     Raises:
         AssertionError: If a value has no effect beside the other, or the reason names neither.
@@ -300,9 +299,9 @@ def check(one: Place, other: Place) -> str | None:
         assert said & named, f"{one}, {other}: refused by {found!r}"
         return found
     for place, beside in ((one, other), (other, one)):
-        options, needs = value_of(place).options, value_of(beside).needs
-        needed = options and options.items() <= needs.items()
-        if beside != ("mode", "secure") and not needed:
+        options, other_value = value_of(place).options, value_of(beside)
+        implied = {**other_value.needs, **other_value.options}
+        if not options or not options.items() <= implied.items():
             effect = value_of(place).effect
             seen = effect(found, alone(beside, place))
             assert seen, f"{place} beside {beside}: {effect.__name__}"

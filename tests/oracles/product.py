@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
@@ -23,6 +23,7 @@ from fedpriv.checkpoints import aggregates
 from fedpriv.checkpoints.uncertainty import uncertainty, variance_ratio  # noqa: F401 - as it is
 from fedpriv.datasets.projection import GaussianProjection
 from fedpriv.experiments.agd import CentralDescent, FederatedDescent
+from fedpriv.experiments.aggregates import Aggregate, Last, ParamsAggregate
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.build import build
@@ -55,6 +56,7 @@ from fedpriv.training.permutation_sgd import (
     StepSchedule,
     loss_constants,
 )
+from fedpriv.transform import Transform
 from simulations.adadps import toy as adadps_toy
 from simulations.linear_models import comparators
 from simulations.linear_models.comparators import strong_composition_sigma  # noqa: F401 - as it is
@@ -139,9 +141,37 @@ def examples_task() -> CentralTask:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighted(ParamsAggregate):
+    """A user's own aggregate: the mean of the last models by weights, the newest last."""
+
+    kind: ClassVar[str] = "weighted"
+    weights: ClassVar[tuple[float, ...]] = (0.2, 0.3, 0.5)
+
+    def make(self) -> Transform:
+        def mean(past: Sequence[Tensors]) -> Tensors:
+            shares = np.array(self.weights[-len(past) :], np.float32)
+            return {
+                name: np.tensordot(shares / shares.sum(), [one[name] for one in past], 1)
+                for name in past[0]
+            }
+
+        return aggregates.of_last(len(self.weights), mean)
+
+
+_LAST = Last()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnAggregate(FederatedExperiment):
+    """Federated averaging with that aggregate among the others."""
+
+    aggregate: Aggregate | Weighted = _LAST
+
+
 def by_user(users: Tensors | None = None, method: str = "averaging", **options: Any) -> Any:
     """An experiment on five users; of options the product's own names."""
-    kinds = {"averaging": FederatedExperiment, "agd": FederatedDescent, "bolt-on": FederatedBoltOn}
+    kinds = {"averaging": OwnAggregate, "agd": FederatedDescent, "bolt-on": FederatedBoltOn}
     base = kinds[method](
         name="oracle", description="", task=lambda experiment: users_task(users), delta=1e-3
     )

@@ -22,6 +22,15 @@ def upa(thetas, k):
     return [np.mean(thetas[max(0, t + 1 - k) : t + 1], axis=0) for t in range(len(thetas))]
 
 
+def weighted(thetas, weights):
+    """Return the weighted mean of the last k, the newest weight last; of fewer by theirs alone."""
+    found = []
+    for t in range(len(thetas)):
+        past = thetas[max(0, t + 1 - len(weights)) : t + 1]
+        found.append(np.average(past, axis=0, weights=weights[-len(past) :]))
+    return found
+
+
 def opa(probabilities):
     """Return the class of the largest mean probability; k models' (n, classes)."""
     return np.mean(probabilities, axis=0).argmax(axis=1)

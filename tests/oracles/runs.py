@@ -33,6 +33,7 @@ from fedpriv.runs.door import RunDoor
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.module_task import PersonalLayers
+from fedpriv.training.work import Trainer
 from simulations.reproduction.command import app as studies
 from tests.harness.command_line import CliRunner
 from tests.harness.tiny_bert import write_tiny_bert
@@ -53,6 +54,7 @@ class Outcome(NamedTuple):
         measured: Values on held-out examples after each round; of a secure run on public ones.
         diagnosed: Whether a round has diagnostics, which a secure run must not keep.
         plan: As JSON.
+        engines: Names of the classes that trained users.
     """
 
     start: dict[str, np.ndarray]
@@ -62,13 +64,14 @@ class Outcome(NamedTuple):
     measured: list[dict[str, Any]]
     diagnosed: bool
     plan: str
+    engines: set[str]
 
 
 def outcome(
     options: Mapping[str, Any], *, personal: bool = False, device: str | None = None,
     secure: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Run options on five users; where they are simulated, all private draws are of one key.
+    """Run options on five users; all private draws are of one key, also those of a secure run.
 
     Raises:
         ValueError: If the product refuses the options together.
@@ -86,16 +89,17 @@ def outcome(
     )
     made = FederatedExperiment(name="oracle", description="", task=lambda _: task, delta=1e-3)
     components = build(made.with_options(floats_of(options)))
-    key = Key.secure() if secure else Key.simulation(0)
+    key = _secure_key() if secure else Key.simulation(0)
     carry = serial if device is None else serial_on(device)
     backend = carry(components.experiment, components)
     start = {n: np.array(a, float) for n, a in components.init_params(key.fold("init")).items()}
-    found = Outcome(start, [], [], [], [], False, json.dumps(components.plan.to_json()))
-    forced = None if secure else Key.simulation(7)
-    steps = rounds(components, backend, key, eval_every=1, noise=forced)
+    found = Outcome(start, [], [], [], [], False, json.dumps(components.plan.to_json()), set())
+    steps = rounds(
+        components, backend, key, eval_every=1, noise=None if secure else Key.simulation(7)
+    )
     while True:
         round_ = Round()
-        with recorded(round_):
+        with recorded(round_), patch.object(Key, "secure", _secure_key), _engines(found.engines):
             try:
                 record, state = next(steps)
             except StopIteration:
@@ -108,6 +112,24 @@ def outcome(
         known = {name: value for name, value in diagnosed.items() if value is not None}
         found.measured.append({**record.released.measured, **known})
         found = found._replace(diagnosed=record.diagnostics is not None)
+
+
+@contextmanager
+def _engines(found: set[str]) -> Iterator[None]:
+    """Add the names of the classes that train users meanwhile."""
+    answer = Trainer.answer
+
+    def noted(self: Trainer, *given: Any) -> Any:
+        found.add(type(self).__name__)
+        return answer(self, *given)
+
+    with patch.object(Trainer, "answer", noted):
+        yield
+
+
+def _secure_key() -> Key:
+    """Return one key for all of a secure run, where each would be of the operating system."""
+    return Key.from_bytes(bytes(range(32)), "secure")
 
 
 def write_start(path: Any) -> None:

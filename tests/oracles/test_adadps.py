@@ -9,7 +9,7 @@ from tests.oracles import adadps, product
 from tests.oracles.federated import local_update
 
 LOCAL = {"local.learning_rate": 0.3, "local.batch_size": 3, "local.epochs": 2}
-BY_USER = {"rounds": 4, "cohort": 4.0, "noise_multiplier": 0.5, "l2_clip_norm": 0.4, **LOCAL}
+BY_USER = {"rounds": 4, "cohort": 4.0, "noise_multiplier": 0.5, "l2_clip_norm": 0.7, **LOCAL}
 BY_EXAMPLE = {"steps": 6, "batch_size": 8.0, "noise_multiplier": 0.5, "l2_clip_norm": 0.7}
 A = np.concatenate([np.tile(product.SCALE, product.CLASSES), np.ones(product.CLASSES)])
 PRIVATE, PUBLIC = product.gradient_of(product.TRAIN), product.gradient_of(product.PUBLIC)
@@ -21,7 +21,7 @@ def played_by_user(**options):
 
 
 def federated(start, played, **changes):
-    given = {"A": A, "where": "none", "C": 0.4, "eta": 0.3, "m": 4.0,
+    given = {"A": A, "where": "none", "C": 0.7, "eta": 0.3, "m": 4.0,
              "server": partial(adadps.ema_momentum, beta=0.0)}  # fmt: skip
     return adadps.federated(
         start, product.users_gradient, product.cohorts_of(played), product.noise_of(played),
@@ -220,7 +220,7 @@ def test_scale_then_privatise(server):
     start, played = played_by_user(server=server, release_preconditioner="past-releases")
     own = partial(adadps.ema_momentum, beta=0.0 if server == "sgd" else 0.9)
     found = adadps.scale_then_privatise(
-        start, updates_of(played), product.noise_of(played), C=0.4, m=4.0, server=own
+        start, updates_of(played), product.noise_of(played), C=0.7, m=4.0, server=own
     )
     product.check(played, found)
 
@@ -232,7 +232,7 @@ def test_dp2():
            "release_preconditioner.delay_preconditioned": 3},
     ))  # fmt: skip
     found = adadps.dp2(
-        product.flat(start), updates_of(played), product.noise_of(played), C=0.4, m=4.0, plain=2,
+        product.flat(start), updates_of(played), product.noise_of(played), C=0.7, m=4.0, plain=2,
         preconditioned=3,
     )  # fmt: skip
     product.check(played, found)

@@ -66,16 +66,14 @@ def test_convex_sensitivity(name, batch):
     expected = bolt_on.convex_sensitivity(1.0, etas, passes=5, b=batch)
     ours = product.replaced_by_bolt_on(5, batch, 100, 0.25, **given)
     assert ours == pytest.approx(expected, rel=1e-9)
-    if name != "constant":
-        return
-    # Of a linear loss the bound is reached: one example's sign is turned.
+    # Of a linear loss the bound is reached: the sign of the first example of each pass is turned.
     order = [np.arange(100)] * 5
-    ends = [bolt_on.permutation_sgd(np.zeros(1), lambda w, i, s=sign: -s if i == 3 else -1.0, order,
+    ends = [bolt_on.permutation_sgd(np.zeros(1), lambda w, i, s=sign: -s if i == 0 else -1.0, order,
                                     etas, b=batch) for sign in (1.0, -1.0)]  # fmt: skip
     assert abs(ends[0] - ends[1]).item() == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("batch", [1, 10, 50])
+@pytest.mark.parametrize("batch", [1, 10, 50, 100])
 def test_strongly_convex_sensitivity_gains_nothing_from_batches(batch):
     """Of w²/2 - zw with |z| ≤ 1 the bound is reached, of L = 1: a division by b would be wrong."""
     expected = bolt_on.strongly_convex_sensitivity(1.0, 1.0, 100)

@@ -6,13 +6,15 @@ from scipy.stats import t as student
 
 from tests.oracles import adadps, product, recycling
 
-BY_USER = {"rounds": 7, "cohort": 4.0, "noise_multiplier": 0.5, "l2_clip_norm": 0.4,
+BY_USER = {"rounds": 7, "cohort": 4.0, "noise_multiplier": 0.5, "l2_clip_norm": 0.7,
            "local.learning_rate": 0.3, "local.batch_size": 3}  # fmt: skip
 KINDS = {
     "ema": ({"aggregate": "ema", "ema_decay": 0.7}, lambda ts: recycling.ema(ts, 0.7)),
     "ema, warm-up": ({"aggregate": "ema", "ema_decay": 0.7, "ema_warmup": True},
                      lambda ts: recycling.ema(ts, 0.7, warmup=True)),
     "upa": ({"aggregate": "upa", "aggregate.k": 3}, lambda ts: recycling.upa(ts, 3)),
+    "weighted": ({"aggregate": "weighted"},
+                 lambda ts: recycling.weighted(ts, product.Weighted.weights)),
 }  # fmt: skip
 
 
@@ -27,7 +29,7 @@ def test_of_released_models(kind):
 def summed(at, cohort, noise):
     """Updates of a cohort, clipped and summed over 2, with noise: a step of FedAvg."""
     [moved] = adadps.federated(
-        at, product.users_gradient, [cohort], [noise], A=1.0, where="none", C=0.4, eta=0.3, m=2.0,
+        at, product.users_gradient, [cohort], [noise], A=1.0, where="none", C=0.7, eta=0.3, m=2.0,
         server=lambda mean, memory: (mean, memory),
     )  # fmt: skip
     return moved - at
@@ -37,7 +39,7 @@ def summed(at, cohort, noise):
 @pytest.mark.parametrize("noise", ["tree", "banded", "blt"])
 def test_dp_ftrl(noise, restart):
     start, played = product.play(product.by_user(
-        rounds=7, noise=noise, noise_multiplier=0.5, l2_clip_norm=0.4, sampling="separated",
+        rounds=7, noise=noise, noise_multiplier=0.5, l2_clip_norm=0.7, sampling="separated",
         cohort=2.0, min_separation=2, server="ftrl", exact_sum=False,
         **{"server.learning_rate": 0.7, "local.learning_rate": 0.3, "local.batch_size": 3,
            "server.restart": restart},
@@ -91,11 +93,11 @@ def test_uncertainty():
 def test_noise_of_a_whole_run(noise):
     """First rows of 8 runs are z itself: 120 of them, σC to a quarter, a false alarm in 10^4."""
     experiment = product.by_user(
-        rounds=6, noise=noise, noise_multiplier=0.5, l2_clip_norm=0.4, sampling="separated",
+        rounds=6, noise=noise, noise_multiplier=0.5, l2_clip_norm=0.7, sampling="separated",
         cohort=2.0, min_separation=2, server="ftrl", exact_sum=False,
     )  # fmt: skip
     first = [product.noise_of(product.play(experiment, seed)[1])[0] for seed in range(8)]
-    assert np.std(first) == pytest.approx(0.5 * 0.4, rel=0.25)
+    assert np.std(first) == pytest.approx(0.5 * 0.7, rel=0.25)
     if noise == "tree":  # a user in three of six rows; the whole run is one Gaussian mechanism
         moved = recycling.sensitivity(recycling.tree_matrix(6), 2, 3)
         assert product.priced_sigma(experiment) == pytest.approx(0.5 / moved, rel=1e-9)

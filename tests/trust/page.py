@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 
 
-def markdown(found: Sequence[dict[str, Any]], *, quick: bool) -> str:
-    """Return the table; the quick form leaves out tests that are marked slow."""
+def markdown(found: Sequence[dict[str, Any]], *, quick: bool, made: str) -> str:
+    """Return the table; the quick form leaves out tests that are marked slow.
+
+    Args:
+        found: The rows.
+        quick: Whether it is the quick form.
+        made: Commit and date.
+    """
     lines = [
         "# The scoreboard",
         "",
         "Each row is a claim with its tests; a mutant is the same code with one named fault, "
         f"which must turn them red. By `make {'trust-quick' if quick else 'trust'}`"
-        f"{', without the tests that are marked slow' if quick else ''}.",
+        f"{', without the tests that are marked slow' if quick else ''}, {made}. Tests that draw "
+        "fix their seeds themselves.",
         "",
         "| | claim | tests | holds | mutants, red |",
         "|---|---|---:|---|---|",

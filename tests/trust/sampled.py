@@ -38,8 +38,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TWINS = Path(__file__).resolve().parent / "twins"
 PLACES = (
     "rng.py", "ranges.py", "sums.py", "tree.py", "optimizers.py", "mechanisms", "privacy",
-    "checkpoints", "training", "runs/door.py", "runs/loop.py", "runs/secret_state.py",
-    "runs/noise_root.py", "backends/guard.py", "backends/backend.py", "backends/flower",
+    "checkpoints", "training", "runs/door.py", "runs/turnout.py", "runs/loop.py",
+    "runs/secret_state.py", "runs/noise_root.py", "backends/guard.py", "backends/backend.py",
+    "backends/flower",
 )  # fmt: skip
 """Modules and folders of `fedpriv` whose code is changed; of all of it refusals are deleted."""
 SEED, CHANGES, RAISES = 58, 300, 150

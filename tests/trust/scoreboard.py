@@ -5,13 +5,12 @@
 
 A test that cannot fail proves nothing. So each row is run again with a named fault put into the
 code (`twins.breaks`), in the processes that tests start as well, and counts only if it turns red.
-The table is printed, and written as JSON, Markdown and a picture.
+The table is printed, and written as Markdown and a picture.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -131,7 +130,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="without tests marked slow")
     parser.add_argument("--rows", nargs="+", default=None, metavar="R1", help="only these")
-    parser.add_argument("--out", type=Path, default=None, help="a folder for JSON, page, picture")
+    parser.add_argument("--out", type=Path, default=None, help="a folder for page and picture")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     chosen = [row for row in ROWS if given.rows is None or row.name in given.rows]
@@ -158,8 +157,10 @@ def main() -> int:
     )
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / "trust.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-        (given.out / "trust.md").write_text(markdown(found, quick=given.quick), "utf-8")
+        git = ["git", "-C", str(TESTS), "log", "-1", "--format=commit %h, %cs"]
+        made = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        page = markdown(found, quick=given.quick, made=made)
+        (given.out / "trust.md").write_text(page, "utf-8")
         picture(found, given.out / "trust.svg")
     return 0 if holding == len(found) and red == len(twins) else 1
 
