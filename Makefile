@@ -132,8 +132,10 @@ docs: $(STAMP)
 options: $(STAMP)
 	$(BIN)/python -m docs.write_options
 
+# Slow tests wait for deadlines half of their time: more processes than cores.
+FULL_WORKERS := $(shell expr $$(nproc) + 1)
 test-full: encoder
-	$(MAKE) --jobs 2 check test TESTS='-m "slow or not slow"'
+	$(MAKE) --jobs 2 check test TESTS='-m "slow or not slow" -n $(FULL_WORKERS)'
 
 # Every claim's tests must pass, and each of its mutants must turn them red.
 trust: $(STAMP)

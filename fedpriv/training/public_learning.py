@@ -21,7 +21,6 @@ from itertools import count
 from typing import Protocol
 
 import numpy as np
-from scipy.special import softmax
 
 from fedpriv import optimizers
 from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
@@ -431,6 +430,8 @@ def tag_learner(
         return TagLearner(
             examples=examples, inputs=inputs, key=key, measure=measure, word_features=features
         )
+
+    from scipy.special import softmax
 
     def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
         rows = features.dense(examples, index)

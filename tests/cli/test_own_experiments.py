@@ -198,7 +198,7 @@ def test_what_is_trained_and_guaranteed_heads_the_run(fedpriv, tmp_path, argumen
 
 @pytest.mark.slow
 def test_failures_are_in_the_figures(fedpriv, tmp_path, caplog):
-    source = GOOD.replace("cohort=5.0", "cohort=9.0").replace(
+    source = GOOD.replace("cohort=5.0", "cohort=8.0").replace(
         "np.arange(4) % 2", "np.arange(4) % 2 + (1000 if n > 2 else 0)"
     )
     _, out, _ = fedpriv(source, "--out", tmp_path / "run")

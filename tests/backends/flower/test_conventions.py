@@ -33,8 +33,8 @@ PUBLIC = ("public-0", "public-1", "public-2")
 NUM_NODES = 4
 
 
-def plan(rounds=3, noise_multiplier=0.01):
-    return fp.Rounds(users=len(ROSTER), cohort=4, rounds=rounds).plan(
+def plan(rounds=3, noise_multiplier=0.01, cohort=4):
+    return fp.Rounds(users=len(ROSTER), cohort=cohort, rounds=rounds).plan(
         l2_clip_norm=0.5, noise_multiplier=noise_multiplier
     )
 
@@ -135,10 +135,11 @@ class TestStart:
     @pytest.mark.slow
     @pytest.mark.parametrize("secure", [False, True])
     def test_a_secure_run_counts_no_answer(self, grid, secure, tmp_path):
-        """Who failed is nobody's to know there."""
+        """Who failed is not known there. All are drawn: a round of lost users would end it."""
         settings = fp.flower.GridSettings(register_seconds=1.0, allow_unauthenticated_nodes=True)
+        everyone = plan(cohort=len(ROSTER))
         strategy = fp.flower.UserLevelStrategy(
-            plan(), roster=ROSTER, settings=settings, secure=secure, out=tmp_path / "run"
+            everyone, roster=ROSTER, settings=settings, secure=secure, out=tmp_path / "run"
         )
         lost = {1: lambda request, reply: [Message(Error(2, "lost"), reply_to=request)]}
         strategy.start(grid(existing_app(), tamper=lost), record(START))
