@@ -48,7 +48,6 @@ from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, 
 from fedpriv.hashes import Progress, document_sha256
 
 ROSTER_FILE = "roster.json"
-_ABOUT_ROSTER = ("rule", "how", "looks_at_data", "seed", "min_sentences")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 DIAGNOSTIC_FACTS = (
@@ -415,41 +414,18 @@ class Corpus:
             ValueError: the name is taken, or the corpus cannot give such a roster. The corpus is
                 then as it was.
         """
-        roster = choose_roster(spec, SentenceStore(self.directory).num_sentences())
-        about = {
-            "rule": spec.rule,
-            "how": spec.statement(),
-            "looks_at_data": spec.looks_at_data,
-            "seed": spec.seed,
-            "min_sentences": spec.min_sentences,
-        }
-        split = self._list_roster(spec.name, roster, about)
-        return self.view(spec.name, split=BY_THREAD if split == BY_THREAD.name else BY_SENTENCE)
-
-    def adopt_rosters(self, earlier: Path) -> None:
-        """Add the rosters that an earlier copy of this corpus has, and this one has not.
-
-        Raises:
-            ValueError: the earlier copy's manifest, or the list of a roster's ids, is damaged.
-        """
-        for name, entry in manifests.read_entries(earlier)["rosters"].items():
-            if name not in self.rosters:
-                ids = _read_roster_ids(earlier, name, entry)
-                self._list_roster(name, ids, {key: entry[key] for key in _ABOUT_ROSTER})
-
-    def _list_roster(self, name: str, ids: Sequence[str], about: Mapping[str, Any]) -> str:
-        """Make a roster's first view and list it; return the name of the view's split."""
+        ids = choose_roster(spec, SentenceStore(self.directory).num_sentences())
         place = hashlib.sha256(str(self.directory.resolve()).encode()).hexdigest()[:16]
         with locked(f"rosters-{place}", cache_dir()):
             listed = self.manifest["rosters"]
             if (self.directory / manifests.FILE_NAME).is_file():  # others may have added some
                 listed = {**manifests.read_entries(self.directory)["rosters"], **listed}
-            if name in listed:
+            if spec.name in listed:
                 raise ValueError(
-                    f"corpus {self.name!r} already has a roster {name!r}, and rosters are frozen; "
-                    "choose another name"
+                    f"corpus {self.name!r} already has a roster {spec.name!r}, and rosters are "
+                    "frozen; choose another name"
                 )
-            folder = self.directory / "rosters" / name
+            folder = self.directory / "rosters" / spec.name
             if folder.exists():  # left by an addition that was killed before its listing
                 shutil.rmtree(folder)
             try:
@@ -458,10 +434,20 @@ class Corpus:
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-            entry = {**about, "num_users": len(ids), "sha256": roster_sha256(ids), **facts}
-            found = {**self.manifest, "rosters": {**listed, name: entry}}
+            entry = {
+                "rule": spec.rule,
+                "how": spec.statement(),
+                "looks_at_data": spec.looks_at_data,
+                "seed": spec.seed,
+                "min_sentences": spec.min_sentences,
+                "num_users": len(ids),
+                "sha256": roster_sha256(ids),
+                **facts,
+            }
+            found = {**self.manifest, "rosters": {**listed, spec.name: entry}}
             self.manifest = manifests.write(self.directory, found)
-        return facts["split"]
+        first = BY_THREAD if facts["split"] == BY_THREAD.name else BY_SENTENCE
+        return self.view(spec.name, split=first)
 
     def _make_first_view(self, roster: Sequence[str], parent: Path) -> dict[str, Any]:
         """Make the view that a new roster is published with, and return its facts.
