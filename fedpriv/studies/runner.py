@@ -11,11 +11,11 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedpriv import __version__, json_lines
 from fedpriv.backends.ray.cluster import Request
@@ -30,7 +30,7 @@ from fedpriv.runs.document import library_versions, write_json
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.studies.executors import Executor, Here, Processes, RayTasks
 from fedpriv.studies.grid import released_measure
-from fedpriv.studies.pool import Answer
+from fedpriv.studies.progress import Progress, Row
 from fedpriv.studies.record import (
     DOCUMENT,
     ENDED,
@@ -53,69 +53,6 @@ _LOCK = ".lock"
 _BEFORE = {_LOCK, f".{DOCUMENT}.part"}
 _LONGEST_REASON = 500
 
-Row = dict[str, Any]
-
-
-@dataclass(slots=True)
-class Progress:
-    """Progress of a study; the display is made of this.
-
-    Attributes:
-        trials: Trials that are known so far, in the order of the study; of a search its own too.
-        ended: Rows of those that ended, by key.
-        running: News of those under way, by key.
-        reused: How many had ended before.
-        workers: How many run side by side.
-        started: `time.monotonic()` at the beginning.
-    """
-
-    trials: list[Trial] = field(default_factory=list[Trial])
-    ended: dict[str, Row] = field(default_factory=dict[str, Row])
-    running: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    reused: int = 0
-    workers: int = 1
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def keys(self) -> list[str]:
-        """Keys of all trials, each once."""
-        return list(dict.fromkeys(trial.key for trial in self.trials))
-
-    @property
-    def num_done(self) -> int:
-        """Number of trials that ended."""
-        return sum(key in self.ended for key in self.keys)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimate of the time left, by what trials of the same method took; None if not known."""
-        times: dict[str, list[float]] = {}
-        for trial in self.trials:
-            row = self.ended.get(trial.key)
-            if row is not None and row["failure"] is None:
-                times.setdefault(trial.method, []).append(float(row["seconds"]))
-        every = [seconds for some in times.values() for seconds in some]
-        if not every:
-            return None
-        left = {trial.key: trial.method for trial in self.trials if trial.key not in self.ended}
-        needed = 0.0
-        for key, method in left.items():
-            of = times.get(method, every)
-            news = self.running.get(key, {})
-            share = news["round"] / news["rounds"] if news.get("rounds") else 0.0
-            needed += sum(of) / len(of) * (1.0 - min(share, 1.0))
-        return needed / max(1, min(self.workers, len(left) or 1))
-
-
-class Show(Protocol):
-    """Shows how far a study is."""
-
-    def ended(self, trial: Trial, row: Mapping[str, Any], progress: Progress) -> None:
-        """Show a trial that ended."""
-
-    def update(self, progress: Progress) -> None:
-        """Show news."""
-
 
 def run_study(
     study: Study,
@@ -129,7 +66,7 @@ def run_study(
     reference: str | None = None,
     command: Sequence[str] = (),
     retry_failed: bool = False,
-    show: Show | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> StudyRecord:
     """Run what of a study has not ended yet, and return all of it.
 
@@ -144,7 +81,7 @@ def run_study(
         reference: The study's file, by which Ray's workers find it.
         command: What repeats the study, for its page.
         retry_failed: Whether trials that failed are tried again.
-        show: Shows how far it is.
+        tell: Called with a line that says how far it is.
 
     Guarantees:
         * A trial that ended is not run again, whatever else changes in the study, unless its folder
@@ -177,26 +114,20 @@ def run_study(
         }
         if retry_failed:
             ended = {key: row for key, row in ended.items() if row["failure"] is None}
-        progress = Progress(ended=ended, workers=workers)
+        progress = Progress(out=out, ended=ended, workers=workers)
         searches = _searches(resolver, out, ended)
         kept = _Kept(study, out, command)
         batches = [_Batch(one) for one in searches]
         for batch in batches:
             batch.go_on(progress, kept)
-        progress.reused = progress.num_done
-
-        def news(key: str, said: Mapping[str, Any]) -> None:
-            progress.running[key] = said
-            if show is not None:
-                show.update(progress)
-
+        tell(progress.begun())
         executor: Executor
         if backend == "ray":
             share = gpus_per_worker or 0.0
             asked = Request(workers=workers or None, address=ray_address, gpus_per_worker=share)
             executor = RayTasks(reference, out, asked, stack)
         elif device is not None or workers == 1:
-            executor = Here(out, device, news)
+            executor = Here(out, device)
         else:
             executor = Processes(resolver, out, workers, stack)
         under_way: dict[str, Trial] = {}
@@ -205,41 +136,18 @@ def run_study(
             while executor.num_free and (trial := next(waiting, None)) is not None:
                 under_way[trial.key] = trial
                 executor.submit(trial)
-                progress.running[trial.key] = {}
-            if show is not None:
-                show.update(progress)
             if not under_way:
                 break
-            for answer in executor.wait(1.0):
-                key = answer.job["key"]
-                if answer.kind == "news":
-                    news(key, answer.value)
-                    continue
+            for key, (seconds, reason) in executor.wait(1.0):
                 trial = under_way.pop(key)
-                progress.running.pop(key, None)
-                row = _row(trial, answer)
-                json_lines.append(file, row)
-                ended[key] = row
+                failure = reason and " ".join(reason.split())[:_LONGEST_REASON]
+                ended[key] = {**trial.row, "seconds": seconds, "failure": failure}
+                json_lines.append(file, ended[key])
                 for batch in batches:
                     batch.go_on(progress, kept)
-                if show is not None:
-                    show.ended(trial, row, progress)
+                tell(progress.line(trial))
         kept.finish(batches)
     return read_study(out)
-
-
-def _row(trial: Trial, answer: Answer) -> Row:
-    """Return the line of a trial that ended."""
-    reason = None
-    if answer.kind != "done":
-        error = answer.value
-        text = f"its process died ({error})" if answer.kind == "died" else str(error)
-        reason = " ".join(text.split())[:_LONGEST_REASON] or type(error).__name__
-    return {
-        **trial.row,
-        "seconds": answer.value if answer.kind == "done" else None,
-        "failure": reason,
-    }
 
 
 def _waiting(
@@ -347,7 +255,7 @@ class _Batch:
                 self.trials = []
                 return
             progress.trials += self.trials
-            kept.write([trial for trial in progress.trials])
+            kept.write(progress.trials)
 
 
 class _Kept:

@@ -133,7 +133,7 @@ class TestTrials:
 
             def performed(*_):
                 threads.append(torch.get_num_threads())
-                return "failed", "said so"
+                return None, "said so"
 
             monkeypatch.setattr(executors, "_performed", performed)
             made = Study(name="s", methods={"good": small()}, epsilons=[None], seeds=1)
