@@ -7,14 +7,17 @@ Kept in the cache for each corpus and encoder, and shared by all rosters, splits
 
 A part of a corpus has its own, made of the text that it holds.
 
-A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. Made
-in chunks; what was made before a stop is kept, and goes on with the same versions of the libraries
-alone. Which those were is stored with the rows, `sentences.json` and `titles.json`: a run says it.
+A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. A stop
+leaves the rows that were made in `sentences.npy.part`; with the same versions of the libraries they
+are gone on with. Which versions these were is stored with the rows, in `sentences.json` and
+`titles.json`: a run says it.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +27,11 @@ import numpy as np
 from fedpriv.checkpoints.vocabulary import EncoderInputs
 from fedpriv.datasets.cache import cache_dir, locked, write_atomically
 from fedpriv.datasets.encoders import (
+    CHUNK,
     Encoder,
     EncoderFiles,
     add_reduced,
-    chunks,
-    encode_texts,
+    encoded,
     library_versions,
 )
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -69,7 +72,7 @@ def open_embeddings(corpus: Corpus, encoder: Encoder, texts: Sequence[str]) -> E
     """
     folder = _folder(corpus, encoder)
     for kind in texts:
-        if _missing(folder, kind):
+        if not (folder / f"{kind}s.npy").is_file():
             raise ValueError(
                 f"the {kind}s of corpus {corpus.name!r} are not all embedded by "
                 f"{encoder.files.id}: run `fedpriv encoder embed {encoder.files.id}` with the same "
@@ -292,7 +295,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _folder(corpus: Corpus, encoder: Encoder) -> Path:
-    facts = {"corpus": corpus.content_sha256, "encoder": encoder.files.sha256, "version": 1}
+    facts = {"corpus": corpus.content_sha256, "encoder": encoder.files.sha256, "version": 2}
     name = f"{encoder.files.id}-{document_sha256(facts)[:16]}"
     return cache_dir() / "embeddings" / name
 
@@ -306,22 +309,32 @@ def _make(
     progress: Progress | None,
 ) -> None:
     """Make the rows of one kind of text that are missing."""
-    path, marks = folder / f"{kind}.npy", folder / f"{kind}-chunks.npy"
-    about, versions = folder / f"{kind}.json", library_versions()
-    shape, number = (len(texts), encoder.width), chunks(len(texts))
-    if (
-        (_shape(path) != shape or _shape(marks) != (number,))  # not begun, or damaged
-        or (not np.load(marks).all() and _made_by(about) != _named(versions))
-    ):
-        # Marks first: those of before are of no row that is made now.
-        np.lib.format.open_memmap(marks, "w+", np.uint8, (number,)).flush()
-        np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
+    path, about, versions = folder / f"{kind}.npy", folder / f"{kind}.json", library_versions()
+    if path.is_file():
+        return
+    part, shape = path.with_name(f"{path.name}.part"), (len(texts), encoder.width)
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": "<f4", "fortran_order": False, "shape": shape}
+    )
+    header, row_bytes = buffer.getvalue(), 4 * encoder.width
+    if _made_by(about) != _named(versions):
+        part.unlink(missing_ok=True)
         write_atomically(about, json.dumps(versions))
-    done = np.lib.format.open_memmap(marks, "r+")
-    if not done.all():
-        rows = np.lib.format.open_memmap(path, "r+")
-        encode_texts(encoder, texts, rows, done=done, processes=processes, progress=progress)
-        done.flush()
+    with part.open("ab") as file:
+        # The last chunk is made again: a power cut may have left its length without its bytes.
+        done = max(0, (file.tell() - len(header)) // row_bytes // CHUNK - 1) * CHUNK
+        file.truncate(len(header) + row_bytes * done if done else 0)
+        if not done:
+            file.write(header)
+        for rows in encoded(encoder, texts, done, processes=processes):
+            file.write(rows.astype("<f4").tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+            done += len(rows)
+            if progress is not None:
+                progress(done, len(texts))
+    part.replace(path)
 
 
 def _made_by(about: Path) -> str:
@@ -336,21 +349,10 @@ def _named(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {versions[name]}" for name in sorted(versions))
 
 
-def _shape(path: Path) -> tuple[int, ...] | None:
-    """Return the shape of an array's file; None where it is missing or damaged."""
-    try:
-        return np.load(path, mmap_mode="r").shape
-    except (OSError, ValueError, EOFError):
-        return None
-
-
-def _missing(folder: Path, kind: str) -> bool:
-    """Return whether rows of a kind of text are not all there."""
-    path, marks = folder / f"{kind}s.npy", folder / f"{kind}s-chunks.npy"
-    if _shape(path) is None or _shape(marks) is None:
-        return True
-    return not np.load(marks).all()
-
-
 def _mapped(path: Path) -> np.ndarray:
-    return np.asarray(np.load(path, mmap_mode="r")).view(np.ndarray)
+    try:
+        return np.asarray(np.load(path, mmap_mode="r")).view(np.ndarray)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); remove it, and run `fedpriv encoder embed` again"
+        ) from error
