@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from fedpriv.hashes import Progress, document_sha256, file_sha256
-from fedpriv.output_paths import keep_private
+from fedpriv.output_paths import keep_private, write_private
 
 T = TypeVar("T")
 
@@ -72,18 +72,8 @@ def remembered_sha256(path: Path, cache: Path, progress: Progress | None = None)
     digest = file_sha256(path, progress)
     with suppress(OSError):  # only a convenience
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(note, json.dumps({"facts": facts, "sha256": digest}))
+        write_private(note, json.dumps({"facts": facts, "sha256": digest}))
     return digest
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small text file so that a reader sees the old one or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -7,12 +7,9 @@ it was killed, and a study whose file was changed runs what is new.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,9 +32,11 @@ from fedpriv.studies.record import (
     DOCUMENT,
     ENDED,
     FORMAT,
+    LOCK,
     RUNS,
     StudyRecord,
     earlier_trials,
+    held,
     name_trials,
     read_study,
 )
@@ -46,11 +45,8 @@ from fedpriv.studies.study import Resolver, Study, Trial
 from fedpriv.training.devices import usable_cores, usable_device
 from fedpriv.training.stopping import interruptible
 
-#: Seconds that a study's lock is waited for: workers of a command that was killed leave by then.
-_LOCK_SECONDS = 10.0
-_LOCK = ".lock"
 #: What a command that was killed before its first trial may have left.
-_BEFORE = {_LOCK, f".{DOCUMENT}.part"}
+_BEFORE = {LOCK, f".{DOCUMENT}.part"}
 _LONGEST_REASON = 500
 
 
@@ -102,7 +98,7 @@ def run_study(
     workers = _checked_workers(workers, device, backend)
     resolver = Resolver(study)
     _check_folder(out)
-    with interruptible(), _held(out), ExitStack() as stack:
+    with interruptible(), held(out), ExitStack() as stack:
         file = out / ENDED
         json_lines.cut_torn_line(file)
         # One whose run folder was removed since is run again, as if it had never ended.
@@ -432,29 +428,3 @@ def _check_folder(out: Path) -> None:
             )
     elif out.exists() and not {path.name for path in out.iterdir()} <= _BEFORE:
         raise ValueError(f"{out} holds files and no study; give another folder")
-
-
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """Let no other process go on with the study meanwhile.
-
-    Raises:
-        ValueError: If one does.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    handle = os.open(out / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    until = time.monotonic() + _LOCK_SECONDS
-    try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() > until:
-                    raise ValueError(
-                        f"another process runs the study in {out}; wait for it, or stop it"
-                    ) from error
-                time.sleep(0.05)
-        yield
-    finally:
-        os.close(handle)

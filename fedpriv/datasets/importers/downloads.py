@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.datasets.cache import cache_dir, locked, write_atomically
+from fedpriv.datasets.cache import cache_dir, locked
 from fedpriv.hashes import Progress, file_sha256
+from fedpriv.output_paths import write_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def fetch_file(
                 _remove(partial)
         sha256 = expected if digest is file_sha256 and expected else file_sha256(target)
         if verified == "unknown":
-            write_atomically(note, f"{sha256}  {source.file_name}\n")
+            write_private(note, f"{sha256}  {source.file_name}\n")
     return Fetched(path=target, sha256=sha256, verified=verified)
 
 
@@ -231,7 +232,7 @@ def _one_attempt(url: str, partial: Path, progress: Progress | None) -> str | No
             if not version or version.startswith("W/"):
                 version = answered.get("Last-Modified", "")
             goes_on = status == 206 or answered.get("Accept-Ranges", "") == "bytes"
-            write_atomically(_version(partial), version if goes_on else "")
+            write_private(_version(partial), version if goes_on else "")
             with partial.open("r+b" if done else "wb") as file:
                 file.seek(done)
                 file.truncate()

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import EncoderInputs
-from fedpriv.datasets.cache import cache_dir, locked, write_atomically
+from fedpriv.datasets.cache import cache_dir, locked
 from fedpriv.datasets.encoders import (
     CHUNK,
     Encoder,
@@ -39,6 +39,7 @@ from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.hashes import Progress, document_sha256
 from fedpriv.libraries import one_thread
+from fedpriv.output_paths import write_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,12 +118,9 @@ def make_embeddings(
     for kind in texts:
         found = corpus.texts(kind)
         if found is None:
-            hint = (
-                "set task.encoder-texts to sentence"
-                if kind == "title"
-                else "it was cut by an earlier version: cut it again (`fedpriv data part`)"
+            raise ValueError(
+                f"corpus {corpus.name!r} keeps no {kind}s; set task.encoder-texts to sentence"
             )
-            raise ValueError(f"corpus {corpus.name!r} keeps no {kind}s; {hint}")
         with locked(f"{folder.name}-{kind}", cache_dir()):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make(folder, f"{kind}s", found, encoder, processes, progress)
@@ -162,7 +160,7 @@ class EncodedTexts:
             chosen: int64 `(n,)`; None for all.
 
         Raises:
-            ValueError: If the examples say not where their texts are.
+            ValueError: As of `distinct`.
         """
         rows, places = self.distinct(
             examples, np.arange(len(examples)) if chosen is None else chosen
@@ -180,14 +178,9 @@ class EncodedTexts:
             float32 `(m, num_rows)` of unit norm, and int64 `(n,)`, each example's row of them.
 
         Raises:
-            ValueError: If the examples say not where their texts are.
+            ValueError: If a part of a corpus keeps no text of these examples.
         """
-        if examples.texts is None:
-            raise ValueError(
-                "it is not known where these examples' sentences are: the corpus's view, or the "
-                "part of it, was made by an earlier version; let the corpus's folder be written "
-                "to, or cut the part again (`fedpriv data part`)"
-            )
+        assert examples.texts is not None
         texts = examples.texts[chosen]
         if texts.min(initial=0) < 0:
             raise ValueError(
@@ -320,7 +313,7 @@ def _make(
     header, row_bytes = buffer.getvalue(), 4 * encoder.width
     if _made_by(about) != _named(versions):
         part.unlink(missing_ok=True)
-        write_atomically(about, json.dumps(versions))
+        write_private(about, json.dumps(versions))
     with part.open("ab") as file:
         # The last chunk is made again: a power cut may have left its length without its bytes.
         done = max(0, (file.tell() - len(header)) // row_bytes // CHUNK - 1) * CHUNK

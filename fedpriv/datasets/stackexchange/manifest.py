@@ -8,12 +8,12 @@ are made when they are first asked for.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedpriv.hashes import document_sha256, file_sha256
+from fedpriv.output_paths import write_private
 
 FORMAT = "fedpriv-corpus"
 VERSION = 3
@@ -78,13 +78,14 @@ def write(directory: Path, manifest: Mapping[str, object]) -> dict:
     """Write the manifest atomically, with its own digest, and return it as written."""
     complete = {**manifest, "format": FORMAT, "version": VERSION}
     complete[_DIGEST] = _digest(complete)
-    _write(directory / FILE_NAME, complete)
+    write_private(directory / FILE_NAME, json.dumps(complete, indent=1))
     return complete
 
 
 def write_view(directory: Path, facts: Mapping[str, object]) -> None:
     """Write a view's own manifest: its facts, and size and SHA-256 of each of its files."""
-    _write(directory / VIEW_FILE, {"facts": facts, "files": describe_files(directory, directory)})
+    found = {"facts": facts, "files": describe_files(directory, directory)}
+    write_private(directory / VIEW_FILE, json.dumps(found, indent=1))
 
 
 def read_view(directory: Path, *, deep: bool = False) -> dict:
@@ -104,16 +105,6 @@ def read_view(directory: Path, *, deep: bool = False) -> dict:
     for name, entry in files.items():
         _check(directory / name, entry, deep=deep or entry["bytes"] <= _CHECKED_ON_OPEN)
     return facts
-
-
-def _write(path: Path, content: Mapping[str, object]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.chmod(0o600)
-    partial.replace(path)
 
 
 def describe_files(directory: Path, under: Path) -> dict[str, dict[str, object]]:
