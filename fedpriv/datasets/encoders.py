@@ -115,20 +115,10 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
     optional = (*_OPTIONAL, _TOKENIZER_SETTINGS)
     missing = [file for file in files if file not in optional and not (folder / file).is_file()]
     if missing:
-        beside = [
-            p
-            for file in missing
-            if file.endswith(WEIGHTS)
-            for p in (folder / file).parent.glob("*")
-        ]
-        pickled = sorted(p.name for p in beside if p.suffix in (".bin", ".pt", ".pkl"))
-        hint = (
-            f"; its weights ({pickled[0]}) are pickled, can run code when they are opened and are "
-            "not read: save the model again as safetensors"
-            if pickled
-            else ""
+        raise ValueError(
+            f"{folder} has no {' and no '.join(missing)}; pickled weights (.bin, .pt, .pkl) can "
+            "run code when they are opened and are not read: save the model as safetensors"
         )
-        raise ValueError(f"{folder} has no {' and no '.join(missing)}{hint}")
     _check_settings(folder)
     weights = remembered_sha256(folder / WEIGHTS, cache_dir(), progress)
     digests = {WEIGHTS: weights} | {

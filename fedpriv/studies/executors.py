@@ -6,7 +6,7 @@ import shutil
 import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.backends.ray.cluster import Cluster, Request
@@ -31,22 +31,6 @@ Outcome = tuple[float | None, str | None]
 _PUBLIC: dict[tuple[str | None, int], PublicOnly] = {}
 #: Of a target ε, for what calibration leaves.
 _SLACK = 1e-6
-
-
-class Executor(Protocol):
-    """Runs trials somewhere."""
-
-    @property
-    def num_free(self) -> int:
-        """Number of trials that can be submitted now."""
-        ...
-
-    def submit(self, trial: Trial) -> None:
-        """Begin a trial."""
-
-    def wait(self, timeout: float) -> list[tuple[str, Outcome]]:
-        """Return the keys of the trials that end next, and how; none in so many seconds."""
-        ...
 
 
 def _job(trial: Trial) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from fedpriv.report.head import counted
 from fedpriv.report.run_record import RunRecord, read_run
 from fedpriv.runs.document import library_versions, write_json
 from fedpriv.runs.noise_root import NOISE
-from fedpriv.studies.executors import Executor, Here, Processes, RayTasks
+from fedpriv.studies.executors import Here, Processes, RayTasks
 from fedpriv.studies.grid import released_measure
 from fedpriv.studies.progress import Progress, Row
 from fedpriv.studies.record import (
@@ -111,13 +111,19 @@ def run_study(
         if retry_failed:
             ended = {key: row for key, row in ended.items() if row["failure"] is None}
         progress = Progress(out=out, ended=ended, workers=workers)
-        searches = _searches(resolver, out, ended)
-        kept = _Kept(study, out, command)
-        batches = [_Batch(one) for one in searches]
-        for batch in batches:
-            batch.go_on(progress, kept)
+        batches = [_Batch(one) for one in _searches(resolver, out, ended)]
+
+        def go_on() -> None:
+            known = len(progress.trials)
+            for batch in batches:
+                batch.go_on(progress)
+            if len(progress.trials) > known:  # a search knows those of its table at its end alone
+                searching = isinstance(study.search, Search)
+                _write(study, out, command, [] if searching else progress.trials)
+
+        go_on()
         tell(progress.begun())
-        executor: Executor
+        executor: Here | Processes | RayTasks
         if backend == "ray":
             share = gpus_per_worker or 0.0
             asked = Request(workers=workers or None, address=ray_address, gpus_per_worker=share)
@@ -139,10 +145,17 @@ def run_study(
                 failure = reason and " ".join(reason.split())[:_LONGEST_REASON]
                 ended[key] = {**trial.row, "seconds": seconds, "failure": failure}
                 json_lines.append(file, ended[key])
-                for batch in batches:
-                    batch.go_on(progress, kept)
+                go_on()
                 tell(progress.line(trial))
-        kept.finish(batches)
+        results = [batch.result for batch in batches if batch.result is not None]
+        trials = [trial for one in results for trial in one.trials]
+        trials.sort(key=lambda trial: study.each_seed.index(trial.seed))
+        tried = [
+            {**trial.row, "options": dict(trial.searched), "score": score}
+            for one in results
+            for trial, score in one.tried
+        ]
+        _write(study, out, command, trials, _privacy(study, out, results), tried)
     return read_study(out)
 
 
@@ -166,12 +179,10 @@ class Searched:
     Attributes:
         trials: Those of the study's table.
         tried: Those of the search, each with its score.
-        chosen: Options that it chose; None where nothing was searched or could be.
     """
 
     trials: list[Trial]
     tried: list[tuple[Trial, float | None]] = field(default_factory=list[Any])
-    chosen: Mapping[str, Option] | None = None
 
 
 def _searches(resolver: Resolver, out: Path, ended: Mapping[str, Row]) -> list[Batches]:
@@ -221,7 +232,7 @@ def _searched(
         resolver.trial(method, epsilon, data, seed, chosen) for seed in resolver.study.each_seed
     ]
     yield trials
-    return Searched(trials=trials, tried=tried, chosen=chosen)
+    return Searched(trials=trials, tried=tried)
 
 
 def _score(out: Path, trial: Trial, ended: Mapping[str, Row], name: str) -> float | None:
@@ -239,9 +250,8 @@ class _Batch:
         self._source = source
         self.trials: list[Trial] = []
         self.result: Searched | None = None
-        self._begun = False
 
-    def go_on(self, progress: Progress, kept: _Kept) -> None:
+    def go_on(self, progress: Progress) -> None:
         """Take what is known to be next, as long as all that was known has ended."""
         while self.result is None and all(trial.key in progress.ended for trial in self.trials):
             try:
@@ -251,47 +261,31 @@ class _Batch:
                 self.trials = []
                 return
             progress.trials += self.trials
-            kept.write(progress.trials)
 
 
-class _Kept:
-    """`study.json`: written when trials become known, and at the end."""
-
-    def __init__(self, study: Study, out: Path, command: Sequence[str]) -> None:
-        self._study, self._out = study, out
-        self._document = {
-            "format": FORMAT,
-            **study.document(),
-            "command": list(command),
-            "versions": {"fedpriv": __version__, **library_versions()},
-        }
-
-    def write(self, trials: Sequence[Trial]) -> None:
-        """Write the study with the trials of its table, which a search knows at its end alone."""
-        listed = [] if isinstance(self._study.search, Search) else trials
-        self._put(listed, privacy=[], found=[])
-
-    def finish(self, batches: Sequence[_Batch]) -> None:
-        """Write the study with all of its trials, what a search tried, and what that costs."""
-        results = [batch.result for batch in batches if batch.result is not None]
-        trials = [trial for one in results for trial in one.trials]
-        order = {seed: place for place, seed in enumerate(self._study.each_seed)}
-        trials.sort(key=lambda trial: order[trial.seed])
-        found = [
-            {**trial.row, "options": dict(trial.searched), "score": score}
-            for one in results
-            for trial, score in one.tried
-        ]
-        self._put(trials, privacy=_privacy(self._study, self._out, results), found=found)
-
-    def _put(self, trials: Sequence[Trial], *, privacy: list[str], found: list[Row]) -> None:
-        rows = [{**trial.row, **_chosen(trial)} for trial in trials]
-        document = {**self._document, "privacy": privacy, "trials": rows, "searched": found}
-        write_json(self._out / DOCUMENT, document)
-
-
-def _chosen(trial: Trial) -> Row:
-    return {"options": dict(trial.searched)} if trial.searched else {}
+def _write(
+    study: Study,
+    out: Path,
+    command: Sequence[str],
+    trials: Sequence[Trial],
+    privacy: Sequence[str] = (),
+    tried: Sequence[Row] = (),
+) -> None:
+    """Write `study.json`: the study with the trials of its table, and what a search tried."""
+    rows = [
+        {**trial.row, **({"options": dict(trial.searched)} if trial.searched else {})}
+        for trial in trials
+    ]
+    document = {
+        "format": FORMAT,
+        **study.document(),
+        "command": list(command),
+        "versions": {"fedpriv": __version__, **library_versions()},
+        "privacy": list(privacy),
+        "trials": rows,
+        "searched": list(tried),
+    }
+    write_json(out / DOCUMENT, document)
 
 
 def _privacy(study: Study, out: Path, results: Sequence[Searched]) -> list[str]:
