@@ -114,6 +114,25 @@ def keep_private(folder: Path) -> None:
             path.chmod(0o700 if path.is_dir() else 0o600)
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file that its owner alone can read, whole or not at all, and synced.
+
+    Raises:
+        OSError: If it cannot be written; the file is then as it was.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.unlink(missing_ok=True)  # of a killed process of that number
+    try:
+        made = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(made, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def why_unwritten(error: BaseException, place: Path | None = None) -> str | None:
     """Return what to do about an error of writing, in a line; None if it is of another kind.
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, Sentence, write_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.privacy.ledger.state import read_ledger
@@ -167,39 +167,34 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     word of the vocabulary, and u59 is on the roster without a single record.
     """
     folder = tmp_path_factory.mktemp("corpora") / "tiny"
-    writer = CorpusWriter(
-        folder,
-        CorpusDescription(
-            name="tiny-synthetic",
-            synthetic=True,
-            source={"kind": "test"},
-            licence="CC0-1.0",
-            credit="nobody",
-            max_words=80,
-            max_tags=10,
-        ),
+    about = CorpusDescription(
+        name="tiny-synthetic",
+        synthetic=True,
+        source={"kind": "test"},
+        licence="CC0-1.0",
+        credit="nobody",
+        max_words=80,
+        max_tags=10,
     )
     users = [f"p{i:02d}" for i in range(12)] + [f"u{i:02d}" for i in range(59)]
-    with writer:
-        for number, user in enumerate(users):
-            rng = np.random.default_rng(number)
-            for _ in range(int(rng.integers(6, 25))):
-                tag = int(min(rng.geometric(0.25) - 1, 9))
-                tokens = [f"common{int(i)}" for i in rng.geometric(0.1, rng.integers(3, 12)) % 60]
-                tokens.append(f"about{tag}{'ab'[int(rng.integers(2))]}")
-                if user == "u58":
-                    tokens = ["unheard", "of", "words"]
-                tags = {f"tag{tag}", f"tag{int(rng.integers(10))}"}
-                writer.add(
-                    Sentence(
-                        user_id=user,
-                        tokens=tokens,
-                        title_tokens=[f"about{tag}a"] if user != "u58" else [],
-                        tags=sorted(tags),
-                        own_title=bool(rng.random() < 0.5),
-                    )
+    sentences = []
+    for number, user in enumerate(users):
+        rng = np.random.default_rng(number)
+        for _ in range(int(rng.integers(6, 25))):
+            tag = int(min(rng.geometric(0.25) - 1, 9))
+            tokens = [f"common{int(i)}" for i in rng.geometric(0.1, rng.integers(3, 12)) % 60]
+            tokens.append(f"about{tag}{'ab'[int(rng.integers(2))]}")
+            if user == "u58":
+                tokens = ["unheard", "of", "words"]
+            tags = {f"tag{tag}", f"tag{int(rng.integers(10))}"}
+            sentences.append(
+                Sentence(
+                    user_id=user,
+                    tokens=tokens,
+                    title_tokens=[f"about{tag}a"] if user != "u58" else [],
+                    tags=sorted(tags),
+                    own_title=bool(rng.random() < 0.5),
                 )
-        roster = [f"u{i:02d}" for i in range(60)]
-        return writer.finish(
-            [RosterSpec(name="tiny-60", rule="declared", ids=roster)], default_roster="tiny-60"
-        )
+            )
+    roster = RosterSpec(name="tiny-60", rule="declared", ids=[f"u{i:02d}" for i in range(60)])
+    return write_corpus(folder, about, sentences, [roster], "tiny-60")

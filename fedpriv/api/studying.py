@@ -25,7 +25,6 @@ from fedpriv.runs.loop import first_state
 from fedpriv.runs.progress import ShowProgress, is_watched
 from fedpriv.studies.grid import GridStudy
 from fedpriv.studies.page import write_page
-from fedpriv.studies.progress import progress_display
 from fedpriv.studies.record import PAGE, StudyRecord
 from fedpriv.studies.runner import run_study
 from fedpriv.studies.search import Search
@@ -142,24 +141,28 @@ def study(
         )
     reference = None if isinstance(study, Study) else _from_anywhere(study)
     console = Console(stderr=True)
-    if is_watched(console, progress):
-        for text in Resolver(chosen).unlike():
-            said = f"Not like with like: {plain(text)}"
+    watched = is_watched(console, progress)
+
+    def tell(line: str) -> None:
+        if watched:
+            said = plain(line).replace("\n", " ")
             console.print(said, markup=False, highlight=False, soft_wrap=True)
-    with progress_display(console, folder, progress) as show:
-        record = run_study(
-            chosen,
-            folder,
-            workers=workers,
-            device=device,
-            backend=backend,
-            ray_address=ray_address,
-            gpus_per_worker=gpus_per_worker,
-            reference=reference,
-            command=_command(study, out, device),
-            retry_failed=retry_failed,
-            show=show,
-        )
+
+    for text in Resolver(chosen).unlike() if watched else ():
+        tell(f"Not like with like: {text}")
+    record = run_study(
+        chosen,
+        folder,
+        workers=workers,
+        device=device,
+        backend=backend,
+        ray_address=ray_address,
+        gpus_per_worker=gpus_per_worker,
+        reference=reference,
+        command=_command(study, out, device),
+        retry_failed=retry_failed,
+        tell=tell,
+    )
     write_page(record, folder / PAGE)
     return StudyResult(record=record)
 

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from fedpriv.hashes import Progress, document_sha256, file_sha256
-from fedpriv.output_paths import keep_private
+from fedpriv.output_paths import keep_private, write_private
 
 T = TypeVar("T")
 
@@ -72,18 +72,8 @@ def remembered_sha256(path: Path, cache: Path, progress: Progress | None = None)
     digest = file_sha256(path, progress)
     with suppress(OSError):  # only a convenience
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(note, json.dumps({"facts": facts, "sha256": digest}))
+        write_private(note, json.dumps({"facts": facts, "sha256": digest}))
     return digest
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small text file so that a reader sees the old one or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -131,12 +121,11 @@ def open_or_make(
     *,
     read: Callable[[Path], T],
     make: Callable[[Path], object],
-    adopt: Callable[[T, Path], object] | None = None,
 ) -> T:
     """Return an entry of the cache, made on first use.
 
-    Two processes that want the same one wait for each other. A damaged entry is made again; one
-    that was half-written when its process was killed is never seen.
+    Two processes that want the same one wait for each other. An entry that was half-written when
+    its process was killed is never seen. A damaged one stays: something may have been added to it.
 
     Args:
         kind: Of entries, the folder of the cache that they are in.
@@ -144,45 +133,24 @@ def open_or_make(
         facts: Everything it depends on: checksums of the sources, options; JSON values.
         read: Opens it; raises `ValueError` where it is damaged.
         make: Makes it in a folder that does not exist yet, and leaves nothing when it fails.
-        adopt: Takes into an entry that was made again what was added to the damaged one, whose
-            folder goes afterwards; where it raises `ValueError`, the folder stays. None where
-            nothing is added to entries.
 
     Raises:
-        ValueError: If what was added to a damaged entry cannot be taken over; says where it is.
+        ValueError: If it is damaged; says which folder is to be removed.
     """
     cache = cache_dir()
     target = cache / kind / f"{name}-{document_sha256(facts)[:16]}"
-    damaged = target.with_name(f".damaged-{target.name}")  # until all is taken over
-    if target.exists() and not damaged.exists():
-        with suppress(ValueError):  # a cache that cannot be written to, as an image brings one
-            return read(target)
-    with locked(target.name, cache):
-        if target.exists():
-            try:
-                found = read(target)
-                if not damaged.exists():
-                    return found
-            except ValueError:  # ours to make again from its source
-                if adopt is None or damaged.exists():
-                    shutil.rmtree(target)
-                else:
-                    target.rename(damaged)
-        for half in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
-            shutil.rmtree(half, ignore_errors=True)
-        if not target.exists():
-            make(target)
-        found = read(target)
-        if adopt is not None and damaged.exists():
-            try:
-                adopt(found, damaged)
-            except ValueError as error:
-                raise ValueError(
-                    f"{target} was damaged and made again, and what had been added to it cannot be "
-                    f"taken over ({error}); remove {damaged} when nothing in it is missed"
-                ) from error
-            shutil.rmtree(damaged)
-        return found
+    if not target.exists():  # else nothing is written: an image may bring a cache
+        with locked(target.name, cache):
+            for half in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
+                shutil.rmtree(half, ignore_errors=True)
+            if not target.exists():
+                make(target)
+    try:
+        return read(target)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} (or remove {target} with all that was added to it, and it is made again)"
+        ) from error
 
 
 def cached_arrays(

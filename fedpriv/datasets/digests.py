@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fedpriv.output_paths import write_private
 
 
 def fingerprint(*arrays: Any) -> str:
@@ -72,11 +73,7 @@ def write_secret(file: Path, secret: bytes) -> None:
     Raises:
         OSError: If it cannot be written.
     """
-    file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(secret.hex())
-        out.flush()
-        os.fsync(out.fileno())
+    write_private(file, secret.hex())
 
 
 def read_secret(file: Path) -> bytes:

@@ -4,10 +4,8 @@ An encoder is read from files on disk alone: safetensors for the weights, never 
 nothing is downloaded. `add_encoder` copies one into the cache under an id that ends in the digest
 of its files, by which runs name it.
 
-A text's row depends on that text and on the encoder's files alone: texts are run in batches of one
-fixed number of rows, padded to a length that follows from the text's own number of tokens, on one
-thread, and whether a row is the same in every place of a batch is tried before the first use. So
-another text, or none, in its batch changes no bit of it: embedding users' texts costs no privacy.
+A text's row depends on that text and on the encoder's files alone: each text is run by itself, on
+one thread, so that no other text changes a bit of it. Embedding users' texts costs no privacy.
 
 Needs the extra `fedpriv[pretrained]`.
 """
@@ -20,7 +18,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,6 +36,8 @@ from fedpriv.hashes import Progress, document_sha256
 from fedpriv.libraries import need, one_thread
 
 if TYPE_CHECKING:
+    import torch
+
     from fedpriv.models.pretrained import Pooling
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -49,9 +50,8 @@ _TOKENIZER_SETTINGS = "tokenizer_config.json"
 _LIBRARY_SETTINGS = "config_sentence_transformers.json"
 # Folder of a Dense module, as sentence-transformers names it.
 _DENSE = re.compile(r"[0-9]{1,3}_Dense")
-#: Tokens that lengths are rounded up to a multiple of, and texts of a batch.
-_STEP, _TEXTS = 8, 8
-_CHUNK = 64 * _TEXTS
+CHUNK = 512
+"""Texts that a process encodes at once."""
 # Tokens of a text at most: special ones before and behind, and one of its own.
 _LEAST = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}")
@@ -115,20 +115,10 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
     optional = (*_OPTIONAL, _TOKENIZER_SETTINGS)
     missing = [file for file in files if file not in optional and not (folder / file).is_file()]
     if missing:
-        beside = [
-            p
-            for file in missing
-            if file.endswith(WEIGHTS)
-            for p in (folder / file).parent.glob("*")
-        ]
-        pickled = sorted(p.name for p in beside if p.suffix in (".bin", ".pt", ".pkl"))
-        hint = (
-            f"; its weights ({pickled[0]}) are pickled, can run code when they are opened and are "
-            "not read: save the model again as safetensors"
-            if pickled
-            else ""
+        raise ValueError(
+            f"{folder} has no {' and no '.join(missing)}; pickled weights (.bin, .pt, .pkl) can "
+            "run code when they are opened and are not read: save the model as safetensors"
         )
-        raise ValueError(f"{folder} has no {' and no '.join(missing)}{hint}")
     _check_settings(folder)
     weights = remembered_sha256(folder / WEIGHTS, cache_dir(), progress)
     digests = {WEIGHTS: weights} | {
@@ -390,13 +380,12 @@ class Encoder:
     """
 
     files: EncoderFiles
-    _invariant: dict[int, bool] = field(default_factory=dict, repr=False)
     _tokenizers: dict[int, Any] = field(default_factory=dict, repr=False)
 
     @property
     def width(self) -> int:
         """Width of a row: of the last Dense module, or else of the model."""
-        dense = [len(step.weight) for step in self._steps if isinstance(step, _Dense)]
+        dense = [step.linear.out_features for step in self._steps if hasattr(step, "linear")]
         return [int(self.config.hidden_size), *dense][-1]
 
     @cached_property
@@ -480,7 +469,7 @@ class Encoder:
         return self.modules[-1:] == ("Normalize",)
 
     @cached_property
-    def _steps(self) -> tuple[Callable[[Any], Any], ...]:
+    def _steps(self) -> tuple[Any, ...]:
         """Modules behind pooling, each a function of rows `(b, width)`."""
         from torch.nn import functional
 
@@ -490,7 +479,7 @@ class Encoder:
                 steps.append(partial(functional.normalize, dim=1))
             elif _DENSE.fullmatch(module):
                 steps.append(_read_dense(self.files.folder / module, width))
-                width = len(steps[-1].weight)
+                width = steps[-1].linear.out_features
         return tuple(steps)
 
     @cached_property
@@ -564,92 +553,24 @@ class Encoder:
         """
         import torch
 
-        tokens = self.tokens(texts)
-        rows = np.empty((len(tokens), self.width), np.float32)
-        lengths = np.array([max(len(ids), 1) for ids in tokens], np.int64)
-        classes = np.minimum(-(-lengths // _STEP) * _STEP, self.max_tokens)
+        from fedpriv.models.pretrained import pool_states
+
+        rows = np.empty((len(texts), self.width), np.float32)
         with one_thread(), torch.inference_mode():
-            for length in np.unique(classes).tolist():
-                places = np.flatnonzero(classes == length)
-                size = _TEXTS if self._batches_alike(length) else 1
-                for first in range(0, len(places), size):
-                    batch = places[first : first + size]
-                    found = self._rows([tokens[place] for place in batch], length, size)
-                    rows[batch] = found[: len(batch)].numpy()
+            for place, tokens in enumerate(self.tokens(texts)):
+                ids = torch.tensor([tokens or [self.padding]])
+                real = torch.ones_like(ids)
+                states = self._model(input_ids=ids, attention_mask=real).last_hidden_state
+                row = pool_states(states, real, self.pooling)
+                for step in self._steps:
+                    row = step(row)
+                rows[place] = row.numpy()
         if not np.isfinite(rows).all():
             raise ValueError(f"encoder {self.files.id} gave a row that is not finite")
         return rows
 
-    def _rows(self, tokens: Sequence[Sequence[int]], length: int, size: int) -> Any:
-        """Return the rows of a batch, behind the texts those of blanks, `(size, width)`."""
-        import torch
 
-        from fedpriv.models.pretrained import pool_states
-
-        ids = torch.full((size, length), self.padding, dtype=torch.int64)
-        real = torch.zeros((size, length), dtype=torch.int64)
-        real[:, 0] = 1
-        for place, own in enumerate(tokens):
-            ids[place, : len(own)] = torch.tensor(own, dtype=torch.int64)
-            real[place, : len(own)] = 1
-        states = self._model(input_ids=ids, attention_mask=real).last_hidden_state
-        rows = pool_states(states, real, self.pooling)
-        for step in self._steps:
-            rows = step(rows)
-        return rows
-
-    def _batches_alike(self, length: int) -> bool:
-        """Return whether a row is the same in every place of a batch, whatever else is in it."""
-        import torch
-
-        if length not in self._invariant:
-            draw = np.random.default_rng(length)
-            vocabulary = int(self.config.vocab_size)
-            texts = [
-                draw.integers(0, vocabulary, max(1, length - place)).tolist()
-                for place in range(_TEXTS)
-            ]
-            whole = self._rows(texts, length, _TEXTS)
-            # Other places, other neighbours, none, and no padding at all, where transformers
-            # leaves the mask out.
-            turns = [
-                [(3 * n + 1) % _TEXTS for n in range(_TEXTS)],
-                [*range(_TEXTS)][::-1],
-                [0],
-                [0] * _TEXTS,
-            ]
-            self._invariant[length] = all(
-                torch.equal(
-                    self._rows([texts[n] for n in turn], length, _TEXTS)[: len(turn)], whole[turn]
-                )
-                for turn in turns
-            )
-        return self._invariant[length]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Dense:
-    """A Dense module of sentence-transformers.
-
-    Attributes:
-        weight: float32 `(to, from)`.
-        bias: float32 `(to,)`; None for none.
-        activation: Of each number.
-    """
-
-    weight: Any
-    bias: Any
-    activation: Callable[[Any], Any]
-
-    def __call__(self, rows: Any) -> Any:
-        """Return `(b, to)` of rows `(b, from)`, one by one: none is computed by its place."""
-        import torch
-        from torch.nn.functional import linear
-
-        return torch.stack([self.activation(linear(r, self.weight, self.bias)) for r in rows])
-
-
-def _read_dense(folder: Path, width: int) -> _Dense:
+def _read_dense(folder: Path, width: int) -> torch.nn.Sequential:
     """Return the Dense module of a folder, for rows of a width.
 
     Raises:
@@ -683,23 +604,17 @@ def _read_dense(folder: Path, width: int) -> _Dense:
                 f"{' or '.join(map(str, known.get(key, ('no such key',))))} is"
             )
     path = folder / WEIGHTS
+    linear = torch.nn.Linear(width, to, bias=said["bias"])
+    tanh = said["activation_function"].endswith(".Tanh")
+    activation = torch.nn.Tanh() if tanh else torch.nn.Identity()
+    dense = torch.nn.Sequential(OrderedDict(linear=linear, activation=activation))
     try:
-        found = load_file(path)
+        dense.load_state_dict(load_file(path))
     except Exception as error:  # compiled code raises no class of its own
         raise ValueError(f"{path} cannot be read ({_line(error)})") from None
-    wanted = {"linear.weight": (to, width)} | ({"linear.bias": (to,)} if said["bias"] else {})
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
-    if shapes != wanted:
-        raise ValueError(f"{path} has {shapes!s:.200}, and its {CONFIG} says {wanted}")
-    arrays = {name: tensor.float() for name, tensor in found.items()}
-    if not all(bool(array.isfinite().all()) for array in arrays.values()):
+    if not all(bool(tensor.isfinite().all()) for tensor in dense.parameters()):
         raise ValueError(f"{path} has a number that is not finite")
-    tanh = said["activation_function"].endswith(".Tanh")
-    return _Dense(
-        arrays["linear.weight"],
-        arrays.get("linear.bias"),
-        torch.tanh if tanh else torch.nn.Identity(),
-    )
+    return dense
 
 
 def encode_texts(
@@ -707,35 +622,44 @@ def encode_texts(
     texts: Sequence[str],
     out: np.ndarray,
     *,
-    done: np.ndarray | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the rows of many texts into an array, in several processes, going on from a stop.
+    """Write the rows of many texts into an array, in several processes.
 
     Args:
         encoder: Makes the rows; loaded in every process.
         texts: n of them.
         out: float32 `(n, width)`; may be mapped from a file.
-        done: uint8, one for each chunk of `chunks(n)`, 1 where its rows are there already; set as
-            chunks are written. None restarts.
         processes: How many; None for one a core.
         progress: Called with (texts done, texts).
     """
+    done = 0
+    for rows in encoded(encoder, texts, processes=processes):
+        out[done : done + len(rows)] = rows
+        done += len(rows)
+        if progress is not None:
+            progress(done, len(texts))
+
+
+def encoded(
+    encoder: Encoder, texts: Sequence[str], start: int = 0, *, processes: int | None = None
+) -> Iterator[np.ndarray]:
+    """Yield the rows of texts from one of them on, in their order, some at a time."""
     if isinstance(texts, str):  # whose chunks would be lists of letters
         _checked(texts)
-    marks = np.zeros(chunks(len(texts)), np.uint8) if done is None else done
-    todo = np.flatnonzero(marks == 0).tolist()
-    batches = ([*texts[c * _CHUNK : (c + 1) * _CHUNK]] for c in todo)
-    number = min(processes or os.cpu_count() or 1, len(todo))
-    with _rows_of(encoder, batches, number) as found:
-        for chunk, rows in zip(todo, found, strict=True):
-            out[chunk * _CHUNK : chunk * _CHUNK + len(rows)] = rows
-            if isinstance(out, np.memmap):
-                out.flush()  # a mark that is on disk, after a power cut too, is of rows that are
-            marks[chunk] = 1
-            if progress is not None:
-                progress(min(int(np.count_nonzero(marks)) * _CHUNK, len(texts)), len(texts))
+    places = range(start, len(texts), CHUNK)
+    batches = ([*texts[at : at + CHUNK]] for at in places)
+    number = min(processes or os.cpu_count() or 1, len(places))
+    if number <= 1:
+        yield from map(encoder.encode, batches)
+        return
+    with ProcessPoolExecutor(
+        number, get_context("spawn"), initializer=_open_here, initargs=(encoder.files,)
+    ) as pool:
+        # A pool takes all that it is given at once: texts in memory would be the whole corpus.
+        while group := [*itertools.islice(batches, 8 * number)]:
+            yield from pool.map(_encode_here, group)
 
 
 def _checked(texts: Sequence[str]) -> list[str]:
@@ -756,26 +680,6 @@ def _checked(texts: Sequence[str]) -> list[str]:
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that rows are made by: others may give other bits."""
     return {name: version(name) for name in ("tokenizers", "torch", "transformers")}
-
-
-def chunks(number: int) -> int:
-    """Return how many chunks `encode_texts` divides a number of texts into."""
-    return -(-number // _CHUNK)
-
-
-@contextmanager
-def _rows_of(
-    encoder: Encoder, batches: Iterator[list[str]], processes: int
-) -> Iterator[Iterator[np.ndarray]]:
-    if processes <= 1:
-        yield map(encoder.encode, batches)
-        return
-    with ProcessPoolExecutor(
-        processes, get_context("spawn"), initializer=_open_here, initargs=(encoder.files,)
-    ) as pool:
-        # A pool takes all that it is given at once: texts in memory would be the whole corpus.
-        groups = iter(lambda: [*itertools.islice(batches, 8 * processes)], [])
-        yield (rows for group in groups for rows in pool.map(_encode_here, group))
 
 
 _ORDER = re.compile(r"(Transformer( Normalize)?|Transformer Pooling( Normalize| Dense)*)?")

@@ -214,13 +214,6 @@ def _load_cifar(
     progress: Progress | None,
 ) -> Dataset:
     choices = [choice for form in forms for choice in form.choices]
-    given = Path(argument or "").expanduser()
-    if argument is not None and ("-python" in given.name or _is_pickled(given)):
-        raise ValueError(
-            f"{given} has the python version of {forms[0].kind}, which is pickled: reading it "
-            "runs the code in it; get the binary version, "
-            f"{forms[0].choices[0][0]}"
-        )
     paths = find_files(forms[0].name, choices, argument, get=get)
     names = tuple(path.name for path in paths)
     form = next(form for form in forms if names in form.choices)
@@ -272,13 +265,6 @@ def _load_cifar(
 def _warn(text: str) -> None:
     """Log a warning, once in a process: a study makes the same task for each of its trials."""
     _LOG.warning("%s", text)
-
-
-def _is_pickled(folder: Path) -> bool:
-    """Return whether a folder has files named as those of the python version, and none binary."""
-    has = (folder / "data_batch_1").is_file()
-    has = has or ((folder / "train").is_file() and (folder / "meta").is_file())
-    return has and not any(folder.glob("*.bin"))
 
 
 def read_cifar_records(content: bytes, where: str, form: _Cifar) -> tuple[np.ndarray, np.ndarray]:

@@ -288,36 +288,26 @@ class ClientData:
         """
         return ClientData(self._path, self._connection, self.schema, split_name)
 
-    def examples(self, client_id: str) -> Iterator[dict[str, Any]]:
-        """Yield the examples of one client in stored order, each a dict typed by the schema.
-
-        Raises:
-            ValueError: If the client is not of this split, or an example of it is malformed.
-        """
-        self._check_known({client_id})
-        for _, example in self._typed({client_id}, "AND client_id = ?", client_id):
-            yield example
-
     def stream(self, client_ids: set[str] | frozenset[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (client id, example) of many clients, by the cheaper of two ways.
 
         A file with an index on `client_id` is asked client by client (then the clients come in
-        sorted order); one without is read once from end to end (then they come as stored).
-        """
-        self._check_known(client_ids)
-        if not self._has_index():
-            yield from self._typed(client_ids)
-            return
-        for client_id in sorted(client_ids):
-            for example in self.examples(client_id):
-                yield client_id, example
+        sorted order); one without is read once from end to end (then they come as stored). A
+        client's examples are in stored order, each a dict typed by the schema.
 
-    def _check_known(self, client_ids: set[str] | frozenset[str]) -> None:
+        Raises:
+            ValueError: If a client is not of this split, or an example of one is malformed.
+        """
         if unknown := client_ids - self.num_examples.keys():
             raise ValueError(
                 f"no client {min(unknown)!r} in split {self.split_name!r} of {self._path}; "
                 f"it has {len(self.client_ids):,}, such as {self.client_ids[:3]}"
             )
+        if not self._has_index():
+            yield from self._typed(client_ids)
+            return
+        for client_id in sorted(client_ids):
+            yield from self._typed({client_id}, "AND client_id = ?", client_id)
 
     def _typed(
         self, client_ids: set[str] | frozenset[str], where: str = "", *values: str

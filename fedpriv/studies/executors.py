@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.backends.ray.cluster import Cluster, Request
@@ -18,21 +17,15 @@ from fedpriv.libraries import one_thread
 from fedpriv.privacy.epsilon import rounded_up_to, target_label
 from fedpriv.runs.backends import open_corpus, serial, serial_on
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
-from fedpriv.studies.pool import Answer, Pool
+from fedpriv.studies.pool import Pool
 from fedpriv.studies.record import RUNS
 from fedpriv.studies.study import Resolver, Trial, load_study
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.stopping import end_if_interrupted
 
-Job = dict[str, Any]
-"""The message that names a trial to a worker: labels, numbers and texts."""
-_NAMED = ("method", "epsilon", "data", "seed", "searched", "key")
-News = Callable[[str, Mapping[str, Any]], None]
-"""Called with a trial's key and how far it is."""
+Outcome = tuple[float | None, str | None]
+"""End of a trial: its seconds, or why it failed."""
 
-
-#: Seconds between two lines of news of one trial.
-_NEWS_EVERY = 0.5
 #: What public examples alone made of the task of this process's last trial: of the next one, which
 #: is another method's more often than not, it is the same.
 _PUBLIC: dict[tuple[str | None, int], PublicOnly] = {}
@@ -40,23 +33,7 @@ _PUBLIC: dict[tuple[str | None, int], PublicOnly] = {}
 _SLACK = 1e-6
 
 
-class Executor(Protocol):
-    """Runs trials somewhere."""
-
-    @property
-    def num_free(self) -> int:
-        """Number of trials that can be submitted now."""
-        ...
-
-    def submit(self, trial: Trial) -> None:
-        """Begin a trial."""
-
-    def wait(self, timeout: float) -> list[Answer]:
-        """Return what is heard next, whose jobs have the trials' keys."""
-        ...
-
-
-def _job(trial: Trial) -> Job:
+def _job(trial: Trial) -> dict[str, Any]:
     """Return what names a trial to a worker that has the study."""
     return {**trial.row, "searched": dict(trial.searched)}
 
@@ -67,29 +44,25 @@ class Here:
     Args:
         out: The study's folder.
         device: As of `fedpriv.run`.
-        news: Hears how far a trial is.
     """
 
     num_free = 1
 
-    def __init__(self, out: Path, device: str | None, news: News) -> None:
-        self._out, self._device, self._news = out, device, news
+    def __init__(self, out: Path, device: str | None) -> None:
+        self._out, self._device = out, device
         self._trial: Trial | None = None
 
     def submit(self, trial: Trial) -> None:
         """Take the next trial."""
         self._trial, self.num_free = trial, 0
 
-    def wait(self, timeout: float) -> list[Answer]:
+    def wait(self, timeout: float) -> list[tuple[str, Outcome]]:
         """Run it."""
         assert self._trial is not None
         trial, self._trial, self.num_free = self._trial, None, 1
         # As workers do: bits then do not depend on how many there are.
         with one_thread() if self._device in (None, "cpu") else nullcontext():
-            kind, value = _performed(
-                trial, self._out, self._device, lambda news: self._news(trial.key, news)
-            )
-        return [_answer(_job(trial), kind, value)]
+            return [(trial.key, _performed(trial, self._out, self._device))]
 
 
 class Processes:
@@ -103,9 +76,8 @@ class Processes:
     """
 
     def __init__(self, resolver: Resolver, out: Path, workers: int, stack: ExitStack) -> None:
-        def work(job: Job, tell: Callable[[Any], None]) -> tuple[str, Any]:
-            trial = resolver.trial(**{name: job[name] for name in _NAMED})
-            return _performed(trial, out, None, tell)
+        def work(job: dict[str, Any]) -> Outcome:
+            return _performed(resolver.trial(**job), out, None)
 
         self._pool = stack.enter_context(Pool(work, workers))
 
@@ -118,10 +90,15 @@ class Processes:
         """Give a trial to a worker."""
         self._pool.submit(_job(trial))
 
-    def wait(self, timeout: float) -> list[Answer]:
-        """Return what is heard next."""
-        answers = self._pool.wait(timeout)
-        return [_answer(a.job, *a.value) if a.kind == "done" else a for a in answers]
+    def wait(self, timeout: float) -> list[tuple[str, Outcome]]:
+        """Return the trials that end next."""
+        found = []
+        for answer in self._pool.wait(timeout):
+            died = answer.kind == "died"
+            reason = f"its process died ({answer.value})" if died else str(answer.value)
+            ended = answer.value if answer.kind == "done" else (None, reason)
+            found.append((answer.job["key"], ended))
+        return found
 
 
 class RayTasks:
@@ -154,64 +131,47 @@ class RayTasks:
             num_cpus=self._share.num_cpus, num_gpus=self._share.num_gpus, max_retries=0
         )(_perform_on_ray)
         self._arguments = (reference, str(out.resolve()), self._share.num_gpus > 0)
-        self._jobs: dict[Any, Job] = {}
+        self._keys: dict[Any, str] = {}
 
     @property
     def num_free(self) -> int:
         """Number of tasks that can be submitted now."""
-        return self._share.num_workers - len(self._jobs)
+        return self._share.num_workers - len(self._keys)
 
     def submit(self, trial: Trial) -> None:
         """Begin a task."""
-        job = _job(trial)
-        self._jobs[self._task.remote(job, *self._arguments)] = job
+        self._keys[self._task.remote(_job(trial), *self._arguments)] = trial.key
 
-    def wait(self, timeout: float) -> list[Answer]:
-        """Return what has ended."""
-        ready, _ = self._ray.wait(list(self._jobs), timeout=timeout, num_returns=1)
-        return [self._ended(one, self._jobs.pop(one)) for one in ready]
+    def wait(self, timeout: float) -> list[tuple[str, Outcome]]:
+        """Return the trials that end next."""
+        ready, _ = self._ray.wait(list(self._keys), timeout=timeout, num_returns=1)
+        return [(self._keys.pop(one), self._ended(one)) for one in ready]
 
-    def _ended(self, task: Any, job: Job) -> Answer:
+    def _ended(self, task: Any) -> Outcome:
         try:
-            kind, value = self._ray.get(task)
+            return self._ray.get(task)
         except Exception as error:  # the worker died, or never found the study
             end_if_interrupted(error)
-            text = " ".join(str(error).split()) or type(error).__name__
-            return Answer(job=job, kind="died", value=ChildProcessError(text))
-        return _answer(job, kind, value)
+            return None, f"its process died ({str(error) or type(error).__name__})"
 
 
-def _perform_on_ray(job: Job, reference: str, out: str, gpu: bool) -> tuple[str, Any]:
+def _perform_on_ray(job: dict[str, Any], reference: str, out: str, gpu: bool) -> Outcome:
     """Run a trial in a worker of Ray's."""
     use_one_thread()
-    trial = Resolver(load_study(reference)).trial(**{name: job[name] for name in _NAMED})
-    return _performed(trial, Path(out), "cuda:0" if gpu else None, lambda news: None)
+    trial = Resolver(load_study(reference)).trial(**job)
+    return _performed(trial, Path(out), "cuda:0" if gpu else None)
 
 
-def _performed(
-    trial: Trial, out: Path, device: str | None, tell: Callable[[Any], None]
-) -> tuple[str, Any]:
-    """Run a trial; return "done" and its seconds, or "failed" and why, in one line."""
+def _performed(trial: Trial, out: Path, device: str | None) -> Outcome:
+    """Run a trial."""
     try:
-        return "done", perform(trial, out, device=device, tell=tell)
+        return perform(trial, out, device), None
     except Exception as error:
         end_if_interrupted(error)
-        return "failed", one_line(error) or f"{type(error).__name__}: {error}"
+        return None, one_line(error) or f"{type(error).__name__}: {error}"
 
 
-def _answer(job: Job, kind: str, value: Any) -> Answer:
-    if kind == "done":
-        return Answer(job=job, kind="done", value=value)
-    return Answer(job=job, kind="failed", value=RuntimeError(value))
-
-
-def perform(
-    trial: Trial,
-    out: Path,
-    *,
-    device: str | None = None,
-    tell: Callable[[dict[str, Any]], None] = lambda news: None,
-) -> float:
+def perform(trial: Trial, out: Path, device: str | None = None) -> float:
     """Run a trial to its end and return its seconds, those of attempts that were killed included.
 
     A run folder that is there is gone on with by the rules of a resumed run: an attempt that was
@@ -221,7 +181,6 @@ def perform(
         trial: The trial.
         out: The study's folder.
         device: As of `fedpriv.run`.
-        tell: Called now and then with `{"round": ..., "rounds": ...}`.
 
     Raises:
         ValueError: As `fedpriv.run`; or if the plan's ε is above the trial's.
@@ -252,16 +211,7 @@ def perform(
             _PUBLIC.clear()  # it holds two models
             _PUBLIC[trial.task_key, trial.seed] = prepared.trial.public
     _check_level(trial, prepared)
-    planned, reported = prepared.components.plan.planned_rounds, 0.0
-
-    def on_round(record: Any) -> None:
-        nonlocal reported
-        now = time.monotonic()
-        if now - reported > _NEWS_EVERY:
-            reported = now
-            tell({"round": record.released.round_num, "rounds": planned})
-
-    prepared.run(on_round)
+    prepared.run()
     CheckpointStore(folder / "checkpoints", keep_last=1, keep_every=None).prune()
     return round(before + time.perf_counter() - started, 3)
 

@@ -18,26 +18,23 @@ from fedpriv.training.devices import use_one_thread
 #: Seconds that a worker is given to leave when asked to.
 _PATIENCE = 5.0
 
-Tell = Callable[[Any], None]
-"""Called by a job with news of how far it is."""
-Work = Callable[[Any, Tell], Any]
-"""Does a job. Jobs, news and results are plain values: numbers, texts, lists and dicts of them."""
+Work = Callable[[Any], Any]
+"""Does a job. Jobs and results are plain values: numbers, texts, lists and dicts of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A message about a job.
+    """End of a job.
 
     Attributes:
         job: The job.
-        kind: "news" of a job under way; or how it ended: "done", "failed" where it raised an error,
-            "died" where its process did.
-        value: The news, the result, or the error: a `ValueError` where the job raised one, a
-            `RuntimeError` that names any other, a `ChildProcessError` of a dead process.
+        kind: "done", "failed" where it raised an error, "died" where its process did.
+        value: The result, or the error: a `ValueError` where the job raised one, a `RuntimeError`
+            that names any other, a `ChildProcessError` of a dead process.
     """
 
     job: Any
-    kind: Literal["news", "done", "failed", "died"]
+    kind: Literal["done", "failed", "died"]
     value: Any
 
 
@@ -69,14 +66,9 @@ class Pool:
             worker.end()
 
     @property
-    def num_busy(self) -> int:
-        """Number of jobs under way."""
-        return sum(worker.busy for worker in self._workers)
-
-    @property
     def num_free(self) -> int:
         """Number of jobs that can be submitted before one has ended."""
-        return self._processes - self.num_busy
+        return self._processes - sum(worker.busy for worker in self._workers)
 
     def submit(self, job: Any) -> None:
         """Give a job to a worker that is free, or to a new one."""
@@ -87,7 +79,7 @@ class Pool:
         idle[0].assign(job)
 
     def wait(self, timeout: float | None = None) -> list[Answer]:
-        """Return what is heard next; nothing where no job is under way, or in so many seconds."""
+        """Return the jobs that end next; none where none is under way, or in so many seconds."""
         busy = {worker.pipe: worker for worker in self._workers if worker.busy}
         ready: Any = wait(list(busy), timeout) if busy else []
         answers = [busy[pipe].answer() for pipe in ready]
@@ -122,7 +114,8 @@ class _Worker:
             self.pipe.send(None)
 
     def answer(self) -> Answer:
-        """Return what it says, or why it does not."""
+        """Return how its job ended."""
+        self.busy = False
         try:
             kind, value = self.pipe.recv()
         except (EOFError, OSError):
@@ -131,13 +124,12 @@ class _Worker:
             how = f"exit status {code}"
             if code is not None and code < 0:
                 how = f"killed by {signal.Signals(-code).name}"
-            self.busy, self.dead = False, True
+            self.dead = True
             return Answer(job=self.job, kind="died", value=ChildProcessError(how))
         if kind == "failed":
             refused, text, trace = value
             value = (ValueError if refused else RuntimeError)(text)
             value.add_note(trace)
-        self.busy = kind == "news"
         return Answer(job=self.job, kind=kind, value=value)
 
     def end(self) -> None:
@@ -166,7 +158,7 @@ def _serve(work: Work, pipe: Connection) -> None:
     use_one_thread()
     while (given := _next(pipe)) is not None:
         try:
-            answer: Any = "done", work(given[0], lambda news: pipe.send(("news", news)))
+            answer: Any = "done", work(given[0])
         except Exception as error:
             answer = "failed", failure(error)
         pipe.send(answer)

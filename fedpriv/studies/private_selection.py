@@ -16,23 +16,23 @@ How long a study takes is not hidden.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fedpriv.checkpoints.tensor_files import sync_directory
 from fedpriv.experiments.options import Option
+from fedpriv.output_paths import write_private
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.document import write_json
+from fedpriv.studies.record import held
 
 Source = Literal["public", "charged"]
 RUN = "run"
@@ -123,7 +123,7 @@ def private_study(
             f"{out} holds a study whose number of trials is gone, and another one may not be "
             "drawn: ε is of one draw; start a new study, whose ε comes on top"
         )
-    with state.held():
+    with held(state.path, mode=0o700):
         number = state.keep_number(lambda: trials.number(_bits(root)))
         if not started:
             write_json(out / "study.json", stated)
@@ -189,26 +189,6 @@ class SecretState:
         self.trial, self.best = self.path / "trial", self.path / "best"
         self._state: dict[str, Any] = {"done": 0, "settings": None, "best": None, "verdict": None}
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Let no other process go on with the study meanwhile.
-
-        Raises:
-            ValueError: If one does.
-        """
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ValueError(
-                    f"another process runs the study in {self.path.parent}; wait for it, or stop it"
-                ) from error
-            yield
-        finally:
-            os.close(handle)
-
     @property
     def has_number(self) -> bool:
         """Whether a number was drawn."""
@@ -223,10 +203,7 @@ class SecretState:
         """
         file = self.path / "number"
         if not file.is_file():
-            part = self.path / "number.part"
-            part.unlink(missing_ok=True)
-            _write(part, str(draw()))
-            part.rename(file)
+            write_private(file, str(draw()))
             sync_directory(self.path)
         text = file.read_text("ascii").strip()
         if not text.isdigit() or int(text) < 1:
@@ -288,15 +265,5 @@ class SecretState:
 
     def _put(self, **changes: Any) -> None:
         self._state |= changes
-        part = self.path / "state.part"
-        part.unlink(missing_ok=True)
-        _write(part, json.dumps(self._state))
-        part.replace(self.path / "state")
+        write_private(self.path / "state", json.dumps(self._state))
         sync_directory(self.path)
-
-
-def _write(file: Path, text: str) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())

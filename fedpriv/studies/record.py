@@ -10,7 +10,11 @@ index.html                      the page; its tables and plot are study.csv, stu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import fcntl
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,9 @@ ENDED = "trials.jsonl"
 RUNS = "trials"
 PAGE = "index.html"
 FORMAT = "fedpriv-study"
+LOCK = ".lock"
+#: Seconds that a lock is waited for: workers of a command that was killed leave by then.
+_LOCK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,3 +167,29 @@ def _trial(directory: Path, row: Mapping[str, Any], end: Mapping[str, Any]) -> T
         failure=end.get("failure"),
         seconds=None if seconds is None else float(seconds),
     )
+
+
+@contextmanager
+def held(out: Path, mode: int = 0o777) -> Iterator[None]:
+    """Let no other process go on with the study meanwhile.
+
+    Raises:
+        ValueError: If one does.
+    """
+    out.mkdir(mode=mode, parents=True, exist_ok=True)
+    handle = os.open(out / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    until = time.monotonic() + _LOCK_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > until:
+                    raise ValueError(
+                        f"another process runs the study in {out}; wait for it, or stop it"
+                    ) from error
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)

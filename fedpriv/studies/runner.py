@@ -7,15 +7,12 @@ it was killed, and a study whose file was changed runs what is new.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedpriv import __version__, json_lines
 from fedpriv.backends.ray.cluster import Request
@@ -28,16 +25,18 @@ from fedpriv.report.head import counted
 from fedpriv.report.run_record import RunRecord, read_run
 from fedpriv.runs.document import library_versions, write_json
 from fedpriv.runs.noise_root import NOISE
-from fedpriv.studies.executors import Executor, Here, Processes, RayTasks
+from fedpriv.studies.executors import Here, Processes, RayTasks
 from fedpriv.studies.grid import released_measure
-from fedpriv.studies.pool import Answer
+from fedpriv.studies.progress import Progress, Row
 from fedpriv.studies.record import (
     DOCUMENT,
     ENDED,
     FORMAT,
+    LOCK,
     RUNS,
     StudyRecord,
     earlier_trials,
+    held,
     name_trials,
     read_study,
 )
@@ -46,75 +45,9 @@ from fedpriv.studies.study import Resolver, Study, Trial
 from fedpriv.training.devices import usable_cores, usable_device
 from fedpriv.training.stopping import interruptible
 
-#: Seconds that a study's lock is waited for: workers of a command that was killed leave by then.
-_LOCK_SECONDS = 10.0
-_LOCK = ".lock"
 #: What a command that was killed before its first trial may have left.
-_BEFORE = {_LOCK, f".{DOCUMENT}.part"}
+_BEFORE = {LOCK, f".{DOCUMENT}.part"}
 _LONGEST_REASON = 500
-
-Row = dict[str, Any]
-
-
-@dataclass(slots=True)
-class Progress:
-    """Progress of a study; the display is made of this.
-
-    Attributes:
-        trials: Trials that are known so far, in the order of the study; of a search its own too.
-        ended: Rows of those that ended, by key.
-        running: News of those under way, by key.
-        reused: How many had ended before.
-        workers: How many run side by side.
-        started: `time.monotonic()` at the beginning.
-    """
-
-    trials: list[Trial] = field(default_factory=list[Trial])
-    ended: dict[str, Row] = field(default_factory=dict[str, Row])
-    running: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    reused: int = 0
-    workers: int = 1
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def keys(self) -> list[str]:
-        """Keys of all trials, each once."""
-        return list(dict.fromkeys(trial.key for trial in self.trials))
-
-    @property
-    def num_done(self) -> int:
-        """Number of trials that ended."""
-        return sum(key in self.ended for key in self.keys)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimate of the time left, by what trials of the same method took; None if not known."""
-        times: dict[str, list[float]] = {}
-        for trial in self.trials:
-            row = self.ended.get(trial.key)
-            if row is not None and row["failure"] is None:
-                times.setdefault(trial.method, []).append(float(row["seconds"]))
-        every = [seconds for some in times.values() for seconds in some]
-        if not every:
-            return None
-        left = {trial.key: trial.method for trial in self.trials if trial.key not in self.ended}
-        needed = 0.0
-        for key, method in left.items():
-            of = times.get(method, every)
-            news = self.running.get(key, {})
-            share = news["round"] / news["rounds"] if news.get("rounds") else 0.0
-            needed += sum(of) / len(of) * (1.0 - min(share, 1.0))
-        return needed / max(1, min(self.workers, len(left) or 1))
-
-
-class Show(Protocol):
-    """Shows how far a study is."""
-
-    def ended(self, trial: Trial, row: Mapping[str, Any], progress: Progress) -> None:
-        """Show a trial that ended."""
-
-    def update(self, progress: Progress) -> None:
-        """Show news."""
 
 
 def run_study(
@@ -129,7 +62,7 @@ def run_study(
     reference: str | None = None,
     command: Sequence[str] = (),
     retry_failed: bool = False,
-    show: Show | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> StudyRecord:
     """Run what of a study has not ended yet, and return all of it.
 
@@ -144,7 +77,7 @@ def run_study(
         reference: The study's file, by which Ray's workers find it.
         command: What repeats the study, for its page.
         retry_failed: Whether trials that failed are tried again.
-        show: Shows how far it is.
+        tell: Called with a line that says how far it is.
 
     Guarantees:
         * A trial that ended is not run again, whatever else changes in the study, unless its folder
@@ -165,7 +98,7 @@ def run_study(
     workers = _checked_workers(workers, device, backend)
     resolver = Resolver(study)
     _check_folder(out)
-    with interruptible(), _held(out), ExitStack() as stack:
+    with interruptible(), held(out), ExitStack() as stack:
         file = out / ENDED
         json_lines.cut_torn_line(file)
         # One whose run folder was removed since is run again, as if it had never ended.
@@ -177,26 +110,26 @@ def run_study(
         }
         if retry_failed:
             ended = {key: row for key, row in ended.items() if row["failure"] is None}
-        progress = Progress(ended=ended, workers=workers)
-        searches = _searches(resolver, out, ended)
-        kept = _Kept(study, out, command)
-        batches = [_Batch(one) for one in searches]
-        for batch in batches:
-            batch.go_on(progress, kept)
-        progress.reused = progress.num_done
+        progress = Progress(out=out, ended=ended, workers=workers)
+        batches = [_Batch(one) for one in _searches(resolver, out, ended)]
 
-        def news(key: str, said: Mapping[str, Any]) -> None:
-            progress.running[key] = said
-            if show is not None:
-                show.update(progress)
+        def go_on() -> None:
+            known = len(progress.trials)
+            for batch in batches:
+                batch.go_on(progress)
+            if len(progress.trials) > known:  # a search knows those of its table at its end alone
+                searching = isinstance(study.search, Search)
+                _write(study, out, command, [] if searching else progress.trials)
 
-        executor: Executor
+        go_on()
+        tell(progress.begun())
+        executor: Here | Processes | RayTasks
         if backend == "ray":
             share = gpus_per_worker or 0.0
             asked = Request(workers=workers or None, address=ray_address, gpus_per_worker=share)
             executor = RayTasks(reference, out, asked, stack)
         elif device is not None or workers == 1:
-            executor = Here(out, device, news)
+            executor = Here(out, device)
         else:
             executor = Processes(resolver, out, workers, stack)
         under_way: dict[str, Trial] = {}
@@ -205,41 +138,25 @@ def run_study(
             while executor.num_free and (trial := next(waiting, None)) is not None:
                 under_way[trial.key] = trial
                 executor.submit(trial)
-                progress.running[trial.key] = {}
-            if show is not None:
-                show.update(progress)
             if not under_way:
                 break
-            for answer in executor.wait(1.0):
-                key = answer.job["key"]
-                if answer.kind == "news":
-                    news(key, answer.value)
-                    continue
+            for key, (seconds, reason) in executor.wait(1.0):
                 trial = under_way.pop(key)
-                progress.running.pop(key, None)
-                row = _row(trial, answer)
-                json_lines.append(file, row)
-                ended[key] = row
-                for batch in batches:
-                    batch.go_on(progress, kept)
-                if show is not None:
-                    show.ended(trial, row, progress)
-        kept.finish(batches)
+                failure = reason and " ".join(reason.split())[:_LONGEST_REASON]
+                ended[key] = {**trial.row, "seconds": seconds, "failure": failure}
+                json_lines.append(file, ended[key])
+                go_on()
+                tell(progress.line(trial))
+        results = [batch.result for batch in batches if batch.result is not None]
+        trials = [trial for one in results for trial in one.trials]
+        trials.sort(key=lambda trial: study.each_seed.index(trial.seed))
+        tried = [
+            {**trial.row, "options": dict(trial.searched), "score": score}
+            for one in results
+            for trial, score in one.tried
+        ]
+        _write(study, out, command, trials, _privacy(study, out, results), tried)
     return read_study(out)
-
-
-def _row(trial: Trial, answer: Answer) -> Row:
-    """Return the line of a trial that ended."""
-    reason = None
-    if answer.kind != "done":
-        error = answer.value
-        text = f"its process died ({error})" if answer.kind == "died" else str(error)
-        reason = " ".join(text.split())[:_LONGEST_REASON] or type(error).__name__
-    return {
-        **trial.row,
-        "seconds": answer.value if answer.kind == "done" else None,
-        "failure": reason,
-    }
 
 
 def _waiting(
@@ -262,12 +179,10 @@ class Searched:
     Attributes:
         trials: Those of the study's table.
         tried: Those of the search, each with its score.
-        chosen: Options that it chose; None where nothing was searched or could be.
     """
 
     trials: list[Trial]
     tried: list[tuple[Trial, float | None]] = field(default_factory=list[Any])
-    chosen: Mapping[str, Option] | None = None
 
 
 def _searches(resolver: Resolver, out: Path, ended: Mapping[str, Row]) -> list[Batches]:
@@ -317,7 +232,7 @@ def _searched(
         resolver.trial(method, epsilon, data, seed, chosen) for seed in resolver.study.each_seed
     ]
     yield trials
-    return Searched(trials=trials, tried=tried, chosen=chosen)
+    return Searched(trials=trials, tried=tried)
 
 
 def _score(out: Path, trial: Trial, ended: Mapping[str, Row], name: str) -> float | None:
@@ -335,9 +250,8 @@ class _Batch:
         self._source = source
         self.trials: list[Trial] = []
         self.result: Searched | None = None
-        self._begun = False
 
-    def go_on(self, progress: Progress, kept: _Kept) -> None:
+    def go_on(self, progress: Progress) -> None:
         """Take what is known to be next, as long as all that was known has ended."""
         while self.result is None and all(trial.key in progress.ended for trial in self.trials):
             try:
@@ -347,47 +261,31 @@ class _Batch:
                 self.trials = []
                 return
             progress.trials += self.trials
-            kept.write([trial for trial in progress.trials])
 
 
-class _Kept:
-    """`study.json`: written when trials become known, and at the end."""
-
-    def __init__(self, study: Study, out: Path, command: Sequence[str]) -> None:
-        self._study, self._out = study, out
-        self._document = {
-            "format": FORMAT,
-            **study.document(),
-            "command": list(command),
-            "versions": {"fedpriv": __version__, **library_versions()},
-        }
-
-    def write(self, trials: Sequence[Trial]) -> None:
-        """Write the study with the trials of its table, which a search knows at its end alone."""
-        listed = [] if isinstance(self._study.search, Search) else trials
-        self._put(listed, privacy=[], found=[])
-
-    def finish(self, batches: Sequence[_Batch]) -> None:
-        """Write the study with all of its trials, what a search tried, and what that costs."""
-        results = [batch.result for batch in batches if batch.result is not None]
-        trials = [trial for one in results for trial in one.trials]
-        order = {seed: place for place, seed in enumerate(self._study.each_seed)}
-        trials.sort(key=lambda trial: order[trial.seed])
-        found = [
-            {**trial.row, "options": dict(trial.searched), "score": score}
-            for one in results
-            for trial, score in one.tried
-        ]
-        self._put(trials, privacy=_privacy(self._study, self._out, results), found=found)
-
-    def _put(self, trials: Sequence[Trial], *, privacy: list[str], found: list[Row]) -> None:
-        rows = [{**trial.row, **_chosen(trial)} for trial in trials]
-        document = {**self._document, "privacy": privacy, "trials": rows, "searched": found}
-        write_json(self._out / DOCUMENT, document)
-
-
-def _chosen(trial: Trial) -> Row:
-    return {"options": dict(trial.searched)} if trial.searched else {}
+def _write(
+    study: Study,
+    out: Path,
+    command: Sequence[str],
+    trials: Sequence[Trial],
+    privacy: Sequence[str] = (),
+    tried: Sequence[Row] = (),
+) -> None:
+    """Write `study.json`: the study with the trials of its table, and what a search tried."""
+    rows = [
+        {**trial.row, **({"options": dict(trial.searched)} if trial.searched else {})}
+        for trial in trials
+    ]
+    document = {
+        "format": FORMAT,
+        **study.document(),
+        "command": list(command),
+        "versions": {"fedpriv": __version__, **library_versions()},
+        "privacy": list(privacy),
+        "trials": rows,
+        "searched": list(tried),
+    }
+    write_json(out / DOCUMENT, document)
 
 
 def _privacy(study: Study, out: Path, results: Sequence[Searched]) -> list[str]:
@@ -524,29 +422,3 @@ def _check_folder(out: Path) -> None:
             )
     elif out.exists() and not {path.name for path in out.iterdir()} <= _BEFORE:
         raise ValueError(f"{out} holds files and no study; give another folder")
-
-
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """Let no other process go on with the study meanwhile.
-
-    Raises:
-        ValueError: If one does.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    handle = os.open(out / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    until = time.monotonic() + _LOCK_SECONDS
-    try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() > until:
-                    raise ValueError(
-                        f"another process runs the study in {out}; wait for it, or stop it"
-                    ) from error
-                time.sleep(0.05)
-        yield
-    finally:
-        os.close(handle)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from fedpriv.datasets.arrays import offsets
-from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, Sentence, write_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.sentence_store import KINDS, OWN, Sentences, SentenceStore
@@ -56,33 +57,30 @@ def corpus(folder: Path, source: Corpus, num_users: int, *, seed: int = 0) -> Co
     drawn = key.fold("roster").generator().integers(len(originals), size=num_users).tolist()
     threads = dict(zip(users, _threads(source, users), strict=True))
     copied = ("licence", "credit", "own_text_only", "split_seed", "max_words", "max_tags")
-    with CorpusWriter(
-        folder / name,
-        CorpusDescription(
-            name=name,
-            synthetic=source.synthetic,
-            source={"kind": KIND, "of": source.name, "seed": seed},
-            **{field: source.manifest[field] for field in copied},
-        ),
-    ) as writer:
+    about = CorpusDescription(
+        name=name,
+        synthetic=source.synthetic,
+        source={"kind": KIND, "of": source.name, "seed": seed},
+        **{field: source.manifest[field] for field in copied},
+    )
+    ids = [f"copy-{place:05d}-of-{originals[which]}" for place, which in enumerate(drawn)]
+    roster = RosterSpec(
+        name=f"{KIND}-{num_users}",
+        rule="declared",
+        ids=ids,
+        declared=f"{num_users:,} copies of {len(set(drawn)):,} users, drawn with replacement.",
+    )
+
+    def sentences() -> Iterator[Sentence]:
         for user in public:
-            for thread in threads[user]:
-                for sentence in thread:
-                    writer.add(sentence)
-        ids = [f"copy-{place:05d}-of-{originals[which]}" for place, which in enumerate(drawn)]
+            yield from chain.from_iterable(threads[user])
         for user, which in zip(ids, drawn, strict=True):
             own = threads[originals[which]]
             again = key.fold("user").fold(user).generator().integers(len(own), size=len(own))
-            for place in again.tolist():
-                for sentence in own[place]:
-                    writer.add(replace(sentence, user_id=user))
-        roster = RosterSpec(
-            name=f"{KIND}-{num_users}",
-            rule="declared",
-            ids=ids,
-            declared=f"{num_users:,} copies of {len(set(drawn)):,} users, drawn with replacement.",
-        )
-        return writer.finish([roster], roster.name)
+            for sentence in chain.from_iterable(own[place] for place in again.tolist()):
+                yield replace(sentence, user_id=user)
+
+    return write_corpus(folder / name, about, sentences(), [roster], roster.name)
 
 
 def _threads(source: Corpus, users: Sequence[str]) -> Iterator[list[list[Sentence]]]:

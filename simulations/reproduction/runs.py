@@ -275,7 +275,7 @@ def performed(
         return
     positions = iter(range(len(todo)))
     failed: Exception | None = None
-    with Pool(lambda position, tell: perform(todo[position], device), processes) as pool:
+    with Pool(lambda position: perform(todo[position], device), processes) as pool:
         while True:
             while failed is None and pool.num_free and (at := next(positions, None)) is not None:
                 pool.submit(at)

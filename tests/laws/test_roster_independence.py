@@ -7,7 +7,7 @@ is made from, and every other user's examples, labels and split.
 import numpy as np
 import pytest
 
-from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, Sentence, write_corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 
 COUNTS = ("word_counts", "word_users", "word_sentences", "tag_users")
@@ -19,11 +19,9 @@ def write(directory, sentences, ids, dropped=0):
         name="law", synthetic=True, source={}, licence="CC0-1.0", credit="them",
         max_words=25, max_tags=6,
     )  # fmt: skip
-    with CorpusWriter(directory, about) as writer:
-        for sentence in sentences:
-            writer.add(sentence)
-        writer.drop("posts without a sentence", dropped)
-        return writer.finish([RosterSpec(name="inside", rule="declared", ids=ids)], "inside")
+    spec = RosterSpec(name="inside", rule="declared", ids=ids)
+    counts = {"posts without a sentence": dropped}
+    return write_corpus(directory, about, sentences, [spec], "inside", dropped=counts)
 
 
 def without(sentences, user):

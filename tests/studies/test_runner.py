@@ -133,7 +133,7 @@ class TestTrials:
 
             def performed(*_):
                 threads.append(torch.get_num_threads())
-                return "failed", "said so"
+                return None, "said so"
 
             monkeypatch.setattr(executors, "_performed", performed)
             made = Study(name="s", methods={"good": small()}, epsilons=[None], seeds=1)
@@ -188,7 +188,7 @@ class TestFailures:
     def test_two_commands_on_one_folder_are_refused(self, tmp_path, monkeypatch):
         out = tmp_path / "out"
         out.mkdir()
-        monkeypatch.setattr("fedpriv.studies.runner._LOCK_SECONDS", 0.1)
+        monkeypatch.setattr("fedpriv.studies.record._LOCK_SECONDS", 0.1)
         with (out / ".lock").open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             with refuses(ValueError, out):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
 from fedpriv.datasets import encoders
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.encoders import Encoder, add_encoder
+from fedpriv.datasets.stackexchange import embeddings
 from fedpriv.datasets.stackexchange.embeddings import (
     EncodedTexts,
     make_embeddings,
@@ -227,14 +229,14 @@ def test_an_encoders_rows_are_no_words(task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["marks-cut", "marks-gone", "rows-cut", "rows-gone"])
-def test_damaged_rows_are_made_again_and_never_read(tiny_corpus, encoder, damage):
+def test_damaged_rows_are_never_read_and_made_again_when_removed(tiny_corpus, encoder):
     made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"].copy()
-    kind, how = damage.split("-")
-    (path,) = cache_dir().glob(f"embeddings/*/sentences{'-chunks' if kind == 'marks' else ''}.npy")
-    path.unlink() if how == "gone" else path.write_bytes(path.read_bytes()[:50])
-    with refuses(ValueError, "fedpriv encoder embed"):
-        open_embeddings(tiny_corpus, encoder, ("sentence",))
+    (path,) = cache_dir().glob("embeddings/*/sentences.npy")
+    path.write_bytes(path.read_bytes()[:-50])
+    for call in (open_embeddings, make_embeddings):
+        with refuses(ValueError, path):
+            call(tiny_corpus, encoder, ("sentence",))
+    path.unlink()
     again = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"]
     np.testing.assert_array_equal(again, made)
 
@@ -262,43 +264,33 @@ def test_single_examples_have_the_gradient_of_their_row(task):
 
 
 @pytest.mark.slow
-def test_what_was_begun_with_other_versions_is_made_anew(tiny_corpus, encoder, monkeypatch):
+def test_a_stop_is_gone_on_from_by_the_same_versions_alone(tiny_corpus, encoder, monkeypatch):
     """Rows of one array are of one build, whose versions a run names."""
-    monkeypatch.setattr(encoders, "_CHUNK", 64)
-    made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
+    for module in (encoders, embeddings):
+        monkeypatch.setattr(module, "CHUNK", 64)
+    make = partial(make_embeddings, tiny_corpus, encoder, ("sentence",), processes=1)
+    made = make()
     expected, names = made.rows["sentence"].copy(), encoders.library_versions()
     assert made.made_by == ", ".join(f"{name} {names[name]}" for name in sorted(names))
-    (folder,) = cache_dir().glob("embeddings/*")
-    rows, marks = (np.load(folder / f"sentences{x}.npy", mmap_mode="r+") for x in ("", "-chunks"))
-    rows[64:] = -1.0
-    marks[0] = 0
-    again = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"]
-    assert (again[64:] == -1.0).all() and np.array_equal(again[:64], expected[:64])
-    marks[0] = 0
-    (folder / "sentences.json").write_text(json.dumps({**names, "torch": "0.1"}), "utf-8")
-    again = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
+    (path,) = cache_dir().glob("embeddings/*/sentences.npy")
+
+    def begun():
+        """Three chunks that were written, of other numbers, and a part of the next one."""
+        start = path.stat().st_size - expected.nbytes
+        content = path.read_bytes()[:start] + np.full_like(expected[:200], -1.0).tobytes()
+        path.with_name("sentences.npy.part").write_bytes(content)
+        path.unlink()
+
+    begun()
+    with refuses(ValueError, "fedpriv encoder embed"):
+        open_embeddings(tiny_corpus, encoder, ("sentence",))
+    again = make().rows["sentence"]
+    assert (again[:128] == -1.0).all() and np.array_equal(again[128:], expected[128:])
+    begun()
+    path.with_name("sentences.json").write_text(json.dumps({**names, "torch": "0.1"}), "utf-8")
+    again = make()
     np.testing.assert_array_equal(again.rows["sentence"], expected)
     assert again.made_by == made.made_by
-
-
-@pytest.mark.slow
-def test_a_stop_while_rows_are_begun_anew_leaves_none_that_count(tiny_corpus, encoder, monkeypatch):
-    make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
-    (path,) = cache_dir().glob("embeddings/*/sentences.npy")
-    path.unlink()
-    real, calls = np.lib.format.open_memmap, []
-
-    def stopping(*args, **named):
-        calls.extend(arg for arg in args if arg == "w+")  # reading maps files too
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return real(*args, **named)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(np.lib.format, "open_memmap", stopping)
-        make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
-    marks = np.load(path.with_name("sentences-chunks.npy"))
-    assert not marks.any()
 
 
 def test_rows_of_any_finite_length_get_unit_norm():

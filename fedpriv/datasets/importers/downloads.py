@@ -3,24 +3,22 @@
 All addresses are in `downloads.toml`. TensorFlow Federated has no package of its data sets on PyPI
 (there is none called tensorflow-federated-datasets): it publishes these files in a storage bucket.
 
-pooch keeps the store: it decides whether the file at hand is the right one, and puts a download in
-place only once it is. The transfer itself is ours, because pooch's cannot go on where it stopped.
+A download is in its place only once it is whole and the right file. What a break leaves is in
+`partial/`, with the version that the server named, from which the next call goes on.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedpriv.datasets.cache import cache_dir, locked, write_atomically
+from fedpriv.datasets.cache import cache_dir, locked
 from fedpriv.hashes import Progress, file_sha256
+from fedpriv.output_paths import write_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,55 +121,35 @@ def fetch_file(
     source: Source, folder: Path, *, mirror: str | None = None, progress: Progress | None = None
 ) -> Fetched:
     """Fetch one file into a folder, see `fetch`."""
-    import pooch  # here, because `fedpriv --help` reads this module's table
-
     folder.mkdir(parents=True, exist_ok=True)
     url = (mirror if mirror is not None else source.folder_url).rstrip("/") + "/" + source.file_name
-    target = folder / source.file_name
+    target, partial = folder / source.file_name, folder / "partial" / source.file_name
     note = folder / f"{source.file_name}.sha256"
     with locked(hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:16], cache_dir()):
         kind, _, expected = source.checksum.partition(":")
         verified = "checksum" if expected else "unknown"
-        known = expected if kind == "sha256" else None
         if not expected and note.is_file():
-            known, verified = note.read_text(encoding="ascii").split()[0], "first download"
-        if kind == "git-blob" and target.is_file() and _git_blob(target) != expected:
-            target.unlink()  # pooch would take what it has no checksum of its own for
-        pooch.get_logger().setLevel(logging.ERROR)
-
-        def transfer(address: str, output: str, _: object) -> None:
-            _transfer(address, Path(output), folder / "partial" / source.file_name, progress)
-            _check(Path(output), source, known, url)
-
-        downloader: Any = transfer  # the type pooch announces is not how it calls one
-        pooch.retrieve(
-            url,
-            known_hash=f"sha256:{known}" if known else None,
-            fname=source.file_name,
-            path=folder,
-            downloader=downloader,
-        )
-        digest = known or file_sha256(target)
-        if not expected and verified == "unknown":
-            write_atomically(note, f"{digest}  {source.file_name}\n")
-    return Fetched(path=target, sha256=digest, verified=verified)
-
-
-def _check(path: Path, source: Source, sha256: str | None, url: str) -> None:
-    """Refuse a complete download that is not the file we wanted."""
-    with path.open("rb") as file:
-        if file.read(16).lstrip()[:5].lower() in (b"<!doc", b"<html"):  # an error, as a page
-            raise ValueError(f"{url} gave something else than {source.file_name}; nothing was kept")
-    kind, _, expected = source.checksum.partition(":")
-    if kind == "git-blob":
-        what, found = "git object id", _git_blob(path)
-    else:
-        what, found, expected = "SHA-256", file_sha256(path), sha256 or ""
-    if expected and found != expected:
-        raise ValueError(
-            f"{url} has the wrong {what} {found}, not {expected}: damaged, or not the same file "
-            "any more; nothing was kept"
-        )
+            expected, verified = note.read_text(encoding="ascii").split()[0], "first download"
+        digest = _git_blob if kind == "git-blob" else file_sha256
+        if not target.is_file() or (expected and digest(target) != expected):
+            _transfer(url, partial, progress)
+            try:
+                with partial.open("rb") as file:  # an error, as a page
+                    if file.read(16).lstrip()[:5].lower() in (b"<!doc", b"<html"):
+                        raise ValueError(f"{url} gave a page and no file; nothing was kept")
+                if expected and (found := digest(partial)) != expected:
+                    what = "git object id" if kind == "git-blob" else "SHA-256"
+                    raise ValueError(
+                        f"{url} has the wrong {what} {found}, not {expected}: damaged, or not the "
+                        "same file any more; nothing was kept"
+                    )
+                partial.replace(target)
+            finally:
+                _remove(partial)
+        sha256 = expected if digest is file_sha256 and expected else file_sha256(target)
+        if verified == "unknown":
+            write_private(note, f"{sha256}  {source.file_name}\n")
+    return Fetched(path=target, sha256=sha256, verified=verified)
 
 
 def _git_blob(path: Path) -> str:
@@ -183,58 +161,56 @@ def _git_blob(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _transfer(url: str, output: Path, partial: Path, progress: Progress | None) -> None:
-    """Bring the whole body of `url` to `output`, going on after breaks where the server can.
+def _transfer(url: str, partial: Path, progress: Progress | None) -> None:
+    """Bring the whole body of `url` to `partial`, going on after breaks where the server can.
 
-    What a break, a kill or an interrupt leaves in `partial` stays there where the server named the
-    file's version, so that the next call goes on from it.
+    What a break, a kill or an interrupt leaves stays where the next call can go on from it.
     """
     partial.parent.mkdir(exist_ok=True)
-    facts = partial.with_name(f"{partial.name}.json")
-    stuck = 0
+    stuck, before = 0, _size(partial)
     try:
-        while True:
-            before = _size(partial)
-            error = _one_attempt(url, partial, facts, progress)
-            if error is None:
-                partial.replace(output)
-                return
-            after = _size(partial)
-            resumable = after > 0 and bool(_validator(facts))
+        while (error := _one_attempt(url, partial, progress)) is not None:
+            after, resumable = _size(partial), _resumable(partial)
             stuck = 0 if resumable and after > before else stuck + 1
+            before = after
             if stuck >= _ATTEMPTS_WITHOUT_PROGRESS:
                 then = "nothing was kept, try again later"
                 if resumable:
                     then = f"{after:,} bytes are kept, so the same command goes on from there"
                 raise ValueError(f"{url}: {error}; {then}")
-    finally:
-        if not (_size(partial) and _validator(facts)):
-            partial.unlink(missing_ok=True)
-            facts.unlink(missing_ok=True)
-            if not any(partial.parent.iterdir()):
-                partial.parent.rmdir()
+    except BaseException:
+        if not _resumable(partial):
+            _remove(partial)
+        raise
+
+
+def _remove(partial: Path) -> None:
+    for path in (partial, _version(partial)):
+        path.unlink(missing_ok=True)
+    if partial.parent.is_dir() and not any(partial.parent.iterdir()):
+        partial.parent.rmdir()
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _validator(facts: Path) -> str:
-    """Return what the server named the version of the file by, "" if it did not."""
-    try:
-        return str(json.loads(facts.read_text(encoding="utf-8"))["validator"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+def _version(partial: Path) -> Path:
+    """Return the file that says which version of a body was begun, as the server names it."""
+    return partial.with_name(f"{partial.name}.version")
 
 
-def _one_attempt(url: str, partial: Path, facts: Path, progress: Progress | None) -> str | None:
+def _resumable(partial: Path) -> bool:
+    return _size(partial) > 0 and _size(_version(partial)) > 0
+
+
+def _one_attempt(url: str, partial: Path, progress: Progress | None) -> str | None:
     """Fetch what is missing of a file; return None if it is whole now, else what went wrong."""
     import requests
 
-    have, validator = _size(partial), _validator(facts)
-    headers = {"Accept-Encoding": "identity"}
-    if have and validator:
-        headers |= {"Range": f"bytes={have}-", "If-Range": validator}
+    have, headers = _size(partial), {"Accept-Encoding": "identity"}
+    if _resumable(partial):
+        headers |= {"Range": f"bytes={have}-", "If-Range": _version(partial).read_text("utf-8")}
     try:
         with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
             status, answered = response.status_code, response.headers
@@ -256,7 +232,7 @@ def _one_attempt(url: str, partial: Path, facts: Path, progress: Progress | None
             if not version or version.startswith("W/"):
                 version = answered.get("Last-Modified", "")
             goes_on = status == 206 or answered.get("Accept-Ranges", "") == "bytes"
-            write_atomically(facts, json.dumps({"validator": version if goes_on else ""}))
+            write_private(_version(partial), version if goes_on else "")
             with partial.open("r+b" if done else "wb") as file:
                 file.seek(done)
                 file.truncate()

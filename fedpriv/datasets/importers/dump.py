@@ -27,7 +27,7 @@ from defusedxml import DefusedXmlException
 from defusedxml import sax as defused_sax
 
 from fedpriv.datasets.importers.tokens import split_sentences, tff_tokens
-from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, Sentence, write_corpus
 from fedpriv.datasets.raw_files import open_plain, unpack_one
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec, hash64
@@ -253,33 +253,32 @@ def import_stackexchange(
         questions = _Questions(Path(scratch) / "questions.sqlite")
         try:
             questions.add_all(opened, _part(progress, 0))
-            writer = CorpusWriter(
-                directory,
-                CorpusDescription(
-                    name=name,
-                    synthetic=False,
-                    source={
-                        "kind": "Stack Exchange dump",
-                        "file": dump.name,
-                        "sha256": file_sha256(dump),
-                        "posts": sum(questions.post_types.values()),
-                        "questions": questions.post_types[QUESTION],
-                        "answers": questions.post_types[ANSWER],
-                        "accounts": len(questions.accounts),
-                        "tags": len(questions.tags),
-                    },
-                    licence=licence or questions.licence(),
-                    credit=credit or f"the contributors of {name}, a Stack Exchange site",
-                    own_text_only=own_text_only,
-                    split_seed=split_seed,
-                    max_words=max_words,
-                    max_tags=max_tags,
-                    knows_askers=True,
-                ),
+            about = CorpusDescription(
+                name=name,
+                synthetic=False,
+                source={
+                    "kind": "Stack Exchange dump",
+                    "file": dump.name,
+                    "sha256": file_sha256(dump),
+                    "posts": sum(questions.post_types.values()),
+                    "questions": questions.post_types[QUESTION],
+                    "answers": questions.post_types[ANSWER],
+                    "accounts": len(questions.accounts),
+                    "tags": len(questions.tags),
+                },
+                licence=licence or questions.licence(),
+                credit=credit or f"the contributors of {name}, a Stack Exchange site",
+                own_text_only=own_text_only,
+                split_seed=split_seed,
+                max_words=max_words,
+                max_tags=max_tags,
+                knows_askers=True,
             )
-            with writer:
-                _second_pass(opened, questions, writer, _part(progress, 1))
-                return writer.finish(rosters(name), f"{name}-all")
+            dropped: Counter[str] = Counter()
+            sentences = _sentences(opened, questions, dropped, _part(progress, 1))
+            return write_corpus(
+                directory, about, sentences, rosters(name), f"{name}-all", dropped=dropped
+            )
         finally:
             questions.close()
 
@@ -371,26 +370,29 @@ class _Questions:
         self._file.close()
 
 
-def _second_pass(
-    dump: Dump, questions: _Questions, writer: CorpusWriter, progress: Progress | None
-) -> None:
+def _sentences(
+    dump: Dump, questions: _Questions, dropped: Counter[str], progress: Progress | None
+) -> Iterator[Sentence]:
+    """Make the second pass over the dump: yield sentences, and count what is left out."""
     for row in dump.rows(progress):
         kind, owner = row.get("PostTypeId", ""), row.get("OwnerUserId")
         if kind not in (QUESTION, ANSWER):
-            writer.drop(_OTHER_TYPES)
+            dropped[_OTHER_TYPES] += 1
         elif not owner:
-            writer.drop(_NO_OWNER)
+            dropped[_NO_OWNER] += 1
         elif owner == _COMMUNITY:
-            writer.drop(_SITE_OWNED)
+            dropped[_SITE_OWNED] += 1
+        elif parts := split_sentences(row.get("Body", "")):
+            yield from _of_post(row, owner, kind, questions, parts)
         else:
-            _add_post(row, owner, kind, questions, writer)
+            dropped[_NO_TEXT] += 1
     if dump.num_illegal:
-        writer.drop(_ILLEGAL, dump.num_illegal)
+        dropped[_ILLEGAL] += dump.num_illegal
 
 
-def _add_post(
-    row: Mapping[str, str], owner: str, kind: str, questions: _Questions, writer: CorpusWriter
-) -> None:
+def _of_post(
+    row: Mapping[str, str], owner: str, kind: str, questions: _Questions, parts: list[list[str]]
+) -> Iterator[Sentence]:
     # An answer whose question is missing has neither title nor tags, hence no label; its words
     # still count where its author is public.
     # It keeps its thread, whatever is left of that.
@@ -398,24 +400,19 @@ def _add_post(
     author, title, tags, day = questions.find(thread) or (None, "", "", None)
     number = row.get("Id", "")
     post = int(number) if re.fullmatch("[0-9]{1,9}", number) else hash64("post", number) >> 34
-    parts = split_sentences(row.get("Body", ""))
-    if not parts:
-        writer.drop(_NO_TEXT)
     title_tokens, tag_list = tff_tokens(title), split_tags(tags)
     for tokens in parts:
-        writer.add(
-            Sentence(
-                user_id=owner,
-                tokens=tokens,
-                title_tokens=title_tokens,
-                tags=tag_list,
-                own_title=author == owner,
-                title_user_id=author,
-                thread=thread or f"post {row.get('Id', '')}",
-                day=day,
-                kind="question" if kind == QUESTION else "answer",
-                post=post,
-            )
+        yield Sentence(
+            user_id=owner,
+            tokens=tokens,
+            title_tokens=title_tokens,
+            tags=tag_list,
+            own_title=author == owner,
+            title_user_id=author,
+            thread=thread or f"post {row.get('Id', '')}",
+            day=day,
+            kind="question" if kind == QUESTION else "answer",
+            post=post,
         )
 
 

@@ -256,7 +256,6 @@ def cached(
         facts,
         read=Corpus.open,
         make=lambda target: make(target, progress),
-        adopt=Corpus.adopt_rosters,
     )
 
 

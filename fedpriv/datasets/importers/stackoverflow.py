@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from fedpriv.datasets.importers.writer import (
     CorpusDescription,
-    CorpusWriter,
     Sentence,
     titled_thread,
+    write_corpus,
 )
 from fedpriv.datasets.raw_files import read_file, tar_members
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -159,45 +161,51 @@ def import_stackoverflow(
             "users_read": len(roster) + len(outside) + len(held_out),
             **({} if held is None else {"held_out_of": tff_split, "held_users": len(held_out)}),
         }
-        with CorpusWriter(
+        about = CorpusDescription(
+            name=name,
+            synthetic=False,
+            source=source,
+            licence=LICENCE,
+            credit=CREDIT,
+            own_text_only=own_text_only,
+            split_seed=split_seed,
+            max_words=max_words,
+            max_tags=max_tags,
+        )
+        dropped: Counter[str] = Counter()
+        sentences = _sentences(data, outside.union(roster), dropped, progress)
+        name, ids = f"tff-{len(roster)}", roster
+        declared = f"{len(roster):,} of {len(data.client_ids):,} client ids, "
+        if select == "first-sorted":
+            declared += "the first in sorted order"
+        else:
+            name = f"{name}-seed-{seed}"
+            declared += f"those whose hashed ids are lowest under seed {seed}"
+        declared += "; chosen without looking at their content"
+        if num_users is None and size < ROSTER_SIZE:
+            declared += (
+                f"; the split has no more than {ROSTER_SIZE} users, so four fifths are on the "
+                "roster and the others are public"
+            )
+        if held is not None:
+            sentences = chain(sentences, _sentences(held, set(held_out), dropped, progress))
+            name = f"{name}-{held.split_name}-{len(held_out)}"
+            ids = (*roster, *held_out)
+            declared += (
+                f"; and {len(held_out):,} of {len(held.client_ids):,} of TFF's split "
+                f"{held.split_name}, by hashed ids, who train nothing by the split as-published"
+            )
+        spec = RosterSpec(name=name, rule="declared", ids=ids, declared=declared)
+        return write_corpus(
             directory,
-            CorpusDescription(
-                name=name,
-                synthetic=False,
-                source=source,
-                licence=LICENCE,
-                credit=CREDIT,
-                own_text_only=own_text_only,
-                split_seed=split_seed,
-                max_words=max_words,
-                max_tags=max_tags,
-            ),
+            about,
+            sentences,
+            [spec],
+            spec.name,
+            dropped=dropped,
+            published=published,
             held_users=held_out,
-        ) as writer:
-            _add_examples(writer, data, outside.union(roster), progress)
-            name, ids = f"tff-{len(roster)}", roster
-            declared = f"{len(roster):,} of {len(data.client_ids):,} client ids, "
-            if select == "first-sorted":
-                declared += "the first in sorted order"
-            else:
-                name = f"{name}-seed-{seed}"
-                declared += f"those whose hashed ids are lowest under seed {seed}"
-            declared += "; chosen without looking at their content"
-            if num_users is None and size < ROSTER_SIZE:
-                declared += (
-                    f"; the split has no more than {ROSTER_SIZE} users, so four fifths are on the "
-                    "roster and the others are public"
-                )
-            if held is not None:
-                _add_examples(writer, held, set(held_out), progress)
-                name = f"{name}-{held.split_name}-{len(held_out)}"
-                ids = (*roster, *held_out)
-                declared += (
-                    f"; and {len(held_out):,} of {len(held.client_ids):,} of TFF's split "
-                    f"{held.split_name}, by hashed ids, who train nothing by the split as-published"
-                )
-            spec = RosterSpec(name=name, rule="declared", ids=ids, declared=declared)
-            return writer.finish([spec], spec.name, published)
+        )
 
 
 def _held_out(data: ClientData, held: ClientData, number: int, seed: int) -> tuple[str, ...]:
@@ -212,26 +220,25 @@ def _held_out(data: ClientData, held: ClientData, number: int, seed: int) -> tup
     return select_roster(others, "seeded", number, seed)
 
 
-def _add_examples(
-    writer: CorpusWriter, data: ClientData, client_ids: set[str], progress: Progress | None
-) -> None:
+def _sentences(
+    data: ClientData, client_ids: set[str], dropped: Counter[str], progress: Progress | None
+) -> Iterator[Sentence]:
+    """Yield the sentences of some clients, and count those without a word."""
     total = sum(data.num_examples[client_id] for client_id in client_ids)
     for done, (client_id, example) in enumerate(data.stream(client_ids), start=1):
         if tokens := split_words(example["tokens"]):
-            writer.add(
-                Sentence(
-                    user_id=client_id,
-                    tokens=tokens,
-                    title_tokens=split_words(example["title"]),
-                    tags=[tag for tag in example["tags"].split("|") if tag],
-                    own_title=example["type"] == "question",
-                    # The files have no question id.
-                    thread=titled_thread(example["title"], example["tags"]),
-                    kind=known_kind(example["type"]),
-                )
+            yield Sentence(
+                user_id=client_id,
+                tokens=tokens,
+                title_tokens=split_words(example["title"]),
+                tags=[tag for tag in example["tags"].split("|") if tag],
+                own_title=example["type"] == "question",
+                # The files have no question id.
+                thread=titled_thread(example["title"], example["tags"]),
+                kind=known_kind(example["type"]),
             )
         else:
-            writer.drop("sentences without a word")
+            dropped["sentences without a word"] += 1
         if progress is not None and (done % 1_000 == 0 or done == total):
             progress(done, total)
 

@@ -1,28 +1,25 @@
-"""Writer of a corpus: numbers strings, groups sentences by user, and writes the mapped files."""
+"""Writer of a corpus: sentences grouped by user, their words, tags and threads by number."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sqlite3
-import tempfile
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from functools import lru_cache, partial
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
 from fedpriv.datasets.arrays import array_writers, offsets, ranges
+from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.sentence_store import (
-    BATCH_SENTENCES,
     ELSEWHERE,
     HELD_USERS,
     KINDS,
@@ -30,313 +27,7 @@ from fedpriv.datasets.stackexchange.sentence_store import (
     PostKind,
 )
 from fedpriv.datasets.stackexchange.vocabulary import most_counted
-from fedpriv.output_paths import keep_private, writing_to
-
-
-class Interner:
-    """Gives each distinct string a number from 0 in order of first appearance.
-
-    All pairs live in an SQLite file; a dictionary in front answers the common ones. When the
-    dictionary is full it is emptied, and words that are used again come back from the file.
-    """
-
-    def __init__(self, path: Path, *, cache_size: int = 1_000_000) -> None:
-        """Open an empty file at `path`; `cache_size` strings are kept in memory."""
-        self._cache_size = cache_size
-        self._known: dict[str, int] = {}
-        self._pending: list[tuple[str, int]] = []
-        self._complete = True  # the dictionary still holds every string seen
-        self._next = 0
-        self._file = sqlite3.connect(path, isolation_level=None)
-        self._file.execute("PRAGMA journal_mode = OFF")
-        self._file.execute("PRAGMA synchronous = OFF")
-        self._file.execute("CREATE TABLE strings (text TEXT PRIMARY KEY, number) WITHOUT ROWID")
-
-    def __len__(self) -> int:
-        return self._next
-
-    def numbers(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of each string, giving new ones to strings not seen before."""
-        known = self._known
-        try:
-            return [known[text] for text in texts]
-        except KeyError:
-            return [self.number(text) for text in texts]
-
-    def number(self, text: str) -> int:
-        """Return the number of one string."""
-        found = self._known.get(text)
-        if found is not None:
-            return found
-        if not self._complete:
-            found = self._look_up(text)
-        if found is None:
-            found = self._next
-            self._next += 1
-            self._pending.append((text, found))
-        self._known[text] = found
-        if len(self._pending) >= 50_000:
-            self._flush()
-        if len(self._known) >= self._cache_size:
-            self._flush()
-            self._known.clear()
-            self._complete = False
-        return found
-
-    def sorted_pairs(self) -> Iterator[tuple[str, int]]:
-        """Yield (string, number) in sorted order of the strings."""
-        self._flush()
-        yield from self._file.execute("SELECT text, number FROM strings ORDER BY text")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _look_up(self, text: str) -> int | None:
-        # Strings not yet written are always in the dictionary: it is emptied after a flush only.
-        row = self._file.execute("SELECT number FROM strings WHERE text = ?", (text,)).fetchone()
-        return None if row is None else row[0]
-
-    def _flush(self) -> None:
-        if self._pending:
-            self._file.execute("BEGIN")
-            self._file.executemany("INSERT INTO strings VALUES (?, ?)", self._pending)
-            self._file.execute("COMMIT")
-            self._pending.clear()
-
-
-COLUMNS = (
-    "users", "title_users", "askers", "threads", "days", "num_tokens", "num_own_tokens", "num_tags",
-    "num_sentence_tokens", "kinds", "posts", "words", "tags",
-)  # fmt: skip
-"""Names of the raw files: int32, in the order in which sentences were added."""
-
-_PIECE = 1 << 20
-_PICK = 1 << 12
-_PICK_WORDS = 1 << 16  # words come in runs, one run a sentence
-
-
-def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict[str, int]:
-    """Write the files that `fedpriv.datasets.stackexchange.sentence_store` describes.
-
-    Args:
-        raw: directory of the raw files, and of "titles", a line a thread, if they are kept.
-        directory: the corpus directory to write into.
-        interners: "users", "title_users", "threads", "words" and "tags": names of the raw numbers.
-
-    Returns:
-        Totals for the manifest.
-
-    Raises:
-        ValueError: there is no sentence.
-    """
-    if not len(interners["users"]):
-        raise ValueError("there is no sentence to write: is this the right file?")
-    users: list[str] = []
-    user_map = _sorted_numbers(interners["users"], users.append)
-    (directory / "users.json").write_text(json.dumps(users), "utf-8")
-    maps = {
-        kind: _write_names(directory / f"{kind}.txt", interners[kind])
-        for kind in ("words", "tags", "threads")
-    }
-    if (raw / "titles").is_file():
-        _write_in_order(directory / "titles.txt", raw / "titles", maps["threads"])
-    positions = {user: position for position, user in enumerate(users)}
-    accounts = np.full(max(len(interners["title_users"]), 1), ELSEWHERE, dtype=np.int32)
-    for name, number in interners["title_users"].sorted_pairs():
-        accounts[number] = positions.get(name, ELSEWHERE)
-    user_offsets = _sort_by_user(raw, user_map)
-    num_sentences = int(user_offsets[-1])
-    most_tokens = _write_starts(raw, "num_tokens", "word_starts", num_sentences)
-    _write_starts(raw, "num_tags", "tag_starts", num_sentences)
-    (directory / "sentences").mkdir()
-    np.save(directory / "sentences" / "user_offsets.npy", user_offsets)
-    num_tokens = _write_sentences(
-        directory / "sentences", raw, num_sentences, most_tokens, {**maps, "accounts": accounts}
-    )
-    return {
-        "users": len(users),
-        "sentences": num_sentences,
-        "tokens": num_tokens,
-        **{kind: len(numbers) for kind, numbers in maps.items()},
-        "most_tokens_in_a_sentence": most_tokens,
-    }
-
-
-def _sort_by_user(raw: Path, user_map: np.ndarray) -> np.ndarray:
-    """Write `order` (int64) next to the raw files, by a stable counting sort from file to file.
-
-    A user's sentences are in the order of their posts' numbers, and those of a post as they came.
-
-    Returns:
-        int64 (users + 1,), the first sentence of each user.
-    """
-    total = (raw / "users").stat().st_size // 4
-    counts = np.zeros(len(user_map), dtype=np.int64)
-    for start in range(0, total, _PIECE):
-        counts += np.bincount(user_map[read(raw, "users", start, _PIECE)], minlength=len(counts))
-    user_offsets = offsets(counts)
-    following = user_offsets[:-1].copy()
-    # Written whole first: a map over a file with holes kills the process when the disk is full.
-    with (raw / "order").open("xb") as file:
-        for start in range(0, total, _PIECE):
-            file.write(bytes(8 * min(_PIECE, total - start)))
-    for start in range(0, total, _PIECE):
-        users = user_map[read(raw, "users", start, _PIECE)]
-        number = np.bincount(users, minlength=len(counts))
-        places = ranges(following, number)
-        following += number
-        target = np.memmap(raw / "order", np.int64, "r+", shape=total)
-        target[places] = start + np.argsort(users, kind="stable")
-        target.flush()
-    edges = np.flatnonzero(np.diff(user_offsets[:-1] // _PIECE, prepend=-1, append=-1))
-    for first, last in pairwise(edges.tolist()):  # whole users
-        begin, end = int(user_offsets[first]), int(user_offsets[last])
-        target = np.memmap(raw / "order", np.int64, "r+", shape=total)
-        rows = np.array(target[begin:end])
-        users = np.repeat(np.arange(first, last), counts[first:last])
-        target[begin:end] = rows[np.lexsort((_pick(raw, "posts", rows, np.int32), users))]
-        target.flush()
-    return user_offsets
-
-
-def _write_starts(raw: Path, column: str, name: str, total: int) -> int:
-    """Write where each sentence's run starts (int64), and return the length of the longest."""
-    most = before = 0
-    with (raw / name).open("xb") as file:
-        for start in range(0, total, _PIECE):
-            lengths = read(raw, column, start, _PIECE).astype(np.int64)
-            ends = before + np.cumsum(lengths)
-            (ends - lengths).tofile(file)
-            before, most = int(ends[-1]), max(most, int(lengths.max()))
-    return most
-
-
-def read(
-    raw: Path, column: str, start: int, number: int, dtype: type[np.signedinteger] = np.int32
-) -> np.ndarray:
-    """Return part of a raw file, in memory."""
-    itemsize = np.dtype(dtype).itemsize
-    return np.fromfile(raw / column, dtype, count=number, offset=start * itemsize)
-
-
-def _write_sentences(
-    directory: Path,
-    raw: Path,
-    num_sentences: int,
-    most_tokens: int,
-    maps: Mapping[str, np.ndarray],
-) -> int:
-    """Write the columns of sentences in the order of users; return how many tokens there are.
-
-    `maps` are from raw numbers to those of the store; what is below 0 is no account and stays.
-    """
-    narrow = np.min_scalar_type(most_tokens)
-    dtypes = {
-        "words": np.int32, "counts": narrow, "own_counts": narrow, "num_tokens": np.int32,
-        "title_users": np.int32, "askers": np.int32, "threads": np.int32, "days": np.int32,
-        "tags": np.int32, "sequences": np.int32, "kinds": np.uint8,
-    }  # fmt: skip
-    all_tokens = 0
-    starts = ("word_offsets", "tag_offsets", "sequence_offsets")
-    with array_writers(directory, dtypes, offsets=starts) as files:
-        for start in range(0, num_sentences, BATCH_SENTENCES):
-            rows = read(raw, "order", start, BATCH_SENTENCES, np.int64)
-            tokens, token_rows = _runs(raw, rows, "words", "word_starts", "num_tokens")
-            num_tokens = _pick(raw, "num_tokens", rows, np.int32)
-            place = ranges(np.zeros(len(rows), dtype=np.int64), num_tokens)
-            own = place < _pick(raw, "num_own_tokens", rows, np.int32)[token_rows]
-            words = maps["words"][tokens]
-            in_order = _pick(raw, "num_sentence_tokens", rows, np.int32)
-            files["sequence_offsets"].append_ends(in_order)
-            files["sequences"].append(words[place < in_order[token_rows]])
-            lengths, words, counts, own_counts = _count(token_rows, words, own, len(rows))
-            files["word_offsets"].append_ends(lengths)
-            files["words"].append(words)
-            files["counts"].append(counts)
-            files["own_counts"].append(own_counts)
-            files["num_tokens"].append(num_tokens)
-            for column in ("title_users", "askers"):
-                accounts = _pick(raw, column, rows, np.int32)
-                known = maps["accounts"][np.maximum(accounts, 0)]
-                files[column].append(np.where(accounts < 0, accounts, known))
-            files["threads"].append(maps["threads"][_pick(raw, "threads", rows, np.int32)])
-            for column in ("days", "kinds"):
-                files[column].append(_pick(raw, column, rows, np.int32))
-            tags, tag_rows = _runs(raw, rows, "tags", "tag_starts", "num_tags")
-            every = np.ones(len(tags), dtype=bool)
-            lengths, names, _, _ = _count(tag_rows, maps["tags"][tags], every, len(rows))
-            files["tag_offsets"].append_ends(lengths)
-            files["tags"].append(names)
-            all_tokens += len(tokens)
-    return all_tokens
-
-
-def _runs(
-    raw: Path, rows: np.ndarray, column: str, starts: str, lengths: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries of the given sentences, and the row each belongs to."""
-    number = _pick(raw, lengths, rows, np.int32)
-    entries = ranges(_pick(raw, starts, rows, np.int64), number)
-    return _pick(raw, column, entries, np.int32), np.repeat(np.arange(len(rows)), number)
-
-
-def _pick(raw: Path, column: str, entries: np.ndarray, dtype: type) -> np.ndarray:
-    # Entries lie anywhere in the file, and each may bring in 64 KiB of it. A fresh map for every
-    # few entries drops those pages again, so memory does not follow the size of the file.
-    piece = _PICK_WORDS if column == "words" else _PICK
-    found = np.empty(len(entries), dtype=dtype)
-    for start in range(0, len(entries), piece):
-        some = slice(start, start + piece)
-        found[some] = np.memmap(raw / column, dtype, "r")[entries[some]]
-    return found
-
-
-def _count(
-    rows: np.ndarray, items: np.ndarray, own: np.ndarray, num_rows: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return, row by row, the distinct items in order: (row lengths, items, counts, own counts)."""
-    size = int(items.max(initial=0)) + 1
-    keys = np.sort((rows * size + items) * 2 + own)
-    pairs = keys >> 1
-    first = np.flatnonzero(np.diff(pairs, prepend=-1))
-    counts = np.diff(first, append=len(keys))
-    own_counts = np.add.reduceat(keys & 1, first) if len(first) else counts
-    distinct_rows, distinct_items = np.divmod(pairs[first], size)
-    return np.bincount(distinct_rows, minlength=num_rows), distinct_items, counts, own_counts
-
-
-def _sorted_numbers(interner: Interner, take: Callable[[str], object]) -> np.ndarray:
-    """Give every string in sorted order, and return the place of each by its raw number, int32."""
-    mapping = np.empty(len(interner), dtype=np.int32)
-    for position, (name, number) in enumerate(interner.sorted_pairs()):
-        mapping[number] = position
-        take(name)
-    return mapping
-
-
-def _write_names(path: Path, interner: Interner) -> np.ndarray:
-    with path.open("x", encoding="utf-8", newline="\n") as file:
-
-        def write(name: str) -> None:
-            if "\n" in name:
-                raise ValueError(f"{name!r} holds a line break; split it before adding it")
-            file.write(name + "\n")
-
-        return _sorted_numbers(interner, write)
-
-
-def _write_in_order(path: Path, raw: Path, mapping: np.ndarray) -> None:
-    """Write the lines of a raw file in the order of their numbers in the store."""
-    with raw.open("rb") as lines:
-        starts = offsets(np.fromiter(map(len, lines), np.int64, len(mapping)))
-        with path.open("xb") as file:
-            for number in np.argsort(mapping).tolist():
-                lines.seek(int(starts[number]))
-                file.write(lines.readline())
-
-
-_BUFFER = 1 << 18  # numbers held for a file before they are written
+from fedpriv.output_paths import writing_to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,202 +112,254 @@ class CorpusDescription:
             )
 
 
-class CorpusWriter:
-    """Collects sentences and writes one prepared corpus directory, or nothing at all.
+def write_corpus(
+    directory: Path | str,
+    description: CorpusDescription,
+    sentences: Iterable[Sentence],
+    rosters: Sequence[RosterSpec],
+    default_roster: str,
+    *,
+    dropped: Mapping[str, int] | None = None,
+    published: Mapping[str, Mapping[str, int]] | None = None,
+    held_users: Sequence[str] = (),
+) -> Corpus:
+    """Write one prepared corpus, or nothing at all, and open it.
 
-    Use it as a context manager; leaving the block without `finish`, or by an error, removes
-    everything that was written:
+    Sentences go through a database in the folder, so memory does not grow with their number.
 
-        with CorpusWriter(directory, CorpusDescription(...)) as writer:
-            for sentence in sentences:
-                writer.add(sentence)
-            corpus = writer.finish([RosterSpec(...)], default_roster="site-all")
+    Args:
+        directory: where it will be; must not exist yet, its parent is made.
+        description: of the corpus, for its manifest.
+        sentences: users in any order; sentences of one post in theirs.
+        rosters: the rosters to make; one marked optional is noted and left out where the
+            corpus is too small for it.
+        default_roster: name of the roster used when none is asked for.
+        dropped: numbers of records that were left out, by reason, for the manifest; read after
+            the sentences, so that their source may count in it.
+        published: counts of "words" and of "tags" that replace public users' choice, as TFF
+            publishes them; they include rostered users, and the manifest says so.
+        held_users: whom the data's source holds out, for the split as-published.
+
+    Raises:
+        ValueError: the directory exists; no sentence, or one without a token; a token, tag or
+            thread that holds a line break; a roster that cannot be made, no default roster.
     """
+    directory = Path(directory)
+    if directory.exists():
+        raise ValueError(f"{directory} exists already; give another place, or remove it")
+    with writing_to(directory):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(directory) as folder:
+            raw = folder / "raw.sqlite"
+            with closing(sqlite3.connect(raw, isolation_level=None)) as database:
+                database.executescript(_TABLES)
+                rows = _rows(database, sentences, titles_by_others=not description.own_text_only)
+                database.executemany(_ADD, rows)
+                totals = _write_sentences(database, folder)
+                if not description.own_text_only:  # titles by others are kept nowhere then
+                    _write_titles(database, folder)
+            raw.unlink()
+            if published is not None:
+                sizes = {"words": description.max_words, "tags": description.max_tags}
+                kept = {kind: most_counted(published[kind], size) for kind, size in sizes.items()}
+                (folder / "published.json").write_text(json.dumps(kept), "utf-8")
+            if held_users:
+                (folder / HELD_USERS).write_text(json.dumps(sorted(held_users)), "utf-8")
+            about = {
+                **asdict(description),
+                "totals": totals,
+                "dropped": dict(sorted((dropped or {}).items())),
+                "rosters": {},
+                "rosters_left_out": {},
+                "default_roster": default_roster,
+                "files": manifests.describe_files(folder, folder),
+                "version": manifests.VERSION,
+            }
+            _add_rosters(Corpus(folder, about), rosters)
+    return Corpus.open(directory)
 
-    def __init__(
-        self,
-        directory: Path | str,
-        description: CorpusDescription,
-        *,
-        held_users: Sequence[str] = (),
-    ) -> None:
-        """Start a corpus.
 
-        Args:
-            directory: where it will be; must not exist yet, its parent is made.
-            description: of the corpus, for its manifest.
-            held_users: whom the data's source holds out, for the split as-published.
+def _add_rosters(corpus: Corpus, specs: Sequence[RosterSpec]) -> None:
+    for spec in specs:
+        try:
+            corpus.add_roster(spec)
+        except ValueError as error:
+            if not spec.optional:
+                raise
+            left_out = {**corpus.manifest["rosters_left_out"], spec.name: str(error)}
+            corpus.manifest = {**corpus.manifest, "rosters_left_out": left_out}
+    if corpus.default_roster not in corpus.rosters:
+        raise ValueError(
+            f"default roster {corpus.default_roster!r} is not among those made: {corpus.rosters}"
+        )
+    manifests.write(corpus.directory, corpus.manifest)
 
-        Raises:
-            ValueError: the directory exists.
-        """
-        self._target = Path(directory)
-        if self._target.exists():
-            raise ValueError(f"{directory} exists already; give another place, or remove it")
-        self._description = description
-        self._held_users = sorted(held_users)
-        self._dropped: Counter[str] = Counter()
-        self._state = "new"
 
-    def __enter__(self) -> CorpusWriter:
-        self._target.parent.mkdir(parents=True, exist_ok=True)
-        prefix = f".{self._target.name}.partial-"
-        self._partial = Path(tempfile.mkdtemp(prefix=prefix, dir=self._target.parent))
-        self._raw = self._partial / "raw"
-        self._raw.mkdir()
-        self._buffers = {column: array("i") for column in COLUMNS}
-        self._files = {column: (self._raw / column).open("xb") for column in COLUMNS}
-        if (
-            not self._description.own_text_only
-        ):  # titles that somebody else wrote are kept nowhere then
-            self._files["titles"] = (self._raw / "titles").open("xb")
-        self._interners = {
-            kind: Interner(self._raw / f"{kind}.sqlite")
-            for kind in ("users", "title_users", "threads", "words", "tags")
-        }
-        self._state = "open"
-        return self
+_NAMED = ("users", "threads", "words", "tags")
+_NAMES_IN_MEMORY = 1 << 19  # of each kind
+_BATCH = 10_000  # sentences in memory
+_NAMES = "(number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL)"
+_TABLES = f"""
+    PRAGMA journal_mode = OFF;
+    PRAGMA synchronous = OFF;
+    {"".join(f"CREATE TABLE {kind} {_NAMES};" for kind in _NAMED)}
+    CREATE TABLE titles (thread INTEGER PRIMARY KEY, title TEXT);
+    CREATE TABLE sentences (
+        user INTEGER, post INTEGER, asker, title_user, thread, day, kind, length, words, tags
+    );
+    BEGIN;
+"""
+_ADD = "INSERT INTO sentences VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with writing_to(self._target):
-            try:
-                self._close()
-                if error is not None:
-                    raise error
-            finally:
-                shutil.rmtree(self._partial, ignore_errors=True)
 
-    def add(self, sentence: Sentence) -> None:
-        """Append one sentence; users may come in any order, sentences of one post keep theirs.
-
-        Raises:
-            ValueError: no token, or a token, tag or id that holds a line break.
-        """
+def _rows(
+    database: sqlite3.Connection, sentences: Iterable[Sentence], *, titles_by_others: bool
+) -> Iterator[tuple[int | bytes, ...]]:
+    """Yield the rows of a table of sentences; names have numbers, which the database keeps."""
+    users, threads, words, tags = (
+        lru_cache(_NAMES_IN_MEMORY)(partial(_number, database, kind)) for kind in _NAMED
+    )
+    for sentence in sentences:
         if not sentence.tokens:
             raise ValueError(f"user {sentence.user_id!r} has a sentence without tokens; skip it")
-        foreign = bool(sentence.title_tokens) and not sentence.own_title
-        title = () if foreign and self._description.own_text_only else sentence.title_tokens
-        buffers, interners = self._buffers, self._interners
-        buffers["users"].append(interners["users"].number(sentence.user_id))
-        buffers["words"].extend(interners["words"].numbers(sentence.tokens))
-        buffers["words"].extend(interners["words"].numbers(title))
-        tags = interners["tags"].numbers(sentence.tags)
-        buffers["tags"].extend(tags)
-        buffers["num_tags"].append(len(tags))
-        num_tokens = len(sentence.tokens) + len(title)
-        buffers["num_tokens"].append(num_tokens)
-        buffers["num_sentence_tokens"].append(len(sentence.tokens))
-        buffers["kinds"].append(KINDS.index(sentence.kind))
-        buffers["posts"].append(-1 if sentence.post is None else sentence.post)
-        buffers["num_own_tokens"].append(len(sentence.tokens) if foreign else num_tokens)
-        buffers["title_users"].append(self._title_user(sentence, foreign and bool(title)))
-        buffers["askers"].append(self._title_user(sentence, not sentence.own_title))
-        buffers["threads"].append(self._thread(sentence))
-        buffers["days"].append(-1 if sentence.day is None else sentence.day)
-        if len(buffers["words"]) >= _BUFFER:
-            self._flush()
+        title = sentence.title_tokens if sentence.own_title or titles_by_others else ()
+        asker = OWN if sentence.own_title else ELSEWHERE
+        if not sentence.own_title and sentence.title_user_id is not None:
+            asker = users(sentence.title_user_id)
+        thread, first = threads(sentence.thread_key), sentence.title_tokens
+        # A thread has the title that its first sentence has.
+        database.execute("INSERT OR IGNORE INTO titles VALUES (?, ?)", (thread, " ".join(first)))
+        yield (
+            users(sentence.user_id),
+            -1 if sentence.post is None else sentence.post,
+            asker,
+            asker if title else OWN,
+            thread,
+            -1 if sentence.day is None else sentence.day,
+            KINDS.index(sentence.kind),
+            len(sentence.tokens),
+            array("i", map(words, (*sentence.tokens, *title))).tobytes(),
+            array("i", map(tags, sentence.tags)).tobytes(),
+        )
 
-    def drop(self, reason: str, number: int = 1) -> None:
-        """Count records that the importer left out, by reason, for the manifest."""
-        self._dropped[reason] += number
 
-    def finish(
-        self,
-        rosters: Sequence[RosterSpec],
-        default_roster: str,
-        published: Mapping[str, Mapping[str, int]] | None = None,
-    ) -> Corpus:
-        """Group by user, make the rosters' views, move into place and open.
+def _number(database: sqlite3.Connection, kind: str, name: str) -> int:
+    """Return the number of a name, from 1, in order of first appearance."""
+    database.execute(f"INSERT OR IGNORE INTO {kind} (name) VALUES (?)", (name,))
+    return database.execute(f"SELECT number FROM {kind} WHERE name = ?", (name,)).fetchone()[0]
 
-        Args:
-            rosters: the rosters to make; one marked optional is noted and left out where the
-                corpus is too small for it.
-            default_roster: name of the roster used when none is asked for.
-            published: counts of "words" and of "tags" that replace public users' choice, as TFF
-                publishes them; they include rostered users, and the manifest says so.
 
-        Raises:
-            ValueError: no sentence, a roster that cannot be made, no default roster.
-        """
-        if self._state != "open":
-            raise ValueError("finish is called once, inside the writer's `with` block")
-        self._flush()
-        for file in self._files.values():
-            file.close()
-        totals = group(self._raw, self._partial, self._interners)
-        self._close()
-        shutil.rmtree(self._raw)
-        if published is not None:
-            sizes = {"words": self._description.max_words, "tags": self._description.max_tags}
-            kept = {kind: most_counted(published[kind], size) for kind, size in sizes.items()}
-            (self._partial / "published.json").write_text(json.dumps(kept), "utf-8")
-        if self._held_users:
-            (self._partial / HELD_USERS).write_text(json.dumps(self._held_users), "utf-8")
-        corpus = self._with_rosters(rosters, totals, default_roster)
-        keep_private(self._partial)
-        try:
-            self._partial.rename(self._target)
-        except OSError as error:
-            raise ValueError(f"{self._target} appeared while it was being written") from error
-        return Corpus.open(corpus.directory)
+def _write_sentences(database: sqlite3.Connection, folder: Path) -> dict[str, int]:
+    """Write the files that `fedpriv.datasets.stackexchange.sentence_store` describes.
 
-    def _with_rosters(
-        self, specs: Sequence[RosterSpec], totals: dict[str, int], default_roster: str
-    ) -> Corpus:
-        first = {
-            **asdict(self._description),
-            "totals": totals,
-            "dropped": dict(sorted(self._dropped.items())),
-            "rosters": {},
-            "rosters_left_out": {},
-            "default_roster": default_roster,
-            "files": manifests.describe_files(self._partial, self._partial),
-            "version": manifests.VERSION,
-        }
-        corpus = Corpus(self._partial, first)
-        for spec in specs:
-            try:
-                corpus.add_roster(spec)
-            except ValueError as error:
-                if not spec.optional:
-                    raise
-                left_out = {**corpus.manifest["rosters_left_out"], spec.name: str(error)}
-                corpus.manifest = {**corpus.manifest, "rosters_left_out": left_out}
-        if default_roster not in corpus.rosters:
-            raise ValueError(
-                f"default roster {default_roster!r} is not among those made: {corpus.rosters}"
-            )
-        manifests.write(self._partial, corpus.manifest)
-        return Corpus(self._target, corpus.manifest)
+    Returns:
+        Totals for the manifest.
 
-    def _thread(self, sentence: Sentence) -> int:
-        """Return the thread's number; a thread has the title that its first sentence has."""
-        threads = self._interners["threads"]
-        new = len(threads)
-        number = threads.number(sentence.thread_key)
-        if number == new and "titles" in self._files:
-            self._files["titles"].write(" ".join(sentence.title_tokens).encode() + b"\n")
-        return number
+    Raises:
+        ValueError: there is no sentence.
+    """
+    database.execute("CREATE INDEX by_user ON sentences (user, post)")
+    of_users = "FROM users CROSS JOIN sentences ON user = number"  # users are the outer loop
+    counted = f"SELECT name, number, COUNT(*) {of_users} GROUP BY name"
+    users = database.execute(counted).fetchall()
+    if not users:
+        raise ValueError("there is no sentence to write: is this the right file?")
+    (folder / "users.json").write_text(json.dumps([name for name, *_ in users]), "utf-8")
+    user_offsets = offsets(np.array([number for *_, number in users], np.int64))
+    (folder / "sentences").mkdir()
+    np.save(folder / "sentences" / "user_offsets.npy", user_offsets)
+    places = {kind: _write_names(database, kind, folder) for kind in ("words", "tags", "threads")}
+    accounts = _places(database, "users", array("i", [number for _, number, _ in users]))
+    (most_tokens,) = database.execute("SELECT MAX(LENGTH(words)) / 4 FROM sentences").fetchone()
+    narrow = np.min_scalar_type(most_tokens)
+    dtypes = {
+        "words": np.int32, "counts": narrow, "own_counts": narrow, "num_tokens": np.int32,
+        "title_users": np.int32, "askers": np.int32, "threads": np.int32, "days": np.int32,
+        "tags": np.int32, "sequences": np.int32, "kinds": np.uint8,
+    }  # fmt: skip
+    starts = ("word_offsets", "tag_offsets", "sequence_offsets")
+    rows = database.execute(f"SELECT sentences.* {of_users} ORDER BY name, post, sentences.rowid")
+    all_tokens = 0
+    with array_writers(folder / "sentences", dtypes, offsets=starts) as files:
+        while some := rows.fetchmany(_BATCH):
+            *given, word_bytes, tag_bytes = zip(*some, strict=True)
+            _, _, askers, title_users, threads, days, kinds, lengths = np.array(given, np.int32)
+            words, word_rows, num_tokens = _entries(word_bytes, places["words"])
+            place = ranges(np.zeros(len(some), np.int64), num_tokens)
+            in_sentence = place < lengths[word_rows]
+            own = in_sentence | (title_users == OWN)[word_rows]
+            files["sequence_offsets"].append_ends(lengths)
+            files["sequences"].append(words[in_sentence])
+            distinct, items, counts, own_counts = _count(word_rows, words, own, len(some))
+            files["word_offsets"].append_ends(distinct)
+            files["words"].append(items)
+            files["counts"].append(counts)
+            files["own_counts"].append(own_counts)
+            files["num_tokens"].append(num_tokens)
+            for column, named in (("title_users", title_users), ("askers", askers)):
+                known = accounts[np.maximum(named, 0)]
+                files[column].append(np.where(named < 0, named, known))
+            files["threads"].append(places["threads"][threads])
+            files["days"].append(days)
+            files["kinds"].append(kinds)
+            tags, tag_rows, _ = _entries(tag_bytes, places["tags"])
+            distinct, items, _, _ = _count(tag_rows, tags, np.ones(len(tags), bool), len(some))
+            files["tag_offsets"].append_ends(distinct)
+            files["tags"].append(items)
+            all_tokens += len(words)
+    return {
+        "users": len(users),
+        "sentences": int(user_offsets[-1]),
+        "tokens": all_tokens,
+        **{kind: int(np.count_nonzero(found >= 0)) for kind, found in places.items()},
+        "most_tokens_in_a_sentence": most_tokens,
+    }
 
-    def _title_user(self, sentence: Sentence, foreign: bool) -> int:
-        if not foreign:
-            return OWN
-        author = sentence.title_user_id
-        return ELSEWHERE if author is None else self._interners["title_users"].number(author)
 
-    def _flush(self) -> None:
-        for column, buffer in self._buffers.items():
-            buffer.tofile(self._files[column])
-            del buffer[:]
+def _write_names(database: sqlite3.Connection, kind: str, folder: Path) -> np.ndarray:
+    """Write the names of a kind in sorted order, a line each; return the place of each number."""
+    numbers = array("i")
+    with (folder / f"{kind}.txt").open("x", encoding="utf-8", newline="\n") as lines:
+        for number, name in database.execute(f"SELECT number, name FROM {kind} ORDER BY name"):
+            if "\n" in name:
+                raise ValueError(f"{name!r} holds a line break; split it before adding it")
+            lines.write(name + "\n")
+            numbers.append(number)
+    return _places(database, kind, numbers)
 
-    def _close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        for interner in self._interners.values():
-            interner.close()
-        self._state = "closed"
+
+def _write_titles(database: sqlite3.Connection, folder: Path) -> None:
+    found = "SELECT title FROM threads JOIN titles ON thread = number ORDER BY name"
+    with (folder / "titles.txt").open("x", encoding="utf-8", newline="\n") as lines:
+        lines.writelines(f"{title}\n" for (title,) in database.execute(found))
+
+
+def _places(database: sqlite3.Connection, kind: str, numbers: array[int]) -> np.ndarray:
+    """Return the place of each number of a kind in a list of some, int32; else ELSEWHERE."""
+    (last,) = database.execute(f"SELECT COALESCE(MAX(number), 0) FROM {kind}").fetchone()
+    places = np.full(last + 1, ELSEWHERE, np.int32)
+    places[numbers] = np.arange(len(numbers))
+    return places
+
+
+def _entries(
+    packed: Sequence[bytes], places: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the places of packed numbers, the row each belongs to, and how many a row has."""
+    lengths = np.array([len(one) // 4 for one in packed], np.int64)
+    numbers = np.frombuffer(b"".join(packed), np.int32)
+    return places[numbers], np.repeat(np.arange(len(packed)), lengths), lengths
+
+
+def _count(
+    rows: np.ndarray, items: np.ndarray, own: np.ndarray, num_rows: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return, row by row, the distinct items in order: (row lengths, items, counts, own counts)."""
+    size = int(items.max(initial=0)) + 1
+    keys = np.sort((rows * size + items) * 2 + own)
+    pairs = keys >> 1
+    first = np.flatnonzero(np.diff(pairs, prepend=-1))
+    counts = np.diff(first, append=len(keys))
+    own_counts = np.add.reduceat(keys & 1, first) if len(first) else counts
+    distinct_rows, distinct_items = np.divmod(pairs[first], size)
+    return np.bincount(distinct_rows, minlength=num_rows), distinct_items, counts, own_counts

@@ -48,7 +48,6 @@ from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, 
 from fedpriv.hashes import Progress, document_sha256
 
 ROSTER_FILE = "roster.json"
-_ABOUT_ROSTER = ("rule", "how", "looks_at_data", "seed", "min_sentences")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 DIAGNOSTIC_FACTS = (
@@ -65,24 +64,6 @@ def write_roster(folder: Path, ids: Sequence[str]) -> None:
     path = folder / ROSTER_FILE
     path.touch(0o600)
     path.write_text(json.dumps(list(ids)), "utf-8")
-
-
-def _read_roster_ids(directory: Path, name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the ids of a roster of a corpus, which are those that its manifest was written for.
-
-    Raises:
-        ValueError: the list is missing or damaged.
-    """
-    path = directory / "rosters" / name / ROSTER_FILE
-    try:
-        ids = tuple(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{path}, the ids of roster {name!r}, is damaged ({error})") from error
-    if roster_sha256(ids) != entry["sha256"]:
-        raise ValueError(
-            f"{path} has other ids than roster {name!r} was made of; put the file back from a copy"
-        )
-    return ids
 
 
 def _describe_vocabulary(vocabulary: RosterVocabulary, split: Split) -> dict[str, object]:
@@ -150,7 +131,7 @@ class Corpus:
     @property
     def is_part(self) -> bool:
         """Whether it was cut out of another one, for a machine of a deployment."""
-        return manifests.is_part(self.manifest)
+        return self.manifest["source"].get("kind") == manifests.PART
 
     @property
     def rosters(self) -> tuple[str, ...]:
@@ -257,7 +238,7 @@ class Corpus:
                     "`fedpriv data part` with --select "
                     f"{'public' if split.selecting else 'last'}"
                 )
-            ids = _read_roster_ids(self.directory, roster, entry)
+            ids = self.listed(roster)
             declared = entry["rule"] == "declared"
             self.make_view(ids, split, folder.parent, progress, declared=declared)
 
@@ -371,14 +352,24 @@ class Corpus:
         most = split.examples_per_owner
         return keep_bounded(store, roster, division.training, most, elsewhere_rostered=declared)
 
-    def listed(self) -> tuple[str, ...]:
-        """Return the ids of the default roster.
+    def listed(self, name: str | None = None) -> tuple[str, ...]:
+        """Return the ids of a roster, None for the default one; those that were first listed.
 
         Raises:
-            ValueError: the list is damaged.
+            ValueError: the list is missing or damaged.
         """
-        name = self.default_roster
-        return _read_roster_ids(self.directory, name, self.manifest["rosters"][name])
+        name = self.default_roster if name is None else name
+        path = self.directory / "rosters" / name / ROSTER_FILE
+        try:
+            ids = tuple(json.loads(path.read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(f"{path}, the ids of roster {name!r}, is damaged ({error})") from error
+        if roster_sha256(ids) != self.manifest["rosters"][name]["sha256"]:
+            raise ValueError(
+                f"{path} has other ids than roster {name!r} was made of; put the file back from a "
+                "copy"
+            )
+        return ids
 
     def whole_roster_sha256(self, name: str) -> str:
         """Return the hash of a roster's ids; on a part of a corpus that of the whole's roster."""
@@ -402,75 +393,55 @@ class Corpus:
         Raises:
             ValueError: a file is missing or differs.
         """
-        manifests.verify_files(self.directory, self.manifest)
+        manifests.check_files(self.directory, self.manifest["files"], deep=True)
         for path in sorted((self.directory / "rosters").glob(f"*/*/{manifests.VIEW_FILE}")):
             manifests.read_view(path.parent, deep=True)
 
     def add_roster(self, spec: RosterSpec) -> TagView:
         """Choose a roster, make its view and list it in the manifest; no new import.
 
+        The view is the one by thread. Where public users give it no words or labels, as in files
+        of a few users, it is the one by sentence, and asking for threads is an error that says why.
         Processes that add rosters wait for each other.
 
         Raises:
             ValueError: the name is taken, or the corpus cannot give such a roster. The corpus is
                 then as it was.
         """
-        roster = choose_roster(spec, SentenceStore(self.directory).num_sentences())
-        about = {
-            "rule": spec.rule,
-            "how": spec.statement(),
-            "looks_at_data": spec.looks_at_data,
-            "seed": spec.seed,
-            "min_sentences": spec.min_sentences,
-        }
-        split = self._list_roster(spec.name, roster, about)
-        return self.view(spec.name, split=BY_THREAD if split == BY_THREAD.name else BY_SENTENCE)
-
-    def adopt_rosters(self, earlier: Path) -> None:
-        """Add the rosters that an earlier copy of this corpus has, and this one has not.
-
-        Raises:
-            ValueError: the earlier copy's manifest, or the list of a roster's ids, is damaged.
-        """
-        for name, entry in manifests.read_entries(earlier)["rosters"].items():
-            if name not in self.rosters:
-                ids = _read_roster_ids(earlier, name, entry)
-                self._list_roster(name, ids, {key: entry[key] for key in _ABOUT_ROSTER})
-
-    def _list_roster(self, name: str, ids: Sequence[str], about: Mapping[str, Any]) -> str:
-        """Make a roster's first view and list it; return the name of the view's split."""
+        ids = choose_roster(spec, SentenceStore(self.directory).num_sentences())
         place = hashlib.sha256(str(self.directory.resolve()).encode()).hexdigest()[:16]
         with locked(f"rosters-{place}", cache_dir()):
             listed = self.manifest["rosters"]
             if (self.directory / manifests.FILE_NAME).is_file():  # others may have added some
-                listed = {**manifests.read_entries(self.directory)["rosters"], **listed}
-            if name in listed:
+                listed = {**manifests.read(self.directory)["rosters"], **listed}
+            if spec.name in listed:
                 raise ValueError(
-                    f"corpus {self.name!r} already has a roster {name!r}, and rosters are frozen; "
-                    "choose another name"
+                    f"corpus {self.name!r} already has a roster {spec.name!r}, and rosters are "
+                    "frozen; choose another name"
                 )
-            folder = self.directory / "rosters" / name
+            folder = self.directory / "rosters" / spec.name
             if folder.exists():  # left by an addition that was killed before its listing
                 shutil.rmtree(folder)
             try:
-                facts = self._make_first_view(ids, folder)
+                try:
+                    facts = self.make_view(ids, BY_THREAD, folder)
+                except ValueError:  # public users give no words or labels, as a few users may
+                    facts = self.make_view(ids, BY_SENTENCE, folder)
                 write_roster(folder, ids)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-            entry = {**about, "num_users": len(ids), "sha256": roster_sha256(ids), **facts}
-            found = {**self.manifest, "rosters": {**listed, name: entry}}
+            entry = {
+                "rule": spec.rule,
+                "how": spec.statement(),
+                "looks_at_data": spec.looks_at_data,
+                "seed": spec.seed,
+                "min_sentences": spec.min_sentences,
+                "num_users": len(ids),
+                "sha256": roster_sha256(ids),
+                **facts,
+            }
+            found = {**self.manifest, "rosters": {**listed, spec.name: entry}}
             self.manifest = manifests.write(self.directory, found)
-        return facts["split"]
-
-    def _make_first_view(self, roster: Sequence[str], parent: Path) -> dict[str, Any]:
-        """Make the view that a new roster is published with, and return its facts.
-
-        It is the default one, by thread. Where public users give it no words or labels, as in
-        files of a few users, it is the one by sentence, and asking for threads is an error that
-        says why.
-        """
-        try:
-            return self.make_view(roster, BY_THREAD, parent)
-        except ValueError:
-            return self.make_view(roster, BY_SENTENCE, parent)
+        first = BY_THREAD if facts["split"] == BY_THREAD.name else BY_SENTENCE
+        return self.view(spec.name, split=first)

@@ -7,14 +7,17 @@ Kept in the cache for each corpus and encoder, and shared by all rosters, splits
 
 A part of a corpus has its own, made of the text that it holds.
 
-A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. Made
-in chunks; what was made before a stop is kept, and goes on with the same versions of the libraries
-alone. Which those were is stored with the rows, `sentences.json` and `titles.json`: a run says it.
+A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. A stop
+leaves the rows that were made in `sentences.npy.part`; with the same versions of the libraries they
+are gone on with. Which versions these were is stored with the rows, in `sentences.json` and
+`titles.json`: a run says it.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +25,13 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import EncoderInputs
-from fedpriv.datasets.cache import cache_dir, locked, write_atomically
+from fedpriv.datasets.cache import cache_dir, locked
 from fedpriv.datasets.encoders import (
+    CHUNK,
     Encoder,
     EncoderFiles,
     add_reduced,
-    chunks,
-    encode_texts,
+    encoded,
     library_versions,
 )
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -36,6 +39,7 @@ from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.hashes import Progress, document_sha256
 from fedpriv.libraries import one_thread
+from fedpriv.output_paths import write_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,7 +73,7 @@ def open_embeddings(corpus: Corpus, encoder: Encoder, texts: Sequence[str]) -> E
     """
     folder = _folder(corpus, encoder)
     for kind in texts:
-        if _missing(folder, kind):
+        if not (folder / f"{kind}s.npy").is_file():
             raise ValueError(
                 f"the {kind}s of corpus {corpus.name!r} are not all embedded by "
                 f"{encoder.files.id}: run `fedpriv encoder embed {encoder.files.id}` with the same "
@@ -114,12 +118,9 @@ def make_embeddings(
     for kind in texts:
         found = corpus.texts(kind)
         if found is None:
-            hint = (
-                "set task.encoder-texts to sentence"
-                if kind == "title"
-                else "it was cut by an earlier version: cut it again (`fedpriv data part`)"
+            raise ValueError(
+                f"corpus {corpus.name!r} keeps no {kind}s; set task.encoder-texts to sentence"
             )
-            raise ValueError(f"corpus {corpus.name!r} keeps no {kind}s; {hint}")
         with locked(f"{folder.name}-{kind}", cache_dir()):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make(folder, f"{kind}s", found, encoder, processes, progress)
@@ -159,7 +160,7 @@ class EncodedTexts:
             chosen: int64 `(n,)`; None for all.
 
         Raises:
-            ValueError: If the examples say not where their texts are.
+            ValueError: As of `distinct`.
         """
         rows, places = self.distinct(
             examples, np.arange(len(examples)) if chosen is None else chosen
@@ -177,14 +178,9 @@ class EncodedTexts:
             float32 `(m, num_rows)` of unit norm, and int64 `(n,)`, each example's row of them.
 
         Raises:
-            ValueError: If the examples say not where their texts are.
+            ValueError: If a part of a corpus keeps no text of these examples.
         """
-        if examples.texts is None:
-            raise ValueError(
-                "it is not known where these examples' sentences are: the corpus's view, or the "
-                "part of it, was made by an earlier version; let the corpus's folder be written "
-                "to, or cut the part again (`fedpriv data part`)"
-            )
+        assert examples.texts is not None
         texts = examples.texts[chosen]
         if texts.min(initial=0) < 0:
             raise ValueError(
@@ -292,7 +288,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _folder(corpus: Corpus, encoder: Encoder) -> Path:
-    facts = {"corpus": corpus.content_sha256, "encoder": encoder.files.sha256, "version": 1}
+    facts = {"corpus": corpus.content_sha256, "encoder": encoder.files.sha256, "version": 2}
     name = f"{encoder.files.id}-{document_sha256(facts)[:16]}"
     return cache_dir() / "embeddings" / name
 
@@ -306,22 +302,32 @@ def _make(
     progress: Progress | None,
 ) -> None:
     """Make the rows of one kind of text that are missing."""
-    path, marks = folder / f"{kind}.npy", folder / f"{kind}-chunks.npy"
-    about, versions = folder / f"{kind}.json", library_versions()
-    shape, number = (len(texts), encoder.width), chunks(len(texts))
-    if (
-        (_shape(path) != shape or _shape(marks) != (number,))  # not begun, or damaged
-        or (not np.load(marks).all() and _made_by(about) != _named(versions))
-    ):
-        # Marks first: those of before are of no row that is made now.
-        np.lib.format.open_memmap(marks, "w+", np.uint8, (number,)).flush()
-        np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
-        write_atomically(about, json.dumps(versions))
-    done = np.lib.format.open_memmap(marks, "r+")
-    if not done.all():
-        rows = np.lib.format.open_memmap(path, "r+")
-        encode_texts(encoder, texts, rows, done=done, processes=processes, progress=progress)
-        done.flush()
+    path, about, versions = folder / f"{kind}.npy", folder / f"{kind}.json", library_versions()
+    if path.is_file():
+        return
+    part, shape = path.with_name(f"{path.name}.part"), (len(texts), encoder.width)
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": "<f4", "fortran_order": False, "shape": shape}
+    )
+    header, row_bytes = buffer.getvalue(), 4 * encoder.width
+    if _made_by(about) != _named(versions):
+        part.unlink(missing_ok=True)
+        write_private(about, json.dumps(versions))
+    with part.open("ab") as file:
+        # The last chunk is made again: a power cut may have left its length without its bytes.
+        done = max(0, (file.tell() - len(header)) // row_bytes // CHUNK - 1) * CHUNK
+        file.truncate(len(header) + row_bytes * done if done else 0)
+        if not done:
+            file.write(header)
+        for rows in encoded(encoder, texts, done, processes=processes):
+            file.write(rows.astype("<f4").tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+            done += len(rows)
+            if progress is not None:
+                progress(done, len(texts))
+    part.replace(path)
 
 
 def _made_by(about: Path) -> str:
@@ -336,21 +342,10 @@ def _named(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {versions[name]}" for name in sorted(versions))
 
 
-def _shape(path: Path) -> tuple[int, ...] | None:
-    """Return the shape of an array's file; None where it is missing or damaged."""
-    try:
-        return np.load(path, mmap_mode="r").shape
-    except (OSError, ValueError, EOFError):
-        return None
-
-
-def _missing(folder: Path, kind: str) -> bool:
-    """Return whether rows of a kind of text are not all there."""
-    path, marks = folder / f"{kind}s.npy", folder / f"{kind}s-chunks.npy"
-    if _shape(path) is None or _shape(marks) is None:
-        return True
-    return not np.load(marks).all()
-
-
 def _mapped(path: Path) -> np.ndarray:
-    return np.asarray(np.load(path, mmap_mode="r")).view(np.ndarray)
+    try:
+        return np.asarray(np.load(path, mmap_mode="r")).view(np.ndarray)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); remove it, and run `fedpriv encoder embed` again"
+        ) from error

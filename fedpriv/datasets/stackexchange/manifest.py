@@ -8,12 +8,12 @@ are made when they are first asked for.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedpriv.hashes import document_sha256, file_sha256
+from fedpriv.output_paths import write_private
 
 FORMAT = "fedpriv-corpus"
 VERSION = 3
@@ -29,23 +29,10 @@ _CHECKED_ON_OPEN = 64 * 1024  # files up to this size are hashed when a corpus i
 def read(directory: Path) -> dict:
     """Return the manifest of a corpus directory after checking it and the files it lists.
 
-    The sizes of all files and the contents of the small ones are checked; `verify_files` reads
-    them all.
+    The sizes of all files and the contents of the small ones are checked.
 
     Raises:
         ValueError: no corpus, an unknown format or version, or damage; says which.
-    """
-    manifest = read_entries(directory)
-    for name, entry in manifest["files"].items():
-        _check(directory / name, entry, deep=entry["bytes"] <= _CHECKED_ON_OPEN)
-    return manifest
-
-
-def read_entries(directory: Path) -> dict:
-    """Return the manifest of a corpus directory, whatever has become of the files it lists.
-
-    Raises:
-        ValueError: no corpus, an unknown format or version, or the manifest is damaged.
     """
     path = directory / FILE_NAME
     if not path.is_file():
@@ -66,25 +53,22 @@ def read_entries(directory: Path) -> dict:
         )
     if manifest.get(_DIGEST) != _digest(manifest):
         raise ValueError(f"{path} was edited or damaged; import the corpus again")
+    check_files(directory, manifest["files"])
     return manifest
-
-
-def is_part(manifest: Mapping[str, Any]) -> bool:
-    """Return whether a corpus was cut out of another one."""
-    return manifest["source"].get("kind") == PART
 
 
 def write(directory: Path, manifest: Mapping[str, object]) -> dict:
     """Write the manifest atomically, with its own digest, and return it as written."""
     complete = {**manifest, "format": FORMAT, "version": VERSION}
     complete[_DIGEST] = _digest(complete)
-    _write(directory / FILE_NAME, complete)
+    write_private(directory / FILE_NAME, json.dumps(complete, indent=1))
     return complete
 
 
 def write_view(directory: Path, facts: Mapping[str, object]) -> None:
     """Write a view's own manifest: its facts, and size and SHA-256 of each of its files."""
-    _write(directory / VIEW_FILE, {"facts": facts, "files": describe_files(directory, directory)})
+    found = {"facts": facts, "files": describe_files(directory, directory)}
+    write_private(directory / VIEW_FILE, json.dumps(found, indent=1))
 
 
 def read_view(directory: Path, *, deep: bool = False) -> dict:
@@ -101,19 +85,8 @@ def read_view(directory: Path, *, deep: bool = False) -> dict:
         raise ValueError(
             f"{path} is damaged ({error}); remove the folder {directory}, and it is made again"
         ) from error
-    for name, entry in files.items():
-        _check(directory / name, entry, deep=deep or entry["bytes"] <= _CHECKED_ON_OPEN)
+    check_files(directory, files, deep=deep)
     return facts
-
-
-def _write(path: Path, content: Mapping[str, object]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.chmod(0o600)
-    partial.replace(path)
 
 
 def describe_files(directory: Path, under: Path) -> dict[str, dict[str, object]]:
@@ -128,23 +101,23 @@ def describe_files(directory: Path, under: Path) -> dict[str, dict[str, object]]
     }
 
 
-def verify_files(directory: Path, manifest: Mapping) -> None:
-    """Read every listed file and compare its checksum.
+def check_files(
+    directory: Path, files: Mapping[str, Mapping[str, Any]], *, deep: bool = False
+) -> None:
+    """Compare the sizes of files with a manifest, and contents: of small ones, if deep of all.
 
     Raises:
         ValueError: a file is missing or differs.
     """
-    for name, entry in manifest["files"].items():
-        _check(directory / name, entry, deep=True)
-
-
-def _check(path: Path, entry: Mapping, *, deep: bool) -> None:
-    size = path.stat().st_size if path.is_file() else None
-    if size != entry["bytes"]:
-        found = "is missing" if size is None else f"has {size} bytes"
-        raise ValueError(f"{path} {found}, expected {entry['bytes']}; import the corpus again")
-    if deep and file_sha256(path) != entry["sha256"]:
-        raise ValueError(f"{path} does not match its checksum; import the corpus again")
+    for name, entry in files.items():
+        path = directory / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != entry["bytes"]:
+            found = "is missing" if size is None else f"has {size} bytes"
+            raise ValueError(f"{path} {found}, expected {entry['bytes']}; import the corpus again")
+        read = deep or entry["bytes"] <= _CHECKED_ON_OPEN
+        if read and file_sha256(path) != entry["sha256"]:
+            raise ValueError(f"{path} does not match its checksum; import the corpus again")
 
 
 def _digest(manifest: Mapping[str, object]) -> str:

@@ -159,15 +159,14 @@ class _Source:
         write_roster(where.parent, listed)
         rows, num_own = self._write_examples(where, listed, frozenset(held))
         num_public = len(rows) - num_own
-        if "sentences" in self.arrays:  # where an earlier version made the view, they are unknown
-            textless = np.full(num_public if held else 0, -1)
-            for column, numbers in zip(("sentences", "threads"), kept.values(), strict=True):
-                places = [
-                    numbers.setdefault(number, len(numbers))
-                    for number in self.arrays[column][rows[: len(rows) - len(textless)]].tolist()
-                ]
-                file = "titles" if column == "threads" else column
-                np.save(where / f"{file}.npy", np.concatenate([places, textless]).astype(np.int64))
+        textless = np.full(num_public if held else 0, -1)
+        for column, numbers in zip(("sentences", "threads"), kept.values(), strict=True):
+            places = [
+                numbers.setdefault(number, len(numbers))
+                for number in self.arrays[column][rows[: len(rows) - len(textless)]].tolist()
+            ]
+            file = "titles" if column == "threads" else column
+            np.save(where / f"{file}.npy", np.concatenate([places, textless]).astype(np.int64))
         facts = {key: self.facts[key] for key in _PUBLIC_FACTS}
         facts |= {"num_examples": num_own, "num_public_examples": num_public, **_UNCOUNTED}
         manifests.write_view(where, facts)
@@ -219,7 +218,7 @@ def _write(
     kept: dict[str, dict[int, int]] = {kind: {} for kind in texts}
     facts, *_ = [s.write(part, listed=listed, held=held, kept=kept) for s in sources]
     for kind, whole in texts.items():
-        if whole is not None and "sentences" in sources[0].arrays:
+        if whole is not None:
             _write_texts(part / f"{kind}s.txt", whole, [*kept[kind]])
     whole, name = sources[0].corpus.manifest, sources[0].view.roster_name
     published = ("rule", "how", "looks_at_data", "seed")

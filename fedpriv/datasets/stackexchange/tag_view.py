@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 INPUTS = ("tff", "unit-norm")
 
-TEXT_ROWS = "sentences.npy"
-"""File of a view that says where its examples' text is; parts cut by earlier versions lack it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TagExamples:
@@ -350,6 +347,7 @@ def open_view(directory: Path, fields: Mapping[str, Any], vocabulary: Mapping[st
     def column(name: str) -> np.ndarray:
         return open_array(directory / f"{name}.npy")
 
+    titles = column("titles") if (directory / "titles.npy").is_file() else fields["threads"]
     return TagView(
         **fields,
         tags=tuple(vocabulary["tags"]),
@@ -367,18 +365,10 @@ def open_view(directory: Path, fields: Mapping[str, Any], vocabulary: Mapping[st
             tag_indices=column("tags"),
             num_words=len(fields["words"]),
             num_tags=len(vocabulary["tags"]),
-            texts=_texts(directory, fields["threads"]),
+            texts=np.stack([column("sentences"), titles], axis=1),
         ),
         _listed=None if fields["split"].examples_per_owner is None else column("listed"),
     )
-
-
-def _texts(directory: Path, threads: np.ndarray) -> np.ndarray | None:
-    if not (directory / TEXT_ROWS).is_file():
-        return None
-    titles = directory / "titles.npy"
-    own = open_array(titles) if titles.is_file() else threads
-    return np.stack([open_array(directory / TEXT_ROWS), own], axis=1)
 
 
 def write_tag_view(

@@ -9,12 +9,11 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.datasets import cache
-from fedpriv.datasets.importers import locate, writer
+from fedpriv.datasets.importers import dump, locate, writer
 from fedpriv.datasets.importers.downloads import fetch_file
 from fedpriv.report import export
 from tests.cli.typed import SMALL, run
 from tests.harness.command_line import fedpriv
-from tests.harness.refusals import refuses
 
 FULL = Path("/dev/full")
 
@@ -48,7 +47,7 @@ def never(monkeypatch):
 
     for module, name in (
         (locate, "synthesize"),
-        (writer, "CorpusWriter"),
+        (dump, "write_corpus"),
         (export, "released_params"),
     ):
         monkeypatch.setattr(module, name, work)
@@ -167,27 +166,9 @@ class TestFullDisk:
         def full(*given):
             raise sqlite3.OperationalError("database or disk is full")
 
-        monkeypatch.setattr(writer, "group", full)
+        monkeypatch.setattr(writer, "_write_sentences", full)
         shape = ("--users", 20, "--sentences", 400, "--public-users", 20)
         said = fails("data", "synthesize", *shape, "--out", "corpora/mine")
         assert "corpora/mine" in said
         assert not list((place / "corpora").iterdir())
         assert "cache/corpora/" in fails("data", "synthesize", *shape)
-
-    @pytest.mark.skipif(not FULL.exists(), reason="a disk that is always full")
-    def test_a_buffer_that_is_lost_when_a_corpus_is_closed(self, place, monkeypatch):
-        close = writer.CorpusWriter._close
-
-        def full(self):
-            close(self)
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        about = {"synthetic": True, "source": {}, "licence": "", "credit": ""}
-        with (
-            refuses(ValueError, place / "corpora" / "c"),
-            writer.CorpusWriter(
-                place / "corpora" / "c", writer.CorpusDescription(name="c", **about)
-            ),
-        ):
-            monkeypatch.setattr(writer.CorpusWriter, "_close", full)
-        assert not list((place / "corpora").iterdir())

@@ -1,6 +1,6 @@
 """A corpus of a few sentences, written by hand."""
 
-from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, Sentence, write_corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 
 
@@ -35,11 +35,10 @@ def write(
         "name": "tiny", "synthetic": True, "source": {"kind": "test"}, "licence": "CC0-1.0",
         "credit": "nobody", **options,
     }  # fmt: skip
-    with CorpusWriter(directory, CorpusDescription(**settings), held_users=held_users) as writer:
-        for sentence in sentences:
-            writer.add(sentence)
-        writer.drop("bad rows", 3)
-        return writer.finish(list(rosters), rosters[0].name, published)
+    return write_corpus(
+        directory, CorpusDescription(**settings), sentences, rosters, rosters[0].name,
+        dropped={"bad rows": 3}, published=published, held_users=held_users,
+    )  # fmt: skip
 
 
 def write_counted(directory, published):

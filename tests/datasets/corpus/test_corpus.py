@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.importers import writer
-from fedpriv.datasets.importers.writer import Interner
 from fedpriv.datasets.stackexchange import sentence_store
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
@@ -153,23 +152,13 @@ def test_the_split_follows_its_seed_and_forgets_order_of_arrival_between_users(t
 
 
 @pytest.mark.slow
-def test_batches_of_any_size_give_the_same_corpus(tmp_path, monkeypatch):
+def test_batches_and_a_memory_of_any_size_give_the_same_corpus(tmp_path, monkeypatch):
     whole = write(tmp_path / "a", many(), rosters=[HALF])
-    for module in (sentence_store, writer):
-        monkeypatch.setattr(module, "BATCH_SENTENCES", 7)
-    monkeypatch.setattr(writer, "_PIECE", 13)
+    monkeypatch.setattr(sentence_store, "BATCH_SENTENCES", 7)
+    monkeypatch.setattr(writer, "_BATCH", 7)
+    monkeypatch.setattr(writer, "_NAMES_IN_MEMORY", 3)
     pieces = write(tmp_path / "b", many(), rosters=[HALF])
     assert whole.manifest == pieces.manifest  # it holds a checksum of every file
-
-
-def test_interning_survives_a_full_cache(tmp_path):
-    interner = Interner(tmp_path / "strings", cache_size=3)
-    words = [f"w{number % 11}" for number in range(100)]
-    numbers = [interner.number(word) for word in words]
-    assert numbers == [number % 11 for number in range(100)]
-    assert interner.numbers(words) == numbers
-    assert list(interner.sorted_pairs()) == sorted(zip(words[:11], numbers[:11], strict=True))
-    interner.close()
 
 
 def test_counts_get_a_type_that_holds_them(tmp_path):

@@ -192,5 +192,5 @@ def test_pickled_cifar_is_refused_unread(tmp_path, name):
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\x80\x04")
     given = path if "python" in name else path.parent
-    with refuses(ValueError, "CIFAR-10", "cifar-10-binary.tar.gz"):
+    with refuses(ValueError, "cifar10", "cifar-10-binary.tar.gz"):
         load_cifar10(given)

@@ -19,7 +19,6 @@ from fedpriv.datasets.importers.locate import (
 from fedpriv.datasets.importers.synthetic import NAME, Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from tests.datasets.importers.test_stackexchange import document, question
 from tests.harness.refusals import refuses
 
@@ -165,42 +164,17 @@ def test_a_bad_tff_file_leaves_nothing_half_made(tmp_path, tff_writer):
     assert resolve_corpus(None, allow_synthetic=True).name == "stackoverflow"
 
 
-@pytest.mark.parametrize("file", ["users.json", "sentences/words.npy", "rosters"])
-def test_rosters_that_were_added_outlive_damage(dump, file):
-    """Frozen lists are of no dump: whoever is on one stays, in that order, and no other is."""
-    corpus = resolve_corpus(str(dump), allow_synthetic=False)
-    ids = sorted(SentenceStore(corpus.directory).users)[2:20:3]
-    corpus.add_roster(RosterSpec(name="team", rule="declared", ids=[*ids, "elsewhere"]))
-    corpus.add_roster(RosterSpec(name="drawn", rule="seeded", size=5, seed=3))
-    wanted = {name: corpus.view(name).roster for name in corpus.rosters}
-    entries = corpus.manifest["rosters"]
-    if file == "rosters":  # all views, and not the lists
-        for view in (corpus.directory / file).glob("*/*/view.json"):
-            shutil.rmtree(view.parent)
-        (corpus.directory / "users.json").write_bytes(b"[]")
-    else:
-        path = corpus.directory / file
-        path.write_bytes(path.read_bytes()[:-1])
-        with refuses(ValueError, path):  # by name, with no raw file to go by
-            resolve_corpus("onstartups", allow_synthetic=False)
-    again = resolve_corpus(str(dump), allow_synthetic=False)
-    assert {name: again.view(name).roster for name in again.rosters} == wanted
-    assert again.manifest["rosters"] == entries
-    assert contents(again.directory.parent) == {again.directory.name}
-
-
-def test_a_list_that_is_damaged_too_is_kept_and_named(dump):
+@pytest.mark.parametrize("file", ["users.json", "sentences/words.npy"])
+def test_damage_is_named_and_rosters_that_were_added_stay_until_the_folder_is_removed(dump, file):
     corpus = resolve_corpus(str(dump), allow_synthetic=False)
     corpus.add_roster(RosterSpec(name="team", rule="declared", ids=["elsewhere"]))
-    listed = corpus.directory / "rosters" / "team" / "roster.json"
-    listed.write_text('["another"]')
-    (corpus.directory / "users.json").write_text("[]")
-    kept = corpus.directory.with_name(f".damaged-{corpus.directory.name}")
-    for _ in range(2):
-        with refuses(ValueError, kept):
-            resolve_corpus(str(dump), allow_synthetic=False)
-    assert (kept / "rosters" / "team" / "roster.json").is_file()
-    shutil.rmtree(kept)
+    path = corpus.directory / file
+    path.write_bytes(path.read_bytes()[:-1])
+    for given in ("onstartups", str(dump)):
+        with refuses(ValueError, path):
+            resolve_corpus(given, allow_synthetic=False)
+    assert (corpus.directory / "rosters" / "team" / "roster.json").is_file()
+    shutil.rmtree(corpus.directory)
     assert "team" not in resolve_corpus(str(dump), allow_synthetic=False).rosters
 
 

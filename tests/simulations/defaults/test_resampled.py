@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.encoders import add_encoder
-from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, Sentence, write_corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
 from fedpriv.experiments.load import load_experiment
@@ -27,28 +27,28 @@ def make_source(folder, users=(*PUBLIC, *ROSTERED)):
         credit="nobody", max_words=300, max_tags=6,
     )  # fmt: skip
     rng = np.random.default_rng(0)
-    with CorpusWriter(folder, about) as writer:
-        for user in users:
-            threads = [(user, number) for number in range(4)]
-            threads += [(str(rng.choice(users)), int(rng.integers(4))) for _ in range(6)]
-            for asker, number in threads:
-                tag = f"tag{(sum(map(ord, asker)) + number) % 6}"
-                for again in ("once", "again"):
-                    writer.add(
-                        Sentence(
-                            user_id=user,
-                            tokens=["by", user, "in", f"{asker}-{number}", again, "once", "more"],
-                            title_tokens=["about", tag, f"{asker}-{number}"],
-                            tags=["common", tag],
-                            own_title=asker == user,
-                            title_user_id=asker,
-                            thread=f"{asker}-{number}",
-                            day=number,
-                            kind="question" if asker == user else "answer",
-                        )
-                    )
-        roster = RosterSpec(name="few", rule="declared", ids=ROSTERED)
-        return writer.finish([roster], "few")
+    sentences = []
+    for user in users:
+        threads = [(user, number) for number in range(4)]
+        threads += [(str(rng.choice(users)), int(rng.integers(4))) for _ in range(6)]
+        for asker, number in threads:
+            tag = f"tag{(sum(map(ord, asker)) + number) % 6}"
+            sentences += [
+                Sentence(
+                    user_id=user,
+                    tokens=["by", user, "in", f"{asker}-{number}", again, "once", "more"],
+                    title_tokens=["about", tag, f"{asker}-{number}"],
+                    tags=["common", tag],
+                    own_title=asker == user,
+                    title_user_id=asker,
+                    thread=f"{asker}-{number}",
+                    day=number,
+                    kind="question" if asker == user else "answer",
+                )
+                for again in ("once", "again")
+            ]
+    roster = RosterSpec(name="few", rule="declared", ids=ROSTERED)
+    return write_corpus(folder, about, sentences, [roster], "few")
 
 
 @pytest.fixture(scope="module")
