@@ -386,7 +386,7 @@ class AdaptiveDescent(Algorithm):
         sizes = self.step_sizes.upto(largest)
         request = SumRequest(params=state.params, mechanism=self._noised(price), name=GRADIENT)
         with door.hold(request) as held:
-            estimate = _double(held.answer.update)
+            estimate = _double(held.answer)
             rejections = 0
             while True:
                 direction = self._direction(state.params, estimate)
@@ -452,7 +452,7 @@ class AdaptiveDescent(Algorithm):
 
     def _another(self, held: Held, estimate: Params, price: float, more: float) -> Params:
         """Return the estimate after one more answer of the held sum, of a price of its own."""
-        again = _double(held.release(self._gaussian(more)).update)
+        again = _double(held.release(self._gaussian(more)))
         if self.estimates == "discard":
             return again
         whole = price + more

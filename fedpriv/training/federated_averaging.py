@@ -16,7 +16,6 @@ are by adaptive composition here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -27,7 +26,6 @@ from fedpriv import tree
 from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, Preconditioning
-from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, SumRequest
@@ -254,24 +252,22 @@ class FederatedAveraging(Algorithm):
         return public, replace(state, memory={**state.memory, "preconditioner": preconditioner})
 
     def next(
-        self, state: ArrayState, answer: NoisedMean, public: Preconditioning = _NOTHING
+        self, state: ArrayState, mean: Params, public: Preconditioning = _NOTHING
     ) -> ArrayState:
         """Return the state after a release; everything here is post-processing.
 
         Args:
             state: The state before; its arrays are given up.
-            answer: The noised mean: the noised sum over the mechanism's denominator,
-                however many replied. It is given up.
+            mean: The noised sum over the mechanism's denominator, however many replied. It is given
+                up.
             public: From `begin`.
         """
-        mean, squared, memory = answer.update, answer.squared_norm, state.memory
-        clip_norm = state.numbers.get(CLIP_NORM)
+        memory, clip_norm = state.memory, state.numbers.get(CLIP_NORM)
         if self.bound is not None:
             mean, clip_norm = self.bound.released(mean, clip_norm)
-            squared = tree.l2_norm(mean) ** 2
         if public.inverse:
             mean = tree.to_dense(tree.multiply(mean, public.inverse))
-            squared = tree.l2_norm(mean) ** 2
+        update_norm = tree.l2_norm(mean)
         preconditioner = self.preconditioner.end(mean, memory["preconditioner"])
         if public.blend < 1.0:
             own, other = np.float32(public.blend), np.float32(1.0 - public.blend)
@@ -291,7 +287,7 @@ class FederatedAveraging(Algorithm):
                 "aggregate": aggregate,
                 "preconditioner": preconditioner,
             },
-            numbers=_numbers(math.sqrt(squared), clip_norm),
+            numbers=_numbers(update_norm, clip_norm),
         )
 
     def result(self, state: ArrayState) -> Params:

@@ -94,8 +94,8 @@ FAULTS = (
         name="one_stream_for_all_tensors",
         behaviour="All tensors of a sum get the noise of one stream.",
         module=f"{_MECHANISMS}.gaussian",
-        old="key.fold(name).normal(shape",
-        new="key.normal(shape",
+        old="key.fold(name).normal(",
+        new="key.normal(",
         tests=("laws/test_noise.py::TestIndependence::test_tensors_and_names",),
     ),
     Fault(
