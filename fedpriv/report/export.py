@@ -24,7 +24,7 @@ from fedpriv.checkpoints.tensor_files import (
     PUBLIC_MODELS,
     SELECTED,
     read_frozen,
-    read_selected,
+    read_sealed_model,
     read_tensors,
     write_tensors,
 )
@@ -121,7 +121,7 @@ def released_params(
     selected, state = run.selection, run.sealed.state
     frozen = read_frozen(run.directory) if FROZEN in run.files else {}
     if selected and round_num is None and not last_iterate:
-        params = read_selected(run.directory, selected)
+        params = read_sealed_model(run.directory / SELECTED, selected.get("sha256"))
         _check_digest(run.directory / SELECTED, state.sealed.get(SELECTED))
         return run.rounds_done, {**frozen, **params}
     store = CheckpointStore(run.directory / "checkpoints")
