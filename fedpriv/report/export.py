@@ -28,7 +28,7 @@ from fedpriv.checkpoints.tensor_files import (
     read_tensors,
     write_tensors,
 )
-from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, write_vocabulary
+from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, vocabulary_bytes
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
@@ -232,7 +232,7 @@ def export_run(
         metadata[TRAINED] = json.dumps(read_sealed(run.directory).trained().to_json())
         write_tensors(building / MODEL, params, metadata)
         if vocabulary is not None:
-            write_vocabulary(building / VOCABULARY, vocabulary)
+            (building / VOCABULARY).write_bytes(vocabulary_bytes(vocabulary))
         files = [name for name in run.files if name not in (VOCABULARY, FROZEN)]
         for name in files:
             shutil.copyfile(run.directory / name, building / name)
