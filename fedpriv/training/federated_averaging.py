@@ -25,7 +25,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
 from fedpriv.mechanisms.bounds import Bound
-from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, Preconditioning
+from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, SumRequest
@@ -99,7 +99,7 @@ class FederatedAveraging(Algorithm):
 
     optimizer: Transform
     aggregate: Transform
-    preconditioner: Preconditioner = field(default_factory=NoPreconditioner)
+    preconditioner: Preconditioner = field(default_factory=Preconditioner)
     at_aggregates: AtAggregates | None = None
     outputs: Rule | None = None
     bound: Bound | None = None
@@ -269,9 +269,8 @@ class FederatedAveraging(Algorithm):
             mean = tree.to_dense(tree.multiply(mean, public.inverse))
         update_norm = tree.l2_norm(mean)
         preconditioner = self.preconditioner.end(mean, memory["preconditioner"])
-        if public.blend < 1.0:
-            own, other = np.float32(public.blend), np.float32(1.0 - public.blend)
-            mean = {n: own * a + other * public.public[n] for n, a in mean.items()}
+        if public.blend is not None:
+            mean = tree.to_dense(public.blend.of(mean))
         step, optimizer = self.optimizer.next(mean, memory["optimizer"])
         if public.scale:
             step = tree.to_dense(tree.multiply(step, public.scale))
