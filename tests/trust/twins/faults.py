@@ -908,8 +908,8 @@ FAULTS = (
         name="weights_of_an_average_exchanged",
         behaviour="A moving average of models weighs the newest by the weight of the past.",
         module="fedpriv.checkpoints.aggregates",
-        old="1 - keep, name)",
-        new="keep, name)",
+        old="1 - keep)",
+        new="keep)",
         tests=("oracles/test_recycling.py::test_of_released_models",),
     ),
     Fault(
