@@ -75,13 +75,11 @@ class CheckpointStore:
         round_num: int,
         tensors: Mapping[str, np.ndarray],
         metadata: Mapping[str, str] | None = None,
-        *,
-        prune: bool = True,
     ) -> Path:
-        """Write a checkpoint, on the disk when this returns, then prune. Returns its path.
+        """Write a checkpoint, on the disk when this returns. Returns its path.
 
-        Without `prune` the older ones stay until it is called: a run must not lose the checkpoint
-        that its resume state refers to before the next state is in place.
+        Older ones stay until `prune` is called: a run must not lose the checkpoint that its resume
+        state refers to before the next state is in place.
 
         Raises:
             ValueError: If a tensor's dtype or a metadata entry cannot be stored.
@@ -89,8 +87,6 @@ class CheckpointStore:
         path = self.path(round_num)
         self._directory.mkdir(parents=True, exist_ok=True)
         write_tensors(path, tensors, metadata)
-        if prune:
-            self.prune()
         return path
 
     def load(

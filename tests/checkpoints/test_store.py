@@ -76,6 +76,7 @@ def test_the_last_ones_and_every_so_many_are_kept(tmp_path, options, kept) -> No
     store = CheckpointStore(tmp_path, **options)
     for round_num in range(13):
         store.save(round_num, {"w": np.zeros(1, np.float32)})
+        store.prune()
     assert store.rounds() == kept
 
 
@@ -86,6 +87,7 @@ def test_leftovers_of_a_kill_are_not_checkpoints_and_go(tmp_path: Path) -> None:
     (tmp_path / "round-000003.safetensors.bak").write_bytes(b"other")
     assert store.rounds() == (1,)
     store.save(2, PARAMS)
+    store.prune()
     assert store.rounds() == (1, 2)
     assert not list(tmp_path.glob(".*"))
 
