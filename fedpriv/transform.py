@@ -26,14 +26,10 @@ class Transform:
             up both arguments (arrays may be reused in place) and must use what is returned. An
             aggregate of params (`fedpriv.checkpoints.aggregates`) gets them read-only: the run
             goes on training from them.
-        averages: Whether the state's "average" is a convex combination of the params seen, hence
-            finite where they are (and differ by no more than float32 holds). A run then checks the
-            first rounds only.
     """
 
     init: Callable[[dict[str, np.ndarray]], State]
     next: Callable[[dict[str, np.ndarray], State], tuple[dict[str, np.ndarray], State]]
-    averages: bool = False
 
 
 def identity() -> Transform:

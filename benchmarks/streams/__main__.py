@@ -56,11 +56,11 @@ def main() -> None:
                 if name == "independent" and mode == "simulation":
                     plain.draw({}, key=key.fold(row), **common)
                 elif name == "independent":
-                    plain.draw_on_grid({}, granularity=SPACING, key=key.fold(row), **common)
+                    plain.draw({}, granularity=SPACING, key=key.fold(row), **common)
                 elif mode == "simulation":
                     _, memories[name] = noises[name].draw(memories[name], key=key, **common)
                 else:
-                    _, memories[name] = noises[name].draw_on_grid(
+                    _, memories[name] = noises[name].draw(
                         memories[name], granularity=SPACING, key=key, **common
                     )
                 times.append(time.perf_counter() - begun)

@@ -32,7 +32,7 @@ def train(folder, key):
         total = fp.bounded_sum(updates, mechanism.bound, like=state.params)
         noise = mechanism.draw(state.params, key.fold("noise").fold(n).fold(attempt))
         mean = mechanism.release(total, noise)
-        state = state.after({"center": state.params["center"] + mean.update["center"]})
+        state = state.after({"center": state.params["center"] + mean["center"]})
         folder.keep(state)  # checkpoint, state, and the release in the ledger
     return state
 

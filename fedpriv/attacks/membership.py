@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.attacks.outcome import Membership, UserScores, matched
-from fedpriv.checkpoints.tensor_files import read_start
+from fedpriv.checkpoints.tensor_files import START_FILE, read_sealed_model
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.start import public_only
@@ -154,7 +154,7 @@ def _reference(record: RunRecord, experiment: Experiment, task: Any) -> tuple[Pa
     """Return a model that saw no rostered user, and what it is."""
     facts = record.description.get("start", {"kind": "fresh"})
     if facts["kind"] == "public":
-        return read_start(record.directory, facts["sha256"]), "the public start"
+        return read_sealed_model(record.directory / START_FILE, facts["sha256"]), "the public start"
     found = public_only(task, Key.simulation(experiment.seed).fold("init"))
     if found is None:
         return None, "nothing: there are no public examples, and scores are losses as they are"

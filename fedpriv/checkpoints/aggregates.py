@@ -26,11 +26,11 @@ vote's equation are remembered, the rule for ties is ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedpriv.ranges import Range, finite_float
+from fedpriv.ranges import Range, finite_float, positive_int
 from fedpriv.transform import State, Transform
 
 
@@ -72,21 +72,18 @@ def ema(decay: float, warmup: bool = False) -> Transform:
 
     def next_(params: dict[str, np.ndarray], state: State) -> tuple[dict[str, np.ndarray], State]:
         old = state["average"]
-        if set(old) != set(params):
-            raise ValueError(f"ema holds tensors {sorted(old)}, was given {sorted(params)}")
+        _check_form(old, params)
         t = int(state["count"]["num_updates"]) + 1
         keep = min(decay, (1 + t) / (10 + t)) if warmup else decay
-        average = {name: _move(old[name], params[name], 1 - keep, name) for name in old}
+        average = {name: _move(old[name], params[name], 1 - keep) for name in old}
         # The caller's old state is the only owner of the old arrays: they are freed with it.
         return average, {"average": average, "count": {"num_updates": np.array(t, np.int64)}}
 
-    return Transform(init=init, next=next_, averages=True)
+    return Transform(init=init, next=next_)
 
 
-def _move(old: np.ndarray, new: np.ndarray, share: float, name: str) -> np.ndarray:
+def _move(old: np.ndarray, new: np.ndarray, share: float) -> np.ndarray:
     """Return `old + share * (new - old)` in old's dtype, with no full-size temporary."""
-    if old.shape != new.shape:
-        raise ValueError(f"ema holds {name!r} as {list(old.shape)}, was given {list(new.shape)}")
     out = np.empty(old.shape, old.dtype)
     flat_out = out.reshape(-1)
     flat_old = np.ascontiguousarray(old).reshape(-1)
@@ -171,10 +168,12 @@ def of_last(k: int, function: Aggregation) -> Transform:
 
     def next_(params: Tensors, state: State) -> tuple[Tensors, State]:
         _, kept = window.next(params, state)
-        average = _checked(function(last_checkpoints(kept)), params)
+        made = function(last_checkpoints(kept))
+        _check_form(params, made)
+        average = {name: np.array(made[name], dtype=params[name].dtype) for name in params}
         return average, {"average": average, **kept}
 
-    return Transform(init=init, next=next_, averages=function is uniform)
+    return Transform(init=init, next=next_)
 
 
 def keeping(k: int) -> Transform:
@@ -191,8 +190,7 @@ def keeping(k: int) -> Transform:
     Raises:
         ValueError: As `upa`.
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"an aggregate of the last {k!r} checkpoints; give a whole number from 1")
+    k = positive_int("the number of checkpoints", k)
 
     def init(params: Mapping[str, np.ndarray]) -> State:
         slots: State = {
@@ -263,34 +261,11 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def _check_form(held: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]) -> None:
-    if set(held) != set(given):
-        raise ValueError(f"the aggregate holds tensors {sorted(held)}, was given {sorted(given)}")
-    for name, array in held.items():
-        if array.shape != given[name].shape:
-            raise ValueError(
-                f"the aggregate holds {name!r} as {list(array.shape)}, was given "
-                f"{list(given[name].shape)}"
-            )
-
-
-def _checked(made: Mapping[str, np.ndarray], params: Tensors) -> Tensors:
-    """Return what a function of checkpoints made, as arrays of its own in the params' dtypes."""
-    if set(made) != set(params):
-        raise ValueError(
-            f"the aggregation returned tensors {sorted(made)}; return those of the checkpoints, "
-            f"{sorted(params)}"
-        )
-    out: Tensors = {}
-    for name, newest in params.items():
-        array = np.asarray(made[name])
-        if array.shape != newest.shape:
-            raise ValueError(
-                f"the aggregation returned {name!r} as {list(array.shape)}; its checkpoints have "
-                f"{list(newest.shape)}"
-            )
-        out[name] = np.array(array, dtype=newest.dtype)
-    return out
+def _check_form(held: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse tensors of other names or shapes than an aggregate holds."""
+    forms = [{n: list(np.shape(a)) for n, a in sorted(of.items())} for of in (held, given)]
+    if forms[0] != forms[1]:
+        raise ValueError(f"the aggregate holds tensors of shapes {forms[0]}, and got {forms[1]}")
 
 
 #: "opa" averages probabilities, "omv" counts votes.
@@ -307,11 +282,7 @@ def mean_probabilities(probabilities: Sequence[np.ndarray]) -> np.ndarray:
     Raises:
         ValueError: If there is no model, or they are of different shapes.
     """
-    arrays = _alike(probabilities)
-    total = np.zeros(arrays[0].shape)
-    for array in arrays:
-        total += array
-    return total / len(arrays)
+    return np.mean(_alike(probabilities), axis=0)
 
 
 def votes(probabilities: Sequence[np.ndarray]) -> np.ndarray:
@@ -323,11 +294,8 @@ def votes(probabilities: Sequence[np.ndarray]) -> np.ndarray:
         ValueError: As `mean_probabilities`.
     """
     arrays = _alike(probabilities)
-    counts = np.zeros(arrays[0].shape, np.int64)
-    rows = np.arange(len(counts))
-    for array in arrays:
-        np.add.at(counts, (rows, array.argmax(axis=1)), 1)
-    return counts
+    chosen = arrays.argmax(axis=2)[:, :, np.newaxis] == np.arange(arrays.shape[2])
+    return chosen.sum(axis=0, dtype=np.int64)
 
 
 def answers(rule: Rule, probabilities: Sequence[np.ndarray]) -> np.ndarray:
@@ -378,11 +346,11 @@ def unpacked(params: Mapping[str, np.ndarray]) -> tuple[Rule, list[dict[str, np.
     return found[0], [models[number] for number in sorted(models)]
 
 
-def _alike(probabilities: Sequence[np.ndarray]) -> list[np.ndarray]:
-    arrays = [np.asarray(array) for array in probabilities]
-    if not arrays or any(a.ndim != 2 or a.shape != arrays[0].shape for a in arrays):
+def _alike(probabilities: Sequence[np.ndarray]) -> np.ndarray:
+    shapes = {np.shape(array) for array in probabilities}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 2:
         raise ValueError(
-            f"probabilities of shapes {[list(a.shape) for a in arrays]}; give at least one "
-            "model's, all (examples, classes)"
+            f"probabilities of shapes {sorted(map(list, shapes))}; give at least one model's, all "
+            "(examples, classes)"
         )
-    return arrays
+    return np.stack(probabilities).astype(np.float64)

@@ -1,9 +1,9 @@
 """The released checkpoints of a run, and the state from which it resumes.
 
-The two have different jobs. A checkpoint is a result: it is forced to the disk, pruned by rule,
-and never rewritten with other content by accident. The resume state is overwritten every round, in
-one step: a process killed at any moment leaves the old state or the new one. Written with `durable`
-it survives a power cut too; without, a checksum notices the damage and the state is refused.
+The two have different jobs. A checkpoint is a result: it is pruned by rule, and never rewritten
+with other content by accident. The resume state is overwritten every round, in one step: a process
+killed at any moment, or a power cut, leaves the old state or the new one. Both are forced to the
+disk. A checksum notices other damage of the state, which is then refused.
 """
 
 from __future__ import annotations
@@ -75,13 +75,11 @@ class CheckpointStore:
         round_num: int,
         tensors: Mapping[str, np.ndarray],
         metadata: Mapping[str, str] | None = None,
-        *,
-        prune: bool = True,
     ) -> Path:
-        """Write a checkpoint, on the disk when this returns, then prune. Returns its path.
+        """Write a checkpoint, on the disk when this returns. Returns its path.
 
-        Without `prune` the older ones stay until it is called: a run must not lose the checkpoint
-        that its resume state refers to before the next state is in place.
+        Older ones stay until `prune` is called: a run must not lose the checkpoint that its resume
+        state refers to before the next state is in place.
 
         Raises:
             ValueError: If a tensor's dtype or a metadata entry cannot be stored.
@@ -89,8 +87,6 @@ class CheckpointStore:
         path = self.path(round_num)
         self._directory.mkdir(parents=True, exist_ok=True)
         write_tensors(path, tensors, metadata)
-        if prune:
-            self.prune()
         return path
 
     def load(
@@ -122,11 +118,6 @@ class CheckpointStore:
         matches = (_NAME.fullmatch(entry.name) for entry in self._directory.iterdir())
         return tuple(sorted(int(match[1]) for match in matches if match))
 
-    def latest(self) -> int | None:
-        """Return the newest round that has a checkpoint, or None."""
-        rounds = self.rounds()
-        return rounds[-1] if rounds else None
-
     def digest(self, round_num: int) -> str:
         """Return the SHA-256 of a checkpoint file in hex, read as a stream.
 
@@ -151,11 +142,7 @@ class CheckpointStore:
 
 
 def save_state(
-    path: str | Path,
-    tensors: Mapping[str, np.ndarray],
-    metadata: Mapping[str, str] | None = None,
-    *,
-    durable: bool = False,
+    path: str | Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Replace the resume state in one step.
 
@@ -163,14 +150,11 @@ def save_state(
         path: The file, such as `state.safetensors`; its directory exists.
         tensors: Everything the next round needs.
         metadata: Strings, such as the round and the head of the ledger.
-        durable: Also force it to the disk, which costs more than the round does on a slow disk.
-            Off by default; this module's text says what is lost.
 
     Raises:
         ValueError: If a tensor's dtype or a metadata entry cannot be stored.
     """
-    checked = {**(metadata or {}), _CHECKSUM: _checksum(tensors)}
-    write_tensors(Path(path), tensors, checked, durable=durable)
+    write_tensors(Path(path), tensors, {**(metadata or {}), _CHECKSUM: _checksum(tensors)})
 
 
 def load_state(
@@ -185,8 +169,7 @@ def load_state(
     tensors, metadata = read_tensors(path)
     if metadata.pop(_CHECKSUM, None) != _checksum(tensors):
         raise ValueError(
-            f"{path} is damaged (its checksum is wrong), as a power cut can leave it; "
-            "restore it from a copy, or start a new run"
+            f"{path} is damaged (its checksum is wrong); restore it from a copy, or start a new run"
         )
     if template is not None:
         check_tensors(path, tensors, template)

@@ -15,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,47 +52,38 @@ def write_tensors(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
     *,
-    durable: bool = True,
     mode: int = 0o666,
 ) -> None:
     """Write a safetensors file in one step: a reader sees the old file or the new one.
+
+    It is on the disk, with its name, when this returns.
 
     Args:
         path: The file; its directory exists.
         tensors: Arrays of any shape with a dtype of `CODES`, in native little-endian order.
         metadata: Strings to keep in the header.
-        durable: Force file and directory to the disk before returning. Without it the rename is
-            still atomic for every process, killed or not, because the written pages belong to
-            the operating system; only a power cut can then leave an older or a broken file.
         mode: Of the file, less the process's umask.
 
     Raises:
         ValueError: If a tensor or a metadata entry cannot be stored. Nothing is written then.
     """
-    header, arrays = _header(tensors, metadata or {})
+    pieces = _pieces(tensors, metadata or {})
     part = part_path(path)
     part.unlink(missing_ok=True)  # of a killed writer, with a mode of its own
     made = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(made, "wb") as file:
-        file.write(len(header).to_bytes(8, "little"))
-        file.write(header)
-        for array in arrays:
-            if array.size:
-                file.write(array.reshape(-1).view(np.uint8).data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+        file.writelines(pieces)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(part, path)
-    if durable:
-        sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def tensor_bytes(
     tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> bytes:
     """Return what `write_tensors` writes; raises as it does."""
-    header, arrays = _header(tensors, metadata or {})
-    return b"".join([len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in arrays)])
+    return b"".join(_pieces(tensors, metadata or {}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -100,35 +92,31 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     Raises:
         ValueError: If the file is absent, or is not a complete safetensors file.
     """
-    handle, metadata = _opened(path)
-    try:
-        return {name: handle.get_tensor(name) for name in handle.keys()}, metadata  # noqa: SIM118
-    except (SafetensorError, OSError, TypeError, AttributeError) as error:
-        raise ValueError(_incomplete(path, error)) from error
+    with _opened(path) as handle:
+        tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+        return tensors, dict(handle.metadata() or {})
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Return the metadata of a safetensors file; raises as `read_tensors` does."""
-    return _opened(path)[1]
+    with _opened(path) as handle:
+        return dict(handle.metadata() or {})
 
 
-def _opened(path: Path) -> tuple[Any, dict[str, str]]:
-    """Return a safetensors file that is open for reading, and its metadata."""
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Hold a safetensors file open for reading; errors name it."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give the path of a .safetensors file")
     try:
         # No context manager: the class changed its typing over versions, and the handle closes
         # with its last reference.
-        handle = safe_open(str(path), framework="numpy")
-        return handle, dict(handle.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise ValueError(_incomplete(path, error)) from error
-
-
-def _incomplete(path: Path, error: Exception) -> str:
-    return (
-        f"{path} is not a complete safetensors file ({error}); only files in that format are read"
-    )
+        yield safe_open(str(path), framework="numpy")
+    except (SafetensorError, OSError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is not a complete safetensors file ({error}); only files in that format are "
+            "read"
+        ) from error
 
 
 def read_tensor_bytes(content: bytes) -> dict[str, np.ndarray]:
@@ -140,18 +128,16 @@ def check_tensors(
     path: Path, tensors: Mapping[str, np.ndarray], template: Mapping[str, np.ndarray]
 ) -> None:
     """Raise `ValueError` unless names, shapes and dtypes are those of the template."""
-    if set(tensors) != set(template):
-        missing, extra = sorted(set(template) - set(tensors)), sorted(set(tensors) - set(template))
-        raise ValueError(
-            f"{path} belongs to another model: missing tensors {missing}, unexpected {extra}"
-        )
-    for name, expected in template.items():
-        found = tensors[name]
-        if found.shape != expected.shape or found.dtype != expected.dtype:
-            raise ValueError(
-                f"{path} belongs to another model: tensor {name!r} is "
-                f"{found.dtype}{list(found.shape)}, expected {expected.dtype}{list(expected.shape)}"
-            )
+    found, expected = (
+        {name: f"{array.dtype}{list(array.shape)}" for name, array in of.items()}
+        for of in (tensors, template)
+    )
+    if found != expected:
+        names = sorted({*found, *expected})
+        other = {
+            n: (found.get(n), expected.get(n)) for n in names if found.get(n) != expected.get(n)
+        }
+        raise ValueError(f"{path} belongs to another model: tensors, found and expected, {other}")
 
 
 def sync_directory(directory: Path) -> None:
@@ -163,15 +149,13 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _header(
-    tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
-) -> tuple[bytes, list[np.ndarray]]:
-    """Return the padded JSON header and the contiguous arrays in file order."""
+def _pieces(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> list[Any]:
+    """Return the file's bytes: its length, the padded JSON header, and the arrays' own memory."""
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise ValueError(f"metadata {key!r}: {value!r} is not text; convert it with str()")
     entries: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))}
-    arrays, offset = [], 0
+    pieces, offset = list[Any](), 0
     # Widest types first: with the header padded to 8 bytes every tensor is then aligned.
     order = sorted(tensors, key=lambda name: (-np.asarray(tensors[name]).itemsize, name))
     for name in order:
@@ -186,11 +170,12 @@ def _header(
             "shape": list(array.shape),
             "data_offsets": [offset, offset + array.nbytes],
         }
-        # A 0-d array stays 0-d in the entry above; ascontiguousarray makes it one element.
-        arrays.append(np.ascontiguousarray(array))
+        if array.size:
+            pieces.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         offset += array.nbytes
     header = json.dumps(entries, separators=(",", ":")).encode()
-    return header + b" " * (-len(header) % 8), arrays
+    header += b" " * (-len(header) % 8)
+    return [len(header).to_bytes(8, "little"), header, *pieces]
 
 
 START_FILE = "start.safetensors"
@@ -204,25 +189,6 @@ def params_sha256(params: Params) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}\0".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def write_start(folder: Path, params: Params) -> None:
-    """Write the params before the first round."""
-    write_tensors(folder / START_FILE, params, {"format": "fedpriv-start"})
-
-
-def read_start(folder: Path, sha256: str) -> Params:
-    """Return what a run started from.
-
-    Raises:
-        ValueError: If the file is gone or not the one that the run was started with.
-    """
-    return _read_sealed(
-        folder / START_FILE,
-        sha256,
-        "is gone: restore what the run started from, or start a new run",
-        "is not what the run started from; restore that file, or start a new run",
-    )
 
 
 FROZEN = "frozen.safetensors"
@@ -270,21 +236,18 @@ def read_frozen_bytes(files: Mapping[str, bytes]) -> dict[str, np.ndarray]:
         ) from error
 
 
-def check_frozen(
-    sealed: Mapping[str, str] | None, frozen: Mapping[str, np.ndarray], folder: str
-) -> None:
+def check_frozen(sealed: Mapping[str, str], frozen: Mapping[str, np.ndarray], folder: str) -> None:
     """Compare a task's frozen parameters with those that its run was started with.
 
     Args:
-        sealed: Digests that the run folder states; None where it has none, as of folders in which
-            they were not kept: nothing is compared then.
+        sealed: Digests that the run folder states, by name.
         frozen: Of the task that goes on with it.
         folder: The run folder, for the message.
 
     Raises:
         ValueError: If they differ.
     """
-    if sealed is None or dict(sealed) == (now := frozen_digests(frozen)):
+    if dict(sealed) == (now := frozen_digests(frozen)):
         return
     other = sorted(name for name in {*sealed, *now} if sealed.get(name) != now.get(name))
     raise ValueError(
@@ -340,39 +303,21 @@ def candidates(released: Mapping[str, Params], start: Params | None) -> dict[str
     return found
 
 
-def write_selected(folder: Path, params: Params, facts: Mapping[str, str]) -> None:
-    """Write the selected model, whose digest the summary has, with facts for its users."""
-    write_tensors(folder / SELECTED, params, {"format": "fedpriv-selected", **facts})
-
-
-def read_selected(folder: Path, selection: Mapping[str, Any]) -> Params:
-    """Return the selected model.
-
-    Args:
-        folder: The run folder.
-        selection: What its summary says of it.
-
-    Raises:
-        ValueError: If the file is missing or not the one that the summary names.
-    """
-    return _read_sealed(
-        folder / SELECTED,
-        selection.get("sha256"),
-        "is missing; resume the run (it is selected again) or restore it",
-        f"is not the model that {folder / 'summary.json'} names; resume the run (it is selected "
-        "again), or restore both files",
-    )
-
-
 BY_USER = "by_user.safetensors"
 """Held-out examples of each rostered user and the headline measure over them, in a simulation."""
 
 
-def _read_sealed(path: Path, sha256: str | None, missing: str, differs: str) -> Params:
-    """Return a model file's params; `missing` and `differs` end the two messages of refusal."""
+def read_sealed_model(path: Path, sha256: str | None) -> Params:
+    """Return the params of a model that a run's documents name by its digest.
+
+    Raises:
+        ValueError: If the file is gone, or is not the model that was named.
+    """
     if not path.is_file():
-        raise ValueError(f"{path} {missing}")
+        raise ValueError(f"{path} is missing; restore it, or start a new run")
     params, _ = read_tensors(path)
     if params_sha256(params) != sha256:
-        raise ValueError(f"{path} {differs}")
+        raise ValueError(
+            f"{path} is not the model that its run names; restore it, or start a new run"
+        )
     return params

@@ -41,6 +41,7 @@ here is the textbook contraction.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -342,16 +343,9 @@ def waiting(
     rho = finite_float("contraction", rho, Range.FRACTION)
     shortfall = finite_float("shortfall", shortfall, Range.BETWEEN)
     distance, bias = positive_float("distance", distance), positive_float("bias", bias)
-    spacing = 1
-    while _short(rho, k, spacing) > shortfall:
-        spacing *= 2
-    too_short = spacing // 2
-    while spacing - too_short > 1:  # it falls with the spacing
-        middle = (spacing + too_short) // 2
-        if _short(rho, k, middle) > shortfall:
-            too_short = middle
-        else:
-            spacing = middle
+    spacings = range(1, 1 << 60)
+    found = bisect_left(spacings, -shortfall, key=lambda spacing: -_short(rho, k, spacing))
+    spacing = spacings[found]  # the first that is short by no more: it falls with the spacing
     burn_in = 0
     if rho > 0 and distance > bias:
         burn_in = math.ceil(math.log(bias / distance) / math.log(rho) - 1e-9)

@@ -8,7 +8,6 @@ file, which goes with the model's checkpoints.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,22 +41,18 @@ class Vocabulary:
     encoder: EncoderInputs | None = None
 
     def __post_init__(self) -> None:
-        if self.inputs not in ("tff", "unit-norm", "tf-idf", "encoder"):
-            raise ValueError(
-                f"inputs {self.inputs!r} are not known; use 'encoder', 'tf-idf', 'tff' or "
-                "'unit-norm'"
-            )
-        if (self.inputs == "encoder") != (self.encoder is not None):
-            raise ValueError(f"inputs {self.inputs!r} do not fit encoder {self.encoder!r}")
         made = self.word_features
         if made is not None and made.num_words != len(self.words):
             raise ValueError(f"features of {made.num_words} words, but {len(self.words)} words")
-        if made is not None and self.inputs == "tff":
-            raise ValueError("inputs 'tff' are counts, and have neither weights nor pairs")
-        if (self.inputs == "tf-idf") != (made is not None and len(made.weights) > 0):
+        if self.encoder is not None:
+            fitting = ("encoder",) if made is None else ()
+        elif made is None:
+            fitting = ("tff", "unit-norm")
+        else:
+            fitting = ("tf-idf",) if len(made.weights) else ("unit-norm",)
+        if self.inputs not in fitting:
             raise ValueError(
-                f"inputs {self.inputs!r} do not fit the weights of words, of which 'tf-idf' needs "
-                "one for each word and others have none"
+                f"inputs {self.inputs!r} do not fit encoder {self.encoder!r} and features {made!r}"
             )
 
     @property
@@ -104,14 +99,6 @@ def vocabulary_bytes(vocabulary: Vocabulary) -> bytes:
     if vocabulary.word_features is not None:
         content["word_features"] = vocabulary.word_features.to_json()
     return json.dumps(content, ensure_ascii=False).encode()
-
-
-def write_vocabulary(path: str | Path, vocabulary: Vocabulary) -> None:
-    """Write a vocabulary as JSON, in one step."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(vocabulary_bytes(vocabulary))
-    os.replace(part, path)
 
 
 def read_vocabulary(path: str | Path) -> Vocabulary:

@@ -37,7 +37,7 @@ from fedpriv.experiments.start import Fresh
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, Rounded, SideInformation
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
+from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.privacy.accounting import check_relation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -312,7 +312,7 @@ class FederatedExperiment(Averaging):
                 f"release-preconditioner {kind!r} preconditions updates, and so does precondition "
                 f"{self.precondition.kind!r}; choose one, or precondition 'local'"
             )
-        return of_releases or known or NoPreconditioner()
+        return of_releases or known or Preconditioner()
 
 
 def trainer_on(
@@ -453,7 +453,7 @@ class CentralExperiment(Averaging):
             plan=self._plan(task, steps, private=chosen.private),
             algorithm=FederatedAveraging(
                 optimizer=optimizer,
-                preconditioner=chosen.preconditioner or NoPreconditioner(),
+                preconditioner=chosen.preconditioner or Preconditioner(),
                 **self.aggregate.fields(),
             ),
             trainer=self.make_trainer(task),

@@ -100,72 +100,29 @@ def squares(values: np.ndarray) -> np.ndarray:
 
 
 @njit(
-    [(_flat(kind, readonly=True), _flat(float32), float64, float64) for kind in (int32, int64)],
-    nogil=True,
-    cache=True,
-    fastmath={"reassoc"},
-)
-def release_whole(total: np.ndarray, noise: np.ndarray, granularity: float, share: float) -> float:
-    """Turn noise into the mean of a sum on a grid, in place; return its sum of squares.
-
-    Args:
-        total: int32 or int64 `(n,)`, multiples of `granularity`.
-        noise: float32 `(n,)`; becomes `(total + rint(noise / granularity)) * granularity * share`.
-        granularity: The grid's spacing.
-        share: One over the expected cohort size.
-    """
-    if noise.size != total.size:
-        raise ValueError("noise and sum differ in length")
-    squared = 0.0
-    for i in range(total.size):
-        whole = np.float64(total[i]) + np.rint(np.float64(noise[i]) / granularity)
-        mean = np.float32(whole * granularity * share)
-        noise[i] = mean
-        squared += np.float64(mean) * np.float64(mean)
-    return squared
-
-
-@njit(
     [
-        (_flat(kind, readonly=True), _flat(int64, readonly=True), float64, _flat(float32))
-        for kind in (int32, int64)
+        (_flat(whole, readonly=True), _flat(kind, readonly=True), float64, float64, _flat(float32))
+        for whole in (int32, int64)
+        for kind in (float32, int64)
     ],
     nogil=True,
     cache=True,
-    fastmath={"reassoc"},
 )
-def release_on_grid(total: np.ndarray, noise: np.ndarray, step: float, out: np.ndarray) -> float:
-    """Fill `out` with `float32((total + noise) * step)`; return its sum of squares.
+def release_whole(
+    total: np.ndarray, noise: np.ndarray, unit: float, step: float, out: np.ndarray
+) -> None:
+    """Fill `out` with `float32((total + rint(noise / unit)) * step)`.
 
     Args:
         total: Whole numbers `(n,)`.
-        noise: int64 `(n,)`; with the total of a magnitude below 2^53, which is not checked.
+        noise: float32 or int64 `(n,)`; over its unit and with the total of a magnitude below 2^53,
+            which is not checked.
+        unit: Of the noise, what one of the total's steps is.
         step: What one of them is in the mean.
         out: float32 `(n,)`, overwritten.
     """
     if noise.size != total.size or out.size != total.size:
         raise ValueError("noise, sum and mean differ in length")
-    squared = 0.0
     for i in range(total.size):
-        mean = np.float32(np.float64(np.int64(total[i]) + noise[i]) * step)
-        out[i] = mean
-        squared += np.float64(mean) * np.float64(mean)
-    return squared
-
-
-@njit(
-    [(_flat(float64, readonly=True), _flat(float32), float64)],
-    nogil=True,
-    cache=True,
-    fastmath={"reassoc"},
-)
-def release_real(total: np.ndarray, noise: np.ndarray, share: float) -> float:
-    """Turn noise into `(total + noise) * share`, in place; return its sum of squares."""
-    if noise.size != total.size:
-        raise ValueError("noise and sum differ in length")
-    squared = 0.0
-    for i in range(total.size):
-        mean = np.float32((total[i] + np.float64(noise[i])) * share)
-        noise[i] = mean
-        squared += np.float64(mean) * np.float64(mean)
-    return squared
+        whole = np.float64(total[i]) + np.rint(np.float64(noise[i]) / unit)
+        out[i] = np.float32(whole * step)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.mechanisms.privatizer import Cost, GridNoise, Memory, Privatizer
+from fedpriv import tree
+from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import grid_noise
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
@@ -39,29 +40,30 @@ def check_stddev(stddev: float) -> None:
         )
 
 
-def gaussian(key: Key, template: Tree, stddev: float) -> dict[str, np.ndarray]:
+def gaussian(
+    key: Key, template: Tree, stddev: float, dtype: type = np.float32
+) -> dict[str, np.ndarray]:
     """Return noise of the template's shapes.
 
     Args:
         key: A key used for nothing else, folded by round and attempt.
         template: Names and shapes.
         stddev: Absolute standard deviation, `noise_multiplier * l2_bound`; 0 gives zeros.
+        dtype: float32 or float64.
 
     Returns:
-        Dense float32 tensors.
+        Dense tensors of the dtype.
 
     Raises:
         ValueError: As `check_stddev`.
     """
     check_stddev(stddev)
-    noise: dict[str, np.ndarray] = {}
-    for name in sorted(template):
-        shape = tuple(template[name].shape)
-        if stddev == 0:
-            noise[name] = np.zeros(shape, np.float32)
-            continue
-        noise[name] = key.fold(name).normal(shape, np.float32, stddev=stddev)
-    return noise
+    if stddev == 0:
+        return tree.zeros(template, dtype)
+    return {
+        name: key.fold(name).normal(tuple(template[name].shape), dtype, stddev=stddev)
+        for name in sorted(template)
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +94,18 @@ class Gaussian(Privatizer):
         return Gaussian(noise_multiplier=noise_multiplier)
 
     def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+        self,
+        memory: Memory,
+        *,
+        template: Tree,
+        sensitivity: float,
+        key: Key,
+        granularity: float | None = None,
     ) -> tuple[Params, Memory]:
-        """Return noise of the attempt's own key."""
-        return gaussian(key, template, self.noise_multiplier * sensitivity), memory
-
-    def draw_on_grid(
-        self, memory: Memory, *, template: Tree, sensitivity: float, granularity: float, key: Key
-    ) -> tuple[GridNoise, Memory]:
-        """Return noise of the attempt's own key, exactly rounded to whole numbers."""
+        """Return noise of the attempt's own key; on a grid exactly rounded to whole numbers."""
         stddev = self.noise_multiplier * sensitivity
+        if granularity is None:
+            return gaussian(key, template, stddev), memory
         return grid_noise(key, template, stddev=stddev, granularity=granularity), memory
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
 from fedpriv.ranges import positive_float, set_checked
 from fedpriv.rng import Key
@@ -69,7 +70,7 @@ class Sphere(Perturbing):
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
     ) -> tuple[Params, Memory]:
         """Return the noise, float64: of d coordinates, E‖κ‖ = dΔ/ε."""
-        normal = _draw_normals(key.fold("direction"), template)
+        normal = gaussian(key.fold("direction"), template, 1.0, np.float64)
         size = sum(array.size for array in normal.values())
         radius = gamma(key.fold("radius"), size) * (sensitivity / self.epsilon)
         scale = radius / math.sqrt(sum(float(np.vdot(a, a)) for a in normal.values()))
@@ -102,7 +103,7 @@ class OutputGaussian(Perturbing):
     ) -> tuple[Params, Memory]:
         """Return the noise, float64."""
         stddev = self.noise_multiplier * sensitivity
-        normal = _draw_normals(key, template)
+        normal = gaussian(key, template, 1.0, np.float64)
         return {name: array * stddev for name, array in normal.items()}, memory
 
 
@@ -162,10 +163,3 @@ def gamma(key: Key, shape: int) -> float:
         total -= float(np.log(units).sum())
         drawn, stream = drawn + count, stream + 1
     return total
-
-
-def _draw_normals(key: Key, template: Tree) -> dict[str, np.ndarray]:
-    return {
-        name: key.fold(name).normal(tuple(template[name].shape), np.float64)
-        for name in sorted(template)
-    }

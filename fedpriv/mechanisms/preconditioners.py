@@ -10,7 +10,7 @@ where            what happens                                who
 ===============  ==========================================  ===================================
 before bound     Δ ← (own Δ + offset) · multiplier           AdaDPS; DP²; scale-then-privatise
 after noise      mean ← mean · inverse                       scale-then-privatise; DP²
-before stepping  mean ← α mean + (1 - α) public update       PDA-DPMD
+before stepping  mean ← own mean + offset                    PDA-DPMD
 after stepping   step ← step · scale                         DP-R-Pub, DP-Adam-Pub
 ===============  ==========================================  ===================================
 
@@ -35,10 +35,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.ranges import Range, finite_float, positive_float
 from fedpriv.rng import Key
 from fedpriv.transform import State
@@ -49,10 +49,10 @@ Tensors = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """A public update with which every user's update Δ is averaged: own · Δ + offset.
+    """A public update with which each update Δ is averaged: own · Δ + offset.
 
     Attributes:
-        own: Weight of the user's update, in (0, 1].
+        own: Weight of the update, in (0, 1].
         offset: The public part with its weight in it, float32 arrays by name.
     """
 
@@ -84,8 +84,7 @@ class Preconditioning:
         multiplier: 1/A, before the bound; empty for nothing.
         mixture: What every update is mixed with before that; None for nothing.
         inverse: What the released mean is multiplied by; empty for nothing.
-        blend: Weight α of the released mean against `public`.
-        public: A public update; empty when `blend` is 1.
+        blend: What the released mean is mixed with after that; None for nothing.
         scale: What the server's step is multiplied by; empty for nothing.
 
     Guarantees:
@@ -100,19 +99,14 @@ class Preconditioning:
     multiplier: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
     mixture: Mixture | None = None
     inverse: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
-    blend: float = 1.0
-    public: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
+    blend: Mixture | None = None
     scale: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.blend <= 1.0:
-            raise ValueError(f"blend {self.blend!r} must lie in [0, 1]")
-        if self.blend < 1.0 and not self.public:
-            raise ValueError(f"blend {self.blend!r} needs a public update to blend with")
 
-
-class Preconditioner(Protocol):
+class Preconditioner:
     """Turns public data and past releases into a round's preconditioning; by default into none."""
+
+    __slots__ = ()
 
     def check_rounds(self, planned: int) -> None:
         """Refuse a number of rounds in which it would do nothing.
@@ -136,7 +130,7 @@ class Preconditioner(Protocol):
             round_num: From 1.
             key: For the choice of public examples, and nothing else.
         """
-        return _NONE, state
+        return Preconditioning(), state
 
     def end(self, mean: Params, state: State) -> State:
         """Return the state after a round's release.
@@ -146,14 +140,6 @@ class Preconditioner(Protocol):
             state: From `begin`. The caller gives it up.
         """
         return state
-
-
-_NONE = Preconditioning()
-
-
-@dataclass(frozen=True)
-class NoPreconditioner(Preconditioner):
-    """A preconditioner that changes nothing."""
 
 
 #: From (moment, public gradient) to the new moment, float32 arrays of one shape.
@@ -279,11 +265,7 @@ PublicGradient = Callable[[Params, Key], Params]
 
 
 def _zeros(params: Params) -> Params:
-    return {name: np.zeros(array.shape, np.float32) for name, array in params.items()}
-
-
-def _negative(tensors: Tensors) -> Params:
-    return {name: -array for name, array in tensors.items()}
+    return tree.zeros(params, np.float32)
 
 
 def _inverted(tensors: Tensors) -> Params:
@@ -311,17 +293,15 @@ class Fixed(Preconditioner):
                 alone, and no user would contribute.
         """
         for name, array in (*self.multiplier.items(), *self.inverse.items()):
-            if name not in params or not np.all(np.isfinite(array) & (np.asarray(array) > 0)):
+            shape, given = params[name].shape if name in params else (), np.shape(array)
+            fits = name in params and len(given) == len(shape)
+            if not fits or not all(axis in (1, of) for axis, of in zip(given, shape, strict=True)):
                 raise ValueError(
-                    f"multiplier {name!r} must belong to a parameter and be positive and finite"
+                    f"multiplier {name!r} of shape {given} does not broadcast to a parameter of "
+                    f"shape {shape}"
                 )
-            shape, given = params[name].shape, np.shape(array)
-            if len(given) != len(shape) or any(
-                axis not in (1, length) for axis, length in zip(given, shape, strict=True)
-            ):
-                raise ValueError(
-                    f"multiplier {name!r} of shape {given} does not broadcast to {shape}"
-                )
+            if not np.all(np.isfinite(array) & (np.asarray(array) > 0)):
+                raise ValueError(f"multiplier {name!r} must be positive and finite")
         return {}
 
     def begin(
@@ -434,7 +414,9 @@ class MirrorDescent(Preconditioner):
     ) -> tuple[Preconditioning, State]:
         """Return the blend of this round."""
         alpha = private_share(round_num - 1, self.num_rounds)
-        return Preconditioning(blend=alpha, public=_negative(self.gradient(params, key))), state
+        public = np.float32(alpha - 1.0)  # negative: a gradient counts against an update
+        offset = {name: public * array for name, array in self.gradient(params, key).items()}
+        return Preconditioning(blend=Mixture(own=alpha, offset=offset)), state
 
 
 def private_share(step: int, num_steps: int) -> float:
@@ -553,7 +535,9 @@ class Delayed(Preconditioner):
         return (
             Preconditioning(
                 multiplier={n: before * array for n, array in inverse.items()},
-                inverse={} if after == 1.0 else _constant(params, after),
+                inverse={}
+                if after == 1.0
+                else {n: np.full((1,) * a.ndim, after, np.float32) for n, a in params.items()},
             ),
             state,
         )
@@ -563,10 +547,6 @@ class Delayed(Preconditioner):
         if float(state["count"]["rounds"]) < self.plain:
             state["gathered"] = {n: g + mean[n] for n, g in state["gathered"].items()}
         return state
-
-
-def _constant(params: Params, value: float) -> Params:
-    return {name: np.full((1,) * array.ndim, value, np.float32) for name, array in params.items()}
 
 
 def _unit_mean_square(tensors: Mapping[str, np.ndarray]) -> Params:

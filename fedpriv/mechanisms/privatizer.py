@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -118,32 +118,6 @@ class Cost:
     one_row: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridNoise:
-    """Noise in whole multiples of a grid's spacing.
-
-    Attributes:
-        numbers: int64 tensors by name.
-        granularity: The spacing.
-    """
-
-    numbers: Mapping[str, np.ndarray] = field(repr=False)
-    granularity: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoisedMean:
-    """A released mean update.
-
-    Attributes:
-        update: Dense float32 tensors.
-        squared_norm: Their sum of squares, found on the way.
-    """
-
-    update: Params = field(repr=False)
-    squared_norm: float
-
-
 class DrawUsedError(RuntimeError):
     """A draw was to be added to a second sum."""
 
@@ -186,7 +160,7 @@ class Draw:
                 "this noise was added to a sum already: the difference of two sums under one "
                 "noise has none; draw once for each sum"
             ) from None
-        if isinstance(drawn, GridNoise) or hasattr(drawn, "items"):  # arrays by name
+        if hasattr(drawn, "items"):  # arrays by name
             _check_fits(total, drawn)
         return drawn
 
@@ -197,80 +171,56 @@ class Draw:
         raise TypeError("a draw neither copies nor travels: it is added to one sum")
 
 
-def _check_fits(total: PartialSum, noise: Params | GridNoise) -> None:
+def _check_fits(total: PartialSum, noise: Params) -> None:
     """Refuse noise of other names or shapes: what it does not reach would go out bare."""
-    numbers = noise.numbers if isinstance(noise, GridNoise) else noise
-    found = {name: tuple(array.shape) for name, array in numbers.items()}
+    found = {name: tuple(array.shape) for name, array in noise.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in total.total.items()}
     if found != expected:
         raise ValueError(f"noise drawn for {found} does not fit a sum of {expected}")
 
 
-def noised_mean(total: PartialSum, noise: Params | GridNoise, share: float) -> NoisedMean:
-    """Return (total + noise) * share, of float32 noise in the noise's own memory.
+def noised_mean(total: PartialSum, noise: Params, share: float) -> dict[str, np.ndarray]:
+    """Return (total + noise) * share, dense float32 tensors.
 
-    Where the sum lies on a grid the noise is rounded to it first, so that what is added to the
-    integers is an integer. Noise in floating point has gaps all the same, which betray sums; noise
-    that was drawn on the grid has none.
+    Of a sum on a grid it is float32((S + K) granularity share), of S + K, which is whole, and of
+    nothing else. Float32 noise is rounded to the grid for it. It has gaps all the same, which
+    betray sums; int64 noise, which was drawn on the grid, has none.
 
     Args:
         total: The raw sum.
-        noise: Tensors of its names and shapes: float32, which become the mean in place, or drawn
-            on the sum's own grid.
+        noise: Tensors of its names and shapes: float32, or int64 in steps of the sum's own grid.
         share: One over the denominator.
 
     Raises:
-        ValueError: If the noise was drawn for another grid than the sum's, or has other names or
-            shapes.
+        ValueError: If the noise was drawn on a grid and the sum has none, or it has other names or
+            shapes; or if the sum is of more users than float64 adds up as whole numbers.
     """
+    from fedpriv.kernels.sums import release_whole
+
     _check_fits(total, noise)
-    if isinstance(noise, GridNoise):
-        return _mean_on_grid(total, noise, share)
-    squared = 0.0
-    for name, tensor in total.total.items():
-        dense = tree.to_dense_tensor(tensor)
-        squared += _add_and_scale(dense, noise[name], total.granularity, share)
-    return NoisedMean(update=noise, squared_norm=squared)
-
-
-def _mean_on_grid(total: PartialSum, noise: GridNoise, share: float) -> NoisedMean:
-    """Return float32((S + K) granularity share): of S + K, which is whole, and of nothing else."""
-    from fedpriv.kernels.sums import release_on_grid
-
-    if total.granularity != noise.granularity:
-        raise ValueError(
-            f"noise on a grid of {noise.granularity!r} cannot be added to a sum on a grid of "
-            f"{total.granularity!r}; sum what the mechanism's own bound has bounded"
-        )
-    if total.num_users > _MOST_ON_GRID:
+    grid, mean = total.granularity, dict[str, np.ndarray]()
+    if grid is not None and total.num_users > _MOST_ON_GRID:
         raise ValueError(
             f"{total.num_users} users are more than {_MOST_ON_GRID}, whose sum and noise float64 "
             "holds as whole numbers; draw a smaller cohort"
         )
-    update, squared = dict[str, np.ndarray](), 0.0
     for name, tensor in total.total.items():
-        dense = tree.to_dense_tensor(tensor)
-        mean = np.empty(dense.shape, np.float32)
-        squared += release_on_grid(
+        dense, own = tree.to_dense_tensor(tensor), noise[name]
+        is_whole = own.dtype == np.int64
+        if grid is None:
+            if is_whole:
+                raise ValueError("noise on a grid cannot be added to a sum of floats")
+            mean[name] = (np.add(dense, own, dtype=np.float64) * share).astype(np.float32)
+            continue
+        mean[name] = np.empty(dense.shape, np.float32)
+        release_whole(
             np.ascontiguousarray(dense).reshape(-1),
-            noise.numbers[name].reshape(-1),
-            noise.granularity * share,
-            mean.reshape(-1),
+            np.ascontiguousarray(own).reshape(-1),
+            1.0 if is_whole else grid,
+            grid * share,
+            mean[name].reshape(-1),
         )
-        update[name] = mean
-    return NoisedMean(update=update, squared_norm=squared)
-
-
-def _add_and_scale(
-    total: np.ndarray, noise: np.ndarray, granularity: float | None, share: float
-) -> float:
-    """Turn the noise of one tensor into its released mean, and return its sum of squares."""
-    from fedpriv.kernels.sums import release_real, release_whole
-
-    flat = np.ascontiguousarray(total).reshape(-1)
-    if granularity is None:
-        return release_real(flat, noise.reshape(-1), share)
-    return release_whole(flat, noise.reshape(-1), granularity, share)
+    return mean
 
 
 class Privatizer(ABC):
@@ -279,9 +229,9 @@ class Privatizer(ABC):
     Attributes:
         name: One word, which plans and statements call it by.
         after_crash: What becomes of a charged attempt that a crash ended.
-        on_grid: Whether `draw_on_grid` adds whole numbers to sums of whole numbers. Added to a sum
-            on the grid and rounded to nothing else, what it draws then costs what `cost` says in
-            real arithmetic: no gap of floating point shows the sum.
+        on_grid: Whether `draw` also takes `granularity`, the spacing of a grid, and then draws
+            int64 numbers of its steps. Added to a sum on the grid and rounded to nothing else, they
+            cost what `cost` says in real arithmetic: no gap of floating point shows the sum.
 
     Guarantees:
         * An answer of sums that one neighbour moves by at most `sensitivity` (l2) costs `cost`.
@@ -329,7 +279,7 @@ class Privatizer(ABC):
         Args:
             memory: From `init` or the last `draw`; the caller gives it up.
             template: Names and shapes of the sum.
-            sensitivity: How far one neighbour moves it, in l2.
+            sensitivity: How far one neighbour moves it, in l2, rounding included.
             key: Of this attempt and used here only. Noise with memory gets the key of the run,
                 the same for every row: it folds the row's own number into it.
 
@@ -338,29 +288,12 @@ class Privatizer(ABC):
         """
         raise ValueError(f"{self.name!r} draws nothing: it can be accounted, and not be run")
 
-    def draw_on_grid(
-        self, memory: Memory, *, template: Tree, sensitivity: float, granularity: float, key: Key
-    ) -> tuple[Any, Memory]:
-        """Return what `draw` does, in whole multiples of the granularity.
-
-        Args:
-            memory: From `init` or the last of these calls.
-            template: Names and shapes of the sum.
-            sensitivity: How far one neighbour moves it, in l2, rounding included.
-            granularity: The grid's spacing.
-            key: As of `draw`.
-
-        Raises:
-            ValueError: If it draws in floating point only (`on_grid` false).
-        """
-        raise ValueError(f"{self.name!r} draws in floating point only; sum in floating point")
-
     def release(self, total: PartialSum, drawn: Any, share: float) -> Any:
         """Return the answer, by default the noised mean; the sum and the noise are given up.
 
         Args:
             total: The raw sum. It must not be kept, returned or logged.
-            drawn: From `draw` or `draw_on_grid`; used up.
+            drawn: From `draw`; used up.
             share: One over the fixed, public denominator.
         """
         return noised_mean(total, drawn, share)

@@ -30,9 +30,8 @@ from threading import Lock
 import numpy as np
 
 from fedpriv.libraries import library
-from fedpriv.mechanisms.privatizer import GridNoise
 from fedpriv.rng import Key, check_key, fill_blocks
-from fedpriv.tree import Tree
+from fedpriv.tree import Params, Tree
 
 LARGEST_SCALE = 2.0**40
 """Far beyond any use: from here on double precision decides too few of the numbers."""
@@ -43,8 +42,8 @@ _CONTEXT = library("mpmath.ctx_mp").MPContext()
 _CONTEXT_LOCK = Lock()  # the context's precision is its own, and changed here
 
 
-def grid_noise(key: Key, template: Tree, *, stddev: float, granularity: float) -> GridNoise:
-    """Return Gaussian noise on a grid, of the template's shapes.
+def grid_noise(key: Key, template: Tree, *, stddev: float, granularity: float) -> Params:
+    """Return Gaussian noise in whole steps of a grid, int64, of the template's shapes.
 
     Args:
         key: Used for nothing else.
@@ -58,11 +57,10 @@ def grid_noise(key: Key, template: Tree, *, stddev: float, granularity: float) -
     """
     check_scale(stddev, granularity)
     scale = float(np.nextafter(stddev / granularity, np.inf))
-    numbers: dict[str, np.ndarray] = {}
-    for name in sorted(template):
-        shape = tuple(template[name].shape)
-        numbers[name] = rounded_gaussian(check_key(key).fold(name), shape, scale)
-    return GridNoise(numbers=numbers, granularity=granularity)
+    return {
+        name: rounded_gaussian(check_key(key).fold(name), tuple(template[name].shape), scale)
+        for name in sorted(template)
+    }
 
 
 def check_scale(stddev: float, granularity: float) -> None:

@@ -91,15 +91,15 @@ class NoisyMin(Privatizer):
         return Cost(kind="pure", value=self.epsilon)
 
     def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+        self,
+        memory: Memory,
+        *,
+        template: Tree,
+        sensitivity: float,
+        key: Key,
+        granularity: float | None = None,
     ) -> tuple[ExactDraws, Memory]:
         """Return where its bits come from: how many are needed hangs on the sum."""
-        return ExactDraws(key), memory
-
-    def draw_on_grid(
-        self, memory: Memory, *, template: Tree, sensitivity: float, granularity: float, key: Key
-    ) -> tuple[ExactDraws, Memory]:
-        """Return the same: it is of whole numbers in any case."""
         return ExactDraws(key), memory
 
     def release(self, total: PartialSum, drawn: ExactDraws, share: float) -> int:

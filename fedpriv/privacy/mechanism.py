@@ -196,12 +196,11 @@ class Mechanism:
             template: Names and shapes of the sums.
             key: Of the run, the same for every row.
         """
-        privatizer, granularity = self.privatizer, self.bound.granularity
         given: dict[str, Any] = {"template": template, "sensitivity": self.sensitivity, "key": key}
-        if key.mode == "secure" and granularity is not None and privatizer.on_grid:
-            drawn, memory = privatizer.draw_on_grid(memory, granularity=granularity, **given)
-        else:
-            drawn, memory = privatizer.draw(memory, **given)
+        granularity = self.bound.granularity
+        if key.mode == "secure" and granularity is not None and self.privatizer.on_grid:
+            given["granularity"] = granularity
+        drawn, memory = self.privatizer.draw(memory, **given)
         return Draw(drawn, self), memory
 
     def release(self, total: PartialSum, draw: Draw) -> Any:

@@ -24,11 +24,11 @@ from fedpriv.checkpoints.tensor_files import (
     PUBLIC_MODELS,
     SELECTED,
     read_frozen,
-    read_selected,
+    read_sealed_model,
     read_tensors,
     write_tensors,
 )
-from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, write_vocabulary
+from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, vocabulary_bytes
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
@@ -121,7 +121,7 @@ def released_params(
     selected, state = run.selection, run.sealed.state
     frozen = read_frozen(run.directory) if FROZEN in run.files else {}
     if selected and round_num is None and not last_iterate:
-        params = read_selected(run.directory, selected)
+        params = read_sealed_model(run.directory / SELECTED, selected.get("sha256"))
         _check_digest(run.directory / SELECTED, state.sealed.get(SELECTED))
         return run.rounds_done, {**frozen, **params}
     store = CheckpointStore(run.directory / "checkpoints")
@@ -232,7 +232,7 @@ def export_run(
         metadata[TRAINED] = json.dumps(read_sealed(run.directory).trained().to_json())
         write_tensors(building / MODEL, params, metadata)
         if vocabulary is not None:
-            write_vocabulary(building / VOCABULARY, vocabulary)
+            (building / VOCABULARY).write_bytes(vocabulary_bytes(vocabulary))
         files = [name for name in run.files if name not in (VOCABULARY, FROZEN)]
         for name in files:
             shutil.copyfile(run.directory / name, building / name)

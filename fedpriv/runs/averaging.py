@@ -14,7 +14,7 @@ from fedpriv.checkpoints.tensor_files import params_sha256
 from fedpriv.datasets.user_ids import check_distinct
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
-from fedpriv.mechanisms.preconditioners import NoPreconditioner
+from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.anchor import Anchor, anchors_of
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -127,7 +127,7 @@ def averaging(
             optimizer=optimizers.sgd(1.0) if optimizer is None else optimizer,
             aggregate=identity() if aggregate is None else aggregate,
             at_aggregates=at_aggregates,
-            preconditioner=NoPreconditioner(),
+            preconditioner=Preconditioner(),
         ),
         task=RosterTask(roster=tuple(roster), params=params),
         trainer=_ShapesOnly(),

@@ -50,9 +50,10 @@ from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.checkpoints.tensor_files import (
     BY_USER,
     SELECTED,
+    START_FILE,
     check_frozen,
     read_frozen_bytes,
-    write_start,
+    write_tensors,
 )
 from fedpriv.datasets.digests import read_secret, write_secret
 from fedpriv.hashes import document_sha256, file_sha256
@@ -169,7 +170,7 @@ class RunFolder:
         )
         _write_task_files(path, files)
         if begun is not None and begun.facts["kind"] != "fresh":
-            write_start(path, begun.params)
+            write_tensors(path / START_FILE, begun.params, {"format": "fedpriv-start"})
         write_json(path / "experiment.json", document)
         every = rounds_between_checkpoints(document)
         return cls(path, ledger, _store(path, keep_last, every), document, every)
@@ -243,7 +244,7 @@ class RunFolder:
         """
         frozen = read_frozen_bytes(_read_task_files(task))
         corpus = self.document["corpus"]
-        check_frozen(corpus.get("frozen"), frozen, str(self.path))
+        check_frozen(corpus.get("frozen", {}), frozen, str(self.path))
         if corpus.get("published") != (now := task.describe().to_json().get("published")):
             raise ValueError(
                 f"the published weights of the task are not those that {self.path} was started "
@@ -336,9 +337,9 @@ class RunFolder:
             return
         (released, rest), attempt = state.save(), self.ledger.last_attempt
         metadata = {"round_num": str(state.round_num), "ledger_head": self.ledger.head}
-        self.store.save(state.round_num, released, metadata, prune=False)
+        self.store.save(state.round_num, released, metadata)
         more = {"attempt": str(attempt)} | {n: repr(value) for n, value in state.numbers.items()}
-        save_state(self.path / "state.safetensors", rest, metadata | more, durable=True)
+        save_state(self.path / "state.safetensors", rest, metadata | more)
         self.ledger.release(state.round_num, attempt, self.store.digest(state.round_num))
         self.store.prune()
 

@@ -24,9 +24,10 @@ from fedpriv.backends.backend import Backend
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import (
     BY_USER,
-    read_start,
+    SELECTED,
+    START_FILE,
+    read_sealed_model,
     released_models,
-    write_selected,
     write_tensors,
 )
 from fedpriv.datasets.local_data import NodeData
@@ -276,7 +277,8 @@ class PreparedRun:
             self.components, self.trial.begun, self.trial.public, released, key=key, tell=tell
         )
         trained = read_sealed(self.folder.path).trained().to_json()
-        write_selected(self.folder.path, found.params, {TRAINED: json.dumps(trained)})
+        metadata = {"format": "fedpriv-selected", TRAINED: json.dumps(trained)}
+        write_tensors(self.folder.path / SELECTED, found.params, metadata)
         return found
 
 
@@ -463,7 +465,7 @@ def _read_start(path: Path, document: Mapping[str, Any]) -> Start | None:
     facts = document.get("start", {"kind": "fresh"})
     if facts["kind"] == "fresh":
         return None
-    return Start(params=read_start(path, facts["sha256"]), facts=facts)
+    return Start(params=read_sealed_model(path / START_FILE, facts["sha256"]), facts=facts)
 
 
 def _try_with_baseline(

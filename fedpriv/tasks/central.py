@@ -17,7 +17,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.task import DRAWS, BaseTask, TaskDescription
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.per_example.example_sum import ExampleGradients, example_ids
-from fedpriv.training.public_learning import GradientLearner, learner_of
+from fedpriv.training.public_learning import PublicLearner, learner_of
 from fedpriv.tree import Params, brought_in
 
 
@@ -171,7 +171,7 @@ class CentralTask(BaseTask):
             )
         return self.public
 
-    def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
+    def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from the public examples; None where there are none, or one.
 
         Args:

@@ -70,7 +70,7 @@ from fedpriv.training.per_example.losses import (
     synthetic_inputs,
 )
 from fedpriv.training.per_example.module import ModuleGradients
-from fedpriv.training.public_learning import GradientLearner, learner_of
+from fedpriv.training.public_learning import PublicLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import own_stream
 from fedpriv.training.work import Trainer
@@ -729,7 +729,7 @@ class ModuleTask(Task):
             return 0, 0
         return self._array_users.num_equal(examples), len(examples)
 
-    def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
+    def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from `public_train`, by Adam on the CPU; None without any.
 
         Args:

@@ -50,7 +50,7 @@ from fedpriv.training.local.sgd import as_tensor
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
 from fedpriv.training.periodic_shift import Shift
-from fedpriv.training.public_learning import GradientLearner
+from fedpriv.training.public_learning import PublicLearner, gradient_learner
 from fedpriv.training.work import Trainer
 from fedpriv.tree import Params
 
@@ -349,7 +349,7 @@ class NextWords(ViewTask[WordView]):
             kinds=np.array([1, 2], np.uint8),
         )
 
-    def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
+    def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public users' training sentences; None where there are none.
 
         Args:
@@ -374,11 +374,11 @@ class NextWords(ViewTask[WordView]):
             with one_thread():
                 return {n: g.numpy() for n, g in dense_gradients(of, *batch).items()}
 
-        return GradientLearner(
+        return gradient_learner(
+            gradient,
+            key.fold("in public"),
             num_examples=len(rows),
             begun=self.init_params(key),
-            gradient=gradient,
-            key=key.fold("in public"),
             measure=lambda params: self._measured(params, seen) if len(seen) else None,
             rates=(4e-3,),
             batch_size=64,

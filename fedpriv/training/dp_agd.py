@@ -37,7 +37,7 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, AnyPlan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.ranges import Range, finite_float, positive_float, positive_int
+from fedpriv.ranges import Range, finite_float, positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, Held, Line, SumRequest
 from fedpriv.training.bounded_sum import RowStack, Stack
@@ -71,9 +71,8 @@ class StepSizes:
     growth: float = 1.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "first", positive_float("first", self.first))
-        positive_int("num_positive", self.num_positive)
-        positive_float("growth", self.growth)
+        set_checked(self, positive_float, "first", "growth")
+        set_checked(self, positive_int, "num_positive")
 
     @property
     def number(self) -> int:
@@ -251,8 +250,7 @@ class Prices:
     selection: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gradient", positive_float("gradient", self.gradient))
-        object.__setattr__(self, "selection", positive_float("selection", self.selection))
+        set_checked(self, positive_float, "gradient", "selection")
 
     @classmethod
     def of_paper(cls, *, epsilon: float, delta: float, splits: float = 60.0) -> Prices:
@@ -386,7 +384,7 @@ class AdaptiveDescent(Algorithm):
         sizes = self.step_sizes.upto(largest)
         request = SumRequest(params=state.params, mechanism=self._noised(price), name=GRADIENT)
         with door.hold(request) as held:
-            estimate = _double(held.answer.update)
+            estimate = _double(held.answer)
             rejections = 0
             while True:
                 direction = self._direction(state.params, estimate)
@@ -452,7 +450,7 @@ class AdaptiveDescent(Algorithm):
 
     def _another(self, held: Held, estimate: Params, price: float, more: float) -> Params:
         """Return the estimate after one more answer of the held sum, of a price of its own."""
-        again = _double(held.release(self._gaussian(more)).update)
+        again = _double(held.release(self._gaussian(more)))
         if self.estimates == "discard":
             return again
         whole = price + more

@@ -187,42 +187,6 @@ def check_measurable(task: Any, algorithm: Any) -> None:
         _scores(task, {}, rule, public=True)
 
 
-def best_on_public(task: Any, candidates: Mapping[str, Params]) -> str:
-    """Return the name of the aggregate that does best on public examples, by the headline measure.
-
-    A choice among aggregates is made of public examples alone here, and so costs no ε. Made of
-    rostered users' it is a further private answer: it has to be paid for, as a study's is
-    (`fedpriv tune`), or the aggregate has to be named beforehand. On a centralised task's test set
-    a choice would make every later figure too good: of such a task the public examples are taken.
-
-    Args:
-        task: What measures them.
-        candidates: Params by name; of equal ones the first is chosen.
-
-    Raises:
-        ValueError: If there are no public examples to choose by, or no candidates.
-    """
-    if not candidates:
-        raise ValueError("there are no aggregates to choose among")
-    measured = None
-    if hasattr(task, "public_measure"):  # of single examples, whose public ones are apart
-        if task.public_measure is not None:
-            every = np.arange(task.num_public)
-            measured = {n: task.public_measure(params, every) for n, params in candidates.items()}
-    else:
-        measured = {n: measure_models(task, p, public=True) for n, p in candidates.items()}
-    headline = task.measures[0] if task.measures else None
-    if headline is None or measured is None or any(m is None for m in measured.values()):
-        raise ValueError(
-            "there are no public examples to choose among aggregates by, and rostered users' are "
-            "not for that: a choice by them is a further private answer. Give the task public "
-            "examples, name the aggregate beforehand, or pay for the choice with `fedpriv tune`"
-        )
-    sign = 1.0 if headline.higher_is_better else -1.0
-    figures = {n: sign * float(m.get(headline.name) or 0.0) for n, m in measured.items() if m}
-    return max(figures, key=lambda name: figures[name])
-
-
 def _scores(task: Any, params: Params, rule: Rule, **which: Any) -> Any:
     found = task.class_scores(params, **which)
     if found is None:

@@ -16,7 +16,6 @@ are by adaptive composition here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -26,8 +25,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
 from fedpriv.mechanisms.bounds import Bound
-from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, Preconditioning
-from fedpriv.mechanisms.privatizer import NoisedMean
+from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, SumRequest
@@ -101,7 +99,7 @@ class FederatedAveraging(Algorithm):
 
     optimizer: Transform
     aggregate: Transform
-    preconditioner: Preconditioner = field(default_factory=NoPreconditioner)
+    preconditioner: Preconditioner = field(default_factory=Preconditioner)
     at_aggregates: AtAggregates | None = None
     outputs: Rule | None = None
     bound: Bound | None = None
@@ -202,8 +200,6 @@ class FederatedAveraging(Algorithm):
                 f"params are {_described(params)}; let it return float32 arrays of the same names "
                 "and shapes"
             )
-        if self.aggregate.averages and round_num > _TRIED_ROUNDS:
-            return state  # looking at 5 million numbers would take 2 % of the main job's round
         odd = [name for name, array in average.items() if not np.isfinite(array).all()]
         if odd and all(np.isfinite(array).all() for array in params.values()):
             raise ValueError(
@@ -254,28 +250,25 @@ class FederatedAveraging(Algorithm):
         return public, replace(state, memory={**state.memory, "preconditioner": preconditioner})
 
     def next(
-        self, state: ArrayState, answer: NoisedMean, public: Preconditioning = _NOTHING
+        self, state: ArrayState, mean: Params, public: Preconditioning = _NOTHING
     ) -> ArrayState:
         """Return the state after a release; everything here is post-processing.
 
         Args:
             state: The state before; its arrays are given up.
-            answer: The noised mean: the noised sum over the mechanism's denominator,
-                however many replied. It is given up.
+            mean: The noised sum over the mechanism's denominator, however many replied. It is given
+                up.
             public: From `begin`.
         """
-        mean, squared, memory = answer.update, answer.squared_norm, state.memory
-        clip_norm = state.numbers.get(CLIP_NORM)
+        memory, clip_norm = state.memory, state.numbers.get(CLIP_NORM)
         if self.bound is not None:
             mean, clip_norm = self.bound.released(mean, clip_norm)
-            squared = tree.l2_norm(mean) ** 2
         if public.inverse:
             mean = tree.to_dense(tree.multiply(mean, public.inverse))
-            squared = tree.l2_norm(mean) ** 2
+        update_norm = tree.l2_norm(mean)
         preconditioner = self.preconditioner.end(mean, memory["preconditioner"])
-        if public.blend < 1.0:
-            own, other = np.float32(public.blend), np.float32(1.0 - public.blend)
-            mean = {n: own * a + other * public.public[n] for n, a in mean.items()}
+        if public.blend is not None:
+            mean = tree.to_dense(public.blend.of(mean))
         step, optimizer = self.optimizer.next(mean, memory["optimizer"])
         if public.scale:
             step = tree.to_dense(tree.multiply(step, public.scale))
@@ -291,7 +284,7 @@ class FederatedAveraging(Algorithm):
                 "aggregate": aggregate,
                 "preconditioner": preconditioner,
             },
-            numbers=_numbers(math.sqrt(squared), clip_norm),
+            numbers=_numbers(update_norm, clip_norm),
         )
 
     def result(self, state: ArrayState) -> Params:

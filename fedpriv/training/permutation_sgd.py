@@ -141,20 +141,22 @@ def loss_constants(
     Raises:
         ValueError: If nothing bounds it, such as hinge, or the name is unknown.
     """
-    known = "'logistic', 'huber-svm', 'modified_huber', 'softmax' or 'one-vs-all'"
     if name in UNBOUNDED:
         raise ValueError(f"loss {name!r} {UNBOUNDED[name]}: nothing says how far it moves a result")
     name = "logistic" if name == "log_loss" else name
     width = positive_float("width", width)
-    shown, lipschitz, smoothness = {
+    known = {
         "logistic": ("logistic", inputs, inputs**2 / 4.0),
         "huber-svm": ("Huber SVM", inputs, inputs**2 / (2.0 * width)),
         "modified_huber": ("modified Huber", 4.0 * inputs, 2.0 * inputs**2),
         "softmax": ("softmax", math.sqrt(2.0) * inputs, inputs**2 / 2.0),
         "one-vs-all": ("one-vs-all", math.sqrt(num_classes) * inputs, inputs**2 / 4.0),
-    }.get(name, ("", 0.0, 0.0))
-    if not shown:
-        raise ValueError(f"loss {name!r} is unknown; give {known}, or Constants of your own")
+    }
+    if name not in known:
+        raise ValueError(
+            f"loss {name!r} is unknown; give one of {', '.join(known)}, or Constants of your own"
+        )
+    shown, lipschitz, smoothness = known[name]
     weight = finite_float("regulariser", regulariser, Range.AT_LEAST_ZERO)
     return Constants(
         name=shown,

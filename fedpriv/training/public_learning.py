@@ -8,7 +8,7 @@ trained again on all of them.
 
 Guarantee: nothing here is given a private example, so nothing of this costs privacy.
 
-`GradientLearner` trains anything that has gradients, by Adam; `TagLearner` softmax regression on
+`gradient_learner` trains anything that has gradients, by Adam; `tag_learner` softmax regression on
 tags, by AdaGrad.
 """
 
@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,30 +35,25 @@ MOST_PASSES = 12
 _PATIENCE = 4
 
 
-class PublicLearner(Protocol):
-    """A model that is trained and measured on public examples."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicLearner:
+    """A model that is trained and measured on public examples.
 
-    @property
-    def num_examples(self) -> int:
-        """Number of examples that it learns from."""
-        ...
+    Attributes:
+        num_examples: How many examples it learns from.
+        begun: The params before, float32.
+        passes: From a learning rate to the params after each pass over the examples. The next pass
+            may change them.
+        measure: From params to metrics, "loss" among them, on public examples that it does not
+            learn from; None where there are none.
+        rates: The learning rates to choose from.
+    """
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """The learning rates to choose from."""
-        ...
-
-    def init(self) -> Params:
-        """Return the params before."""
-        ...
-
-    def passes(self, learning_rate: float) -> Iterator[Params]:
-        """Yield the params after each pass over the examples; they may be changed by the next."""
-        ...
-
-    def measure(self, params: Params, /) -> Metrics | None:
-        """Return metrics, "loss" among them, on public examples that it does not learn from."""
-        ...
+    num_examples: int
+    begun: Params = field(repr=False)
+    passes: Callable[[float], Iterator[Params]] = field(repr=False)
+    measure: Callable[[Params], Metrics | None] = field(repr=False)
+    rates: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +125,7 @@ def choose(
     Raises:
         ValueError: If no rate gave a finite loss, or nothing is measured.
     """
-    begun, rates = learner.init(), learner.rates if rates is None else rates
+    rates = learner.rates if rates is None else rates
     by_loss: Choice | None = None
     by_figure: Choice | None = None
     tried = 0
@@ -138,13 +133,19 @@ def choose(
         lowest, since = math.inf, 0
         for number, params in enumerate(learner.passes(rate), start=1):
             tried += 1
-            found = [
-                _measured(
-                    learner, headline, interpolate(begun, params, factor), rate, number, factor
-                )
-                for factor in factors
-            ]
-            sound = [choice for choice in found if math.isfinite(choice.loss)]
+            sound = []
+            for factor in factors:
+                loss, figure = _measured(learner, headline, params, factor)
+                if math.isfinite(loss):
+                    sound.append(
+                        Choice(
+                            learning_rate=rate,
+                            passes=number,
+                            factor=factor,
+                            loss=loss,
+                            figure=figure,
+                        )
+                    )
             if not sound:
                 break
             best = min(sound, key=lambda choice: choice.loss)
@@ -171,11 +172,10 @@ def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
     Raises:
         ValueError: If the learner has fewer passes in it.
     """
-    begun = learner.init()
     for number, params in enumerate(learner.passes(choice.learning_rate), start=1):
         if number == choice.passes:
             return PublicModel(
-                params=interpolate(begun, params, choice.factor),
+                params=interpolate(learner.begun, params, choice.factor),
                 choice=choice,
                 num_examples=learner.num_examples,
             )
@@ -183,22 +183,17 @@ def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
 
 
 def _measured(
-    learner: PublicLearner,
-    headline: Measure | None,
-    params: Params,
-    rate: float,
-    passes: int,
-    factor: float,
-) -> Choice:
-    found = learner.measure(params)
+    learner: PublicLearner, headline: Measure | None, params: Params, factor: float
+) -> tuple[float, float | None]:
+    """Return the loss and the headline measure of params that a factor draws back."""
+    found = learner.measure(interpolate(learner.begun, params, factor))
     loss = None if found is None else found.get(LOSS.name)
     if found is None or loss is None:
         raise ValueError(
             "what is learnt from public examples cannot be judged: none are kept back, or no loss "
             "is measured on them; give more public examples, and let the task measure its loss"
         )
-    figure = None if headline is None else found.get(headline.name)
-    return Choice(learning_rate=rate, passes=passes, factor=factor, loss=loss, figure=figure)
+    return loss, None if headline is None else found.get(headline.name)
 
 
 def _worth(headline: Measure | None, choice: Choice) -> tuple[float, float]:
@@ -221,45 +216,32 @@ class Gradient(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientLearner:
-    """A `fedpriv.training.public_learning.PublicLearner` of anything that has gradients.
+def gradient_learner(
+    gradient: Gradient, key: Key, *, batch_size: int = BATCH_SIZE, **rest: Any
+) -> PublicLearner:
+    """Return a learner of anything that has gradients, by Adam.
 
-    Attributes:
-        num_examples: How many examples it learns from.
-        begun: The params before.
-        gradient: Of their loss.
+    Args:
+        gradient: Of the loss of examples.
         key: Orders the examples, and is folded for what a model draws.
-        measure: From params to metrics on examples held out.
-        rates: The learning rates that are worth a try.
         batch_size: Examples of a step.
+        **rest: Every other field of a `PublicLearner` but its passes.
     """
 
-    num_examples: int
-    begun: Params = field(repr=False)
-    gradient: Gradient = field(repr=False)
-    key: Key
-    measure: Callable[[Params], Metrics | None] = field(repr=False)
-    rates: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
-    batch_size: int = BATCH_SIZE
-
-    def init(self) -> Params:
-        """Return the params before."""
-        return self.begun
-
-    def passes(self, learning_rate: float) -> Iterator[Params]:
-        """Yield the params after each pass."""
+    def passes(learning_rate: float) -> Iterator[Params]:
         optimizer = optimizers.adam(learning_rate)
-        params = {name: array.copy() for name, array in self.begun.items()}
+        params = {name: array.copy() for name, array in rest["begun"].items()}
         state = optimizer.init(params)
         for number in count():
-            order = self.key.fold(number).generator().permutation(self.num_examples)
-            for first in range(0, self.num_examples, self.batch_size):
-                batch = np.sort(order[first : first + self.batch_size])
-                found = self.gradient(params, batch, self.key.fold(number).fold(first))
+            order = key.fold(number).generator().permutation(rest["num_examples"])
+            for first in range(0, len(order), batch_size):
+                batch = np.sort(order[first : first + batch_size])
+                found = gradient(params, batch, key.fold(number).fold(first))
                 step, state = optimizer.next({n: -g for n, g in found.items()}, state)
                 params = {name: params[name] + step[name] for name in params}
             yield params
+
+    return PublicLearner(passes=passes, **rest)
 
 
 def apart(num_examples: int, key: Key) -> tuple[np.ndarray, np.ndarray]:
@@ -280,7 +262,7 @@ def learner_of(
     begun: Params,
     gradient: Gradient,
     measure: Callable[[Params, np.ndarray], Metrics | None],
-) -> GradientLearner | None:
+) -> PublicLearner | None:
     """Return what learns from public examples that have positions; None of fewer than two.
 
     Args:
@@ -300,11 +282,11 @@ def learner_of(
     def of_learnt(params: Params, index: np.ndarray, key: Key) -> Params:
         return gradient(params, learnt[index], key)
 
-    return GradientLearner(
+    return gradient_learner(
+        of_learnt,
+        key.fold("in public"),
         num_examples=len(learnt),
         begun=begun,
-        gradient=of_learnt,
-        key=key.fold("in public"),
         measure=lambda params: measure(params, seen) if len(seen) else None,
     )
 
@@ -354,98 +336,67 @@ class AdaGrad:
             raise ValueError(f"a logit is not finite at learning rate {self._learning_rate}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TagLearner:
-    """A `fedpriv.training.public_learning.PublicLearner` of tag prediction.
-
-    Attributes:
-        examples: What it learns from.
-        inputs: "tff" or "unit-norm".
-        key: Orders the examples.
-        measure: From params to metrics on examples held out.
-        word_features: What becomes of words before rows get unit norm; None for their counts.
-        rates: The learning rates that are worth a try.
-    """
-
-    examples: TagExamples = field(repr=False)
-    inputs: str
-    key: Key
-    measure: Callable[[Params], Metrics | None]
-    word_features: Features | None = None
-    rates: tuple[float, ...] = (0.1, 0.3, 1.0)
-
-    @property
-    def num_examples(self) -> int:
-        """Number of examples that it learns from."""
-        return len(self.examples)
-
-    def init(self) -> Params:
-        """Return zeros."""
-        made = self.word_features
-        rows = self.examples.num_words if made is None else made.num_rows
-        shape = rows, self.examples.num_tags
-        return {"kernel": np.zeros(shape, np.float32), "bias": np.zeros(shape[1], np.float32)}
-
-    def passes(self, learning_rate: float) -> Iterator[Params]:
-        """Yield the params after each pass, changed by the next.
-
-        Examples are read a block at a time: with features, such as pairs of words, they are long.
-
-        Raises:
-            ValueError: If a logit is not finite.
-        """
-        params, features = self.init(), self.word_features
-        learning = AdaGrad(params, learning_rate)
-        for number in count():
-            order = self.key.fold(number).generator().permutation(len(self.examples))
-            for first in range(0, len(order), BATCH_EXAMPLES):
-                block = order[first : first + BATCH_EXAMPLES]
-                examples = (
-                    self.examples.take(block)
-                    if features is None
-                    else self.examples.with_features(features, block)
-                )
-                learning.step(examples, self.inputs)
-            yield params
-
-
 def tag_learner(
     examples: TagExamples,
     inputs: str,
     key: Key,
     measure: Callable[[Params], Metrics | None],
-    features: Features | None,
-) -> TagLearner | GradientLearner:
+    features: Features | None = None,
+) -> PublicLearner:
     """Return a learner of softmax regression on tags.
 
     Args:
-        examples: What it learns from.
+        examples: What it learns from. They are read a block at a time: with features, such as pairs
+            of words, they are long.
         inputs: "tff" or "unit-norm".
         key: Orders the examples.
         measure: From params to metrics on examples held out.
         features: Of the examples; None for their counts. Dense ones are learnt by Adam, in
-            batches and without a bias, others by AdaGrad.
+            batches and without a bias, others by AdaGrad. Its passes raise `ValueError` where a
+            logit is not finite.
     """
-    if not isinstance(features, DenseFeatures):
-        return TagLearner(
-            examples=examples, inputs=inputs, key=key, measure=measure, word_features=features
+    rows = examples.num_words if features is None else features.num_rows
+    begun = {"kernel": np.zeros((rows, examples.num_tags), np.float32)}
+
+    if isinstance(features, DenseFeatures):
+        from scipy.special import softmax
+
+        def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
+            dense = features.dense(examples, index)
+            residuals = softmax(dense @ params["kernel"], axis=1)
+            residuals[np.arange(len(index)), examples.labels[index]] -= 1.0
+            return {"kernel": dense.T @ residuals / np.float32(len(index))}
+
+        return gradient_learner(
+            gradient,
+            key,
+            batch_size=4 * BATCH_SIZE,
+            num_examples=len(examples),
+            begun=begun,
+            measure=measure,
+            rates=(1e-3, 3e-3, 1e-2, 3e-2),
         )
+    begun["bias"] = np.zeros(examples.num_tags, np.float32)
 
-    from scipy.special import softmax
+    def passes(learning_rate: float) -> Iterator[Params]:
+        params = {name: array.copy() for name, array in begun.items()}
+        learning = AdaGrad(params, learning_rate)
+        for number in count():
+            order = key.fold(number).generator().permutation(len(examples))
+            for first in range(0, len(order), BATCH_EXAMPLES):
+                block = order[first : first + BATCH_EXAMPLES]
+                learning.step(
+                    examples.take(block)
+                    if features is None
+                    else examples.with_features(features, block),
+                    inputs,
+                )
+            yield params
 
-    def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
-        rows = features.dense(examples, index)
-        residuals = softmax(rows @ params["kernel"], axis=1)
-        residuals[np.arange(len(index)), examples.labels[index]] -= 1.0
-        return {"kernel": rows.T @ residuals / np.float32(len(index))}
-
-    shape = features.num_rows, examples.num_tags
-    return GradientLearner(
+    return PublicLearner(
         num_examples=len(examples),
-        begun={"kernel": np.zeros(shape, np.float32)},
-        gradient=gradient,
-        key=key,
+        begun=begun,
+        passes=passes,
         measure=measure,
-        rates=(1e-3, 3e-3, 1e-2, 3e-2),
-        batch_size=4 * BATCH_SIZE,
+        rates=(0.1, 0.3, 1.0),
     )

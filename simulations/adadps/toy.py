@@ -25,7 +25,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner, Preconditioner
+from fedpriv.mechanisms.preconditioners import Fixed, Preconditioner
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
@@ -136,7 +136,7 @@ def train(
 ) -> list[tuple[int, float]]:
     """Return (step, loss on the training data) along a run; the losses are diagnostics."""
     the_plan, root = plan(method, steps), Key.simulation(seed)
-    preconditioner: Preconditioner = NoPreconditioner()
+    preconditioner: Preconditioner = Preconditioner()
     if method.adaptive:
         preconditioner = Fixed(multiplier={"weight": side_information()})
     server = FederatedAveraging(

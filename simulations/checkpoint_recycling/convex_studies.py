@@ -15,7 +15,6 @@ from scipy.optimize import minimize
 import fedpriv as fp
 from fedpriv.checkpoints.aggregates import answers, ema, keeping, last_checkpoints, upa
 from fedpriv.checkpoints.uncertainty import contraction, uncertainty, waiting
-from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.optimizers import sgd
 from fedpriv.training.algorithm import ArrayState
 from fedpriv.training.federated_averaging import (
@@ -230,8 +229,7 @@ def _trained(
         drawn = batches.random((NUM, seeds)) < BATCH / NUM
         slope = mean_gradients(data, at, drawn) + REGULARISER * at
         slope += sigma / BATCH * noise.normal(size=slope.shape)
-        answer = NoisedMean(update={"w": -slope.astype(np.float32)}, squared_norm=0.0)
-        state = method.next(state, answer)
+        state = method.next(state, {"w": -slope.astype(np.float32)})
     return method.result(state)["w"].astype(np.float64), state
 
 

@@ -23,8 +23,7 @@ from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.public_learning import (
     MOST_PASSES,
     AdaGrad,
-    GradientLearner,
-    TagLearner,
+    PublicLearner,
     choose,
     learn,
     tag_learner,
@@ -420,9 +419,9 @@ def central(
     if not keys:
         raise ValueError("no key; give one for each model")
     trial = _learner(choosing, inputs, keys[0], public_text, features(choosing))
-    found = choose(trial, ACCURACY, rates=rates, most_passes=most_passes)
-    whole = _learner(view, inputs, keys[0], public_text, features(view))
-    return [learn(replace(whole, key=key), found.by_figure).params for key in keys]
+    found, made = choose(trial, ACCURACY, rates=rates, most_passes=most_passes), features(view)
+    whole = (_learner(view, inputs, key, public_text, made) for key in keys)
+    return [learn(one, found.by_figure).params for one in whole]
 
 
 def _learner(
@@ -431,7 +430,7 @@ def _learner(
     key: Key,
     public_text: PublicText | None,
     features: Features | None,
-) -> TagLearner | GradientLearner:
+) -> PublicLearner:
     rows = view.all_rows(view.roster, "train")
     if public_text is not None:
         rows = np.concatenate([rows, view.public_rows("train", of=public_text)])

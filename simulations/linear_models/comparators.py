@@ -84,7 +84,7 @@ class NoisyDescent(Algorithm):
         kept = 1.0 - rate * self.regulariser
         # An answer is of updates, which are gradients with their sign turned.
         params = {
-            name: kept * array.astype(np.float64) + rate * answer.update[name]
+            name: kept * array.astype(np.float64) + rate * answer[name]
             for name, array in state.params.items()
         }
         if self.radius is not None and (norm := tree.l2_norm(params)) > self.radius:

@@ -37,7 +37,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.perturbation import OutputGaussian, Perturbing, Sphere
-from fedpriv.mechanisms.privatizer import Cost, Memory, NoisedMean, Participation, Privatizer
+from fedpriv.mechanisms.privatizer import Cost, Memory, Participation, Privatizer
 from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -94,20 +94,19 @@ class SphereRows(Privatizer):
         )
         return noise, {_ROW: np.array([row], np.int64)}
 
-    def release(self, total: PartialSum, drawn: Params, share: float) -> NoisedMean:
+    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
         """Return the noised mean, float32.
 
         The noise is narrowed with the sum and not before: what float32 noise added to a sum leaves
         behind has a grid that reveals which sum it was. On a sum of whole numbers it is rounded to
         the sum's own grid.
         """
-        sums, update, squared = tree.to_dense(total.real()), dict[str, np.ndarray](), 0.0
-        for name, array in sums.items():
+        update = dict[str, np.ndarray]()
+        for name, array in tree.to_dense(total.real()).items():
             noise, step = drawn[name], total.granularity
             noise = noise if step is None else np.rint(noise / step) * step
             update[name] = ((array + noise) * share).astype(np.float32)
-            squared += float(np.sum(np.square(update[name], dtype=np.float64)))
-        return NoisedMean(update=update, squared_norm=squared)
+        return update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import ArrayExamples, ModuleBatches, load_params
 from fedpriv.training.local.module_measures import CLASSIFICATION, module_metrics
-from fedpriv.training.public_learning import GradientLearner, learner_of
+from fedpriv.training.public_learning import PublicLearner, learner_of
 from fedpriv.tree import Params
 from simulations.evaluation.evaluate import differences, evaluate
 from simulations.evaluation.held_out import MAJORITY, Outcomes, held_rows, of_logits
@@ -194,7 +194,7 @@ class AdaptedTags(ModuleTask):
         """Return names and provenance of the view, and the weights' digest."""
         return described(super().describe(), self._view)
 
-    def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
+    def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns the head on rows of public threads; adapters stay as drawn."""
         columns = self._view.columns.take(self._view.public_rows("train"))
         examples = ArrayExamples(

@@ -154,7 +154,7 @@ def test_a_function_cannot_write_into_the_past() -> None:
 
 @pytest.mark.parametrize(
     ("returned", "names"),
-    [({"v": np.zeros(1)}, ("['v']", "['w']")), ({"w": np.zeros(3)}, ("'w'", "[3]", "[1]"))],
+    [({"v": np.zeros(1)}, ("'v'", "'w'")), ({"w": np.zeros(3)}, ("'w'", "[3]", "[1]"))],
 )
 def test_a_function_that_returns_another_model_is_refused(returned, names) -> None:
     aggregate = of_last(2, lambda past: returned)

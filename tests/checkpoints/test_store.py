@@ -76,8 +76,8 @@ def test_the_last_ones_and_every_so_many_are_kept(tmp_path, options, kept) -> No
     store = CheckpointStore(tmp_path, **options)
     for round_num in range(13):
         store.save(round_num, {"w": np.zeros(1, np.float32)})
+        store.prune()
     assert store.rounds() == kept
-    assert store.latest() == 12
 
 
 def test_leftovers_of_a_kill_are_not_checkpoints_and_go(tmp_path: Path) -> None:
@@ -87,18 +87,19 @@ def test_leftovers_of_a_kill_are_not_checkpoints_and_go(tmp_path: Path) -> None:
     (tmp_path / "round-000003.safetensors.bak").write_bytes(b"other")
     assert store.rounds() == (1,)
     store.save(2, PARAMS)
+    store.prune()
     assert store.rounds() == (1, 2)
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("fail_at", ["_header", "fsync", "replace"])
+@pytest.mark.parametrize("fail_at", ["_pieces", "fsync", "replace"])
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, fail_at) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, PARAMS)
     before = store.digest(1)
 
     with monkeypatch.context() as patch:
-        module = tensor_files if fail_at == "_header" else os
+        module = tensor_files if fail_at == "_pieces" else os
         patch.setattr(module, fail_at, failing(errno.ENOSPC))
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             store.save(1, {"w": np.zeros(3, np.float32)})
@@ -109,10 +110,8 @@ def test_a_checkpoint_is_forced_to_disk_before_it_has_its_name(tmp_path, monkeyp
     calls = noted(monkeypatch, "fsync", "replace")
     state, durable = tmp_path / "state.safetensors", ["fsync", "replace", "fsync"]
     CheckpointStore(tmp_path).save(1, PARAMS)
-    save_state(state, PARAMS, durable=True)
-    assert calls == durable * 2
     save_state(state, PARAMS)
-    assert calls == [*durable * 2, "replace"]
+    assert calls == durable * 2
 
 
 FLOAT8 = b'{"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'  # NumPy has none
@@ -139,8 +138,8 @@ def test_what_is_not_safetensors_is_refused(tmp_path: Path, damage: str) -> None
 @pytest.mark.parametrize(
     ("template", "names"),
     [
-        ({"kernel": PARAMS["kernel"]}, ["['bias']"]),
-        (PARAMS | {"extra": PARAMS["bias"]}, ["['extra']"]),
+        ({"kernel": PARAMS["kernel"]}, ["'bias'"]),
+        (PARAMS | {"extra": PARAMS["bias"]}, ["'extra'"]),
         (PARAMS | {"bias": np.zeros(4, np.float32)}, ["'bias'", "float32[3]", "float32[4]"]),
         (PARAMS | {"bias": np.zeros((3, 1), np.float32)}, ["'bias'", "float32[3, 1]"]),
         (PARAMS | {"bias": np.zeros(3)}, ["'bias'", "float64[3]"]),

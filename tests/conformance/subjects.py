@@ -65,7 +65,7 @@ class Fedpriv:
             key=key.fold("users"),
         )
         answer = mechanism.release(total, mechanism.draw(TEMPLATE, key.fold("noise")))
-        return tree.to_dense(answer.update)
+        return tree.to_dense(answer)
 
     def clip_norms(self, norms: Sequence[float], rounds: int) -> None:
         """Return None: there is no adaptive clipping."""

@@ -238,7 +238,7 @@ def test_discrete_noise_is_of_integers_and_promises_no_more_than_it_can(page):
     assert drawn["w"].dtype == np.int64 and drawn["w"].shape == (2, 3)
     spread = np.abs(drawn["w"]).mean() * grid  # of six draws: 4 for stddev 5, give or take 1.2
     assert 0.5 < spread < 12
-    answer = mechanism.release(total, mechanism.draw(template, Key.simulation(1))).update["w"]
+    answer = mechanism.release(total, mechanism.draw(template, Key.simulation(1)))["w"]
     steps = answer.astype(np.float64) * mechanism.denominator / grid
     np.testing.assert_allclose(steps, drawn["w"] + 7, rtol=1e-6)
     with refuses(ValueError, None):
@@ -276,7 +276,7 @@ def noise_of(out, page, kills=(), *, secure=False):
 
     def seen(self, total, drawn, share):
         answer = release(self, total, drawn, share)
-        released.append(answer.update["w"].copy())
+        released.append(answer["w"].copy())
         return answer
 
     def nobody(experiment, components):

@@ -17,7 +17,7 @@ from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.mechanisms.gaussian import gaussian
-from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioning
+from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import Cost, Privatizer, noised_mean
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
@@ -82,7 +82,7 @@ class TwiceDrawn(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubling(NoPreconditioner):
+class Doubling(Preconditioner):
     by: float
 
     def begin(self, params, state, round_num, key):

@@ -71,7 +71,7 @@ def stopping(number, error=KeyboardInterrupt):
 def checkpoint(folder, round_num=None):
     """Return the tensors that a run released in a round, the last one if none is named."""
     store = CheckpointStore(folder / "checkpoints")
-    return store.load(store.latest() if round_num is None else round_num)[0]
+    return store.load(store.rounds()[-1] if round_num is None else round_num)[0]
 
 
 def iterate(tensors):

@@ -43,11 +43,8 @@ NODES = {"outputs": some(F64, 2), "decays": some(F64, 2)}
 
 CALLS = {
     sums.add_whole_block: {**BLOCK, "total": some(I32, 3, 4), "squared": some(F64, 2)},
-    sums.release_whole: {"total": some(I32, 5), "noise": some(F32, 5), "granularity": 0.5,
-                         "share": 1.0},
-    sums.release_on_grid: {"total": some(I64, 5), "noise": some(I64, 5), "step": 1.0,
-                           "out": some(F32, 5)},
-    sums.release_real: {"total": some(F64, 5), "noise": some(F32, 5), "share": 1.0},
+    sums.release_whole: {"total": some(I32, 5), "noise": some(F32, 5), "unit": 0.5, "step": 1.0,
+                         "out": some(F32, 5)},
     normals.box_muller: {"bits": some(U32, 6), "stddev": F32(1.0), "out": some(F32, 6)},
     normals.philox: {"key": some(U32, 2), "counter": some(U32, 4), "out": some(U32, 8)},
     rounded_normals.rounded_normals: {"bits": some(U64, 6), "scale": 8.0, "out": some(I64, 6)},

@@ -87,12 +87,10 @@ def gaussian_rows(privatizer, grid):
     for row in range(num_rows):
         key = KEY if isinstance(privatizer, Correlated) else KEY.fold(row)
         given = {"template": template, "sensitivity": SENSITIVITY, "key": key}
-        if grid is None:
-            drawn, memory = privatizer.draw(memory, **given)
-            rows.append(drawn["w"].astype(np.float64))
-        else:
-            drawn, memory = privatizer.draw_on_grid(memory, granularity=grid, **given)
-            rows.append(drawn.numbers["w"] * drawn.granularity)
+        if grid is not None:
+            given["granularity"] = grid
+        drawn, memory = privatizer.draw(memory, **given)
+        rows.append(drawn["w"] * (grid or 1.0))
     return np.stack(rows)
 
 
@@ -229,7 +227,7 @@ def test_every_privatizer_is_here():
         and found.draw is not Privatizer.draw  # a base without noise of its own
     }
     for one in every:  # who says so draws on the grid, and who can says so
-        assert one.on_grid == (one.draw_on_grid is not Privatizer.draw_on_grid)
+        assert one.on_grid == ("granularity" in inspect.signature(one.draw).parameters)
     here = {type(one) for one, _ in GAUSSIAN.values()} | {type(one) for one in SPHERES.values()}
     assert every == here | {NoisyMin} | NONE
     assert {one().cost.kind for one in NONE} == {"nonprivate"}

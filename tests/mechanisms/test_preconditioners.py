@@ -12,8 +12,8 @@ from fedpriv.mechanisms.preconditioners import (
     Fixed,
     MirrorDescent,
     Mixture,
-    NoPreconditioner,
     PastReleases,
+    Preconditioner,
     Preconditioning,
     PublicMoments,
     Statistics,
@@ -79,18 +79,12 @@ class TestPreconditioning:
             multiplier=MULTIPLIER,
             inverse=MULTIPLIER,
             mixture=mixture,
-            blend=0.5,
-            public=MULTIPLIER,
+            blend=mixture,
             scale=MULTIPLIER,
         )
         assert users_part(public) == Context(multiplier=MULTIPLIER, mixture=mixture)
 
     def test_refusals(self):
-        for blend in (-0.1, 1.1, math.nan):
-            with refuses(ValueError, blend):
-                Preconditioning(blend=blend, public=MULTIPLIER)
-        with refuses(ValueError, 0.5):
-            Preconditioning(blend=0.5)
         for own in (0.0, 1.5, math.nan):
             with refuses(ValueError, own):
                 Mixture(own=own, offset={})
@@ -202,7 +196,7 @@ class TestDelayed:
 
 
 PRECONDITIONERS = {
-    "none": NoPreconditioner(),
+    "none": Preconditioner(),
     "fixed": Fixed(multiplier={"w": np.array([0.5, 4.0], np.float32)}),
     "public": PublicMoments(gradient=lambda p, k: {"w": p["w"] + PUBLIC[0]}, statistics=adam()),
     "step": PublicMoments(
@@ -232,6 +226,6 @@ class TestEveryPreconditioner:
 
     def test_everything_said_is_float32(self, preconditioner):
         for context in rounds(preconditioner, 4, means=[{"w": np.ones(2, np.float32)}] * 4):
-            said = [context.multiplier, context.inverse, context.public, context.scale]
-            said += [context.mixture.offset] if context.mixture else []
+            said = [context.multiplier, context.inverse, context.scale]
+            said += [one.offset for one in (context.mixture, context.blend) if one is not None]
             assert all(a.dtype == np.float32 for tensors in said for a in tensors.values())

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, gaussian
 from fedpriv.privacy.event import NONPRIVATE, Event
@@ -96,8 +95,7 @@ class TestAnswers:
                 made.draw(PARAMS, KEY),
             )
             for name in PARAMS:
-                np.testing.assert_allclose(answer.update[name], (3.0 + noise[name]) / 5, rtol=1e-6)
-            assert answer.squared_norm == pytest.approx(tree.l2_norm(answer.update) ** 2)
+                np.testing.assert_allclose(answer[name], (3.0 + noise[name]) / 5, rtol=1e-6)
 
     def test_noise_with_memory_is_drawn_by_a_run_alone(self):
         privatizer = Costing("gaussian", 2.0, whole_run=True, memory={"row": np.zeros(1)})
@@ -166,7 +164,7 @@ def test_generators_and_seeds_draw_no_noise(other):
 
 
 class OnGrid(Costing):
-    """Returns which of its methods was asked, and with what."""
+    """Returns what it was asked with."""
 
     on_grid = True
 
@@ -174,11 +172,8 @@ class OnGrid(Costing):
         self.begun = (template, key)
         return {}
 
-    def draw(self, memory, *, template, sensitivity, key):
-        return ("floats", self.begun, memory, template, sensitivity, key), memory
-
-    def draw_on_grid(self, memory, *, template, sensitivity, granularity, key):
-        return ("grid", memory, template, sensitivity, granularity, key), memory
+    def draw(self, memory, *, template, sensitivity, key, granularity=None):
+        return (self.begun, memory, template, sensitivity, key, granularity), memory
 
 
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
@@ -189,10 +184,8 @@ def test_secure_noise_is_drawn_on_the_grid_wherever_there_is_one(mode, whole):
     bound = Rounded(bound=bound) if whole else bound
     made = mechanism(bound=bound, privatizer=OnGrid("gaussian", 2.0))
     found = drawn(made, key)
-    if whole and mode == "secure":
-        assert found == ("grid", {}, PARAMS, made.sensitivity, made.bound.granularity, key)
-    else:
-        assert found == ("floats", (PARAMS, key), {}, PARAMS, made.sensitivity, key)
+    grid = made.bound.granularity if mode == "secure" else None
+    assert found == ((PARAMS, key), {}, PARAMS, made.sensitivity, key, grid)
 
 
 def test_a_round_may_not_let_through_more_than_noise_is_for():
@@ -204,7 +197,18 @@ def test_a_round_may_not_let_through_more_than_noise_is_for():
         return made.release(total, made.draw(template, Key.simulation(0)))
 
     for norm in (0.5, 1.0, 1.0 + 5e-13):  # what rounding of one product may add
-        assert released(norm).update["w"].shape == (2,)
+        assert released(norm)["w"].shape == (2,)
     for norm in (1.0 + 1e-11, 2.0, np.inf, np.nan):
         with refuses(ValueError, norm, 1.0):
             released(norm)
+
+
+def test_a_sum_on_another_grid_than_the_bounds_is_refused():
+    """Noise in steps of one grid would be of another size on the other."""
+    made, template = mechanism(bound=Rounded(bound=Clip(l2_clip_norm=1.0))), {"w": np.zeros(2)}
+    grid, draw = made.bound.granularity, made.draw(template, Key.secure())
+    total = PartialSum(
+        total={"w": np.ones(2, np.int64)}, num_users=1, l2_bound=1.0, granularity=2 * grid
+    )
+    with refuses(ValueError, grid, 2 * grid):
+        made.release(total, draw)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.vocabulary import Vocabulary, write_vocabulary
+from fedpriv.checkpoints.vocabulary import Vocabulary, vocabulary_bytes
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan, cohort_plan
@@ -207,7 +207,7 @@ def _model(share: float) -> dict[str, np.ndarray]:
 def _write_vocabulary(directory: Path) -> dict[str, str]:
     """Write the model's vocabulary, and return its digest by its name."""
     file = directory / "vocabulary.json"
-    write_vocabulary(file, Vocabulary(words=WORDS, tags=TAGS))
+    file.write_bytes(vocabulary_bytes(Vocabulary(words=WORDS, tags=TAGS)))
     return {file.name: file_sha256(file)}
 
 

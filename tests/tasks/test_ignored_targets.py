@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedpriv.tasks.dataset_tasks import module_task
-from fedpriv.training.evaluate import best_on_public, measure_models
+from fedpriv.training.evaluate import measure_models
 from tests.harness.toys_of_training import cross_entropy, data_set, zeros
 from tests.tasks.people import accepted, person, task
 
@@ -63,7 +63,6 @@ def test_classes_are_of_those_that_are_counted():
     labels = np.concatenate([labels for _, labels in made.class_scores(PARAMS, public=True)])
     assert labels.tolist() == [0, 1, 1]
     assert measure_models(made, PARAMS, public=True).get("accuracy") == 2 / 3
-    assert best_on_public(made, {"a": PARAMS}) == "a"
 
 
 @pytest.mark.parametrize("ignored", [16, 40])

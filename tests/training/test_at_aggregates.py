@@ -12,7 +12,6 @@ from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
 from fedpriv.mechanisms import AdaptiveClip
 from fedpriv.mechanisms.bounds import WITHIN
 from fedpriv.mechanisms.preconditioners import Preconditioning
-from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.optimizers import ftrl, momentum, sgd
 from fedpriv.rng import Key
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
@@ -33,7 +32,7 @@ class Quadratic:
     def ask(self, request):
         at = request.params["w"]
         self.asked.append(float(at[0]))
-        return NoisedMean(update={"w": 1 - at}, squared_norm=0.0)
+        return {"w": 1 - at}
 
 
 def trained(algorithm, steps=6):
@@ -94,7 +93,7 @@ class TestLaws:
             def ask(self, request):
                 asked.append(float(request.params["w"][0]))
                 update = {"w": 1 - request.params["w"], WITHIN: np.zeros(1, np.float32)}
-                return NoisedMean(update=update, squared_norm=0.0)
+                return update
 
         algorithm = FederatedAveraging(
             optimizer=sgd(0.5),
@@ -147,7 +146,7 @@ class TestOptimisersWithASumOfAllUpdates:
         ):  # fmt: skip
             state = algorithm.init(zeros(w=1))
             for answer in answers:
-                mean = NoisedMean(update={"w": answer["w"].copy()}, squared_norm=0.0)
+                mean = {"w": answer["w"].copy()}
                 state = algorithm.next(state, mean)
             states.append(state.memory["optimizer"]["velocity"]["w"].copy())
             iterates.append(state.params["w"].copy())

@@ -18,6 +18,7 @@ References: Dwork, Naor, Pitassi and Rothblum (2010); Chan, Shi and Song (2011).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,7 @@ from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.ranges import positive_int, set_checked
 from fedpriv.rng import Key
 
+_ANY_KEY = Key.simulation(0)  # where no noise is drawn
 _SCALE = 16  # weights are whole multiples of 2^-16: whole rows are made of the very same
 
 Estimate = Literal["efficient", "vanilla"]
@@ -148,69 +150,41 @@ class BinaryTree(Strategy):
             found.append(_merged(2.0 * found[-1], self.estimate)[1])
         return found
 
+    def _as_vectors(self, number: int) -> tuple[Rows, Fresh]:
+        """Return the estimates after so many rows of a tree, and draws, as independent vectors.
+
+        In the place of noise, so that the square of a row's length is the variance of its noise.
+        """
+        units, known = iter(np.eye(64)), self._variances(number.bit_length())
+        held = {
+            f"{h}/row": math.sqrt(known[h]) * next(units)
+            for h in range(number.bit_length())
+            if number >> h & 1
+        }
+        return held, lambda key: {"row": next(units).copy()}
+
     def prefix_variance(self) -> np.ndarray:
         """Return the sum of the variances of a prefix's nodes, and of what earlier trees left."""
-        known = self._variances(self.steps.bit_length())
-        left, found = 0.0, np.empty(self.num_rows)
-        for row in range(1, self.num_rows + 1):
-            _, number, _ = self._place(row)
-            held = sum(known[h] for h in range(number.bit_length()) if number >> h & 1)
-            found[row - 1] = left + held
-            if number == self.steps:
-                left += self._completed(number, known) if self.completion else held
-        return found
-
-    def _completed(self, number: int, known: list[float]) -> float:
-        """Return the variance of a completed tree's estimate of all its rows."""
-        held = [known[h] if number >> h & 1 else 0.0 for h in range(number.bit_length())]
-        if number & (number - 1) == 0:
-            return held[-1]
-        below = 0.0
-        for h in range((number - 1).bit_length()):
-            below += held[h] if h < len(held) else 0.0
-            if below and h + 1 > (number & -number).bit_length() - 1:
-                below = _merged(below, self.estimate)[1]
-        return below
+        held, fresh = self._as_vectors(self.steps)
+        left = sum(held.values(), np.zeros(64))
+        left += self._ended(dict(held), _ANY_KEY, fresh).get("row", 0.0)
+        tree, within = np.divmod(np.arange(self.num_rows), self.steps)
+        heights = np.arange(self.steps.bit_length())
+        nodes = (within + 1)[:, np.newaxis] >> heights & 1
+        return tree * (left @ left) + nodes @ self._variances(len(heights))[: len(heights)]
 
     def row_variance(self) -> np.ndarray:
-        """Return the variance of each row's noise, worked through node by node."""
-        found = np.empty(self.num_rows)
-        known = self._variances(self.steps.bit_length())
+        """Return the variance of each row's noise: of one row of each kind, made of vectors."""
+        known, found = dict[tuple[int, bool], float](), np.empty(self.num_rows)
         for row in range(1, self.num_rows + 1):
             tree, number, height = self._place(row)
-            own, path = [1.0], np.ones(height)  # weights of new nodes, of held estimates
-            for h in range(1, height + 1):
-                share = _merged(2.0 * known[h - 1], self.estimate)[0]
-                own = [weight * (1 - share) for weight in own] + [share]
-                path[:h] *= 1 - share
-            variance = float(np.sum(np.square(own)))
-            variance += sum((path[h] - 1.0) ** 2 * known[h] for h in range(height))
-            if number == 1 and tree and self.completion:
-                variance += self._completion_variance(known)
-            found[row - 1] = variance
+            ends = number == 1 and tree > 0  # the tree before
+            if (height, ends) not in known:
+                held, fresh = self._as_vectors(self.steps if ends else number - 1)
+                made, _ = self.next({"row": np.array(row - 1), **held}, _ANY_KEY, fresh)
+                known[height, ends] = float(made["row"] @ made["row"])
+            found[row - 1] = known[height, ends]
         return found
-
-    def _completion_variance(self, known: list[float]) -> float:
-        """Return the variance of what completion takes off the sum."""
-        number = self.steps
-        if number & (number - 1) == 0:
-            return 0.0
-        held = {h: known[h] for h in range(number.bit_length()) if number >> h & 1}
-        weights = dict.fromkeys(held, 0.0)
-        own: list[float] = []
-        below, first = 0.0, min(held)
-        for h in range((number - 1).bit_length()):
-            if h in held:
-                below += held[h]
-                weights[h] = 1.0
-            if h >= first and below:
-                share, below = _merged(below, self.estimate)
-                own = [weight * (1 - share) for weight in own] + [share]
-                weights = {g: weight * (1 - share) for g, weight in weights.items()}
-        return float(
-            np.sum(np.square(own))
-            + sum((weight - 1.0) ** 2 * held[h] for h, weight in weights.items())
-        )
 
     def next(
         self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None

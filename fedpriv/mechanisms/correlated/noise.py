@@ -16,20 +16,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
 
 from fedpriv.mechanisms.gaussian import check_stddev, gaussian
-from fedpriv.mechanisms.privatizer import (
-    Cost,
-    GridNoise,
-    Memory,
-    Participation,
-    Privatizer,
-)
-from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, check_scale, rounded_gaussian
+from fedpriv.mechanisms.privatizer import Cost, Memory, Participation, Privatizer
+from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, check_scale, grid_noise
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
@@ -240,43 +234,34 @@ class Correlated(Privatizer):
         return self.strategy.init(template)
 
     def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Rows, Memory]:
-        """Return the next row, float32."""
-        stddev = self.noise_multiplier * sensitivity
-        check_stddev(stddev)
-        rows, memory = self.strategy.next(memory, key, lambda own: gaussian(own, template, stddev))
-        return _shaped(rows, template), memory
-
-    def draw_on_grid(
         self,
         memory: Memory,
         *,
         template: Tree,
         sensitivity: float,
-        granularity: float,
         key: Key,
-    ) -> tuple[GridNoise, Memory]:
-        """Return the next row in whole steps of the grid, made of exactly rounded Gaussians.
+        granularity: float | None = None,
+    ) -> tuple[Rows, Memory]:
+        """Return the next row; on a grid it is made of exactly rounded Gaussians.
 
         Raises:
-            ValueError: If the standard deviation is out of the range that a grid carries.
+            ValueError: If the standard deviation is out of the range that float32, or a grid,
+                carries.
         """
-        scale, bits = self._on_grid(template, sensitivity, granularity)
-
-        def fresh(own: Key) -> Rows:
-            return {
-                name: rounded_gaussian(
-                    own.fold(name), tuple(template[name].shape), scale * 2.0**bits
-                )
-                for name in sorted(template)
-            }
-
-        numbers, memory = self.strategy.next(memory, key, fresh, bits=bits)
-        return GridNoise(numbers=_shaped(numbers, template), granularity=granularity), memory
+        bits: int | None = None
+        if granularity is None:
+            stddev = self.noise_multiplier * sensitivity
+            check_stddev(stddev)
+            fresh: Fresh = partial(gaussian, template=template, stddev=stddev)
+        else:
+            stddev, bits = self._on_grid(template, sensitivity, granularity)
+            finer = granularity * 2.0**-bits
+            fresh = partial(grid_noise, template=template, stddev=stddev, granularity=finer)
+        rows, memory = self.strategy.next(memory, key, fresh, bits=bits)
+        return {n: array.reshape(template[n].shape) for n, array in rows.items()}, memory
 
     def _on_grid(self, template: Tree, sensitivity: float, granularity: float) -> tuple[float, int]:
-        """Return the standard deviation of z in steps of the grid, and how much finer it is drawn.
+        """Return the standard deviation of z, and by how many bits finer than the grid it is drawn.
 
         Two neighbours' rows are shifted by at most `slack` each, so 2 slack √(d T) besides the
         sensitivity of all rows. Where one row of a user is priced alone its part of that has to
@@ -294,14 +279,10 @@ class Correlated(Privatizer):
             rows = max(rows, limit.count * limit.min_separation)
         shift = 2.0 * slack * math.sqrt(size * rows) / self.sensitivity
         stddev = self.noise_multiplier * (sensitivity + shift * granularity)
-        scale = float(np.nextafter(stddev / granularity, np.inf))
-        if scale > 2.0 * least / granularity or scale * 2.0**bits > LARGEST_SCALE:
+        scale = stddev / granularity
+        if scale > 2.0 * least / granularity or scale * 2.0**bits >= LARGEST_SCALE:
             raise ValueError(
                 f"{self.name} noise of {scale:.3g} steps of a grid of {granularity!r} is more than "
                 "it carries exactly; lower the noise multiplier, or the number of rows"
             )
-        return scale, bits
-
-
-def _shaped(rows: Rows, template: Tree) -> Rows:
-    return {name: array.reshape(template[name].shape) for name, array in rows.items()}
+        return stddev, bits

@@ -22,7 +22,7 @@ Federated Learning Systems", 2024, for users of several rows).
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -121,7 +121,6 @@ class Banded(_Toeplitz):
     coefficients: tuple[float, ...]
     num_rows: int
     how: str = "given"
-    _inverse: np.ndarray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         rows = positive_int("num_rows", self.num_rows)
@@ -137,7 +136,6 @@ class Banded(_Toeplitz):
             )
         object.__setattr__(self, "coefficients", given)
         object.__setattr__(self, "num_rows", rows)
-        object.__setattr__(self, "_inverse", inverse_series(np.array(given), rows))
 
     name = "banded"
 
@@ -176,7 +174,7 @@ class Banded(_Toeplitz):
 
     def inverse(self) -> np.ndarray:
         """Return w, the first column of C⁻¹, float64 `(T,)`."""
-        return self._inverse
+        return inverse_series(np.array(self.coefficients), self.num_rows)
 
     def slack(self, scale: float, bits: int) -> float:
         """Return the rounding of the sum of bands to the finer grid; none where that holds it.

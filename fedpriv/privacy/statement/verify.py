@@ -26,7 +26,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedpriv.checkpoints.store import load_state
-from fedpriv.checkpoints.tensor_files import FROZEN, SELECTED, START_FILE, read_metadata, read_start
+from fedpriv.checkpoints.tensor_files import (
+    FROZEN,
+    SELECTED,
+    START_FILE,
+    read_metadata,
+    read_sealed_model,
+)
 from fedpriv.hashes import file_sha256
 from fedpriv.json_lines import parse_object
 from fedpriv.output_paths import refuse_links
@@ -556,7 +562,7 @@ def _start(run: _Folder) -> str | None:
     stated = as_object(run.document.get("start")).get("sha256")
     if stated is None:
         return None
-    read_start(run.path, str(stated))
+    read_sealed_model(run.path / START_FILE, str(stated))
     return f"{START_FILE} is what the run started from"
 
 

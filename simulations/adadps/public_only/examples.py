@@ -33,7 +33,7 @@ from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.public_learning import Choice, GradientLearner, learn
+from fedpriv.training.public_learning import Choice, PublicLearner, gradient_learner, learn
 from fedpriv.tree import Params
 from simulations.adadps.setups import imdb, mnist
 from simulations.reproduction import items
@@ -142,36 +142,34 @@ def private_without_noise(study: Study, draw: int) -> dict[str, Any]:
     return _reached(whole, [_of_all(tuned, key)], _of_all(whole, key), study.private)
 
 
-def _in_public(
-    task: CentralTask, key: Key, learnt: np.ndarray, seen: np.ndarray
-) -> GradientLearner:
+def _in_public(task: CentralTask, key: Key, learnt: np.ndarray, seen: np.ndarray) -> PublicLearner:
     public, measure = task.public_examples(), task.public_measure
     assert measure is not None
 
     def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
         return public.gradient(params, learnt[index], key)
 
-    return GradientLearner(
+    return gradient_learner(
+        gradient,
+        key.fold("public"),
         num_examples=len(learnt),
         begun=task.init_params(key),
-        gradient=gradient,
-        key=key.fold("public"),
         measure=lambda params: measure(params, seen),
     )
 
 
-def _of_all(task: CentralTask, key: Key) -> GradientLearner:
-    return GradientLearner(
+def _of_all(task: CentralTask, key: Key) -> PublicLearner:
+    return gradient_learner(
+        task.train.gradient,
+        key.fold("all"),
         num_examples=task.num_train,
         begun=task.init_params(key),
-        gradient=task.train.gradient,
-        key=key.fold("all"),
         measure=task.measure,
     )
 
 
 def _reached(
-    task: CentralTask, trials: Sequence[GradientLearner], whole: GradientLearner, grid: Grid
+    task: CentralTask, trials: Sequence[PublicLearner], whole: PublicLearner, grid: Grid
 ) -> dict[str, Any]:
     headline = task.measures[0]
     chosen = chosen_by(trials, headline, **grid)
@@ -187,7 +185,7 @@ def _reached(
 
 
 def chosen_by(
-    trials: Sequence[GradientLearner],
+    trials: Sequence[PublicLearner],
     headline: Measure,
     *,
     rates: Sequence[float],
@@ -215,7 +213,7 @@ def chosen_by(
     return max(tried, key=lambda one: one[:2])[2]
 
 
-def _measured(trial: GradientLearner, params: Params) -> Metrics:
+def _measured(trial: PublicLearner, params: Params) -> Metrics:
     found = trial.measure(params)
     assert found is not None
     return found

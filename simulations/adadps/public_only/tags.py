@@ -28,7 +28,7 @@ from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
-from fedpriv.training.public_learning import TagLearner, choose, learn
+from fedpriv.training.public_learning import PublicLearner, choose, learn, tag_learner
 from simulations.evaluation.held_out import held_rows
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import Row
@@ -37,12 +37,12 @@ ROSTERS = ("onstartups-all", "onstartups-400")
 INPUTS = ("tff", "unit-norm")
 
 
-def _learner(view: TagView, inputs: str, rows: np.ndarray, seen: np.ndarray) -> TagLearner:
-    return TagLearner(
-        examples=view.columns.take(rows),
-        inputs=inputs,
-        key=Key.simulation(0).fold("public-only"),
-        measure=lambda params: evaluate_tags(params, view.columns, inputs, seen),
+def _learner(view: TagView, inputs: str, rows: np.ndarray, seen: np.ndarray) -> PublicLearner:
+    return tag_learner(
+        view.columns.take(rows),
+        inputs,
+        Key.simulation(0).fold("public-only"),
+        lambda params: evaluate_tags(params, view.columns, inputs, seen),
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import Cost, NoisedMean, Privatizer
+from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan
@@ -69,7 +69,7 @@ class Descent(Algorithm):
         losses = Mechanism(sampler=ALL, bound=self.capped, privatizer=NoisyMin(8.0))
         query = SumRequest(params=state.params, mechanism=gradient, name="gradient")
         with door.hold(query) as held:
-            direction = held.answer.update["w"]
+            direction = held.answer["w"]
             for n in range(2):
                 line = Line(direction={"w": direction}, sizes=SIZES)
                 along = replace(
@@ -82,7 +82,7 @@ class Descent(Algorithm):
                 best = door.ask(along)
                 if best:
                     break
-                direction = held.release(self.fine).update["w"]
+                direction = held.release(self.fine)["w"]
         return state.after({"w": state.params["w"] + toys.STEP_SIZES[best] * direction})
 
 
@@ -151,7 +151,7 @@ class Correlated(Privatizer):
 
     def release(self, total, drawn, share):
         update = {"w": ((total.real()["w"] + drawn) * share).astype(np.float32)}
-        return NoisedMean(update=update, squared_norm=0.0)
+        return update
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Stream(Algorithm):
 
     def step(self, state, door):
         mean = door.ask(SumRequest(params=state.params))
-        return state.after({"w": state.params["w"] + 0.5 * mean.update["w"]})
+        return state.after({"w": state.params["w"] + 0.5 * mean["w"]})
 
 
 # -- (d) noise as the sum of shares that each client adds ----------------------------------------
@@ -202,7 +202,7 @@ class SharesInside(Privatizer):
         if total.num_users - total.num_failed < self.least:
             raise ArithmeticError(f"fewer than {self.least} shares of noise: nothing is released")
         update = {name: (a * share).astype(np.float32) for name, a in total.real().items()}
-        return NoisedMean(update=update, squared_norm=0.0)
+        return update
 
 
 class Distributed(Algorithm):
@@ -214,7 +214,7 @@ class Distributed(Algorithm):
 
     def step(self, state, door):
         mean = door.ask(SumRequest(params=state.params, work="shares"))
-        return state.after({"w": state.params["w"] + 0.5 * mean.update["w"]})
+        return state.after({"w": state.params["w"] + 0.5 * mean["w"]})
 
 
 # -- (e) an update and a bounded count from one cohort under one charge --------------------------
@@ -239,7 +239,7 @@ class Adaptive(Algorithm):
     def step(self, state, door):
         threshold = state.memory["threshold"]
         context = Context(clip_norm=float(threshold))
-        mean = door.ask(SumRequest(params=state.params, context=context)).update
+        mean = door.ask(SumRequest(params=state.params, context=context))
         share = float(mean["below"][0]) / self.bound.bit
         moved = {"threshold": np.array(threshold * np.exp(-0.2 * share), np.float32)}
         return state.after({"w": state.params["w"] + 0.5 * mean["w"]}, memory=moved)

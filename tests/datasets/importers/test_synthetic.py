@@ -11,7 +11,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
-from fedpriv.training.public_learning import TagLearner
+from fedpriv.training.public_learning import tag_learner
 from tests.harness.refusals import refuses
 
 SMALL = Shape(
@@ -74,11 +74,11 @@ def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
         shape = replace(SMALL, num_sentences=4_000, **change)
         view = synthesize(tmp_path / name, shape=shape, name=name).view()
         train, test = (np.concatenate(list(view.rows(view.roster, s))) for s in ("train", "test"))
-        learner = TagLearner(
-            examples=view.columns.take(train),
-            inputs="unit-norm",
-            key=Key.simulation(0),
-            measure=lambda params: evaluate_tags(params, view.columns, "unit-norm", test),
+        learner = tag_learner(
+            view.columns.take(train),
+            "unit-norm",
+            Key.simulation(0),
+            lambda params: evaluate_tags(params, view.columns, "unit-norm", test),
         )
         params = next(itertools.islice(learner.passes(0.3), 3, None))
         found = learner.measure(params)

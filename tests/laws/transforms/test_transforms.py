@@ -263,7 +263,7 @@ class TestAggregates:
         outputs, _ = run(EVERY[name](), params, [params] * 6)
         assert all(same(out, params) for out in outputs)
 
-    @pytest.mark.parametrize("name", [name for name in AGGREGATES if EVERY[name]().averages])
+    @pytest.mark.parametrize("name", AGGREGATES)
     def test_an_average_lies_between_the_params(self, name):
         params, *others = trees(20, 8)
         outputs, _ = run(EVERY[name](), params, others)

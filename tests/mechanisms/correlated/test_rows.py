@@ -160,11 +160,10 @@ def test_one_band_and_no_buffer_are_independent_noise_to_the_bit(name):
         alone, _ = plain.draw({}, template=TEMPLATE, sensitivity=2.0, key=key.fold(row))
         for tensor in TEMPLATE:
             np.testing.assert_array_equal(found[tensor], alone[tensor])
-        drawn, whole = noise.draw_on_grid(
+        drawn, whole = noise.draw(
             whole, template=TEMPLATE, sensitivity=2.0, granularity=2.0**-23, key=secret
         )
-        assert drawn.granularity == 2.0**-23
-        assert all(array.dtype == np.int64 for array in drawn.numbers.values())
+        assert all(array.dtype == np.int64 for array in drawn.values())
     assert noise.cost.value == noise.cost.one_row == 1.5
 
 
@@ -188,7 +187,7 @@ def test_whole_rows_that_grow_beyond_whole_numbers_are_refused():
     def drawn(coefficients):
         strategy = Banded(coefficients=coefficients, num_rows=60)
         noise = Correlated(noise_multiplier=1.0, strategy=strategy, participation=limit)
-        return noise.draw_on_grid(
+        return noise.draw(
             noise.init(TEMPLATE, key),
             template=TEMPLATE,
             sensitivity=1.0,
@@ -221,9 +220,9 @@ def test_slack_is_paid_for_where_one_row_of_a_user_is_amplified():
     limit = Participation(most=2, min_separation=20, num_rows=21)
     noise = Correlated(noise_multiplier=1.0, strategy=strategy, participation=limit)
     template, step = {"w": np.zeros(10_000, np.float32)}, 2.0**-24
-    scale, bits = noise._on_grid(template, 1.0, step)
+    stddev, bits = noise._on_grid(template, 1.0, step)
     slack, one = strategy.slack(2.0**25, bits), strategy.one_row(limit)
-    assert scale * step >= 1.0 + 2.0 * slack * math.sqrt(19 * 10_000) * step / one
+    assert stddev >= 1.0 + 2.0 * slack * math.sqrt(19 * 10_000) * step / one
 
 
 @EVERY

@@ -34,7 +34,7 @@ def checkpoint(folder, round_num, ledger, value=None):
     path = kept(folder, round_num)
     metadata = {"ledger_head": ledger.head, "round_num": str(round_num)}
     tensors = {"w": np.full(3, value or round_num, np.float32)}
-    write_tensors(path, tensors, metadata, durable=False)
+    write_tensors(path, tensors, metadata)
     return path, metadata
 
 

@@ -17,7 +17,7 @@ from fedpriv.report.export import (
     export_run,
     load_model,
     read_vocabulary,
-    write_vocabulary,
+    vocabulary_bytes,
 )
 from fedpriv.report.run_record import read_run, spent
 from fedpriv.report.wording import markdown_safe
@@ -186,7 +186,7 @@ def test_what_is_not_a_model_of_the_vocabulary_is_refused(make_run, tmp_path) ->
 
 def test_vocabulary_round_trip_and_refusals(tmp_path) -> None:
     path = tmp_path / "vocabulary.json"
-    write_vocabulary(path, VOCABULARY)
+    path.write_bytes(vocabulary_bytes(VOCABULARY))
     assert read_vocabulary(path) == VOCABULARY
     content = json.loads(path.read_text())
     for change in (

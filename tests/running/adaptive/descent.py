@@ -87,13 +87,13 @@ class Descent(Algorithm):
 
     def step(self, state, door):
         asked = SumRequest(params=state.params, mechanism=answered(5.0), name="gradient")
-        direction = door.ask(asked).update["w"]
+        direction = door.ask(asked)["w"]
         line = Line(direction={"w": direction}, sizes=np.array(SIZES, np.float32))
         asked = SumRequest(
             params=state.params, context=Context(line=line), work="losses",
             mechanism=answered(2.0), name="losses",
         )
-        best = int(np.argmin(door.ask(asked).update["losses"]))
+        best = int(np.argmin(door.ask(asked)["losses"]))
         return state.after({"w": state.params["w"] + np.float32(SIZES[best]) * direction})
 
 

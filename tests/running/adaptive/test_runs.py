@@ -165,7 +165,7 @@ def test_an_algorithm_that_has_nothing_left_to_ask():
     changed(
         "        asked = SumRequest(params=state.params, mechanism=answered(5.0)",
         "        if state.round_num == 3:\n            return None\n"
-        "        return state.after(door.ask(SumRequest(params=state.params)).update)\n"
+        "        return state.after(door.ask(SumRequest(params=state.params)))\n"
         "        asked = SumRequest(params=state.params, mechanism=answered(5.0)",
     )
     changed("replace(made, plan=plan, ", "replace(made, ")

@@ -35,7 +35,7 @@ class Near(Task):"""
     ("old", "new", "error", "named"),
     [
         ("np.linalg.norm(examples - w)", "np.linalg.norm(example - w)", NameError, "example"),
-        ('door.ask(asked).update["losses"]', 'door.ask(asked).update["loss"]', KeyError, "loss"),
+        ('door.ask(asked)["losses"]', 'door.ask(asked)["loss"]', KeyError, "loss"),
         ('{"w": examples - params["w"]}', '{"w": examples[:2]}', ValueError, "w"),
     ],
     ids=["work", "algorithm", "shapes"],

@@ -18,7 +18,7 @@ from fedpriv.report.export import export_run, released_params
 from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.training.evaluate import best_on_public, measure_models
+from fedpriv.training.evaluate import measure_models
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.harness.command_line import fedpriv
 from tests.harness.kills import Killed, after_round
@@ -149,31 +149,3 @@ class TestRefused:
         with refuses(ValueError, named):
             start(tiny_corpus, tmp_path / "run", **options)
         assert not (tmp_path / "run").exists()
-
-
-class TestChoice:
-    def test_it_is_made_of_public_examples(self, tiny_corpus, tmp_path):
-        prepared = start(tiny_corpus, tmp_path / "run", **KINDS["upa"])
-        prepared.run()
-        task, last = prepared.components.task, checkpoints(tmp_path / "run")[-1]
-        candidates = {"last": iterate(last), "upa": average(last)}
-        figures = {n: task.evaluate(p, public=True).get("accuracy") for n, p in candidates.items()}
-        assert best_on_public(task, candidates) == max(figures, key=lambda name: figures[name])
-
-    def test_rostered_users_are_never_measured_for_it(self):
-        class OnlyPrivate:
-            measures = ()
-
-            def evaluate(self, params, *, public):
-                assert public, "a choice by rostered users is not free"
-
-        with refuses(ValueError, "fedpriv tune"):
-            best_on_public(OnlyPrivate(), {"last": {}})
-
-    def test_a_test_set_is_not_chosen_on(self):
-        task = central(LogisticGradients)
-        with refuses(ValueError, "fedpriv tune"):
-            best_on_public(task, {"last": task.init_params(Key.simulation(0))})
-        with pytest.raises(ValueError) as caught:
-            best_on_public(task, {})
-        assert "fedpriv tune" not in str(caught.value)

@@ -52,7 +52,7 @@ class Does(Algorithm):
 
     def step(self, state, door):
         for answer in self.asking(door, state.params):
-            self.answers.append(answer.update["w"])
+            self.answers.append(answer["w"])
         return state.after(state.params)
 
 

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_files import params_sha256, read_start, read_tensors, write_tensors
+from fedpriv.checkpoints.tensor_files import (
+    START_FILE,
+    params_sha256,
+    read_sealed_model,
+    read_tensors,
+    write_tensors,
+)
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.start import public_only
@@ -58,7 +64,7 @@ def test_a_run_records_where_it_started_and_goes_on_from_there(tmp_path, kind, o
     assert facts["num_public_examples"] == (60 if kind == "users" else 20)
     begun = build(experiment).begin(Key.simulation(0).fold("init")).params
     assert params_sha256(begun) == facts["sha256"]
-    found = read_start(tmp_path / "whole", facts["sha256"])
+    found = read_sealed_model(tmp_path / "whole" / START_FILE, facts["sha256"])
     assert all(np.array_equal(found[name], array) for name, array in begun.items())
 
     with pytest.raises(Killed):

@@ -21,7 +21,7 @@ def released(total, epsilon, key):
     for _ in range(N):
         drawn, memory = rows.draw(memory, template=TEMPLATE, sensitivity=0.5, key=key)
         sums = PartialSum(total={"w": total.copy()}, num_users=1)
-        found.append(rows.release(sums, drawn, 1.0).update["w"])
+        found.append(rows.release(sums, drawn, 1.0)["w"])
     return np.array(found)
 
 
@@ -53,8 +53,7 @@ def test_on_a_grid_it_is_rounded_to_it_and_the_answer_is_of_float32():
     drawn, _ = rows.draw(rows.init(TEMPLATE, key), template=TEMPLATE, sensitivity=0.5, key=key)
     whole = PartialSum(total={"w": np.full(WIDTH, 3, np.int64)}, num_users=1, granularity=step)
     found = rows.release(whole, drawn, 0.5)
-    values = found.update["w"].astype(np.float64)
-    assert found.update["w"].dtype == np.float32
+    values = found["w"].astype(np.float64)
+    assert found["w"].dtype == np.float32
     assert np.array_equal(np.rint(values / (0.5 * step)), values / (0.5 * step))
     assert values == pytest.approx(0.5 * (3 * step + drawn["w"]), abs=step)
-    assert found.squared_norm == pytest.approx(float(np.vdot(values, values)))

@@ -8,7 +8,7 @@ import pytest
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
-from fedpriv.training.public_learning import TagLearner
+from fedpriv.training.public_learning import tag_learner
 from simulations.evaluation.evaluate import evaluate
 from simulations.evaluation.held_out import (
     MAJORITY,
@@ -121,12 +121,7 @@ class TestLocalOnly:
             own, seen = view.examples(user), view.examples(user, "test")
             if not len(seen):
                 continue
-            learner = TagLearner(
-                examples=own,
-                inputs="tff",
-                key=KEY.fold("user").fold(user),
-                measure=lambda params: None,
-            )
+            learner = tag_learner(own, "tff", KEY.fold("user").fold(user), lambda params: None)
             passes = learner.passes(0.1)
             next(passes)
             wanted = scored(next(passes), seen, "tff", np.arange(len(seen)))
@@ -158,9 +153,7 @@ class TestCentral:
         rows = np.concatenate(list(view.rows(view.roster, "train")))
         if text is not None:
             rows = np.concatenate([rows, view.public_rows("train", of=text)])
-        learner = TagLearner(
-            examples=view.columns.take(rows), inputs="tff", key=KEY, measure=lambda params: None
-        )
+        learner = tag_learner(view.columns.take(rows), "tff", KEY, lambda params: None)
         np.testing.assert_array_equal(one["kernel"], next(learner.passes(0.3))["kernel"])
         assert (one["kernel"] != other["kernel"]).any()
 

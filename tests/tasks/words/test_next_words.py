@@ -96,7 +96,7 @@ def test_what_is_learnt_in_public_is_measured_on_threads_kept_back(view):
     choosing = task.public_learner(Key.simulation(0), choosing=True)
     whole = task.public_learner(Key.simulation(0), choosing=False)
     assert 0 < choosing.num_examples < whole.num_examples == len(view.public_rows("train"))
-    before = choosing.measure(choosing.init()).get("loss")
+    before = choosing.measure(choosing.begun).get("loss")
     params = next(islice(choosing.passes(0.02), 3, None))
     assert choosing.measure(params).get("loss") < before
 

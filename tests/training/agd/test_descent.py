@@ -13,7 +13,6 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.accounting import rho_bs16, rho_of
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -71,7 +70,7 @@ class Held:
         self.answer = self.answered()
 
     def answered(self):
-        return NoisedMean(update=self.door.answers.pop(0), squared_norm=0.0)
+        return self.door.answers.pop(0)
 
     def release(self, privatizer):
         assert isinstance(privatizer, Gaussian)

@@ -68,7 +68,7 @@ def test_settings_are_chosen_on_examples_that_were_not_learnt_from():
 def test_every_pass_looks_at_every_example_once_in_an_order_of_its_own():
     seen = Seen()
     learner = seen.learner(100, choosing=False)
-    assert learner.measure(learner.init()) is None
+    assert learner.measure(learner.begun) is None
     for _ in itertools.islice(learner.passes(0.1), 2):
         pass
     batches = -(-100 // BATCH_SIZE)

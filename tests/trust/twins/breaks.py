@@ -87,7 +87,7 @@ def divided_by_survivors(mechanism):
 def noise_one_percent_short(gaussian):
     """σ · 0.99."""
     right = gaussian.gaussian
-    gaussian.gaussian = lambda key, template, stddev: right(key, template, 0.99 * stddev)
+    gaussian.gaussian = lambda key, template, stddev, *of: right(key, template, 0.99 * stddev, *of)
 
 
 def rounded_noise_one_percent_short(rounded):
@@ -119,8 +119,8 @@ def noise_in_half_precision(gaussian):
     """Noise rounded to float16."""
     right = gaussian.gaussian
 
-    def wrong(key, template, stddev):
-        drawn = right(key, template, stddev)
+    def wrong(key, template, stddev, *of):
+        drawn = right(key, template, stddev, *of)
         return {name: a.astype("float16").astype("float32") for name, a in drawn.items()}
 
     gaussian.gaussian = wrong
@@ -239,7 +239,7 @@ def floats_summed(rounding):
 def noise_halved(gaussian):
     """Half the noise that was accounted."""
     right = gaussian.gaussian
-    gaussian.gaussian = lambda key, template, stddev: right(key, template, 0.5 * stddev)
+    gaussian.gaussian = lambda key, template, stddev, *of: right(key, template, 0.5 * stddev, *of)
 
 
 def waits_for_everybody(exchange):
