@@ -20,6 +20,7 @@ from fedpriv.datasets.digests import fingerprint
 from fedpriv.datasets.local_data import NodeUsers, RemoteUsers
 from fedpriv.datasets.partitions import UserRows
 from fedpriv.datasets.user_ids import check_distinct
+from fedpriv.libraries import one_thread
 from fedpriv.measures import Measure
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
@@ -28,7 +29,6 @@ from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, combined
 from fedpriv.training.local.module import (
     ArrayExamples,
-    ModuleBatches,
     ModuleTrainer,
     check_module,
     load_params,
@@ -744,12 +744,13 @@ class ModuleTask(Task):
         if examples is None:
             return None
         self._check_loss()
+        gradients = ModuleGradients(self._make(), self._loss, examples.x, examples.y)
         return learner_of(
             len(examples),
             choosing=choosing,
             key=key,
             begun=self.init_params(key),
-            gradient=ModuleBatches(self._make(), self._loss, examples),
+            gradient=one_thread()(gradients.gradient),
             measure=lambda params, index: self.metrics(params, examples.take(index)),
         )
 
