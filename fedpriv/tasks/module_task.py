@@ -548,16 +548,12 @@ class ModuleTask(Task):
             )
         self._check_loss()
         alone = self._alone(schedule, multiplier, usable_device(device or "cpu"))
-        module = alone.module
         if device is None and self._users_at_once in (None, 1):
             return alone
-        batch, _ = self._batch()
         many = VectorisedTrainer(alone=alone, users_at_once=self._users_at_once)
         if many.why_apart and (self._users_at_once or 1) > 1 and not self._said_apart:
             self._said_apart = True  # a run makes several trainers
             _LOG.warning("users_at_once %d: %s", self._users_at_once, many.why_apart)
-        if device is not None:
-            many.check(module_params(module), batch)
         return many
 
     def _alone(
