@@ -108,7 +108,7 @@ def ways(job: str, kept: bool, num_users: int) -> dict[str, Callable[[], object]
 
     def together(many: VectorisedTrainer) -> None:
         works = [many.prepare(params, user, own) for user, own in zip(users, keys, strict=True)]
-        for _ in many.batches(many.start(params), NO_CONTEXT, works):
+        for _ in many.batches(many.alone.start(params), NO_CONTEXT, works):
             pass
 
     for name, many in trainers.items():

@@ -33,7 +33,6 @@ from fedpriv.backends.flower.settings import (
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, connect
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.output_paths import writing_to
-from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.sealed import DOCUMENT
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
@@ -136,7 +135,7 @@ def _open_run(run_config: Any) -> PreparedRun:
     experiment, resume = read_experiment(run_config), read_path("resume", run_config)
     if read_value(run_config, "secure") and run_config.get("seed") not in (None, ""):
         raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
-    anchors = anchors_of(read_path("anchor", run_config))
+    anchor = read_path("anchor", run_config)
     # Whether a device is there, its node knows; that the task trains on devices, any can say.
     on_devices = named_device(run_config) not in ("", "none")
     checked = serial_on("cpu") if on_devices else serial
@@ -148,7 +147,7 @@ def _open_run(run_config: Any) -> PreparedRun:
                 "leave secure out to go on with it, or start a secure run in another folder"
             )
         prepared = resume_run(
-            resume, experiment=str(run_config["experiment"]), make_backend=checked, anchors=anchors
+            resume, experiment=str(run_config["experiment"]), make_backend=checked, anchor=anchor
         )
         chosen = prepared.experiment.options()
         automatic = {name: chosen[name] for name in experiment.automatic if name in chosen}
@@ -174,7 +173,7 @@ def _open_run(run_config: Any) -> PreparedRun:
             secure=read_value(run_config, "secure"),
             backend="flower",
             make_backend=checked,
-            anchors=anchors,
+            anchor=anchor,
             label=str(run_config.get("label") or "") or None,
         )
     path = prepared.folder.path / RESUME_FILE

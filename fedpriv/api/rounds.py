@@ -31,12 +31,8 @@ from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.training.algorithm import NO_CONTEXT
-from fedpriv.training.bounded_sum import RowStack, add_bounded, template_with
-from fedpriv.training.failures import (
-    contributing_zero_on_failure,
-    counted_failures,
-    users_not_logged,
-)
+from fedpriv.training.bounded_sum import RowStack, sum_bounded, template_with
+from fedpriv.training.failures import contributing_zero_on_failure, users_not_logged
 from fedpriv.tree import Params
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.
@@ -310,7 +306,6 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
             them is probably wrong.
     """
     template, count = template_with(like, bound, None), 0
-    total = RunningSum(template, bound.granularity)
 
     def stacks() -> Iterator[RowStack]:
         nonlocal count
@@ -323,24 +318,17 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
                 yield RowStack.of(found)
 
     # Whether the loop is a simulation is not known here.
-    with users_not_logged(Key.secure()), counted_failures() as failures:
-        longest = bound.longest(tree.num_elements(template))
-        add_bounded(total, stacks(), bound, longest, NO_CONTEXT)
-    failed = failures.count
-    if count and failed == count:
+    with users_not_logged(Key.secure()):
+        total = RunningSum(template, bound.granularity)
+        done = sum_bounded(total, stacks(), bound, template, NO_CONTEXT)
+    if count and done.num_failed == count:
         warnings.warn(
             "every update of this sum contributed zero; compare names, shapes and dtypes of one "
             "with those of `like`, by fedpriv.tree.check_like, and see that it is finite",
             RuntimeWarning,
             stacklevel=2,
         )
-    return PartialSum(
-        total=total.result(),
-        num_users=count,
-        num_failed=failed,
-        granularity=bound.granularity,
-        l2_bound=bound.l2_bound,
-    )
+    return replace(done, num_users=count)
 
 
 def _as_arrays(update: Any) -> Any:

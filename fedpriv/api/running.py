@@ -19,7 +19,6 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import experiment_or_name, find_experiments, load_experiment
 from fedpriv.experiments.options import Option, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.trials import Trials
 from fedpriv.runs.averaging import Keeping
 from fedpriv.runs.backends import named_backends, place_of, recorded_place
@@ -148,7 +147,7 @@ def run(
             backend=backend,
             make_backend=factories(reference, place_of(found)),
             keep_last=_check_keep(keep_checkpoints),
-            anchors=keeping.anchors(),
+            anchor=keeping.anchor,
             label=label,
             tell=_teller(console, progress),
         )
@@ -215,7 +214,7 @@ def resume(
             experiment=given,
             make_backend=factories(reference, recorded_place(document)),
             keep_last=_check_keep(keep_checkpoints),
-            anchors=anchors_of(anchor),
+            anchor=anchor,
         )
         _follow(prepared.with_callbacks(callbacks), console, progress, kept=True)
     return read(folder, None)

@@ -10,27 +10,18 @@ the experiment, its options, the path of a corpus. Users' data are never sent.
 
 from __future__ import annotations
 
-import heapq
-import os
-import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from fedpriv.sums import PartialSum, RunningSum, merged
 from fedpriv.training.algorithm import SumRequest
-from fedpriv.training.devices import (
-    default_threads,
-    device_description,
-    usable_device,
-    use_one_thread,
-)
-from fedpriv.training.evaluate import Metrics, Part, combined
+from fedpriv.training.devices import default_threads
+from fedpriv.training.evaluate import Metrics, Part
 from fedpriv.training.failures import counted_failures, users_not_logged
-from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import Attempt, Trainers, UserData, Users, Work, as_works, find_work
 from fedpriv.tree import Params
 
@@ -175,168 +166,3 @@ class SerialBackend(Backend):
         """Return that everything happens here, and on which device."""
         found = {"name": "serial", "workers": 1, "devices": [self._device]}
         return found if self._asked is None else {**found, "device": self._asked}
-
-
-Shards = Sequence[Sequence[str]]
-"""The users that each worker trains; no shard is empty."""
-Measured = Iterable[Metrics | None]
-"""Metrics of parts of the examples."""
-
-
-class ShardedBackend(Backend):
-    """Base of backends whose workers each take a share of the cohort, and of what is measured.
-
-    A subclass has `sums`, `measures` and `describe`.
-
-    Args:
-        data: Asked for the number of users' examples, to shard them evenly; never for examples.
-        num_workers: How many share a round.
-        max_examples: The cap on a user's work.
-    """
-
-    def __init__(self, *, data: UserData, num_workers: int, max_examples: int) -> None:
-        if num_workers < 1:
-            raise ValueError(f"workers {num_workers} must be at least 1")
-        self._users, self.num_workers, self._max_examples = data, num_workers, max_examples
-
-    @abstractmethod
-    def sums(
-        self, request: SumRequest, attempt: Attempt, shards: Shards
-    ) -> tuple[Sequence[PartialSum], int]:
-        """Return the sums over shards, and how many users are in no sum."""
-
-    @abstractmethod
-    def measures(self, params: Params, public: bool, parts: Sequence[Part]) -> Measured:
-        """Return the metrics of all parts of the examples; nothing if one cannot be had."""
-
-    def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
-        """Return the sum of the cohort's bounded updates."""
-        sizes = work_of(self._users, cohort, self._max_examples)
-        shards = [shard for shard in shards_of(sizes, self.num_workers) if shard]
-        sums, num_lost = self.sums(request, attempt, shards)
-        shapes = shapes_of(request, attempt)
-        empty = sum_of_nobody(shapes, attempt.bound.granularity)
-        total = merged(shapes, sums or [empty], reuse=True)
-        return replace(total, num_users=len(cohort), num_failed=total.num_failed + num_lost)
-
-    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
-        """Return the metrics of all workers' parts of the examples, combined."""
-        parts = [(number, self.num_workers) for number in range(self.num_workers)]
-        return combined(self.measures(params, public, parts))
-
-
-def work_of(data: UserData, cohort: Sequence[str], max_examples: int) -> dict[str, int]:
-    """Return how many examples each user will train on; it only decides who trains it."""
-    found = {}
-    for user_id in cohort:
-        try:
-            found[user_id] = min(data.num_examples(user_id), max_examples)
-        except Exception as error:  # where training fails too, the user contributes zero
-            end_if_interrupted(error)
-            found[user_id] = 1
-    return found
-
-
-def shards_of(sizes: Mapping[str, int], num_workers: int) -> list[tuple[str, ...]]:
-    """Return each worker's users, longest first.
-
-    The longest worker has at most 4/3 of the work of the best assignment (Graham 1969). Ties
-    go to the earlier user and the earlier worker, so the same sizes always give the same shards.
-
-    Args:
-        sizes: How much work each user is, in any unit; a user without any still costs one.
-        num_workers: How many share it.
-
-    Returns:
-        `num_workers` tuples, some of them empty when there are fewer users.
-    """
-    shards: list[list[str]] = [[] for _ in range(num_workers)]
-    loads = [(0, worker) for worker in range(num_workers)]
-    for user_id in sorted(sizes, key=lambda user: -sizes[user]):
-        load, worker = loads[0]
-        shards[worker].append(user_id)
-        heapq.heapreplace(loads, (load + max(sizes[user_id], 1), worker))
-    return [tuple(shard) for shard in shards]
-
-
-#: From a device ("cpu", "cuda:0"), or None, to the oracle on it. Sent to workers by reference.
-OpenBackend = Callable[[str | None], SerialBackend]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """Description of a worker that can work.
-
-    Attributes:
-        host: The machine it is on.
-        process: Its process id there.
-        device: What it computes on, in words.
-    """
-
-    host: str
-    process: int
-    device: str
-
-
-def _num_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
-
-
-class Worker:
-    """One worker. It does one thing at a time, on one thread.
-
-    Making it does nothing that can fail: what goes wrong in `open` is an error with a text, and
-    not to be mistaken for a worker that died.
-    """
-
-    _backend: SerialBackend
-
-    def open(
-        self,
-        open_backend: OpenBackend,
-        *,
-        device_ids: Sequence[int | str] = (),
-        logical: bool = False,
-        device: str | None = None,
-    ) -> Opened:
-        """Open the corpus and put the model on its device.
-
-        Args:
-            open_backend: Called once, here.
-            device_ids: The GPU that was set aside for this worker, if any.
-            logical: Whether the devices handed out are simulated, to try the placement without any:
-                users are trained as on a GPU, by the processor.
-            device: "cpu" for the same where no GPU was set aside; None for what is quickest there.
-
-        Raises:
-            ValueError: If there is no such GPU, or as what opens the backend does.
-        """
-        use_one_thread()
-        description = "cpu"
-        if device_ids and logical:
-            device, description = "cpu", f"logical device {device_ids[0]}: cpu"
-        elif device_ids:
-            # Ray shows a worker only its own GPU, and so it is the first one there.
-            gpu = usable_device("cuda:0")
-            if _num_gpus() != 1:
-                raise ValueError(
-                    f"{_num_gpus()} GPUs are visible to a worker that was given one; unset "
-                    "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
-                )
-            device, description = str(gpu), f"GPU {device_ids[0]}: {device_description(gpu)}"
-        self._backend = open_backend(device)
-        return Opened(host=platform.node(), process=os.getpid(), device=description)
-
-    def sum(self, request: SumRequest, attempt: Attempt, users: Sequence[str]) -> PartialSum:
-        """Return one sum over these users, stored by rows where that is smaller."""
-        return self._backend.sum(request, attempt, users).compact()
-
-    def add(self, first: PartialSum, second: PartialSum) -> PartialSum:
-        """Return the sum of two workers' sums, stored by rows where that is smaller."""
-        return merged(first.total, [first, second]).compact()
-
-    def evaluate(self, params: Params, public: bool, part: Part) -> Metrics | None:
-        """Return metrics on one part of the examples."""
-        return self._backend.evaluate(params, public=public, part=part)

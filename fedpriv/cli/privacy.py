@@ -31,7 +31,6 @@ from fedpriv.cli.run import (
     settings_of,
 )
 from fedpriv.experiments.options import Option
-from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.sealed import NOT_AUDITED
 from fedpriv.privacy.statement.verify import verify_run
 
@@ -102,7 +101,7 @@ def verify(
     Without the anchor outside the folder that shows that its files agree with each other, and the
     first line says what that leaves open. The last lines say what of the folder is not checked.
     """
-    found = verify_run(run, anchors=anchors_of(anchor))
+    found = verify_run(run, anchor=anchor)
     if as_json:
         print_json(found.to_json())
     else:

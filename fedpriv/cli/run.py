@@ -23,7 +23,6 @@ from fedpriv.cli.output import Interrupted, errors, print_json, print_line, prin
 from fedpriv.datasets.local_data import LocalUsers, NodeData
 from fedpriv.experiments.options import Option, normalize
 from fedpriv.output_paths import check_folder, writing_to
-from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.statement import Statement, run_statement
 from fedpriv.report.head import result_rows
 from fedpriv.report.page import write_report
@@ -222,7 +221,7 @@ def run_command(
         device=device,
         tell=lambda line: print_line(line, errors),
     )
-    keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor)
+    keep_last = keep_last_from(keep_checkpoints)
     options = given_once(flags, settings_of(option or ()))
     given = out or corpus or data or data_key or secure or options or label or quick
     if resume is not None and given:
@@ -241,7 +240,7 @@ def run_command(
                 experiment=experiment,
                 make_backend=factories(name, recorded_place(document)),
                 keep_last=keep_last,
-                anchors=anchors,
+                anchor=anchor,
             )
         else:
             if experiment is None:
@@ -265,7 +264,7 @@ def run_command(
                     backend=backend,
                     make_backend=factories(experiment, place_of(found)),
                     keep_last=keep_last,
-                    anchors=anchors,
+                    anchor=anchor,
                     label=label,
                     tell=lambda text: None if as_json else print_line(text, errors),
                 )

@@ -16,7 +16,6 @@ from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.ledger.anchor import Anchor, anchors_of
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
@@ -116,7 +115,7 @@ def averaging(
     Raises:
         ValueError: If the roster is not of the plan's size, an id is no string, two ids are one
             name, or a secure or anchored run is not kept. From the loop: if the folder's ledger is
-            of another plan, or not as far as its anchors.
+            of another plan, or not as far as its anchor.
     """
     check_ids(roster, "the roster")
     check_distinct(roster)
@@ -187,10 +186,6 @@ class Keeping:
         where = None if out is None else Path(out)
         return cls(out=where, secure=secure, seed=seed, anchor=anchor)
 
-    def anchors(self) -> tuple[Anchor, ...]:
-        """Return the anchors, not held yet."""
-        return anchors_of(self.anchor)
-
 
 def train(
     components: Components,
@@ -219,7 +214,7 @@ def train(
 
     Raises:
         ValueError: If the folder's ledger is of another plan, mode or training, or not as far as
-            its anchors.
+            its anchor.
     """
     root = Key.secure() if keeping.secure else Key.simulation(keeping.seed)
     backend.check_mode(root.mode)  # before anything is written or charged
@@ -235,7 +230,7 @@ def train(
     folder = None
     if keeping.out is not None:
         folder = RunFolder.of_plan(
-            keeping.out, plan, mode=root.mode, extra=facts, anchors=keeping.anchors()
+            keeping.out, plan, mode=root.mode, extra=facts, anchor=keeping.anchor
         )
     with nullcontext() if folder is None else closing(folder):
         if folder is not None:

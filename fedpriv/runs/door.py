@@ -10,13 +10,14 @@ nor travel; what may be done with one goes back to the door.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import count
 from threading import Lock
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ from fedpriv.runs.secret_state import (
 )
 from fedpriv.runs.turnout import Turnout
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Program, SumRequest
+from fedpriv.training.algorithm import Held, Program, RawSums, SumRequest
 from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.independence import differs, keeps_state
 from fedpriv.training.work import Attempt, Work, find_work
@@ -164,7 +165,7 @@ class RunDoor:
         return mechanism.release(total, drawing.result())
 
     @contextmanager
-    def hold(self, request: SumRequest) -> Generator[HeldSum]:
+    def hold(self, request: SumRequest) -> Generator[Held]:
         """Ask for a sum, and hold it within the `with` for further answers.
 
         Raises:
@@ -188,13 +189,15 @@ class RunDoor:
         self._check_not_all_failed()
         answer = mechanism.release(_copy_sum(total), drawing.result())
 
-        def again(number: int, privatizer: Privatizer, raw: PartialSum) -> Any:
-            more = replace(request, name=f"{request.name} again {number}")
+        numbers = count(2)
+
+        def again(privatizer: Privatizer) -> Any:
+            more = replace(request, name=f"{request.name} again {next(numbers)}")
             other = replace(mechanism, privatizer=privatizer)
             drawing = self._drawing(more, other, self._charge(more.name, other))
-            return other.release(raw, drawing.result())
+            return other.release(_copy_sum(total), drawing.result())
 
-        held = HeldSum(total, answer, again)
+        held = Held(answer, again)
         try:
             yield held
         finally:
@@ -213,7 +216,7 @@ class RunDoor:
             return self._sum(asked, mechanism, draw, bound=bound, cohort=users)
 
         self._open_answer()
-        raw = Passes(one, draw.key("program", request.name), len(cohort))
+        raw = RawSums(one, draw.key("program", request.name).fold, len(cohort))
         self._inside = True
         try:
             total = program(raw)
@@ -465,112 +468,6 @@ class RunDoor:
         # A user who was drawn has taken part, whatever becomes of the attempt.
         self._secret_state.remember(name, memory)
         return cohort
-
-
-_Make = Callable[[SumRequest, Bound | None, Sequence[int] | None], PartialSum]
-
-
-class _Opaque:
-    """Private: it prints as nothing, and neither copies nor travels."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(hidden)"
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a raw sum does not leave the process, nor the block that holds it")
-
-
-class HeldSum(_Opaque):
-    """A raw sum within its `with`. A `fedpriv.training.algorithm.Held`.
-
-    Args:
-        total: The raw sum.
-        answer: The first answer.
-        again: Charges another answer, of a number from 2, and makes it of a copy of the sum.
-    """
-
-    __slots__ = ("_again", "_answer", "_num", "_total")
-
-    def __init__(
-        self,
-        total: PartialSum,
-        answer: Any,
-        again: Callable[[int, Privatizer, PartialSum], Any],
-    ) -> None:
-        self._total: PartialSum | None = total
-        self._answer, self._again, self._num = answer, again, 1
-
-    @property
-    def answer(self) -> Any:
-        """The first answer."""
-        return self._answer
-
-    def release(self, privatizer: Privatizer) -> Any:
-        """Return another noised answer of the same sum, charged separately.
-
-        Raises:
-            BudgetSpentError: If the plan does not pay for it.
-            ValueError: If the sum is not held any more.
-        """
-        if self._total is None:
-            raise ValueError("the sum is not held any more; ask again within a new `with`")
-        self._num += 1
-        return self._again(self._num, privatizer, _copy_sum(self._total))
-
-    def close(self) -> None:
-        """Drop the raw sum."""
-        self._total = None
-
-
-class Passes(_Opaque):
-    """Raw sums within a program. A `fedpriv.training.algorithm.RawSums`.
-
-    Args:
-        make: Makes one of a request, a bound and places of users.
-        key: Secret, for the program's own choices.
-        num_users: How many users are asked.
-    """
-
-    __slots__ = ("_key", "_make", "_num_users")
-
-    def __init__(self, make: _Make, key: Key, num_users: int) -> None:
-        self._make: _Make | None = make
-        self._key, self._num_users = key, num_users
-
-    @property
-    def num_users(self) -> int:
-        """Number of users that are asked."""
-        return self._num_users
-
-    def sum(
-        self,
-        request: SumRequest,
-        *,
-        bound: Bound | None = None,
-        among: Sequence[int] | None = None,
-    ) -> PartialSum:
-        """Return one raw sum over users of the query; it must not leave the program.
-
-        Raises:
-            ValueError: If the program has ended, or a position is named twice or out of range.
-        """
-        if self._make is None:
-            raise ValueError("the program has ended; its raw sums are gone")
-        if among is not None:
-            places = sorted(among)
-            if len(set(places)) < len(places) or not all(0 <= p < self._num_users for p in places):
-                raise ValueError(f"places {among!r} must be distinct, and below {self._num_users}")
-        return self._make(request, bound, among)
-
-    def key(self, stream: str) -> Key:
-        """Return a secret key for the program's own choices."""
-        return self._key.fold(stream)
-
-    def close(self) -> None:
-        """End: no further sum is made."""
-        self._make = None
 
 
 def _copy_sum(total: PartialSum) -> PartialSum:

@@ -38,9 +38,10 @@ are lost attempts, and spent.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,6 @@ from fedpriv.datasets.digests import read_secret, write_secret
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.output_paths import refuse_links
-from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.coverage import KEY
@@ -134,7 +134,7 @@ class RunFolder:
         described: RunDescription,
         *,
         keep_last: int | None = 10,
-        anchors: Sequence[Anchor] = (),
+        anchor: str | os.PathLike[str] | None = None,
     ) -> RunFolder:
         """Start a run in a folder that does not hold one yet.
 
@@ -142,7 +142,7 @@ class RunFolder:
             path: The folder; made if missing.
             described: What is run.
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
-            anchors: Where the ledger's lines are marked outside the folder.
+            anchor: A file outside the folder where the ledger's lines are marked; None for none.
 
         Raises:
             ValueError: If the folder already holds a run or what is left of one, or the task's
@@ -166,7 +166,7 @@ class RunFolder:
         if mode == "simulation":
             extra[NOISE] = noise_digest(experiment_of(components), document)
         ledger = Ledger.create(
-            path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchors=anchors
+            path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchor=anchor
         )
         _write_task_files(path, files)
         if begun is not None and begun.facts["kind"] != "fresh":
@@ -183,7 +183,7 @@ class RunFolder:
         *,
         mode: str,
         extra: Mapping[str, Any] | None = None,
-        anchors: Sequence[Anchor] = (),
+        anchor: str | os.PathLike[str] | None = None,
     ) -> RunFolder:
         """Start or continue the folder of a custom training loop, which no experiment describes.
 
@@ -195,11 +195,11 @@ class RunFolder:
             plan: The plan.
             mode: "simulation" or "secure".
             extra: Further facts for the first line of a new ledger; of a simulation `NOISE`.
-            anchors: Where the ledger's lines are marked outside the folder.
+            anchor: A file outside the folder where the ledger's lines are marked; None for none.
 
         Raises:
             ValueError: If the ledger that is there does not verify, is of another plan, or is not
-                as far as its anchors; or if there is none, but other files of a run.
+                as far as its anchor; or if there is none, but other files of a run.
         """
         path.mkdir(parents=True, exist_ok=True)
         refuse_links(path)
@@ -207,11 +207,11 @@ class RunFolder:
         if not file.exists():
             _refuse_remains(path, "ledger.jsonl")
             extra = {**(extra or {}), "hardened": mode == "secure" and plan.is_exact}
-            ledger = Ledger.create(file, plan, mode=mode, extra=extra, anchors=anchors)
+            ledger = Ledger.create(file, plan, mode=mode, extra=extra, anchor=anchor)
             made = cls(path, ledger, _store(path, None, 1), {})
             made._begun_here = True
             return made
-        ledger = Ledger.open(file, anchors=anchors)
+        ledger = Ledger.open(file, anchor=anchor)
         if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
             ledger.close()
             raise ValueError(
@@ -222,7 +222,7 @@ class RunFolder:
 
     @classmethod
     def open(
-        cls, path: Path, *, keep_last: int | None = 10, anchors: Sequence[Anchor] = ()
+        cls, path: Path, *, keep_last: int | None = 10, anchor: str | os.PathLike[str] | None = None
     ) -> RunFolder:
         """Open a run to continue it; its ledger is verified, and nothing else changed yet.
 
@@ -230,7 +230,7 @@ class RunFolder:
             ValueError: If there is no run, or its ledger does not verify.
         """
         document = read_document(path)
-        ledger = Ledger.open(path / "ledger.jsonl", anchors=anchors)
+        ledger = Ledger.open(path / "ledger.jsonl", anchor=anchor)
         every = rounds_between_checkpoints(document)
         return cls(path, ledger, _store(path, keep_last, every), document, every)
 

@@ -17,7 +17,8 @@ from typing import Any
 from fedpriv.backends import Backend
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import figures_of
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import BudgetSpentError
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.stated import round_values
 from fedpriv.rng import Key

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -40,8 +41,8 @@ from fedpriv.experiments.user_code import user_code
 from fedpriv.measures import PUBLIC_ONLY, UserSums
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.perturbation import relative_length
-from fedpriv.privacy.ledger.anchor import Anchor
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.coverage import (
@@ -292,7 +293,7 @@ def start_run(
     backend: str = "serial",
     make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
-    anchors: Sequence[Anchor] = (),
+    anchor: str | os.PathLike[str] | None = None,
     trials: Trials | None = None,
     label: str | None = None,
     public: PublicOnly | None = None,
@@ -310,7 +311,7 @@ def start_run(
         backend: The backend's name, recorded.
         make_backend: Makes the backend.
         keep_last: Newest checkpoints to keep; None keeps all.
-        anchors: Where the ledger's lines are marked outside the folder.
+        anchor: A file outside the folder where the ledger's lines are marked; None for none.
         trials: The law of how many such runs a study makes, where it is one of them.
         label: What the run is called wherever it is shown; None for the experiment's name.
         public: What `public_only` made of an equal task with the same root before, as in another
@@ -358,7 +359,7 @@ def start_run(
     )
     return PreparedRun(
         components=components,
-        folder=RunFolder.create(out, described, keep_last=keep_last, anchors=anchors),
+        folder=RunFolder.create(out, described, keep_last=keep_last, anchor=anchor),
         state=trial.state,
         root=root,
         make_backend=make_backend,
@@ -372,7 +373,7 @@ def resume_run(
     experiment: Experiment | str | None = None,
     make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
-    anchors: Sequence[Anchor] = (),
+    anchor: str | os.PathLike[str] | None = None,
 ) -> PreparedRun:
     """Return the prepared run that a run folder holds, ready to go on.
 
@@ -385,7 +386,7 @@ def resume_run(
             installed here; its options are those of the run folder, whatever it says.
         make_backend: Makes the backend.
         keep_last: Newest checkpoints to keep; None keeps all.
-        anchors: Those that the run was started with.
+        anchor: That with which the run was started.
 
     Raises:
         ValueError: If there is no run, its files do not verify, its corpus or training set
@@ -394,7 +395,7 @@ def resume_run(
     """
     # First of all: the ledger's chain and its seal on experiment.json, so that a file somebody
     # edited cannot choose what is opened. What is imported, `restore_experiment` says.
-    folder = RunFolder.open(path, keep_last=keep_last, anchors=anchors)
+    folder = RunFolder.open(path, keep_last=keep_last, anchor=anchor)
     try:
         document, given = folder.document, experiment
         experiment = restore_experiment(document, path, given)

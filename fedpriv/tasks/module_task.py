@@ -20,6 +20,7 @@ from fedpriv.datasets.digests import fingerprint
 from fedpriv.datasets.local_data import NodeUsers, RemoteUsers
 from fedpriv.datasets.partitions import UserRows
 from fedpriv.datasets.user_ids import check_distinct
+from fedpriv.libraries import one_thread
 from fedpriv.measures import Measure
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
@@ -28,7 +29,6 @@ from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, combined
 from fedpriv.training.local.module import (
     ArrayExamples,
-    ModuleBatches,
     ModuleTrainer,
     check_module,
     load_params,
@@ -548,16 +548,12 @@ class ModuleTask(Task):
             )
         self._check_loss()
         alone = self._alone(schedule, multiplier, usable_device(device or "cpu"))
-        module = alone.module
         if device is None and self._users_at_once in (None, 1):
             return alone
-        batch, _ = self._batch()
         many = VectorisedTrainer(alone=alone, users_at_once=self._users_at_once)
         if many.why_apart and (self._users_at_once or 1) > 1 and not self._said_apart:
             self._said_apart = True  # a run makes several trainers
             _LOG.warning("users_at_once %d: %s", self._users_at_once, many.why_apart)
-        if device is not None:
-            many.check(module_params(module), batch)
         return many
 
     def _alone(
@@ -744,12 +740,13 @@ class ModuleTask(Task):
         if examples is None:
             return None
         self._check_loss()
+        gradients = ModuleGradients(self._make(), self._loss, examples.x, examples.y)
         return learner_of(
             len(examples),
             choosing=choosing,
             key=key,
             begun=self.init_params(key),
-            gradient=ModuleBatches(self._make(), self._loss, examples),
+            gradient=one_thread()(gradients.gradient),
             measure=lambda params, index: self.metrics(params, examples.take(index)),
         )
 

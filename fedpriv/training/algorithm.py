@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 
@@ -96,13 +96,43 @@ class SumRequest:
     mechanism: Mechanism | None = None
 
 
-class Held(Protocol):
-    """A raw sum with one released answer, of which further ones may be charged while it is held."""
+class _Lent:
+    """A way to raw sums that ends with its block. It prints as nothing, and does not travel."""
 
-    @property
-    def answer(self) -> Any:
-        """The first answer."""
-        ...
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make: Callable[..., Any] | None = make
+
+    def _made(self, *asked: Any) -> Any:
+        if self._make is None:
+            raise ValueError("the block that had this raw sum has ended; ask again, and within it")
+        return self._make(*asked)
+
+    def close(self) -> None:
+        """Let go of what was lent."""
+        self._make = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hidden)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a raw sum does not leave the process, nor the block that holds it")
+
+
+class Held(_Lent):
+    """A raw sum with one released answer, of which further ones may be charged while it is held.
+
+    Args:
+        answer: The first answer.
+        make: Charges another answer, of a privatizer, and makes it.
+    """
+
+    __slots__ = ("answer",)
+
+    def __init__(self, answer: Any, make: Callable[[Privatizer], Any]) -> None:
+        super().__init__(make)
+        self.answer = answer
 
     def release(self, privatizer: Privatizer) -> Any:
         """Return another noised answer of the same sum, charged separately.
@@ -111,16 +141,26 @@ class Held(Protocol):
             BudgetSpentError: If the plan does not pay for it.
             ValueError: If the sum is not held any more.
         """
-        ...
+        return self._made(privatizer)
 
 
-class RawSums(Protocol):
-    """Raw sums, for a program that releases once, at its end."""
+class RawSums(_Lent):
+    """Raw sums, for a program that releases once, at its end.
 
-    @property
-    def num_users(self) -> int:
-        """Number of users that are asked."""
-        ...
+    Args:
+        make: Makes one of a request, a bound and places of users.
+        key: From the name of a stream to a secret key for the program's own choices, the same
+            when it is replayed.
+        num_users: How many users are asked.
+    """
+
+    __slots__ = ("key", "num_users")
+
+    def __init__(
+        self, make: Callable[..., PartialSum], key: Callable[[str], Key], num_users: int
+    ) -> None:
+        super().__init__(make)
+        self.key, self.num_users = key, num_users
 
     def sum(
         self,
@@ -135,12 +175,14 @@ class RawSums(Protocol):
             request: What they are asked. Its name and mechanism are those of the program's request.
             bound: Of each contribution; None for the mechanism's.
             among: Places of those who take part, from 0 to num_users - 1; None for all.
-        """
-        ...
 
-    def key(self, stream: str) -> Key:
-        """Return a secret key for the program's own choices, the same when it is replayed."""
-        ...
+        Raises:
+            ValueError: If the program has ended, or a place is named twice or out of range.
+        """
+        places = () if among is None else among
+        if len({*places}) < len(places) or not all(0 <= p < self.num_users for p in places):
+            raise ValueError(f"places {among!r} must be distinct, and below {self.num_users}")
+        return self._made(request, bound, among)
 
 
 Program = Callable[[RawSums], PartialSum]

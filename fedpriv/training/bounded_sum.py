@@ -15,11 +15,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, bounded_factors
 from fedpriv.mechanisms.preconditioners import Mixture
-from fedpriv.sums import Block, RunningSum, beyond_bound, rows_of
+from fedpriv.sums import Block, PartialSum, RunningSum, Sum, beyond_bound, rows_of
 from fedpriv.training.algorithm import Context
-from fedpriv.training.failures import contributes_zero
+from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.tree import SMALL, Params, Tree
 
 _Besides = Mapping[str, np.ndarray]
@@ -123,6 +124,36 @@ def add_bounded(
                 contributes_zero(beyond_bound())
         number += len(norms)
     return number
+
+
+def sum_bounded(
+    total: Sum, stacks: Iterable[Stack], bound: Bound, template: Params, context: Context
+) -> PartialSum:
+    """Return the sum of contributions, each bounded, with the number of those that failed.
+
+    Args:
+        total: Of the engine that made them.
+        stacks: Not bounded yet.
+        bound: Of each contribution.
+        template: Names and shapes of the sum.
+        context: As of `add_bounded`.
+
+    Returns:
+        The sum; its `num_users` are the contributions of the stacks.
+
+    Raises:
+        ValueError: If there are so many coordinates that rounding alone would fill the bound.
+    """
+    longest = bound.longest(tree.num_elements(template))
+    with counted_failures() as failures:
+        number = add_bounded(total, stacks, bound, longest, context)
+    return PartialSum(
+        total=total.result(),
+        num_users=number,
+        num_failed=failures.count,
+        granularity=bound.granularity,
+        l2_bound=bound.l2_bound,
+    )
 
 
 def template_with(own: Params, bound: Bound, clip_norm: float | None) -> Params:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _COUNTED = itertools.count(1)
 _NUMBER: ContextVar[int] = ContextVar("number of a compared training", default=0)
-_KEPT: ContextVar[bool] = ContextVar("generators kept", default=False)
 
 
 @contextmanager
@@ -49,17 +48,13 @@ def own_stream(key: Key | None, device: str | torch.device | None = "cpu") -> It
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Restore Python's and NumPy's global generators after the `with`: once for all within it."""
-    if _KEPT.get():
-        yield
-        return
-    kept, python, numpy = _KEPT.set(True), random.getstate(), np.random.get_state()
+    """Restore Python's and NumPy's global generators after the `with`."""
+    python, numpy = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        _KEPT.reset(kept)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -18,9 +18,9 @@ from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, Sum
 from fedpriv.training.algorithm import TRAIN, Context, SumRequest
-from fedpriv.training.bounded_sum import RowStack, Stack, add_bounded, template_with
-from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
-from fedpriv.training.stopping import stop_if_asked
+from fedpriv.training.bounded_sum import RowStack, Stack, sum_bounded, template_with
+from fedpriv.training.failures import contributing_zero_on_failure
+from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 from fedpriv.training.streams import kept_generators, own_stream
 from fedpriv.tree import Params, Tree
 
@@ -77,6 +77,17 @@ class Attempt:
     round_num: int = 1
     number: int = 1
     template: Params | None = field(default=None, repr=False)
+
+
+def size_of(data: UserData | None, user_id: str, most: int) -> int:
+    """Return how many examples a user trains on, without touching them; 0 if it is not known."""
+    try:
+        return 0 if data is None else min(data.num_examples(user_id), most)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # where training fails too, and the user contributes zero
+        end_if_interrupted(error)
+        return 0
 
 
 class Work(ABC):
@@ -186,27 +197,20 @@ class Trainer(Work):
         """
         bound, context = attempt.bound, request.context
         template = template_with(self.template(request), bound, context.clip_norm)
-        longest = bound.longest(tree.num_elements(template))
         total = self.empty_sum(template, bound.granularity)
         # Other threads' users would be seeded too. A generator that is given up would restore them
         # late, so that it is done here and not in `stacks`.
-        kept = nullcontext() if self.thread_safe else kept_generators()
-        with counted_failures() as failures, kept:
-            stacks = self.stacks(request, attempt, users)
-            number = add_bounded(total, stacks, bound, longest, context)
-        if number > len(users.ids):
+        with nullcontext() if self.thread_safe else kept_generators():
+            done = sum_bounded(
+                total, self.stacks(request, attempt, users), bound, template, context
+            )
+        if done.num_users > len(users.ids):
             raise ValueError(
-                f"{type(self).__name__}.stacks() yielded {number} contributions of "
+                f"{type(self).__name__}.stacks() yielded {done.num_users} contributions of "
                 f"{len(users.ids)} users, who would move the sum by more than their bound; yield "
                 "each user once"
             )
-        return PartialSum(
-            total=total.result(),
-            num_users=len(users.ids),
-            num_failed=failures.count,
-            granularity=bound.granularity,
-            l2_bound=bound.l2_bound,
-        )
+        return replace(done, num_users=len(users.ids))
 
 
 class UserTrainer(Trainer):

@@ -39,6 +39,7 @@ from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.options import Option, option
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic
+from fedpriv.libraries import one_thread
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
@@ -46,8 +47,9 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.pretrained import PretrainedClassifier
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.local.module import ArrayExamples, ModuleBatches, load_params
+from fedpriv.training.local.module import ArrayExamples, load_params
 from fedpriv.training.local.module_measures import CLASSIFICATION, module_metrics
+from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import PublicLearner, learner_of
 from fedpriv.tree import Params
 from simulations.evaluation.evaluate import differences, evaluate
@@ -202,7 +204,8 @@ class AdaptedTags(ModuleTask):
         )
         head = nn.Linear(examples.x.shape[1], len(self._view.tags))
         begun, loss = self.init_params(key), nn.functional.cross_entropy
-        learnt = ModuleBatches(head, loss, examples)
+        gradients = ModuleGradients(head, loss, examples.x, examples.y)
+        learnt = one_thread()(gradients.gradient)
         still = {n: np.zeros_like(t) for n, t in begun.items() if not n.startswith(_HEAD)}
 
         def of_head(params: Params) -> Params:

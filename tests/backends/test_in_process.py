@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from fedpriv.backends.backend import SerialBackend, shards_of
+from fedpriv.backends.backend import SerialBackend
+from fedpriv.backends.ray.backend import shards_of
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment

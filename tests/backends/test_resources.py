@@ -95,8 +95,8 @@ def test_the_object_store_grows_with_the_model_and_the_workers():
             "torch",
             "import fedpriv.backends.ray.backend, fedpriv.backends.flower.settings;"
             "import fedpriv.runs.prepared, fedpriv.tasks.tag_prediction, fedpriv.report.page;"
-            "import fedpriv.cli.listing; from fedpriv.backends.backend import Worker;"
-            "Worker().open(lambda device: device)",
+            "import fedpriv.cli.listing, ray; from fedpriv.backends.ray.backend import Worker;"
+            "ray.get_gpu_ids = list; Worker().open(lambda device: device)",
         ),
     ],
 )

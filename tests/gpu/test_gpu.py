@@ -19,7 +19,7 @@ from torch import nn
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.backend import shards_of, work_of
+from fedpriv.backends.ray.backend import shards_of
 from fedpriv.backends.ray.cluster import Cluster, Request
 from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
 from fedpriv.experiments.build import make_task
@@ -101,7 +101,7 @@ def test_a_round_is_the_processors_before_rounding_and_exact_over_any_workers(
     assert_near(total(trainer, task, params, BOUND), found, 5e-6)
     whole = total(trainer, task, params, GRID).total
     again = total(experiment.make_trainer(task, device=device), task, params, GRID).total
-    sizes = work_of(task.data, task.roster, 256)
+    sizes = {user: task.data.num_examples(user) for user in task.roster}
     parts = [total(trainer, task, params, GRID, shard) for shard in shards_of(sizes, 3)]
     shared = merged(tree.to_dense(whole), parts).total
     for tensor, expected in tree.to_dense(whole).items():

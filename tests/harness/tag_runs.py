@@ -33,14 +33,14 @@ RELEASED = {
 }  # fmt: skip
 
 
-def start(corpus, out, *, secure=False, make_backend=serial, anchors=(), **options):
+def start(corpus, out, *, secure=False, make_backend=serial, anchor=None, **options):
     changes = {**OPTIONS, **{name.replace("_", "-"): value for name, value in options.items()}}
     if changes.get("noise") == "none":
         del changes["noise-multiplier"]
     experiment = load_experiment("dp-fedavg-tags").with_options(changes)
     return start_run(
         experiment, "dp-fedavg-tags", corpus, out, secure=secure, make_backend=make_backend,
-        anchors=anchors,
+        anchor=anchor,
     )  # fmt: skip
 
 

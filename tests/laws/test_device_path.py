@@ -19,7 +19,7 @@ import torch
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.backend import shards_of, work_of
+from fedpriv.backends.ray.backend import shards_of
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.build import make_task, takes_corpus
 from fedpriv.experiments.load import find_experiments, load_experiment
@@ -137,7 +137,7 @@ class TestTags:
         trainer, params = experiment.make_trainer(task, device="cpu"), trained_params(task)
         whole = tree.to_dense(total(trainer, task, params, GRID).total)
         assert all(a.any() for a in whole.values())
-        sizes = work_of(task.data, task.roster, 256)
+        sizes = {user: task.data.num_examples(user) for user in task.roster}
         for number in (2, 3, 8):
             parts = [
                 total(experiment.make_trainer(task, device="cpu"), task, params, GRID, shard)

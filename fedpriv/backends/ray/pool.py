@@ -20,7 +20,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
-from fedpriv.backends.backend import Opened
 from fedpriv.training.failures import log_of_users
 
 _LOG = logging.getLogger(__name__)
@@ -32,6 +31,21 @@ _CLOSE_SECONDS = 5.0
 
 #: The result of a call that killed its actor every time it was tried.
 LOST: Any = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """Description of an actor that can work.
+
+    Attributes:
+        host: The machine it is on.
+        process: Its process id there.
+        device: What it computes on, in words.
+    """
+
+    host: str
+    process: int
+    device: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,18 @@ A line is the canonical JSON (sorted keys, no spaces, ASCII, no NaN) of an objec
 0), `prev` (the hash before, 64 zeros at first), `kind`, the fields of that kind, and `hash`, the
 SHA-256 of the same object without `hash`. Anything edited, dropped inside, swapped or inserted
 breaks the chain. Cutting whole lines off the end does not: for that the head hash is also kept in
-every checkpoint.
+every checkpoint, and lines may be marked in an anchor.
+
+Anchors are marks of how far a ledger had come, kept outside the run's folder. A folder cannot tell
+that it was copied. Two copies of a run that are both continued release twice as much as either
+ledger counts, a backup that is put back has forgotten charges, and lines cut off the end of a
+ledger leave a chain that is whole. An anchor sees all three, if it does not lie where the folder
+lies: every line of the ledger is marked there before anything is drawn for it, and a ledger that
+lacks the line marked last is refused.
+
+An anchor is a file on another volume, appended and synced. Without an anchor none of the three is
+detected. With one, who can write to both the folder and the anchor, or has a copy that was never
+resumed at all, is still free to lie.
 """
 
 from __future__ import annotations
@@ -15,12 +26,25 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.untrusted_text import plain
+
 GENESIS = "0" * 64
+
+
+def hex_digest(digest: Any) -> str:
+    """Return a SHA-256 in hex, checked.
+
+    Raises:
+        ValueError: If it is not 64 lowercase hex digits.
+    """
+    if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+        raise ValueError(f"digest {digest!r} is not 64 hex digits; give a SHA-256")
+    return digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,3 +264,225 @@ def _lock(descriptor: int) -> None:
             time.sleep(_PAUSE_SECONDS)
         else:
             return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """The position and hash of a ledger's line, as an anchor keeps it.
+
+    Attributes:
+        run_id: Of the run, from the ledger's first line.
+        seq: The line's position, from 0.
+        head: Its hash, 64 hex digits.
+    """
+
+    run_id: str
+    seq: int
+    head: str
+
+    @classmethod
+    def read(cls, text: bytes | str, where: str) -> Mark:
+        """Return a mark from its JSON.
+
+        Raises:
+            LedgerError: If it is none.
+        """
+        try:
+            found = json.loads(text)
+            mark = cls(run_id=found["run_id"], seq=found["seq"], head=hex_digest(found["head"]))
+            if not isinstance(found["run_id"], str) or type(mark.seq) is not int or mark.seq < 0:
+                raise ValueError("its run_id or seq is of another kind")
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{where} holds no mark of a ledger: {plain(error)}") from None
+        return mark
+
+
+class Anchor:
+    """A file of one run's marks, a line each, appended and synced; the last whole one counts."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Name the file; it is made with the run. It must not lie in the run folder."""
+        self.path, self._file, self._size = Path(path), None, 0
+
+    def __str__(self) -> str:
+        return f"the anchor {self.path}"
+
+    def hold(self) -> None:
+        """Lock the file, and cut off an incomplete mark that a crash left."""
+        self._file = file = LedgerFile(self.path, new=True, called="anchor")
+        whole = file.read().rfind(b"\n") + 1
+        try:
+            file.keep(whole)
+            file.sync_folder()
+        except OSError as error:
+            self.close()
+            raise LedgerError(f"cannot write {self}: {error}") from error
+        self._size = whole
+
+    def last(self) -> Mark | None:
+        """Return the mark made last, of whatever run; None where there is none yet."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LedgerError(f"cannot read {self}: {error}") from error
+        return Mark.read(lines[-1], str(self)) if lines else None
+
+    def advance(self, mark: Mark) -> None:
+        """Append a mark and sync it."""
+        assert self._file is not None
+        try:
+            size = self.path.stat().st_size
+        except OSError as error:
+            raise LedgerError(f"cannot write {self}: {error}") from error
+        if size != self._size:  # where locks do not reach, as on some shared disks
+            raise LedgerError(
+                f"{self} was written by somebody else while this run held it: the run is "
+                "continued twice; stop one"
+            )
+        line = json.dumps(asdict(mark)).encode() + b"\n"
+        self._file.append(line)
+        self._size += len(line)
+
+    def close(self) -> None:
+        """Release its lock."""
+        if self._file is not None:
+            self._file.close()
+
+
+WITHOUT_ANCHOR = (
+    "a folder that was rewritten as a whole, with other noise, charges or options than the run "
+    "had: its hashes have no key",
+    "a copy of the folder that was continued besides, whose releases ε does not count",
+    "an older backup that was put back",
+    "lines after the last checkpoint that were cut off the ledger's end or rewritten: charges, "
+    "and the digests of a finished run's files",
+)
+"""Manipulations of a run folder that are not detected without an anchor."""
+ANCHORED = "anchored"
+"""Key of the first line's further facts: whether the ledger has an anchor."""
+
+
+def check_anchor(anchor: Anchor | None, read: Callable[[], Chain]) -> str:
+    """Compare a ledger with its anchor.
+
+    Args:
+        anchor: The one that was given.
+        read: Reads the ledger's lines, at least one; called before and after an anchor is asked.
+
+    Returns:
+        What was found, in a sentence.
+
+    Raises:
+        LedgerError: If the ledger is not as far as the anchor is, or further than a crash leaves
+            it; if there is no anchor where there has to be one, or one where there was none.
+    """
+    chain = read()
+    run_id = str(chain.records[0].fields.get("run_id"))
+    anchored = bool(dict(chain.records[0].fields.get("extra") or {}).get(ANCHORED))
+    if anchored != (anchor is not None):
+        raise LedgerError(
+            "the run was started with an anchor, which tells a copy or an old backup from the "
+            "ledger itself; give it again (--anchor)"
+            if anchored
+            else "the run was started without an anchor, and what came before it cannot be "
+            "anchored any more; leave it out, or start a new run"
+        )
+    if anchor is not None:
+        mark, before = anchor.last(), len(chain.records)
+        chain = read()  # of a run under way lines came meanwhile, and never went
+        _compare(anchor, mark, chain, run_id, before)
+    return f"the ledger is as far as its anchor, {len(chain.records):,} lines"
+
+
+def _compare(
+    anchor: Anchor, mark: Mark | None, chain: Chain, run_id: str, lines_before: int
+) -> None:
+    if mark is None or mark.run_id != run_id:
+        found = "nothing" if mark is None else f"run {plain(mark.run_id)[:12]}"
+        raise LedgerError(
+            f"{anchor} is of {found}, and not of run {run_id[:12]}; give the one that the run was "
+            "started with"
+        )
+    lines = len(chain.records)
+    if mark.seq >= lines or chain.records[mark.seq].hash != mark.head:
+        raise LedgerError(
+            f"the ledger of {lines:,} lines lacks line {mark.seq + 1:,}, which {anchor} has "
+            "marked: it is an older backup, was cut, or is a copy of a run that was continued "
+            "elsewhere; what that released was charged there, so go on with that folder"
+        )
+    if lines_before > mark.seq + 2:
+        raise LedgerError(
+            f"the ledger has {lines_before:,} lines and {anchor} has marked {mark.seq + 1:,}: a "
+            "crash leaves one more at most, so the anchor was put back or the run went on without"
+        )
+
+
+class AnchoredFile(LedgerFile):
+    """The file of a ledger that marks each line in its anchor before `append` returns."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        anchor: str | os.PathLike[str] | None,
+        *,
+        new: bool = False,
+    ) -> None:
+        """Open and lock a ledger's file and its anchor.
+
+        Args:
+            path: Where the file is.
+            anchor: Where its lines are marked; None for a ledger without an anchor.
+            new: Whether to make the file if it is not there.
+
+        Raises:
+            LedgerError: As `LedgerFile`; or if the anchor lies in the folder of the run, or is held
+                by another process. Nothing is held then.
+        """
+        self._anchor, self._run_id = None if anchor is None else Anchor(anchor), ""
+        super().__init__(path, new=new)
+        if self._anchor is None:
+            return
+        try:
+            if self._anchor.path.resolve().is_relative_to(self.path.resolve().parent):
+                raise LedgerError(
+                    f"{self._anchor} lies in the run folder, and would be copied and put back with "
+                    "it; give a file on another volume"
+                )
+            self._anchor.hold()
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self, chain: Chain) -> None:
+        """Compare the lines with the anchor before any other is written."""
+        check_anchor(self._anchor, lambda: chain)
+        self._run_id = str(chain.records[0].fields["run_id"])
+
+    def append(self, line: bytes) -> None:
+        """Append a line, sync it, and mark it; nothing may be drawn for it where this raises."""
+        anchor = self._anchor
+        if anchor is None:
+            super().append(line)
+            return
+        fields = json.loads(line)
+        if fields["seq"] == 0:
+            self._run_id = str(fields["run_id"])
+            mark = anchor.last()
+            if mark is not None and mark.seq > 0:  # of a first line alone nothing was charged
+                raise LedgerError(
+                    f"{anchor} is of run {plain(mark.run_id)[:12]} already; give each run its own"
+                )
+        super().append(line)
+        try:
+            anchor.advance(Mark(run_id=self._run_id, seq=fields["seq"], head=fields["hash"]))
+        except BaseException as error:
+            self.broken = f"its anchor failed ({error or type(error).__name__})"
+            raise
+
+    def close(self) -> None:
+        """Release the file and its anchor."""
+        if self._anchor is not None:
+            self._anchor.close()
+        super().close()

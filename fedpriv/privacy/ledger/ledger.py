@@ -13,15 +13,23 @@ acknowledged and nothing was drawn for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.ledger.anchor import ANCHORED, Anchor, AnchoredFile
-from fedpriv.privacy.ledger.chain import GENESIS, Chain, LedgerError, Record, decode, encode
+from fedpriv.privacy.ledger.chain import (
+    ANCHORED,
+    GENESIS,
+    AnchoredFile,
+    Chain,
+    LedgerError,
+    Record,
+    decode,
+    encode,
+)
 from fedpriv.privacy.ledger.state import (
     UPDATE,
     Charge,
@@ -40,10 +48,6 @@ from fedpriv.privacy.plan import AnyPlan
 STARTED = "started"
 """Key of the first line's further facts: when the run was started."""
 _Line = TypeVar("_Line", Charge, Row, Release, End, Seal)
-
-
-class BudgetSpentError(LedgerError):
-    """The budget covers no further charge: stop the run, keep what was released."""
 
 
 class Ledger:
@@ -71,7 +75,7 @@ class Ledger:
         *,
         mode: str,
         extra: Mapping[str, Any] | None = None,
-        anchors: Sequence[Anchor] = (),
+        anchor: str | os.PathLike[str] | None = None,
     ) -> Ledger:
         """Start the ledger of a new run, in a folder that exists.
 
@@ -80,7 +84,7 @@ class Ledger:
             plan: The plan, frozen in the first line.
             mode: "simulation" or "secure", the mode of the run's keys.
             extra: Further public facts for the first line, as plain JSON.
-            anchors: Where its lines are marked outside the folder; for good.
+            anchor: A file outside the folder where its lines are marked, for good; None for none.
 
         Returns:
             The ledger, its first line on disk, with a random run id so that no other run's
@@ -90,11 +94,11 @@ class Ledger:
             LedgerError: If a ledger with charges, or something else, is there already, another
                 process holds it, or the disk refuses.
         """
-        facts = {**(extra or {}), **({ANCHORED: True} if anchors else {})}
+        facts = {**(extra or {}), **({ANCHORED: True} if anchor is not None else {})}
         if plan.trials is None:  # else it would tell when in a study its best trial was run
             facts[STARTED] = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         fields = first_line(plan, mode, facts)
-        file = AnchoredFile(path, anchors, new=True)
+        file = AnchoredFile(path, anchor, new=True)
         try:
             if not is_unspent(file.read()):
                 raise LedgerError(
@@ -128,14 +132,16 @@ class Ledger:
         return ledger
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, anchors: Sequence[Anchor] = ()) -> Ledger:
+    def open(
+        cls, path: str | os.PathLike[str], *, anchor: str | os.PathLike[str] | None = None
+    ) -> Ledger:
         """Open the ledger of an interrupted run for writing, verifying its chain.
 
         Raises:
             LedgerError: If it is missing, damaged, without a first line, held by another
-                process, or not as far as its anchors.
+                process, or not as far as its anchor.
         """
-        file = AnchoredFile(path, anchors)
+        file = AnchoredFile(path, anchor)
         try:
             chain = decode(file.read())
             ledger = cls(file, chain)
@@ -172,11 +178,6 @@ class Ledger:
         event = state.plan.event if event is None else event
         if event is None:
             raise LedgerError("a charge of an adaptive plan says what it does; give its event")
-        refusal = state.refusal(event)
-        if refusal:
-            raise BudgetSpentError(
-                f"round {round_num} is not started: {refusal}; a further round needs a new plan"
-            )
         charge = _build(Charge, round_num=round_num, attempt=attempt, event=event, query=query)
         self._append("charge", charge)
         return charge
@@ -193,12 +194,6 @@ class Ledger:
         """
         state = self._live()
         row = _build(Row, row=len(state.rows) + 1, round_num=round_num)
-        planned = state.plan.planned_rounds
-        if planned is not None and row.row > planned:
-            raise BudgetSpentError(
-                f"round {round_num} is not started: all {planned} rows of noise are used up; a "
-                "further round needs a new plan"
-            )
         self._append("row", row)
         return row
 
@@ -397,6 +392,8 @@ class Ledger:
                 return
             fields = {} if entry is None else entry.to_json()
             record, line = encode(self._num_lines, self._head, kind, fields)
+        except LedgerError:
+            raise
         except (ValueError, TypeError) as error:
             raise LedgerError(str(error)) from error
         self._write(record, line)

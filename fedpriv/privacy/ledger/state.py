@@ -18,9 +18,14 @@ from typing import Any
 
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
+from fedpriv.privacy.ledger.chain import LedgerError, Record, decode, hex_digest
 from fedpriv.privacy.plan import AnyPlan, read_plan
 from fedpriv.ranges import json_object, positive_int
+
+
+class BudgetSpentError(LedgerError):
+    """The budget covers no further charge: stop the run, keep what was released."""
+
 
 UPDATE = "update"
 """The query of an ordinary round; its name is left out of a line."""
@@ -212,17 +217,6 @@ def _known_event(items: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) ->
     return Event.from_json(dict(items))
 
 
-def hex_digest(digest: Any) -> str:
-    """Return a SHA-256 in hex, checked.
-
-    Raises:
-        ValueError: If it is not 64 lowercase hex digits.
-    """
-    if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise ValueError(f"digest {digest!r} is not 64 hex digits; give a SHA-256")
-    return digest
-
-
 Entry = Charge | Row | Release | End | Seal | None
 """The entry of a line; None for a resume."""
 
@@ -363,9 +357,10 @@ class LedgerState:
         """Check that an entry may follow; the state is not changed.
 
         Raises:
+            BudgetSpentError: A ValueError; if the plan does not pay for it.
             ValueError: If it may not follow.
         """
-        if self.ended is not None and not isinstance(entry, Seal | None):
+        if self.ended is not None and not isinstance(entry, Charge | Seal | None):
             raise ValueError(f"the run ended ({self.ended.reason}); nothing follows")
         match entry:
             case Charge():
@@ -404,7 +399,10 @@ class LedgerState:
     def _admit_charge(self, charge: Charge) -> None:
         refusal, planned = self.refusal(charge.event), self.plan.planned_rounds
         if refusal:
-            raise ValueError(f"round {charge.round_num} cannot be charged: {refusal}")
+            raise BudgetSpentError(
+                f"round {charge.round_num} is not started: {refusal}; a further round needs a new "
+                "plan"
+            )
         if planned is not None and charge.round_num > planned:
             raise ValueError(f"round {charge.round_num} is beyond the {planned} rounds of the plan")
         if self.plan.unit != "user" and charge.round_num > self._last_round + 1:
@@ -427,7 +425,10 @@ class LedgerState:
         if row.row != len(self._rows) + 1:
             raise ValueError(f"row {row.row} cannot be used; the next row is {len(self._rows) + 1}")
         if row.row > planned:
-            raise ValueError(f"row {row.row} is beyond the {planned} rows of the plan")
+            raise BudgetSpentError(
+                f"round {row.round_num} is not started: all {planned} rows of noise are used up; a "
+                "further round needs a new plan"
+            )
 
     def _admit_release(self, release: Release) -> None:
         named = release.charges
@@ -461,7 +462,7 @@ class LedgerState:
     def refusal(self, event: Event) -> str:
         """Return why a charge is refused, or "" if it fits the budget."""
         refused = self.plan.refusal(self._spent, event)
-        return refused or ("" if self.ended is None else "the run has ended")
+        return refused or ("" if self.ended is None else f"the run ended ({self.ended.reason})")
 
     @property
     def pays_for_more(self) -> bool:

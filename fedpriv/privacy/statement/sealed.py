@@ -52,7 +52,7 @@ class SealedRun:
     """A run folder with an unbroken ledger and the `experiment.json` that the ledger seals.
 
     That shows that the files belong together, not that they are true: anyone who rewrites all
-    of them can have them say anything (`fedpriv.privacy.ledger.anchor.WITHOUT_ANCHOR`).
+    of them can have them say anything (`fedpriv.privacy.ledger.chain.WITHOUT_ANCHOR`).
 
     Attributes:
         folder: Where it is.

@@ -30,7 +30,7 @@ from fedpriv.privacy.epsilon import (
     format_rdp,
 )
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR
+from fedpriv.privacy.ledger.chain import ANCHORED, WITHOUT_ANCHOR
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.plan import BY_EXAMPLE, AnyPlan, unit_name, unit_words
 from fedpriv.privacy.sampling import PoissonSampler

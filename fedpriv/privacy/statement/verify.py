@@ -37,8 +37,15 @@ from fedpriv.hashes import file_sha256
 from fedpriv.json_lines import parse_object
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
-from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR, Anchor, check_anchors
-from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
+from fedpriv.privacy.ledger.chain import (
+    ANCHORED,
+    WITHOUT_ANCHOR,
+    Anchor,
+    LedgerError,
+    Record,
+    check_anchor,
+    decode,
+)
 from fedpriv.privacy.ledger.state import LedgerState, read_ledger
 from fedpriv.privacy.statement.coverage import KEY, NOT_KNOWN, Coverage, as_object
 from fedpriv.privacy.statement.sealed import (
@@ -141,12 +148,14 @@ class Verification:
         }
 
 
-def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = ()) -> Verification:
+def verify_run(
+    run_dir: str | os.PathLike[str], *, anchor: str | os.PathLike[str] | None = None
+) -> Verification:
     """Verify a run folder; a run in progress may be verified too.
 
     Args:
         run_dir: Folder with `ledger.jsonl` and whatever else the run wrote.
-        anchors: Where the ledger's lines were marked outside the folder. Without them the checks
+        anchor: Where the ledger's lines were marked outside the folder. Without it the checks
             show that the files agree with each other: a folder that was rewritten with another
             noise, a cut ledger, an old backup and a copy that was continued may verify.
 
@@ -165,15 +174,15 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         )
     for tries_left in reversed(range(_TRIES)):
         size = (folder / LEDGER).stat().st_size
-        found = _verify(folder, anchors)
+        found = _verify(folder, anchor)
         # A finished run that is resumed meanwhile rewrites files that its ledger had named.
         if found.ok or not tries_left or size == (folder / LEDGER).stat().st_size:
             break
     return found
 
 
-def _verify(folder: Path, anchors: Sequence[Anchor]) -> Verification:
-    not_found = () if anchors else WITHOUT_ANCHOR
+def _verify(folder: Path, anchor: str | os.PathLike[str] | None) -> Verification:
+    not_found = WITHOUT_ANCHOR if anchor is None else ()
     stated = _Stated.read(folder)
     try:
         records, state, torn = read_ledger(folder / LEDGER)
@@ -203,7 +212,7 @@ def _verify(folder: Path, anchors: Sequence[Anchor]) -> Verification:
             ),
         ),
         ("links", lambda: refuse_links(folder)),
-        ("anchor", lambda: _anchored(run, anchors)),
+        ("anchor", lambda: _anchored(run, anchor)),
         ("budget", lambda: _budget(state, final)),
         ("experiment", lambda: _experiment(run)),
         ("rounds", lambda: _rounds(run)),
@@ -394,10 +403,10 @@ def _refuse(problems: Sequence[str]) -> None:
         raise _Differs("; ".join(problems[:3]) + more)
 
 
-def _anchored(run: _Folder, anchors: Sequence[Anchor]) -> str | None:
-    if anchors:
+def _anchored(run: _Folder, anchor: str | os.PathLike[str] | None) -> str | None:
+    if anchor is not None:
         # Read again: a run under way marks a line after it is written, and has marked others since.
-        return check_anchors(anchors, lambda: decode((run.path / LEDGER).read_bytes()))
+        return check_anchor(Anchor(anchor), lambda: decode((run.path / LEDGER).read_bytes()))
     if not run.state.extra.get(ANCHORED):
         return None
     return "not compared: give --anchor; an older ledger than the last one would verify"

@@ -358,38 +358,3 @@ class ModuleTrainer(UserTrainer):
             if failures_are_raised():
                 refuse_changed_buffers(self.module, module)
             return {name: p.detach() for name, p in trained.items()}
-
-
-class ModuleBatches:
-    """A `fedpriv.training.public_learning.Gradient` of a module.
-
-    Guarantees:
-        * A gradient depends on params, examples and key alone: on one machine the same bits.
-
-    Args:
-        module: A checked module; its parameters are overwritten.
-        loss: From (outputs, targets) to the mean loss of a batch.
-        examples: Public ones.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-        examples: ArrayExamples,
-    ) -> None:
-        self._module, self._loss, self._examples = check_module(module), loss, examples
-        self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
-
-    def __call__(self, params: Params, index: np.ndarray, key: Key) -> Params:
-        """Return the mean gradient of a batch, float32; zeros of what the loss does not use."""
-        module, mean_loss = copied_apart(load_params(self._module, params).train(), self._loss)
-        chosen = self._examples.take(index)
-        x, y = as_tensor(model_inputs(chosen.x)), as_tensor(model_targets(chosen.y))
-        with own_stream(key), one_thread(), torch.enable_grad():
-            loss = mean_loss(module(x), y)
-            found = torch.autograd.grad(loss, list(self._own.values()), allow_unused=True)
-        return {
-            name: np.zeros(tuple(own.shape), np.float32) if grad is None else grad.numpy()
-            for (name, own), grad in zip(self._own.items(), found, strict=True)
-        }

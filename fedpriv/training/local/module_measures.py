@@ -54,6 +54,7 @@ class ModuleMeasure:
     compute: Callable[[Tensor, Tensor], Any]
     value_is: MadeOf = "mean"
 
+    @torch.no_grad()
     def total(self, outputs: Tensor, targets: Tensor) -> Total:
         """Return the total of a batch.
 
@@ -259,8 +260,11 @@ def module_metrics(
         part: Which share of the examples.
     """
     return combined(
-        _measured(module, measures, x[chosen], y[chosen])
-        for chosen in chunks(len(y), part, _at_once(module, x))
+        Metrics(
+            totals={own.measure.name: own.total(outputs, targets) for own in measures},
+            num_examples=len(targets),
+        )
+        for _, outputs, targets in _blocks(module, x, y, part)
     )
 
 
@@ -278,9 +282,7 @@ def module_totals(
     """
     ends = np.cumsum(counts)
     found = [Total(sum=0.0, count=0, value_is=measure.value_is) for _ in counts]
-    # The blocks of `module_metrics`: outputs may depend on how many examples they are made of.
-    for chosen in chunks(len(y), WHOLE, _at_once(module, x)):
-        outputs, targets = _outputs(module, x[chosen]), as_tensor(model_targets(y[chosen]))
+    for chosen, outputs, targets in _blocks(module, x, y):
         at = chosen.start
         while at < chosen.stop:
             user = int(np.searchsorted(ends, at, side="right"))
@@ -294,19 +296,23 @@ def module_totals(
 _CHUNK, _NUMBERS = 1024, 1 << 24
 
 
-def _outputs(module: nn.Module, x: np.ndarray) -> Any:
-    """Return what a module makes of inputs."""
-    with torch.no_grad():
-        return module(as_tensor(model_inputs(x)))
+def _blocks(
+    module: nn.Module, x: np.ndarray, y: np.ndarray, part: Part = WHOLE
+) -> Iterator[tuple[slice, Any, Tensor]]:
+    """Yield places of examples with their outputs and targets, the same for every measure.
 
+    Outputs may depend on how many examples they are made of: fewer where each has many numbers.
+    """
 
-def _at_once(module: nn.Module, x: np.ndarray) -> int:
-    """Return how many examples are measured together: fewer where their outputs are many."""
-    if len(x) <= 1:
-        return _CHUNK
-    outputs = _outputs(module, x[:1])
-    numbers = outputs.numel() if isinstance(outputs, Tensor) else 1
-    return max(1, min(_CHUNK, _NUMBERS // max(numbers, 1)))
+    def outputs(x: np.ndarray) -> Any:
+        with torch.no_grad():
+            return module(as_tensor(model_inputs(x)))
+
+    size = _CHUNK
+    if len(x) > 1 and isinstance(one := outputs(x[:1]), Tensor):
+        size = max(1, min(_CHUNK, _NUMBERS // max(one.numel(), 1)))
+    for chosen in chunks(len(y), part, size):
+        yield chosen, outputs(x[chosen]), as_tensor(model_targets(y[chosen]))
 
 
 def classifies(measures: Sequence[ModuleMeasure]) -> bool:
@@ -325,17 +331,7 @@ def module_class_scores(
         y: Classes `(n,)`; examples of class -100 are left out.
         part: Which share of the examples.
     """
-    for chosen in chunks(len(y), part):
-        outputs = _outputs(module, x[chosen])
-        labels = np.asarray(y[chosen]).astype(np.int64)
+    for _, outputs, targets in _blocks(module, x, y, part):
+        labels = targets.numpy().astype(np.int64)
         kept = labels != IGNORED
         yield torch.softmax(outputs.double(), dim=1).numpy()[kept], labels[kept]
-
-
-def _measured(
-    module: nn.Module, measures: Sequence[ModuleMeasure], x: np.ndarray, y: np.ndarray
-) -> Metrics:
-    outputs, targets = _outputs(module, x), as_tensor(model_targets(y))
-    with torch.no_grad():
-        totals = {own.measure.name: own.total(outputs, targets) for own in measures}
-    return Metrics(totals=totals, num_examples=len(y))

@@ -111,12 +111,10 @@ class CompiledSoftmaxTrainer(UserTrainer):
         rng = key.generator()
         chosen = self.schedule.choose(len(examples), rng)
         order, starts = self.schedule.steps(len(chosen), rng)
-        if self.word_features is not None:
-            examples = examples.with_features(self.word_features, chosen)
-        elif not isinstance(examples, TagExamples) or examples.counts.dtype not in _COUNTS:
+        if self.word_features is None:
             examples = examples.take(chosen)
         else:
-            order = chosen[order]
+            examples = examples.with_features(self.word_features, chosen)
         own, moved = self._trained(params, context, examples, [order], [starts])
         if np.isnan(moved).any():
             raise ValueError("a word or a label is outside the model, or a logit is not finite")

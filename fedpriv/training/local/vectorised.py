@@ -1,7 +1,16 @@
 """Local SGD of many users at once, of any `nn.Module`, by PyTorch's vectorisation (`torch.func`).
 
-Each step is one set of kernels for a batch of users (`batched`). A user's examples and batches are
-those that `ModuleTrainer` takes with the same key.
+Each step is one set of kernels for a batch of users. A user's examples and batches are those that
+`ModuleTrainer` takes with the same key.
+
+Users of one kind share a batch of slots. A kind, and how many slots its batches have, follow from
+the model, the device and the user's *own* size alone. Empty slots, padding and users at their end
+are computed too and thrown away, so that every user meets the same shapes in any cohort,
+and its update depends on it alone (which is tried out on synthetic users).
+
+How many slots: with few users a GPU waits for kernels to be launched, with many it computes blank
+slots of a kind's last batch. `num_slots` takes as many as make a step's arithmetic last about as
+long as its launches, from 4 to 32, so that blank slots cost no more than launches do.
 
 The loss is a mean over a batch; the padded mean needs it example by example, so it is called on
 batches of one. Whether it is such a mean is checked on every batch of every user. A user for which
@@ -33,25 +42,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.libraries import one_thread
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
+from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.device_sum import DeviceStack, DeviceSum, on_device
-from fedpriv.training.failures import contributing_zero_on_failure, log_of_users, raised_at
-from fedpriv.training.local.batched import (
-    Kind,
-    UserWork,
-    batch_width,
-    by_size,
-    is_batch_invariant,
-    num_slots,
-    power_of_two,
-    steps_of,
-)
+from fedpriv.training.failures import contributing_zero_on_failure, log_of_users
 from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs, model_targets
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, optimizer_name
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
-from fedpriv.training.work import Attempt, Select, Trainer, Users
+from fedpriv.training.work import Attempt, Select, Trainer, Users, size_of
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -88,21 +87,121 @@ def _may_be_beyond(indices: np.ndarray, number: int | None) -> bool:
     return not 0 <= indices.min() <= indices.max() < number
 
 
+# A GPU of today does it in about the time that launching a step's kernels takes, 50 to 100 us.
+_FLOPS_OF_A_STEP = 2e9
+_FEWEST_SLOTS, _MOST_SLOTS = 4, 32
+
+
+def num_slots(flops: float, num_bytes: float, room: float) -> int:
+    """Return how many users a batch has slots for: a power of two.
+
+    Args:
+        flops: Floating-point operations of one user's step.
+        num_bytes: Memory that one user takes.
+        room: Memory for all of them; fewer than 4 users where it holds no more.
+
+    >>> num_slots(1e6, 1e3, 2e9), num_slots(2.5e8, 1e3, 2e9), num_slots(1e12, 1e3, 2e9)
+    (32, 8, 4)
+    >>> num_slots(1e6, 1.5e9, 2e9)
+    1
+    """
+    wanted = min(max(_FLOPS_OF_A_STEP / max(flops, 1.0), _FEWEST_SLOTS), _MOST_SLOTS)
+    return 1 << math.floor(math.log2(max(1.0, min(wanted, room / num_bytes))))
+
+
+def power_of_two(number: int, most: int) -> int:
+    """Return the least power of two that is at least a number, or `most` if that is less.
+
+    >>> [power_of_two(n, 100) for n in (0, 1, 3, 64, 65, 500)]
+    [0, 1, 4, 64, 100, 100]
+    """
+    return 0 if number == 0 else min(most, 1 << (number - 1).bit_length())
+
+
+#: Batch width, shape and dtype of an input, shape and dtype of a target.
+Kind = tuple[int, tuple[int, ...], str, tuple[int, ...], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserWork:
+    """One user's chosen examples and the batch of every step.
+
+    Attributes:
+        examples: All its examples; None of a synthetic user.
+        key: Its key of this round and attempt.
+        x: Chosen inputs `(n, ...)`; `(n, most rows)` where the user has rows of its own.
+        y: Chosen targets `(n, ...)`.
+        batches: Positions among the chosen, one array a step.
+        width: To how many examples its batches are padded, a power of two or the batch size; 0
+            without a step to take.
+        rows: int64, the rows of a parameter that it trains; None for whole parameters.
+    """
+
+    examples: Any = field(repr=False)
+    key: Key = field(repr=False)
+    x: np.ndarray = field(repr=False)
+    y: np.ndarray = field(repr=False)
+    batches: Sequence[np.ndarray] = field(repr=False)
+    width: int
+    rows: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def kind(self) -> Kind:
+        """Key of the users that can share a batch; of its own size and the model alone."""
+        x, y = self.x, self.y
+        return self.width, x.shape[1:], str(x.dtype), y.shape[1:], str(y.dtype)
+
+
+Step = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
+"""Inputs, targets and weights of a step, and whose it is; None if everybody's."""
+
+
+def steps_of(works: Sequence[UserWork], slots: int, device: torch.device) -> Iterator[Step]:
+    """Yield the steps of users of one kind, in the first slots.
+
+    A shorter batch repeats its first example, of weight 0; the others' weight is 1/n. A user at its
+    end repeats its first example of all.
+    """
+    num_steps = max(len(work.batches) for work in works)
+    index = np.zeros((num_steps, slots, works[0].width), np.int64)
+    weight, taken = np.zeros(index.shape, np.float32), np.zeros((num_steps, slots), bool)
+    for slot, work in enumerate(works):
+        for step, batch in enumerate(work.batches):
+            index[step, slot] = batch[0]
+            index[step, slot, : len(batch)] = batch
+            weight[step, slot, : len(batch)] = 1 / len(batch)
+            taken[step, slot] = True
+    x = _padded([work.x for work in works], slots)
+    y = _padded([work.y for work in works], slots)
+    x, y, index, weight = (torch.from_numpy(array).to(device) for array in (x, y, index, weight))
+    places = torch.arange(slots, device=device).unsqueeze(1)
+    for batch, share, own in zip(index, weight, taken, strict=True):
+        whose = None if own.all() else torch.from_numpy(own).to(device)
+        yield x[places, batch], y[places, batch], share, whose
+
+
+def _padded(arrays: Sequence[np.ndarray], slots: int) -> np.ndarray:
+    """Return arrays of different lengths as one, with zeros behind the shorter ones."""
+    first = arrays[0]
+    out = np.zeros((slots, max(map(len, arrays)), *first.shape[1:]), first.dtype)
+    for row, array in zip(out, arrays, strict=False):
+        row[: len(array)] = array
+    return out
+
+
+def by_size(users: Users, schedule: Schedule) -> list[str]:
+    """Return users with like ones next to each other: a batch takes as many steps as its longest.
+
+    They are counted, not looked at.
+    """
+    return sorted(users.ids, key=lambda user: -size_of(users.data, user, schedule.max_examples))
+
+
 _GPU_BYTES = 2 << 30
 # For each user: its params while it trains, its gradient, and its update.
 _COPIES = 3
-_DROPOUT = (nn.modules.dropout._DropoutNd, nn.RReLU)
-
-
-def random_layer(module: nn.Module) -> str | None:
-    """Return the name of a layer that draws at random while it trains, if one is known to."""
-    for name, layer in module.named_modules():
-        # Recurrent layers and attention have a rate called dropout.
-        rate = getattr(layer, "p", 1.0) if isinstance(layer, _DROPOUT) else 0.0
-        rate = rate or getattr(layer, "dropout", 0.0)
-        if isinstance(rate, float) and rate > 0:
-            return name or type(layer).__name__
-    return None
+# Steps of the longest of synthetic users.
+_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +264,7 @@ class VectorisedTrainer(Trainer):
     Attributes:
         alone: What trains a single user: module, loss, schedule, multiplier and device.
         users_at_once: Slots of a batch; 1 trains one by one, and only sums on the device. None for
-            `num_slots` by the cost and within 2 GiB, and 1 where a layer draws at random.
+            `num_slots` by the cost and within 2 GiB.
         own_rows: Of a parameter with a row for each word, say; None to train whole parameters.
         select: As of `fedpriv.training.work.Trainer`.
     """
@@ -179,7 +278,6 @@ class VectorisedTrainer(Trainer):
     select: Select | None = None
     _gradients: Any = field(init=False, repr=False)
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
-    _apart: bool = field(init=False, repr=False)
     _costs: dict[Any, Cost] = field(init=False, repr=False, default_factory=dict)
     _now: list[Any] = field(init=False, repr=False, default_factory=list)
 
@@ -187,7 +285,6 @@ class VectorisedTrainer(Trainer):
         given = self.users_at_once
         if given is not None and (isinstance(given, bool) or given < 1):
             raise ValueError(f"users_at_once {given!r} must be at least 1, or None")
-        object.__setattr__(self, "_apart", bool(self.why_apart))
         object.__setattr__(self, "_gradients", vmap(grad(self._loss, has_aux=True)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VectorisedTrainer:
@@ -199,10 +296,6 @@ class VectorisedTrainer(Trainer):
     @property
     def why_apart(self) -> str:
         """Why users are trained one by one whatever is given; "" where they need not be."""
-        drawn = random_layer(self.alone.module)
-        if drawn is not None:
-            # Each user has a stream of its own, which no draw for many users can repeat.
-            return f"layer {drawn!r} draws at random: users are trained one by one"
         if type(self.alone.optimizer) is not SGD:  # of which steps of many users are one product
             name = optimizer_name(self.alone.optimizer)
             return f"with the client optimizer {name} users are trained one by one"
@@ -220,26 +313,20 @@ class VectorisedTrainer(Trainer):
         """As of a single user."""
         return self.alone.schedule
 
-    def start(self, params: Params) -> dict[str, torch.Tensor]:
-        """Return the global params on the device: copied once for as many users as there are."""
-        return {name: on_device(self.device, array) for name, array in params.items()}
-
     def empty_sum(self, template: Params, granularity: float | None) -> DeviceSum:
         """Return the running sum on the device, which only the sum leaves."""
-        return DeviceSum(self.start(template), granularity)
+        return DeviceSum(self.alone.start(template), granularity)
 
     def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[DeviceStack]:
         """Yield the users' updates, batch by batch.
 
         The params are copied to the device once, the examples batch by batch, and an update never
-        leaves it. Under a bound users are trained side by side only where that is known not to
-        move a bit of anybody's update: else one user would move the sum by what it contributes
-        *and* by what it did to its batch, of which steep local training can make more than the
-        bound.
+        leaves it. Users are trained side by side only where that is known not to move a bit of
+        anybody's update: else one user would move the sum by what it contributes *and* by what it
+        did to its batch, of which steep local training can make more than the bound.
         """
-        start, apart = self.start(request.params), attempt.bound.l2_bound < math.inf
         given = self._given(request, attempt.key, users)
-        yield from self.batches(start, request.context, given, batch_invariant=apart)
+        yield from self.batches(self.alone.start(request.params), request.context, given)
 
     def _given(self, request: SumRequest, key: Key, users: Users) -> Iterator[UserWork]:
         """Yield users' work; one whose examples cannot be had contributes zero."""
@@ -261,7 +348,7 @@ class VectorisedTrainer(Trainer):
             examples: All of a user's.
             key: The user's of this round and attempt.
         """
-        rng, rows = key.generator(), None
+        rng, rows, size = key.generator(), None, self.schedule.batch_size
         chosen = examples.take(self.schedule.choose(len(examples), rng))
         if self.own_rows is None:
             x, y = self.alone.encoded(chosen)
@@ -278,7 +365,7 @@ class VectorisedTrainer(Trainer):
             x=x,
             y=y,
             batches=self.schedule.batches(len(chosen), rng),
-            width=batch_width(len(chosen), self.schedule),
+            width=power_of_two(min(len(chosen), size), size),
             rows=rows,
         )
 
@@ -306,25 +393,6 @@ class VectorisedTrainer(Trainer):
         with torch.no_grad():
             loss(module(torch.from_numpy(model_inputs(x))), torch.from_numpy(model_targets(y)))
 
-    def check(self, params: Params, examples: Any) -> None:
-        """Train one synthetic user on the device, to find out beforehand that none can be.
-
-        Raises:
-            ValueError: If that fails; says how.
-        """
-        if examples is None or not len(examples):
-            return
-        key = Key.simulation(0).fold("device check")
-        try:
-            self.alone.train(params, NO_CONTEXT, examples, key)
-        except Exception as error:
-            end_if_interrupted(error)
-            raise ValueError(
-                f"device {str(self.device)!r}: training a synthetic user there failed "
-                f"({type(error).__name__}: {error}); mend the module or the loss, or leave the "
-                "device out"
-            ) from error
-
     def synthetic(self, kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> UserWork:
         """Return a user with as many examples as a batch is wide."""
         width, x_shape, x_dtype, y_shape, y_dtype = kind
@@ -343,7 +411,7 @@ class VectorisedTrainer(Trainer):
 
     def slots(self, kind: Kind) -> int:
         """Return the slots that were given, or those by the rule."""
-        if self._apart:
+        if self.why_apart:
             return 1
         if self.users_at_once is not None:
             return self.users_at_once
@@ -372,36 +440,22 @@ class VectorisedTrainer(Trainer):
         return self._costs[shape, dtype]
 
     def batches(
-        self,
-        start: Start,
-        context: Context,
-        works: Iterable[UserWork],
-        *,
-        batch_invariant: bool = True,
+        self, start: Start, context: Context, works: Iterable[UserWork]
     ) -> Iterator[DeviceStack]:
         """Yield the updates of all users but those that fail, batch by batch.
 
         Args:
-            start: The global params on the device, as `start` returned them.
+            start: The global params on the device, as `ModuleTrainer.start` returned them.
             context: Public facts of the round.
             works: What `prepare` returned of every user.
-            batch_invariant: Whether no user may move another's bits. Only sums without a bound do
-                without, and save the trial.
         """
         waiting: dict[Hashable, list[UserWork]] = {}
         for work in works:
             if not work.batches:
                 yield DeviceStack({n: torch.zeros_like(t).unsqueeze(0) for n, t in start.items()})
                 continue
-            kind = work.kind
-            slots = self.slots(kind)
-            if (
-                slots > 1
-                and batch_invariant
-                and not self._is_batch_invariant(start, context, kind, slots)
-            ):
-                slots = 1
-            if slots == 1:
+            kind, slots = work.kind, self.slots(work.kind)
+            if slots == 1 or not self._is_batch_invariant(start, context, kind, slots):
                 yield from self._one(start, context, work)
                 continue
             waiting.setdefault(kind, []).append(work)
@@ -411,24 +465,44 @@ class VectorisedTrainer(Trainer):
             yield from self._many(start, context, few)
 
     def _is_batch_invariant(self, start: Start, context: Context, kind: Kind, slots: int) -> bool:
+        """Return whether batches of a kind move no bit of a user; tried once."""
         tried = kind, context.rate  # at a low rate what is off may be rounded away
         if tried not in self._batch_invariant:
-            found = is_batch_invariant(
-                lambda works: self.together(start, context, works)[0].updates,
-                lambda number, **size: self.synthetic(kind, number, **size),
-                slots,
-            )
-            if not found:
-                log_of_users(
-                    _LOG,
-                    logging.WARNING,
-                    "the batch moves a user's last bits on %s in batches of %d, or fails: users "
-                    "are trained one by one",
-                    self.device,
-                    slots,
-                )
+            why = "a batch moves a user's last bits"
+            try:
+                found = self._has_same_bits(start, context, kind, slots)
+            except Exception as error:  # its text is of synthetic users
+                end_if_interrupted(error)
+                found, why = False, f"{type(error).__name__}: {error}"
+            if not found:  # that this kind is tried reveals who was drawn
+                said = "users are trained one by one on %s, and not %d at once: %s"
+                log_of_users(_LOG, logging.WARNING, said, self.device, slots, why)
             self._batch_invariant[tried] = found
         return self._batch_invariant[tried]
+
+    def _has_same_bits(self, start: Start, context: Context, kind: Kind, slots: int) -> bool:
+        """Return whether a synthetic user gets the same bits in every slot and any batch.
+
+        It is trained in all slots at once, alone in the first, and in the first, a middle and the
+        last one among others that take more steps and blow up. No user's data is looked at, so the
+        answer is as public as the model.
+        """
+
+        def bits(works: Sequence[UserWork]) -> np.ndarray:
+            updates = self.together(start, context, works)[0].updates
+            flat = [t.flatten(1).cpu().numpy().view(np.uint32) for t in updates.values()]
+            return np.concatenate(flat, axis=1)
+
+        user = self.synthetic(kind, 0, steps=_STEPS - 1)
+        others = [
+            self.synthetic(kind, number, steps=_STEPS, scale=10.0 ** (number % 7))
+            for number in range(1, slots + 1)
+        ]
+        places = sorted({0, slots // 2, slots - 1})
+        expected = bits([user] * slots)
+        mixed = bits([user if slot in places else others[slot] for slot in range(slots)])
+        found = np.concatenate([expected, bits([user])[:1], mixed[places]])
+        return bool((found == expected[0]).all())
 
     def _one(self, start: Start, context: Context, work: UserWork) -> Iterator[DeviceStack]:
         """Yield the update of a single user by `ModuleTrainer`; its failure is its own."""
@@ -451,9 +525,6 @@ class VectorisedTrainer(Trainer):
             end_if_interrupted(error)
             if len(works) > 1:
                 # One user's training raises. No other is to pay for it: each in a batch of its own.
-                if _LOG.isEnabledFor(logging.DEBUG):
-                    said = "%d users are trained apart: %s"
-                    log_of_users(_LOG, logging.DEBUG, said, len(works), raised_at(error))
                 for work in works:
                     yield from self._many(start, context, [work])
                 return

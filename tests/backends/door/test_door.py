@@ -20,8 +20,8 @@ from safetensors.numpy import load_file
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import BudgetSpentError, read_ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key

@@ -13,7 +13,7 @@ import pytest
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost, Privatizer
-from fedpriv.privacy.ledger.ledger import BudgetSpentError
+from fedpriv.privacy.ledger.state import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.training.algorithm import Algorithm, SumRequest

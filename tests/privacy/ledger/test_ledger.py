@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from fedpriv.privacy.ledger.chain import LedgerError
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import BudgetSpentError, read_ledger
 from tests.harness.disks import noted
 from tests.harness.refusals import refuses
 from tests.privacy.ledger.kept import DIGEST, PLAN, changed, create

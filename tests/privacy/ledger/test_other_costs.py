@@ -4,8 +4,8 @@ import pytest
 
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.ledger.chain import LedgerError, decode
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import BudgetSpentError, read_ledger
 from fedpriv.privacy.mechanism import RecordedMechanism
 from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.privacy.statement.verify import verify_run

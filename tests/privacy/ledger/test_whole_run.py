@@ -7,8 +7,8 @@ import pytest
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import LedgerError
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import BudgetSpentError, read_ledger
 from fedpriv.privacy.plan import AdaptivePlan
 from tests.harness.disks import noted
 from tests.harness.refusals import refuses

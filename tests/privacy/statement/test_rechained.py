@@ -6,7 +6,6 @@ import math
 import pytest
 
 from fedpriv.experiments.load import load_experiment
-from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
 from tests.harness.command_line import fedpriv
@@ -27,13 +26,13 @@ def with_less_epsilon(kind, fields):
 def rechained(tiny_corpus, tmp_path_factory):
     """A run of σ 0.72 with an anchor outside it, whose folder was rewritten to claim 5."""
     place = tmp_path_factory.mktemp("rechained")
-    anchor = anchors_of(place / "elsewhere.anchor")
+    anchor = place / "elsewhere.anchor"
     chosen = load_experiment("dp-fedavg-tags").with_options(
         OPTIONS | {"noise-multiplier": TRUE, "rounds": 2}
     )
-    start_run(chosen, "dp-fedavg-tags", tiny_corpus, place / "run", anchors=anchor).run()
+    start_run(chosen, "dp-fedavg-tags", tiny_corpus, place / "run", anchor=anchor).run()
     folder = place / "run"
-    honest = verify_run(folder, anchors=anchor)
+    honest = verify_run(folder, anchor=anchor)
     assert honest.ok and honest.epsilon is not None
     document = json.loads((folder / "experiment.json").read_text("utf-8"))
     claimed = json.loads(json.dumps(document).replace(str(TRUE), str(CLAIMED)))
@@ -53,7 +52,7 @@ def test_without_its_anchor_it_verifies_at_another_epsilon(rechained):
 
 def test_its_anchor_finds_it(rechained):
     folder, anchor, _ = rechained
-    found = verify_run(folder, anchors=anchor)
+    found = verify_run(folder, anchor=anchor)
     assert not found.ok
     assert "anchor" in {check.name for check in found.checks if not check.ok}
 

@@ -162,7 +162,7 @@ def test_each_pass_of_a_program_is_of_what_it_asks(keys, tmp_path):
         assert seen[1:] == [2, key.fold("order")]
         with pytest.raises(ValueError):
             seen[0].sum(SumRequest(params=PARAMS))
-        assert repr(seen[0]) == "Passes(hidden)"
+        assert repr(seen[0]) == "RawSums(hidden)"
         assert [stream for stream, _ in keys].count("noise") == 1
         door.ask(SumRequest(params=PARAMS, name="another", work="losses"))
         request, attempt, _ = backend.asked[-1]

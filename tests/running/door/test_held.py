@@ -15,7 +15,8 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler

@@ -9,8 +9,7 @@ import shutil
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.privacy.ledger.anchor import FileAnchor, anchors_of
-from fedpriv.privacy.ledger.chain import LedgerError
+from fedpriv.privacy.ledger.chain import Anchor, LedgerError
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run
@@ -20,14 +19,14 @@ from tests.harness.tag_runs import OPTIONS, charged, interrupted, start, unchang
 
 @pytest.fixture
 def anchor(tmp_path):
-    """The file of the anchor, of which every start and resume makes its anchors anew."""
+    """The file of the anchor, which every start and resume is given."""
     return tmp_path / "elsewhere.anchor"
 
 
 @pytest.fixture
 def folder(tiny_corpus, tmp_path, anchor):
     """The folder of a secure run that was marked there, and ended in its third round."""
-    return interrupted(tiny_corpus, tmp_path / "run", 3, secure=True, anchors=anchors_of(anchor))
+    return interrupted(tiny_corpus, tmp_path / "run", 3, secure=True, anchor=anchor)
 
 
 def said_of(folder):
@@ -47,12 +46,12 @@ def test_a_ledger_that_lacks_a_marked_line_is_refused(folder, tmp_path, anchor, 
     """A copy of what was continued, a backup that is put back, and charges cut off the end."""
     copy = shutil.copytree(folder, tmp_path / "copied")
     if how == "copy":
-        resume_run(folder, anchors=anchors_of(anchor)).run()
-        assert verify_run(folder, anchors=anchors_of(anchor)).ok
+        resume_run(folder, anchor=anchor).run()
+        assert verify_run(folder, anchor=anchor).ok
         assert "marked outside its folder" in said_of(folder)
         folder = copy
     elif how == "backup":
-        resume_run(folder, anchors=anchors_of(anchor)).run()
+        resume_run(folder, anchor=anchor).run()
         shutil.rmtree(folder)
         copy.rename(folder)
     else:
@@ -61,18 +60,18 @@ def test_a_ledger_that_lacks_a_marked_line_is_refused(folder, tmp_path, anchor, 
         (folder / "ledger.jsonl").write_bytes(b"".join(whole[:-how]))
     if how not in (2, 3):  # it is a whole run of its time
         assert verify_run(folder).ok
-    wrong = {c.name for c in verify_run(folder, anchors=anchors_of(anchor)).checks if not c.ok}
+    wrong = {c.name for c in verify_run(folder, anchor=anchor).checks if not c.ok}
     assert "anchor" in wrong
     with unchanged(folder), refuses(LedgerError, anchor):
-        resume_run(folder, anchors=anchors_of(anchor))
+        resume_run(folder, anchor=anchor)
 
 
 @pytest.mark.slow
 def test_two_copies_are_not_continued_at_once(folder, tmp_path, anchor):
     other = shutil.copytree(folder, tmp_path / "other")
-    going = resume_run(folder, anchors=anchors_of(anchor))
+    going = resume_run(folder, anchor=anchor)
     with refuses(LedgerError, anchor):
-        resume_run(other, anchors=anchors_of(anchor))
+        resume_run(other, anchor=anchor)
     going.run()
 
 
@@ -80,9 +79,9 @@ def test_two_copies_are_not_continued_at_once(folder, tmp_path, anchor):
 def test_an_anchored_run_does_not_go_on_without_its_anchor(folder, tmp_path):
     with refuses(LedgerError, "--anchor"):
         resume_run(folder)
-    other = FileAnchor(tmp_path / "another.anchor")
-    with refuses(LedgerError, other.path):
-        resume_run(folder, anchors=(other,))
+    other = tmp_path / "another.anchor"
+    with refuses(LedgerError, other):
+        resume_run(folder, anchor=other)
     found = verify_run(folder)
     assert found.ok and any("--anchor" in check.text for check in found.checks)
 
@@ -92,10 +91,10 @@ def test_an_anchor_belongs_to_one_run_and_lies_elsewhere(folder, tiny_corpus, tm
     inside = tmp_path / "three" / "a" / "anchor"
     for name, other in (("two", anchor), ("three", inside)):
         with refuses(LedgerError, other):
-            start(tiny_corpus, tmp_path / name, secure=True, anchors=anchors_of(other))
+            start(tiny_corpus, tmp_path / name, secure=True, anchor=other)
     plain = interrupted(tiny_corpus, tmp_path / "four", 3, secure=True)
     with pytest.raises(LedgerError):
-        resume_run(plain, anchors=anchors_of(tmp_path / "late.anchor"))
+        resume_run(plain, anchor=tmp_path / "late.anchor")
 
 
 @pytest.mark.slow
@@ -104,8 +103,8 @@ def test_what_a_crash_leaves_between_ledger_and_anchor_goes_on(folder, anchor, l
     """The charge is on the disk, and its mark was not written, or in part."""
     *marks, last = anchor.read_bytes().splitlines(keepends=True)
     anchor.write_bytes(b"".join(marks) + last[:left])
-    resume_run(folder, anchors=anchors_of(anchor)).run()
-    assert verify_run(folder, anchors=anchors_of(anchor)).ok
+    resume_run(folder, anchor=anchor).run()
+    assert verify_run(folder, anchor=anchor).ok
     assert len(charged(folder)) == OPTIONS["rounds"]
 
 
@@ -113,19 +112,18 @@ def test_an_anchor_that_was_put_back_is_refused(folder, anchor):
     marks = anchor.read_bytes().splitlines(keepends=True)
     anchor.write_bytes(b"".join(marks[:-2]))
     with refuses(LedgerError, anchor):
-        resume_run(folder, anchors=anchors_of(anchor))
+        resume_run(folder, anchor=anchor)
 
 
 def test_nothing_is_drawn_where_the_anchor_cannot_be_written(
     tiny_corpus, tmp_path, anchor, monkeypatch
 ):
-    drawn, anchor = [], FileAnchor(anchor)
-    prepared = start(tiny_corpus, tmp_path / "run", anchors=(anchor,))
+    drawn, prepared = [], start(tiny_corpus, tmp_path / "run", anchor=anchor)
 
-    def full(mark):
+    def full(self, mark):
         raise LedgerError("no room")
 
-    monkeypatch.setattr(anchor, "advance", full)
+    monkeypatch.setattr(Anchor, "advance", full)
     monkeypatch.setattr(SerialBackend, "sum", lambda *given: drawn.append(given))
     with refuses(LedgerError, "no room"):
         prepared.run()
@@ -143,7 +141,7 @@ def test_a_mark_is_synced_before_anything_is_drawn(tiny_corpus, tmp_path, anchor
         seen.append((len(anchor.read_bytes().splitlines()), synced[-1]))
         return sums(self, *given)
 
-    prepared = start(tiny_corpus, tmp_path / "run", secure=True, anchors=anchors_of(anchor))
+    prepared = start(tiny_corpus, tmp_path / "run", secure=True, anchor=anchor)
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(SerialBackend, "sum", look)
     prepared.run()

@@ -5,7 +5,8 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import BudgetSpentError
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.prepared import resume_run
 from tests.harness.kills import killed

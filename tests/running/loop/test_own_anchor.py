@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 import fedpriv as fp
-from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import unchanged
@@ -26,10 +25,10 @@ def test_a_copy_and_a_backup_are_refused_and_charge_nothing(tmp_path):
         train(folder, Ones(), secure=True)
     # The lost charge stays spent.
     assert train(folder, Ones(), secure=True, anchor=anchor).rounds == 2
-    assert verify_run(folder, anchors=anchors_of(anchor)).ok
+    assert verify_run(folder, anchor=anchor).ok
     with unchanged(copy), refuses(ValueError, anchor):
         train(copy, Ones(), secure=True, anchor=anchor)
-    assert not verify_run(copy, anchors=anchors_of(anchor)).ok
+    assert not verify_run(copy, anchor=anchor).ok
 
 
 def test_what_cannot_be_anchored_is_refused_before_anything(tmp_path):

@@ -9,7 +9,8 @@ from torch import nn
 
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.local.module import ModuleBatches, module_params
+from fedpriv.training.local.module import module_params
+from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import BATCH_SIZE, apart, choose, learn, learner_of
 from tests.harness.toys_of_training import cross_entropy, labelled, zeros
 
@@ -92,7 +93,8 @@ class Idle(nn.Module):
 
 def batches(dropout=0.0):
     examples = labelled(9, (3,))
-    return ModuleBatches(Idle(dropout), cross_entropy, examples), examples
+    gradients = ModuleGradients(Idle(dropout), cross_entropy, examples.x, examples.y)
+    return gradients.gradient, examples
 
 
 def test_a_modules_gradient_is_torchs_mean_over_the_batch():

@@ -51,7 +51,7 @@ def trained(trainer, params, examples, key, context=NO_CONTEXT):
     if isinstance(trainer, UserTrainer):
         return trainer.train(params, context, examples, key)
     works = [trainer.prepare(params, examples, key)]
-    [stack] = trainer.batches(trainer.start(params), context, works, batch_invariant=False)
+    [stack] = trainer.batches(trainer.alone.start(params), context, works)
     zeros = {name: np.zeros_like(array) for name, array in params.items()}
     dense = stack.mixed(Mixture(own=1.0, offset=zeros)).updates
     return {name: tensor[0].numpy() for name, tensor in dense.items()}

@@ -160,7 +160,7 @@ class TestFedProx:
         assert_near(trainer.train(params, NO_CONTEXT, user, KEY), expected, rtol=1e-4)
         both = VectorisedTrainer(alone=trainer, users_at_once=2)
         work = both.prepare(params, user, KEY)
-        update, well = both.together(both.start(params), NO_CONTEXT, [work])
+        update, well = both.together(both.alone.start(params), NO_CONTEXT, [work])
         assert bool(well[0])
         assert_near({n: t[0].numpy() for n, t in update.updates.items()}, expected, rtol=1e-4)
         plain = module_trainer(PLAIN, multiplier=multiplier).train(params, NO_CONTEXT, user, KEY)
@@ -202,7 +202,7 @@ class TestFedProx:
         wider = works[1].x.shape[1] - works[0].x.shape[1]
         x = np.pad(works[0].x, ((0, 0), (0, wider)))
         works[0] = replace(works[0], x=x, width=works[1].width)
-        update, _ = trainer.together(trainer.start(PARAMS), NO_CONTEXT, works)
+        update, _ = trainer.together(trainer.alone.start(PARAMS), NO_CONTEXT, works)
         alone = trained(trainer, PARAMS, users[0], KEY)
         np.testing.assert_allclose(update.updates["bias"][0].numpy(), alone["bias"], atol=2e-6)
 

@@ -4,12 +4,10 @@ Each attack is harmless, because users train on copies of module and loss; or it
 run, by synthetic users in several orders; or while a simulation runs, by one user trained again.
 """
 
-import contextvars
 import copy
 import functools
 import itertools
 import os
-import queue
 import threading
 
 import numpy as np
@@ -33,7 +31,6 @@ from tests.harness.toys_of_training import answered
 KEY = Key.simulation(5)
 BOUND = Clip(l2_clip_norm=1.0)
 WIDTH, TIME, CLASSES = 6, 4, 3
-SLOW = pytest.mark.slow
 
 
 class Keeping(nn.Module):
@@ -283,65 +280,14 @@ class InAWeightsAttribute(Keeping):
         return h if weight.calls < 30 else h * (weight.calls % 7 + 1)
 
 
-class Slots:
-    __slots__ = ("calls",)
-
-    def __init__(self):
-        self.calls = 0
-
-
-def numbers():
-    calls = 0
-    while True:
-        calls += 1
-        yield calls
-
-
-COUNT, NUMBERS, SLOTS = itertools.count(), numbers(), Slots()
-VARIABLE, LOCAL, QUEUE = (
-    contextvars.ContextVar("calls", default=0),
-    threading.local(),
-    queue.Queue(),
-)
+COUNT = itertools.count()
 
 
 class InACount(Keeping):
-    """This and the next five act after a thousand calls, and are found by where they lie."""
-
-    def calls(self):
-        return next(COUNT)
+    """It acts after a thousand calls."""
 
     def between(self, h):
-        return h * max(1, self.calls() - 1_000)
-
-
-class InAGenerator(InACount):
-    def calls(self):
-        return next(NUMBERS)
-
-
-class InSlots(InACount):
-    def calls(self):
-        SLOTS.calls += 1
-        return SLOTS.calls
-
-
-class InAContextVariable(InACount):
-    def calls(self):
-        VARIABLE.set(VARIABLE.get() + 1)
-        return VARIABLE.get()
-
-
-class InAThread(InACount):
-    def calls(self):
-        LOCAL.calls = getattr(LOCAL, "calls", 0) + 1
-        return LOCAL.calls
-
-
-class InAQueue(InACount):
-    def calls(self):
-        QUEUE.put(1)
-        return QUEUE.qsize()
+        return h * max(1, next(COUNT) - 1_000)
 
 
 def fitting_on_the_first():
@@ -354,7 +300,7 @@ def fitting_on_the_first():
     return Fitting()
 
 
-# What goes with a user's copies, what the check before a run finds, and what shows late alone.
+# What goes with a user's copies, and what the check before a run finds.
 COPIED = [
     RunningMean, NewRunningMean, CarriedGRU, CarriedInABuffer, CountsInAList, CountsInABuffer,
     LastInput, InAnObject, OwnGenerator, OwnNumpyGenerator, FreezesItself,
@@ -363,7 +309,6 @@ REFUSED = [
     InAFrozenParameter, with_a_hook, InTheClass, InAGlobal, GlobalNumpy, closing_over, OnlyMany,
     InTorch, InTheEnvironment, InACache, InAWeightsAttribute, fitting_on_the_first,
 ]  # fmt: skip
-LATE = [InACount, InAGenerator, InSlots, InAContextVariable, InAThread, InAQueue]
 
 
 class Users:
@@ -482,16 +427,15 @@ def test_two_of_them_by_default(kind, as_new):
         fp.check_task(task(kind))
 
 
-@pytest.mark.parametrize("kind", [InACount, *(pytest.param(k, marks=SLOW) for k in LATE[1:])])
-def test_what_shows_late_ends_a_simulation(kind, tmp_path):
+def test_what_shows_late_ends_a_simulation(tmp_path):
     """After a thousand calls each further one counts: seen by the round after which one user is
     trained again, of rounds 1, 2, 4, ..., 64 and the last."""
     experiment = fp.FederatedExperiment(
-        name="late", description="", task=lambda own: task(kind)
+        name="late", description="", task=lambda own: task(InACount)
     ).with_options(
         {"rounds": 70, "noise-multiplier": 1.0, "cohort": 4.0, "delta": 1e-2, "batch-size": 3}
     )
-    fp.check_task(task(kind))
+    fp.check_task(task(InACount))
     with pytest.raises(KeepsStateError):
         fp.run(experiment, out=tmp_path / "run")
 

@@ -536,7 +536,7 @@ FAULTS = (
     Fault(
         name="anchor_counts_lines_alone",
         behaviour="An anchor compares how many lines a ledger has, and not which.",
-        module=f"{_LEDGER}.anchor",
+        module=f"{_LEDGER}.chain",
         old="if mark.seq >= lines or chain.records[mark.seq].hash != mark.head:",
         new="if mark.seq >= lines:",
         tests=("privacy/statement/test_rechained.py::test_its_anchor_finds_it",),

@@ -12,7 +12,6 @@ from fedpriv.training.local import vectorised
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
-from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import cross_entropy
 from tests.tasks.people import task
 from tests.training.local.vectorised.users import CLASSES, built, cohort, examples_of, trainers
@@ -74,11 +73,6 @@ class TestChoice:
 
         assert slots(8) == slots(2048) == 32
 
-    def test_what_draws_at_random_or_takes_other_steps_is_trained_one_by_one(self):
-        drawn = nn.Sequential(nn.Linear(12, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES))
-        _, many = trainers(drawn)
-        assert many.slots(KIND) == 1
-
     @pytest.mark.slow
     def test_a_device_trains_many_and_none_one_by_one(self):
         schedule = Schedule(learning_rate=0.1)
@@ -91,15 +85,6 @@ class TestChoice:
         assert made(None, users_at_once=4).slots(KIND) == 4
         assert made("cpu").slots(KIND) == 32
         assert made("cpu", users_at_once=2).slots(KIND) == 2
-
-    def test_a_loss_that_fails_on_the_device_is_refused_beforehand(self):
-        def failing(outputs, targets):
-            raise RuntimeError("no kernel")
-
-        batch = examples_of(2, (12,), seed=0)
-        own = of(lambda: built("mlp")[0], loss=failing, synthetic_batch=batch)
-        with refuses(ValueError, "no kernel"):
-            own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
 
     @pytest.mark.slow
     def test_whole_numbers_beyond_the_model_are_tried_before_a_gpu_sees_them(self, monkeypatch):

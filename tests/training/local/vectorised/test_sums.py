@@ -1,6 +1,5 @@
 """Bounded sums of users trained at once: one by one's, bit for bit what each contributed."""
 
-import functools
 import logging
 from dataclasses import replace
 
@@ -15,7 +14,6 @@ from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.failures import users_not_logged
-from fedpriv.training.local.batched import is_batch_invariant
 from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import VectorisedTrainer
@@ -222,21 +220,22 @@ class TestBatchInvariance:
         assert set(many._batch_invariant.values()) == {True} and half.num_failed == 0
         assert_same(total_of(many, params, users).total, total_of(many.alone, params, users).total)
 
-    @pytest.mark.parametrize("slot", [0, 16, 31])
-    def test_the_trial_sees_one_slot_that_is_off(self, slot):
+    @pytest.mark.parametrize("off", ["slot 0", "slot 16", "slot 31", "among others"])
+    def test_the_trial_sees_a_slot_that_is_off_and_a_batch_that_leaks(self, off, monkeypatch):
         many, params, _ = steep("mlp")
-        start = many.alone.start(params)
+        start, together = many.alone.start(params), VectorisedTrainer.together
 
-        def train(works):
-            local = many.together(start, NO_CONTEXT, works)[0].updates
-            local["0.bias"][slot, 0] *= 1 + 2**-22
-            return local
+        def wrong(self, start, context, works):
+            local, well = together(self, start, context, works)
+            if off == "among others":
+                local.updates["0.bias"].add_(1e-6 * float(len({id(work) for work in works}) > 1))
+            else:
+                local.updates["0.bias"][int(off.split()[1]), 0] *= 1 + 2**-22
+            return local, well
 
-        synthetic = functools.partial(many.synthetic, KIND)
-        assert is_batch_invariant(
-            lambda works: many.together(start, NO_CONTEXT, works)[0].updates, synthetic, 32
-        )
-        assert not is_batch_invariant(train, synthetic, 32)
+        assert many._is_batch_invariant(start, NO_CONTEXT, KIND, 32)
+        monkeypatch.setattr(VectorisedTrainer, "together", wrong)
+        assert not many._has_same_bits(start, NO_CONTEXT, KIND, 32)
 
     @pytest.mark.parametrize(("key", "said"), [(KEY, True), (Key.secure(), False)])
     def test_of_a_secure_run_nothing_is_logged_of_trials(self, caplog, monkeypatch, key, said):
@@ -248,19 +247,8 @@ class TestBatchInvariance:
         monkeypatch.setattr(VectorisedTrainer, "together", failing)
         many, params, _ = steep("mlp")
         with caplog.at_level(logging.DEBUG), users_not_logged(key):
-            assert not many._is_batch_invariant(many.start(params), NO_CONTEXT, KIND, 32)
+            assert not many._is_batch_invariant(many.alone.start(params), NO_CONTEXT, KIND, 32)
         assert bool(caplog.records) == said
-
-    def test_the_trial_sees_a_batch_that_leaks(self):
-        many, params, _ = steep("mlp")
-        start = many.alone.start(params)
-
-        def train(works):
-            local = many.together(start, NO_CONTEXT, works)[0].updates
-            local["0.bias"] += 1e-6 * float(len({id(work) for work in works}) > 1)
-            return local
-
-        assert not is_batch_invariant(train, functools.partial(many.synthetic, KIND), 32)
 
 
 class _Looking(nn.Module):

@@ -117,7 +117,7 @@ _CHANGES = {
     "fedpriv.mechanisms.privatizer": _privatizer,
     "fedpriv.privacy.sampling": _sampling,
     "fedpriv.runs.prepared": _prepared,
-    "fedpriv.backends.backend": _worker,
+    "fedpriv.backends.ray.backend": _worker,
 }
 
 
