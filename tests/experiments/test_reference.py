@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import runpy
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fedpriv import cli
-from fedpriv.backends.flower.settings import NODE_KEYS, OWN_KEYS, SHORT_KEYS
 from fedpriv.cli.listing import complete_experiments, complete_settings
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
@@ -38,22 +35,6 @@ def test_generated_pages_have_every_option_and_command():
     options, commands = WRITER["tables"](), WRITER["commands"]()
     assert all(f"| `{entry.values[0].path}` |" in options for entry in ENTRIES)
     assert "## `fedpriv run`" in commands and "`--target-epsilon`" in commands
-
-
-def test_the_page_of_the_run_config_has_each_key():
-    page = (ROOT / "docs" / "reference" / "run-config.md").read_text("utf-8")
-    rows = dict(re.findall(r"^\| `([\w-]+)` \| `(.*?)` \|", page, re.MULTILINE))
-    assert {key: tomllib.loads(f"x = {value}")["x"] for key, value in rows.items()} == {
-        **OWN_KEYS,
-        "options": "",
-    }
-    assert all(f"`{key}`" in page for key in (*SHORT_KEYS, *NODE_KEYS))
-
-
-def test_the_run_config_declares_the_short_keys():
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    declared = document["tool"]["flwr"]["app"]["config"]
-    assert set(declared) == {*OWN_KEYS, *SHORT_KEYS, "options"}
 
 
 class TestList:
