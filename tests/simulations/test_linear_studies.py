@@ -8,7 +8,6 @@ from statistics import mean
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import norm as normal
 
 from fedpriv.privacy.accounting import epsilon, rho_bs16
 from fedpriv.privacy.event import Event, Relation
@@ -26,6 +25,7 @@ from simulations.linear_models.study import (
     search,
     verdict,
 )
+from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
 
 
@@ -310,15 +310,11 @@ class TestBoltOn:
 
     def test_a_replaced_example_is_of_more_than_twice_the_epsilon(self):
         """Of one Gaussian release: δ(ε) of sensitivity Δ and of 2Δ, by the exact formula."""
-
-        def delta(epsilon, shift):
-            above, below = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
-            return normal.cdf(above) - math.exp(epsilon) * normal.cdf(below)
-
         aim, ratios = bolt_on.delta_of(11_862), []
         for target in bolt_on.EPSILONS:
-            shift = brentq(lambda s, e=target: delta(e, s) - aim, 1e-4, 20.0)
-            ratios.append(brentq(lambda e, s=shift: delta(e, 2 * s) - aim, 1e-3, 50.0) / target)
+            sigma = brentq(lambda s, e=target: gaussian_delta(s, e) - aim, 0.05, 1e4)
+            twice = brentq(lambda e, s=sigma: gaussian_delta(s / 2, e) - aim, 1e-3, 50.0)
+            ratios.append(twice / target)
         assert [round(ratio, 2) for ratio in (min(ratios), max(ratios))] == [2.06, 2.16]
         template = (files("simulations.bolt_on") / "page.md.jinja").read_text("utf-8")
         assert "2.06 to 2.16 times ε, of ε 0.1 to 4 at m = 11,862" in " ".join(template.split())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms.bounds import OutputSensitivity
@@ -32,6 +32,7 @@ from simulations.linear_models.comparators import (
     objective_perturbation,
 )
 from simulations.linear_models.perturbation import ObjectiveNoise
+from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import answered, linear_sgd
 from tests.running.by_hand import components
@@ -85,14 +86,8 @@ class TestNoise:
         assert total.value == pytest.approx(1.0, rel=1e-12)
         assert (total.delta, total.accountant) == (0.0, "composition")
 
-        left = 1.0 - 0.0246926 - 0.01  # by the formula of Balle and Wang (2018), Theorem 5
-
-        def excess(sigma):
-            mean = 1.0 / sigma
-            upper = stats.norm.cdf(mean / 2 - left / mean)
-            return upper - math.exp(left) * stats.norm.cdf(-mean / 2 - left / mean) - 1e-5
-
-        expected = optimize.brentq(excess, 1.0, 20.0)
+        left = 1.0 - 0.0246926 - 0.01
+        expected = optimize.brentq(lambda sigma: gaussian_delta(sigma, left) - 1e-5, 1.0, 20.0)
         assert expected == pytest.approx(3.852568, abs=1e-6)
         sigma = gaussian.algorithm.noise.inside
         assert expected <= sigma <= 1.001 * expected

@@ -9,6 +9,7 @@ from scipy import optimize, stats
 
 from fedpriv.training.permutation_sgd import loss_constants
 from simulations.linear_models.comparators import objective_perturbation
+from tests.harness.exact_gaussian import gaussian_delta
 
 WIDTH = 0.1
 
@@ -74,15 +75,7 @@ class TestGuarantee:
         assert self.spent(noise, strength, epsilon - noise.outside) <= delta
         # Each of three errors spends more: half of the noise, no shift, and Λ that is too small.
         assert self.spent(replace(noise, inside=noise.inside / 2), strength, epsilon) > delta
-        bare = optimize.brentq(
-            lambda s: (
-                stats.norm.cdf(0.5 / s - epsilon * s)
-                - math.exp(epsilon) * stats.norm.cdf(-0.5 / s - epsilon * s)
-                - delta
-            ),
-            0.1,
-            50.0,
-        )
+        bare = optimize.brentq(lambda sigma: gaussian_delta(sigma, epsilon) - delta, 0.1, 50.0)
         assert self.spent(replace(noise, inside=bare), strength, epsilon) > delta
         assert self.spent(noise, strength / 30, epsilon) > delta
 

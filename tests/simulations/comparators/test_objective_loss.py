@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fedpriv.privacy.accounting import calibrate, epsilon, epsilon_of, rho_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.trials import Trials
+from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
 
 
@@ -18,13 +18,6 @@ def event(sigma, shift):
 
 def told(made, count=1, delta=1e-5, relation="add-remove"):
     return epsilon(made, count, delta=delta, relation=relation)
-
-
-def gaussian_delta(sigma, value):
-    """Balle and Wang (2018), Theorem 5."""
-    mean = 1.0 / sigma
-    upper = stats.norm.cdf(mean / 2 - value / mean)
-    return upper - math.exp(value) * stats.norm.cdf(-mean / 2 - value / mean)
 
 
 @pytest.mark.parametrize(("sigma", "shift"), [(50.0, 0.02), (5.0, 0.1), (1.0, 0.5), (0.5, 2.0)])
