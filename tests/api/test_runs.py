@@ -51,25 +51,25 @@ class TestCautions:
         assert ("times as long" in capsys.readouterr().err) == times
 
 
-class TestDescribe:
-    @pytest.mark.parametrize(
-        ("options", "named"),
-        [
-            ({"target_epsilon": 0.0}, ("target_epsilon", 0.0)),
-            ({"local_learning_rate": -1}, ("local_learning_rate",)),
-            ({"local_learning_rates": 1}, ("'local_learning_rate'",)),
-            ({"lr": 0.1}, ("'local-learning-rate'",)),
-            ({"clip_norm": 1.0}, ("clip_norm", "l2_clip_norm", "fixed", "adaptive")),
-            ({"clip-norm": 1.0}, ("clip-norm", "l2-clip-norm", "fixed", "adaptive")),
-        ],
-    )
-    def test_an_option_is_named_as_it_was_given(self, options, named):
-        with refuses(ValueError, *named):
-            fp.experiment("dp-fedavg-tags", **options)
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"target_epsilon": 0.0}, ("target_epsilon", 0.0)),
+        ({"local_learning_rate": -1}, ("local_learning_rate",)),
+        ({"local_learning_rates": 1}, ("'local_learning_rate'",)),
+        ({"lr": 0.1}, ("'local-learning-rate'",)),
+        ({"clip_norm": 1.0}, ("clip_norm", "l2_clip_norm", "fixed", "adaptive")),
+        ({"clip-norm": 1.0}, ("clip-norm", "l2-clip-norm", "fixed", "adaptive")),
+    ],
+)
+def test_an_option_is_named_as_it_was_given(options, named):
+    with refuses(ValueError, *named):
+        fp.experiment("dp-fedavg-tags", **options)
 
-    def test_options_are_spelled_as_in_python(self):
-        experiment = fp.experiment("dp-fedavg-tags", rounds=7, l2_clip_norm=0.25)
-        assert (experiment.rounds, experiment.bound.l2_clip_norm) == (7, 0.25)
+
+def test_options_are_spelled_as_in_python():
+    experiment = fp.experiment("dp-fedavg-tags", rounds=7, l2_clip_norm=0.25)
+    assert (experiment.rounds, experiment.bound.l2_clip_norm) == (7, 0.25)
 
 
 class TestRun:

@@ -107,18 +107,18 @@ def test_an_aggregate_s_variance_is_rescaled(tiny_corpus, tmp_path, options, fac
     assert factor is None or f"{factor:.3g} times" in said
 
 
-class TestRefused:
-    def test_too_few_are_kept(self, folder):
-        with refuses(ValueError, 8, "eval-every"):
-            fp.run_uncertainty(folder, ks=(10, 20))
+def test_too_few_are_kept(folder):
+    with refuses(ValueError, 8, "eval-every"):
+        fp.run_uncertainty(folder, ks=(10, 20))
 
-    def test_a_folder_that_was_changed(self, tiny_corpus, tmp_path):
-        """What it names is imported only after its seal was checked."""
-        out = tmp_path / "run"
-        fp.run("dp-fedavg-tags", corpus=str(tiny_corpus.directory), out=out, rounds=3, **OPTIONS)
-        edit_document(out, reference="/nowhere.py:experiment")
-        with pytest.raises(ValueError):
-            fp.run_uncertainty(out)
+
+def test_a_folder_that_was_changed(tiny_corpus, tmp_path):
+    """What it names is imported only after its seal was checked."""
+    out = tmp_path / "run"
+    fp.run("dp-fedavg-tags", corpus=str(tiny_corpus.directory), out=out, rounds=3, **OPTIONS)
+    edit_document(out, reference="/nowhere.py:experiment")
+    with pytest.raises(ValueError):
+        fp.run_uncertainty(out)
 
 
 def test_a_run_s_table_says_what_it_covers(folder):

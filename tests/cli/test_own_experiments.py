@@ -156,27 +156,27 @@ class TestAtAPath:
         assert status == 2 and err.count("\n") == 1 and "gone.py" in err
 
 
-class TestEnding:
-    @pytest.mark.slow
-    def test_a_target_that_is_reached_early_is_said_before_and_after(self, fedpriv, tmp_path):
-        arguments = ["--target-epsilon", "1.5", "--noise-multiplier", "2", "--rounds", "30"]
-        status, out, err = fedpriv(GOOD, *arguments, "--out", tmp_path / "run")
-        assert status == 0
-        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        done = summary["rounds"]
-        assert 0 < done < 30 == summary["rounds_planned"]
-        assert summary["stopped_early"] == "target-epsilon"
-        assert re.search(rf"target ε of 1\.5 .*\b{done} of the 30\b", err)
-        assert f"{done} of 30 rounds" in out and "target ε" in out
-        assert f"{done} of 30 rounds" in (tmp_path / "run" / "report.html").read_text()
+@pytest.mark.slow
+def test_a_target_that_is_reached_early_is_said_before_and_after(fedpriv, tmp_path):
+    arguments = ["--target-epsilon", "1.5", "--noise-multiplier", "2", "--rounds", "30"]
+    status, out, err = fedpriv(GOOD, *arguments, "--out", tmp_path / "run")
+    assert status == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    done = summary["rounds"]
+    assert 0 < done < 30 == summary["rounds_planned"]
+    assert summary["stopped_early"] == "target-epsilon"
+    assert re.search(rf"target ε of 1\.5 .*\b{done} of the 30\b", err)
+    assert f"{done} of 30 rounds" in out and "target ε" in out
+    assert f"{done} of 30 rounds" in (tmp_path / "run" / "report.html").read_text()
 
-    @pytest.mark.slow
-    def test_an_experiment_itself_ends_with_all_of_its_rounds(self, fedpriv, tmp_path):
-        source = f"{GOOD}\n\nmade = experiment()\n"
-        _, out, err = fedpriv(source, "--out", tmp_path / "run", name="mine.py:made")
-        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert (summary["rounds"], summary["stopped_early"]) == (3, None)
-        assert "3 of 3 rounds" in out and "target ε" not in out + err
+
+@pytest.mark.slow
+def test_an_experiment_itself_ends_with_all_of_its_rounds(fedpriv, tmp_path):
+    source = f"{GOOD}\n\nmade = experiment()\n"
+    _, out, err = fedpriv(source, "--out", tmp_path / "run", name="mine.py:made")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["rounds"], summary["stopped_early"]) == (3, None)
+    assert "3 of 3 rounds" in out and "target ε" not in out + err
 
 
 @pytest.mark.slow
@@ -207,40 +207,40 @@ def test_failures_are_in_the_figures(fedpriv, tmp_path, caplog):
     assert "in 3 rounds" in (tmp_path / "run" / "report.html").read_text()
 
 
-class TestOptionsOfTags:
-    @pytest.mark.parametrize(
-        ("source", "option", "said"),
-        [
-            (GOOD, ["--users", "4"], "users"),
-            (GOOD, ["--roster", "some"], "roster"),
-            (GOOD, ["--corpus", "CORPUS"], "tiny"),
-            (GOOD, ["-s", "users=4"], "users"),
-            (DECLARED, ["--users", "4"], "4"),
-            (DECLARED, ["--roster", "some"], "some"),
-        ],
-    )
-    def test_what_an_own_task_does_not_follow_is_refused(
-        self, fedpriv, tmp_path, tiny_corpus, source, option, said
-    ):
-        """Also where the task declares the option."""
-        option = [str(tiny_corpus.directory) if o == "CORPUS" else o for o in option]
-        status, _, err = fedpriv(source, *option, "--out", tmp_path / "run")
-        assert status == 2 and said in err and err.count("\n") == 1
-        assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize(
+    ("source", "option", "said"),
+    [
+        (GOOD, ["--users", "4"], "users"),
+        (GOOD, ["--roster", "some"], "roster"),
+        (GOOD, ["--corpus", "CORPUS"], "tiny"),
+        (GOOD, ["-s", "users=4"], "users"),
+        (DECLARED, ["--users", "4"], "4"),
+        (DECLARED, ["--roster", "some"], "some"),
+    ],
+)
+def test_what_an_own_task_does_not_follow_is_refused(
+    fedpriv, tmp_path, tiny_corpus, source, option, said
+):
+    """Also where the task declares the option."""
+    option = [str(tiny_corpus.directory) if o == "CORPUS" else o for o in option]
+    status, _, err = fedpriv(source, *option, "--out", tmp_path / "run")
+    assert status == 2 and said in err and err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
-    @pytest.mark.slow
-    def test_a_task_that_declares_and_follows_them_gets_them(self, fedpriv, tmp_path, tiny_corpus):
-        source = DECLARED.replace("range(10)", "range(self.users or 10)")
-        assert fedpriv(source, "--users", "7", "--out", tmp_path / "seven")[0] == 0
-        plan = json.loads((tmp_path / "seven" / "experiment.json").read_text())["plan"]
-        assert plan["num_users"] == 7
-        reads = DECLARED.replace("range(10)", "corpus.view(self.roster).roster[:9]").replace(
-            "(n + 1) / 9", "len(n) / 9"
-        )
-        reads = reads.replace('{f"u{n}": ', "{n: ").replace('users["u0"]', "None")
-        given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "nine"]
-        status, _, err = fedpriv(reads, *given)
-        assert status == 0, err
-        document = json.loads((tmp_path / "nine" / "experiment.json").read_text())
-        assert document["plan"]["num_users"] == 9
-        assert document["corpus"]["path"] == str(tiny_corpus.directory.resolve())
+
+@pytest.mark.slow
+def test_a_task_that_declares_and_follows_them_gets_them(fedpriv, tmp_path, tiny_corpus):
+    source = DECLARED.replace("range(10)", "range(users or 10)")
+    assert fedpriv(source, "--users", "7", "--out", tmp_path / "seven")[0] == 0
+    plan = json.loads((tmp_path / "seven" / "experiment.json").read_text())["plan"]
+    assert plan["num_users"] == 7
+    reads = DECLARED.replace("range(10)", "corpus.view(roster).roster[:9]").replace(
+        "(n + 1) / 9", "len(n) / 9"
+    )
+    reads = reads.replace('{f"u{n}": ', "{n: ").replace('users["u0"]', "None")
+    given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "nine"]
+    status, _, err = fedpriv(reads, *given)
+    assert status == 0, err
+    document = json.loads((tmp_path / "nine" / "experiment.json").read_text())
+    assert document["plan"]["num_users"] == 9
+    assert document["corpus"]["path"] == str(tiny_corpus.directory.resolve())

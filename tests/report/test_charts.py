@@ -37,23 +37,23 @@ def line(values, **options) -> Line:
     return Line(label="x", x=list(range(1, len(values) + 1)), y=list(values), **options)
 
 
-class TestAgainstRounds:
-    def test_values_are_at_their_place_between_the_ticks(self):
-        svg = drawn([line([0.1, 0.2, 0.4])], last_round=4)
-        ticks = {t: float(y) for y, t in re.findall(r' y="([\d.]+)"[^>]*>([\d.]+)\u202f%<', svg)}
-        points = re.search(r'<polyline points="([^"]+)" fill="none"', svg)[1].split()
-        heights = [float(point.split(",")[1]) for point in points]
-        for share, height in (("10", heights[0]), ("20", heights[1]), ("40", heights[2])):
-            assert ticks[share] - 4 == pytest.approx(height, abs=0.11)
-        assert {"0", "1", "2", "3", "4"} <= set(re.findall(r">(\d)</text>", svg))
+def test_values_are_at_their_place_between_the_ticks():
+    svg = drawn([line([0.1, 0.2, 0.4])], last_round=4)
+    ticks = {t: float(y) for y, t in re.findall(r' y="([\d.]+)"[^>]*>([\d.]+)\u202f%<', svg)}
+    points = re.search(r'<polyline points="([^"]+)" fill="none"', svg)[1].split()
+    heights = [float(point.split(",")[1]) for point in points]
+    for share, height in (("10", heights[0]), ("20", heights[1]), ("40", heights[2])):
+        assert ticks[share] - 4 == pytest.approx(height, abs=0.11)
+    assert {"0", "1", "2", "3", "4"} <= set(re.findall(r">(\d)</text>", svg))
 
-    def test_an_interval_and_a_reference_fit_in_the_plot(self):
-        svg = drawn(
-            [line([0.1, 0.2], low=[0.0, 0.1], high=[0.3, 0.9])],
-            references=[Reference(value=0.95, label="top", text="95 %")],
-        )
-        assert max(map(float, re.findall(r">([\d.]+)\u202f%<", svg))) >= 80
-        assert ">top 95 %<" in svg and 'aria-label="a plot top 95 %."' in svg
+
+def test_an_interval_and_a_reference_fit_in_the_plot():
+    svg = drawn(
+        [line([0.1, 0.2], low=[0.0, 0.1], high=[0.3, 0.9])],
+        references=[Reference(value=0.95, label="top", text="95 %")],
+    )
+    assert max(map(float, re.findall(r">([\d.]+)\u202f%<", svg))) >= 80
+    assert ">top 95 %<" in svg and 'aria-label="a plot top 95 %."' in svg
 
 
 class TestInterval:
@@ -88,20 +88,18 @@ class TestInterval:
         assert words not in render(read_run(averaged))
 
 
-class TestAgainstEpsilon:
-    def test_an_axis_of_shares_ends_at_0_and_at_1(self):
-        for value in (0.1, 0.9):
-            wide = against_epsilon([Point(label="a", epsilon=1, value=value, half_width=0.4)])
-            percents = [float(tick) for tick in re.findall(r">([-\d.]+)\u202f%<", wide)]
-            assert percents and min(percents) >= 0 and max(percents) <= 100
-        free = against_epsilon(
-            [Point(label="a", epsilon=1, value=0.1, half_width=0.4)], share=False
-        )
-        assert ">-0.2<" in free
+def test_an_axis_of_shares_ends_at_0_and_at_1():
+    for value in (0.1, 0.9):
+        wide = against_epsilon([Point(label="a", epsilon=1, value=value, half_width=0.4)])
+        percents = [float(tick) for tick in re.findall(r">([-\d.]+)\u202f%<", wide)]
+        assert percents and min(percents) >= 0 and max(percents) <= 100
+    free = against_epsilon([Point(label="a", epsilon=1, value=0.1, half_width=0.4)], share=False)
+    assert ">-0.2<" in free
 
-    def test_a_file_of_its_own_needs_no_page(self):
-        svg = against_epsilon([Point(label="<a>", epsilon=1, value=0.5)], title="A\nB", alone=True)
-        assert "var(--" not in svg and "xmlns=" in svg and ">&lt;a&gt;<" in svg and ">B<" in svg
+
+def test_a_file_of_its_own_needs_no_page():
+    svg = against_epsilon([Point(label="<a>", epsilon=1, value=0.5)], title="A\nB", alone=True)
+    assert "var(--" not in svg and "xmlns=" in svg and ">&lt;a&gt;<" in svg and ">B<" in svg
 
 
 COHORTS = (20.0, 40.0, 80.0, 160.0)

@@ -125,17 +125,14 @@ class TestOrigin:
         assert f"<dd>{started}</dd>" in render(read_run(folder))
 
 
-class TestRounds:
-    """Evaluated rounds are what one sees first."""
-
-    def test_evaluated_rounds_come_first_and_unfolded(self, make_run):
-        page = render(read_run(make_run(rounds=20, every=5)))
-        table = page[page.index("<details open><summary>Rounds") :]
-        assert "4 evaluated of 20 released" in table
-        first, every = table.split("<details><summary>Every round", 1)
-        rounds = re.findall(r"<tr><td>(\d+)</td>", first)
-        assert rounds == ["5", "10", "15", "20"]
-        assert re.findall(r"<tr><td>(\d+)</td>", every) == [str(i) for i in range(1, 21)]
-        assert "<td>–</td>" not in first
-        whole = render(read_run(make_run("whole", rounds=6, every=1)))
-        assert "<summary>Every round" not in whole and "6 released" in whole
+def test_evaluated_rounds_come_first_and_unfolded(make_run):
+    page = render(read_run(make_run(rounds=20, every=5)))
+    table = page[page.index("<details open><summary>Rounds") :]
+    assert "4 evaluated of 20 released" in table
+    first, every = table.split("<details><summary>Every round", 1)
+    rounds = re.findall(r"<tr><td>(\d+)</td>", first)
+    assert rounds == ["5", "10", "15", "20"]
+    assert re.findall(r"<tr><td>(\d+)</td>", every) == [str(i) for i in range(1, 21)]
+    assert "<td>–</td>" not in first
+    whole = render(read_run(make_run("whole", rounds=6, every=1)))
+    assert "<summary>Every round" not in whole and "6 released" in whole

@@ -231,34 +231,33 @@ def test_side_information_of_imdb_is_of_counted_words_in_either_column():
     np.testing.assert_allclose(given, expected, rtol=1e-5)
 
 
-class TestAverageGain:
-    def test_the_papers_is_the_mean_over_its_set_ups_of_text(self):
-        """(80 - 69 + 73 - 70 + 40 - 31) / 3."""
-        gains = [tables.gain(tables.TABLE_6[key]) for key in ("imdb", "lstm", "tags")]
-        assert gains == pytest.approx([11.0, 3.0, 9.0])
-
-    @pytest.mark.slow
-    def test_ours_is_of_the_settings_that_tuning_chose(self):
-        """The best of a grid counts, not the best on test."""
-        done, test = {}, {"DP-SGD": 0.7, "DP-Adam": 0.71, "DP-RMSProp": 0.6}
-        for label, accuracy in {**test, "AdaDPS, public RMSProp": 0.8}.items():
-            cell = imdb.SETUP.row(label, None).cells["right"]
-            for place, run in enumerate(runs_of_grid(cell, reduced=False)):
-                done[run.identity] = {"accuracy": 0.9 if place == 2 else 0.1}
-                for seed in range(2):
-                    made = cell.make("test", False).with_options(cell.grid[place])
-                    made = made.with_options({"seed": seed})
-                    one = Run(experiment=made, split="test", seed=seed, reduced=False)
-                    done[one.identity] = {"accuracy": accuracy + 0.01 * seed if place == 2 else 1.0}
-        shown = tables.compared(imdb.SETUP, "right")
-        found = reported_runs(shown, done, seeds=range(2), reduced=False)
-        assert tables.gain(tables.mean_accuracies(found)) == pytest.approx(9.0)
+def test_the_papers_is_the_mean_over_its_set_ups_of_text():
+    """(80 - 69 + 73 - 70 + 40 - 31) / 3."""
+    gains = [tables.gain(tables.TABLE_6[key]) for key in ("imdb", "lstm", "tags")]
+    assert gains == pytest.approx([11.0, 3.0, 9.0])
 
 
-class TestFirstUsers:
-    def test_their_sentences_are_public_and_not_private(self):
-        data = pooled_tags.dataset("right", "first users")
-        view = pooled_tags.view()
-        first = len(view.examples(view.roster[0], "train"))
-        whole = sum(len(view.examples(user, "train")) for user in view.roster)
-        assert (data.num_public, data.num_train) == (first, whole - first)
+@pytest.mark.slow
+def test_ours_is_of_the_settings_that_tuning_chose():
+    """The best of a grid counts, not the best on test."""
+    done, test = {}, {"DP-SGD": 0.7, "DP-Adam": 0.71, "DP-RMSProp": 0.6}
+    for label, accuracy in {**test, "AdaDPS, public RMSProp": 0.8}.items():
+        cell = imdb.SETUP.row(label, None).cells["right"]
+        for place, run in enumerate(runs_of_grid(cell, reduced=False)):
+            done[run.identity] = {"accuracy": 0.9 if place == 2 else 0.1}
+            for seed in range(2):
+                made = cell.make("test", False).with_options(cell.grid[place])
+                made = made.with_options({"seed": seed})
+                one = Run(experiment=made, split="test", seed=seed, reduced=False)
+                done[one.identity] = {"accuracy": accuracy + 0.01 * seed if place == 2 else 1.0}
+    shown = tables.compared(imdb.SETUP, "right")
+    found = reported_runs(shown, done, seeds=range(2), reduced=False)
+    assert tables.gain(tables.mean_accuracies(found)) == pytest.approx(9.0)
+
+
+def test_their_sentences_are_public_and_not_private():
+    data = pooled_tags.dataset("right", "first users")
+    view = pooled_tags.view()
+    first = len(view.examples(view.roster[0], "train"))
+    whole = sum(len(view.examples(user, "train")) for user in view.roster)
+    assert (data.num_public, data.num_train) == (first, whole - first)

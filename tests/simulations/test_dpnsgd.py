@@ -122,53 +122,53 @@ class TestHeatMaps:
         assert len(seen) == 1
 
 
-class TestFigure2:
-    def test_the_training_loss_is_that_of_training_examples(self):
-        data = mnist.dataset()
-        task = images.with_training_loss(images.MNIST.task_of, data, number=data.num_train)
-        params = task.init_params(Key.simulation(0))
-        on_training = replace(data, x_test=data.x_train, y_test=data.y_train)
-        found = task.measure(params)
-        whole = images.MNIST.task_of(on_training).measure(params)
-        assert found.get("training_loss") == pytest.approx(whole.get(LOSS.name), rel=1e-6)
-        assert found.get("loss") != found.get("training_loss")
-        assert found.num_examples == len(data.y_test)
+def test_the_training_loss_is_that_of_training_examples():
+    data = mnist.dataset()
+    task = images.with_training_loss(images.MNIST.task_of, data, number=data.num_train)
+    params = task.init_params(Key.simulation(0))
+    on_training = replace(data, x_test=data.x_train, y_test=data.y_train)
+    found = task.measure(params)
+    whole = images.MNIST.task_of(on_training).measure(params)
+    assert found.get("training_loss") == pytest.approx(whole.get(LOSS.name), rel=1e-6)
+    assert found.get("loss") != found.get("training_loss")
+    assert found.num_examples == len(data.y_test)
 
-    def test_claims_are_computed(self):
-        """Of values made so that each claim holds but the last."""
 
-        def said(found):
-            return [holds for _, holds in figure2.claims(found)]
+def test_claims_are_computed():
+    """Of values made so that each claim holds but the last."""
 
-        values = {
-            ("normalised, r = 0.01", False): (0.3, 0.95, (1.0, 0.5, 0.9, 0.3)),
-            ("normalised, r = 1", False): (0.1, 0.96, (1.0, 0.9, 0.8, 0.7)),
-            ("clipped, c = 0.1", False): (0.9, 0.60, (1.0, 0.9, 0.8, 0.7)),
-            ("clipped, c = 1", False): (0.1, 0.96, (1.0, 0.9, 0.8, 0.7)),
-            ("normalised, r = 0.01", True): (0.3, 0.50, (1.0,)),
-            ("normalised, r = 1", True): (0.1, 0.96, (1.0,)),
-            ("clipped, c = 0.1", True): (0.9, 0.90, (1.0,)),
-            ("clipped, c = 1", True): (0.1, 0.96, (1.0,)),
-        }
-        found = {
-            place: [{
-                "training_loss": loss, "accuracy": accuracy, "curve_of": ["training_loss"],
-                "curve": [[step, value] for step, value in enumerate(2 * curve)],
-            }]
-            for place, (loss, accuracy, curve) in values.items()
-        }  # fmt: skip
-        one = "in this one seed"
-        assert said(found) == [*[f"yes {one}"] * 4, f"NO {one}"]
-        several = {place: 3 * rows for place, rows in found.items()}
-        assert said(several) == ["yes", "yes", "yes", "yes", "NO"]
-        row = found["clipped, c = 0.1", False][0]
-        losses = [{**row, "training_loss": loss} for loss in (0.9, 0.2, 0.0)]
-        wide = several | {("clipped, c = 0.1", False): losses}  # +0.27 of 1.18
-        assert said(wide)[2] == "not distinguished by 3 seeds"
-        alike = several | {("clipped, c = 1", False): several["normalised, r = 0.01", False]}
-        assert said(alike)[0] == "not distinguished by 3 seeds"
-        calmer = several | {
-            ("clipped, c = 1", False): several["normalised, r = 0.01", False],
-            ("normalised, r = 0.01", False): several["clipped, c = 1", False],
-        }
-        assert said(calmer)[0] == "NO"
+    def said(found):
+        return [holds for _, holds in figure2.claims(found)]
+
+    values = {
+        ("normalised, r = 0.01", False): (0.3, 0.95, (1.0, 0.5, 0.9, 0.3)),
+        ("normalised, r = 1", False): (0.1, 0.96, (1.0, 0.9, 0.8, 0.7)),
+        ("clipped, c = 0.1", False): (0.9, 0.60, (1.0, 0.9, 0.8, 0.7)),
+        ("clipped, c = 1", False): (0.1, 0.96, (1.0, 0.9, 0.8, 0.7)),
+        ("normalised, r = 0.01", True): (0.3, 0.50, (1.0,)),
+        ("normalised, r = 1", True): (0.1, 0.96, (1.0,)),
+        ("clipped, c = 0.1", True): (0.9, 0.90, (1.0,)),
+        ("clipped, c = 1", True): (0.1, 0.96, (1.0,)),
+    }
+    found = {
+        place: [{
+            "training_loss": loss, "accuracy": accuracy, "curve_of": ["training_loss"],
+            "curve": [[step, value] for step, value in enumerate(2 * curve)],
+        }]
+        for place, (loss, accuracy, curve) in values.items()
+    }  # fmt: skip
+    one = "in this one seed"
+    assert said(found) == [*[f"yes {one}"] * 4, f"NO {one}"]
+    several = {place: 3 * rows for place, rows in found.items()}
+    assert said(several) == ["yes", "yes", "yes", "yes", "NO"]
+    row = found["clipped, c = 0.1", False][0]
+    losses = [{**row, "training_loss": loss} for loss in (0.9, 0.2, 0.0)]
+    wide = several | {("clipped, c = 0.1", False): losses}  # +0.27 of 1.18
+    assert said(wide)[2] == "not distinguished by 3 seeds"
+    alike = several | {("clipped, c = 1", False): several["normalised, r = 0.01", False]}
+    assert said(alike)[0] == "not distinguished by 3 seeds"
+    calmer = several | {
+        ("clipped, c = 1", False): several["normalised, r = 0.01", False],
+        ("normalised, r = 0.01", False): several["clipped, c = 1", False],
+    }
+    assert said(calmer)[0] == "NO"

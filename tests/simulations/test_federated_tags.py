@@ -80,39 +80,36 @@ class TestGrid:
             assert made.name == f"{name}-by-user"
 
 
-class TestFigure:
-    def test_it_is_of_few_users_by_round_in_the_settings_of_the_table(self, done):
-        assert FIGURE.kind == "figure" and FIGURE.has_reduced and not TABLE.has_reduced
-        runs = list(final_runs(FIGURE, done, seeds=SEEDS, reduced=False))
-        assert not pending(tuning_runs(FIGURE, reduced=False), done)
-        for run in runs:
-            assert run.curve == 5 and run.experiment.options()["task.roster"] == "onstartups-400"
-        found = {row.label for row in FIGURE.rows}
-        assert {label for pair in FIGURE.orderings for label in pair} <= found <= set(ROWS)
-
-    def test_its_reduced_size_has_as_much_noise_and_as_many_users(self):
-        for row in FIGURE.rows:
-            for cell in row.cells.values():
-                whole, small = (cell.make("test", size).options() for size in (False, True))
-                changed = {name for name in whole if whole[name] != small[name]}
-                assert changed == {"rounds"} and small["rounds"] >= 40
+def test_it_is_of_few_users_by_round_in_the_settings_of_the_table(done):
+    assert FIGURE.kind == "figure" and FIGURE.has_reduced and not TABLE.has_reduced
+    runs = list(final_runs(FIGURE, done, seeds=SEEDS, reduced=False))
+    assert not pending(tuning_runs(FIGURE, reduced=False), done)
+    for run in runs:
+        assert run.curve == 5 and run.experiment.options()["task.roster"] == "onstartups-400"
+    found = {row.label for row in FIGURE.rows}
+    assert {label for pair in FIGURE.orderings for label in pair} <= found <= set(ROWS)
 
 
-class TestRuns:
-    @pytest.mark.slow
-    @pytest.mark.parametrize("label", ROWS)
-    def test_two_rounds_of_every_cell(self, label, monkeypatch, tiny_corpus):
-        monkeypatch.setattr(figure6, "corpus", lambda: tiny_corpus)
-        small = {"rounds": 2, "users": 20, "cohort": 5}
-        for column, cell in ROWS[label].cells.items():
-            made = cell.make("test", False).with_options(small)
-            if made.options()["noise"] != "none":
-                made = made.with_options({"noise-multiplier": 0.5})  # calibration takes longer
-            settings = (
-                cell.grid[-1] if cell.tuned_as is None else cell.adapt(cell.tuned_as.grid[-1])
-            )
-            experiment = made.with_options(settings)
-            line = perform(Run(experiment=experiment, split="test", seed=0, reduced=False))
-            assert line["unit"] == "user" and line["synthetic"], column
-            assert (line["epsilon"] is None) == ("not private" in label)
-            assert (line["side_information"] is None) == (made.options()["precondition"] == "none")
+def test_its_reduced_size_has_as_much_noise_and_as_many_users():
+    for row in FIGURE.rows:
+        for cell in row.cells.values():
+            whole, small = (cell.make("test", size).options() for size in (False, True))
+            changed = {name for name in whole if whole[name] != small[name]}
+            assert changed == {"rounds"} and small["rounds"] >= 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", ROWS)
+def test_two_rounds_of_every_cell(label, monkeypatch, tiny_corpus):
+    monkeypatch.setattr(figure6, "corpus", lambda: tiny_corpus)
+    small = {"rounds": 2, "users": 20, "cohort": 5}
+    for column, cell in ROWS[label].cells.items():
+        made = cell.make("test", False).with_options(small)
+        if made.options()["noise"] != "none":
+            made = made.with_options({"noise-multiplier": 0.5})  # calibration takes longer
+        settings = cell.grid[-1] if cell.tuned_as is None else cell.adapt(cell.tuned_as.grid[-1])
+        experiment = made.with_options(settings)
+        line = perform(Run(experiment=experiment, split="test", seed=0, reduced=False))
+        assert line["unit"] == "user" and line["synthetic"], column
+        assert (line["epsilon"] is None) == ("not private" in label)
+        assert (line["side_information"] is None) == (made.options()["precondition"] == "none")

@@ -29,42 +29,42 @@ from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
 
 
-class TestOldMomentsBound:
-    def test_a_step_costs_it_whatever_the_noise(self):
-        """ln(1e8)/32; BANK's q = .00553 and σ = 4 truly cost .0099 by PLD."""
-        assert last_order(0.00553, 4.0, 1, 1e-8) == pytest.approx(0.5756, abs=5e-4)
-        assert last_order(0.00553, 1e6, 1, 1e-8) == pytest.approx(0.575646, abs=1e-6)
-        event = Event(kind="poisson-gaussian", noise_multiplier=4.0, sampling_prob=0.00553)
-        true = epsilon(event, 1, delta=1e-8, relation=Relation.ADD_REMOVE)
-        assert true.value == pytest.approx(0.0099, abs=5e-4)
-
-    def test_it_leaves_no_room_below(self):
-        assert sigma_of_last_order(0.01, 1, 0.57, 1e-8) is None
-        sigma = sigma_of_last_order(0.01, 100, 0.8, 1e-8)
-        assert sigma is not None
-        assert last_order(0.01, sigma, 100, 1e-8) == pytest.approx(0.8, rel=1e-6)
-        event = Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.01)
-        assert epsilon(event, 100, delta=1e-8, relation=Relation.ADD_REMOVE).value < 0.5
+def test_a_step_costs_it_whatever_the_noise():
+    """ln(1e8)/32; BANK's q = .00553 and σ = 4 truly cost .0099 by PLD."""
+    assert last_order(0.00553, 4.0, 1, 1e-8) == pytest.approx(0.5756, abs=5e-4)
+    assert last_order(0.00553, 1e6, 1, 1e-8) == pytest.approx(0.575646, abs=1e-6)
+    event = Event(kind="poisson-gaussian", noise_multiplier=4.0, sampling_prob=0.00553)
+    true = epsilon(event, 1, delta=1e-8, relation=Relation.ADD_REMOVE)
+    assert true.value == pytest.approx(0.0099, abs=5e-4)
 
 
-class TestProblems:
-    @pytest.mark.slow
-    @pytest.mark.parametrize("key", ["mnist-3-8", "mnist", "mnist-projected", "covertype", "imdb"])
-    def test_rows_are_short_and_public_ones_removed(self, key):
-        made = problem(key, tiny=True)
-        data = made.data
-        assert data.synthetic and data.name.startswith("synthetic")
-        for rows in (data.x_train, data.x_test, data.x_public):
-            norms = np.linalg.norm(np.asarray(rows, np.float64), axis=1)
-            assert norms.max() <= 1 + 1e-6 and np.shape(rows)[1] == made.width
-        assert data.num_public > 0
-        assert made.dimension == (made.width + 1) * (1 if made.num_classes == 2 else 10)
+def test_it_leaves_no_room_below():
+    assert sigma_of_last_order(0.01, 1, 0.57, 1e-8) is None
+    sigma = sigma_of_last_order(0.01, 100, 0.8, 1e-8)
+    assert sigma is not None
+    assert last_order(0.01, sigma, 100, 1e-8) == pytest.approx(0.8, rel=1e-6)
+    event = Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.01)
+    assert epsilon(event, 100, delta=1e-8, relation=Relation.ADD_REMOVE).value < 0.5
 
-    @pytest.mark.slow
-    def test_fewer_rows_are_among_the_more(self):
-        made = problem("mnist-3-8", tiny=True)
-        few, more = made.smaller(20), made.smaller(50)
-        assert np.array_equal(few.x_train, np.asarray(more.x_train)[:20])
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["mnist-3-8", "mnist", "mnist-projected", "covertype", "imdb"])
+def test_rows_are_short_and_public_ones_removed(key):
+    made = problem(key, tiny=True)
+    data = made.data
+    assert data.synthetic and data.name.startswith("synthetic")
+    for rows in (data.x_train, data.x_test, data.x_public):
+        norms = np.linalg.norm(np.asarray(rows, np.float64), axis=1)
+        assert norms.max() <= 1 + 1e-6 and np.shape(rows)[1] == made.width
+    assert data.num_public > 0
+    assert made.dimension == (made.width + 1) * (1 if made.num_classes == 2 else 10)
+
+
+@pytest.mark.slow
+def test_fewer_rows_are_among_the_more():
+    made = problem("mnist-3-8", tiny=True)
+    few, more = made.smaller(20), made.smaller(50)
+    assert np.array_equal(few.x_train, np.asarray(more.x_train)[:20])
 
 
 def toy_grid(least="", most=""):
@@ -124,18 +124,18 @@ class TestSearch:
             Axis(values=(1.0, 2.0), first=(3.0,))
 
 
-class TestVerdict:
-    def test_by_the_interval_of_the_difference(self):
-        """Halves of .0248 each: the difference has one of .0351."""
-        low, high = [0.79, 0.80, 0.81], [0.84, 0.85, 0.86]
-        assert verdict(high, low) == "ahead" and verdict(low, high) == "behind"
-        assert verdict([v - 0.016 for v in high], low) == "not told apart"
-        assert verdict([v - 0.013 for v in high], low) == "ahead"
+def test_by_the_interval_of_the_difference():
+    """Halves of .0248 each: the difference has one of .0351."""
+    low, high = [0.79, 0.80, 0.81], [0.84, 0.85, 0.86]
+    assert verdict(high, low) == "ahead" and verdict(low, high) == "behind"
+    assert verdict([v - 0.016 for v in high], low) == "not told apart"
+    assert verdict([v - 0.013 for v in high], low) == "ahead"
 
-    def test_a_level_has_no_interval(self):
-        assert verdict([0.79, 0.80, 0.81], [0.775]) == "ahead"
-        assert verdict([0.79, 0.80, 0.81], [0.776]) == "not told apart"
-        assert verdict([0.8], [0.8]) == "not told apart"
+
+def test_a_level_has_no_interval():
+    assert verdict([0.79, 0.80, 0.81], [0.775]) == "ahead"
+    assert verdict([0.79, 0.80, 0.81], [0.776]) == "not told apart"
+    assert verdict([0.8], [0.8]) == "not told apart"
 
 
 #: What a method reaches at ε = 0.4 and 1.6, and how far its three seeds lie apart.
@@ -164,19 +164,18 @@ def made_up():
     return study
 
 
-class TestVerdicts:
-    def test_every_place_has_one_standing_which_follows_from_the_table(self, made_up):
-        text = agd_study._standings_table(made_up, "hinge")
-        for first, second in product(("agd-paper", "agd"), ("fixed", "output", "objective", "sgd")):
-            label = f"| {agd.LABELS[first]} | {agd.LABELS[second]} |"
-            (line,) = (line for line in text.splitlines() if line.startswith(label))
-            half = math.hypot(*2 * [4.303 * 0.002 / math.sqrt(3)])
-            for cell, own, other in zip(
-                line.split("|")[3:5], MADE_UP[first], MADE_UP[second], strict=True
-            ):
-                gap = own - other
-                expected = "not told apart" if abs(gap) < half else "ahead" if gap > 0 else "behind"
-                assert cell.strip() == expected, (first, second, own, other)
+def test_every_place_has_one_standing_which_follows_from_the_table(made_up):
+    text = agd_study._standings_table(made_up, "hinge")
+    for first, second in product(("agd-paper", "agd"), ("fixed", "output", "objective", "sgd")):
+        label = f"| {agd.LABELS[first]} | {agd.LABELS[second]} |"
+        (line,) = (line for line in text.splitlines() if line.startswith(label))
+        half = math.hypot(*2 * [4.303 * 0.002 / math.sqrt(3)])
+        for cell, own, other in zip(
+            line.split("|")[3:5], MADE_UP[first], MADE_UP[second], strict=True
+        ):
+            gap = own - other
+            expected = "not told apart" if abs(gap) < half else "ahead" if gap > 0 else "behind"
+            assert cell.strip() == expected, (first, second, own, other)
 
 
 class TestPaper:

@@ -123,28 +123,28 @@ class TestTraining:
                 np.testing.assert_array_equal(array, file[name])
 
 
-class TestSplits:
-    def test_validation_is_a_tenth_of_the_training_set(self, setup):
-        kept = sst2.rows(setup, "validation")
-        held = sst2.rows(setup, "validation", seen=True)
-        assert len(held) == 200
-        np.testing.assert_array_equal(np.sort(np.r_[kept, held]), np.arange(2_000))
-        made = sst2.task(setup, "validation")
-        params = made.init_params(Key.simulation(0))
-        assert made.num_train == 1_800
-        assert made.evaluate(params, public=True).num_examples == 200
-        assert sst2.task(setup, "test").evaluate(params, public=True).num_examples == 1_000
+def test_validation_is_a_tenth_of_the_training_set(setup):
+    kept = sst2.rows(setup, "validation")
+    held = sst2.rows(setup, "validation", seen=True)
+    assert len(held) == 200
+    np.testing.assert_array_equal(np.sort(np.r_[kept, held]), np.arange(2_000))
+    made = sst2.task(setup, "validation")
+    params = made.init_params(Key.simulation(0))
+    assert made.num_train == 1_800
+    assert made.evaluate(params, public=True).num_examples == 200
+    assert sst2.task(setup, "test").evaluate(params, public=True).num_examples == 1_000
 
-    @pytest.mark.slow
-    def test_metrics_are_those_of_whole_rows(self, setup):
-        made = sst2.task(setup, "test")
-        params = made.init_params(Key.simulation(5))
-        found = made.evaluate(params, public=True)
-        x, y = sst2._encoded(setup, "test"), setup.data.test.labels
-        logits = sst2._module(setup).eval()(torch.from_numpy(x)).detach()
-        assert found.get("accuracy") == float((logits.argmax(1).numpy() == y).mean())
-        expected = float(nn.functional.cross_entropy(logits, torch.from_numpy(y)))
-        assert found.get("loss") == pytest.approx(expected, rel=1e-5)
+
+@pytest.mark.slow
+def test_metrics_are_those_of_whole_rows(setup):
+    made = sst2.task(setup, "test")
+    params = made.init_params(Key.simulation(5))
+    found = made.evaluate(params, public=True)
+    x, y = sst2._encoded(setup, "test"), setup.data.test.labels
+    logits = sst2._module(setup).eval()(torch.from_numpy(x)).detach()
+    assert found.get("accuracy") == float((logits.argmax(1).numpy() == y).mean())
+    expected = float(nn.functional.cross_entropy(logits, torch.from_numpy(y)))
+    assert found.get("loss") == pytest.approx(expected, rel=1e-5)
 
 
 class TestByLength:
@@ -172,43 +172,43 @@ class TestByLength:
                 np.testing.assert_allclose(found[name], expected[name], atol=1e-6)
 
 
-class TestCommand:
-    @pytest.mark.slow
-    def test_weights_and_glues_files_from_folders(self, tmp_path, monkeypatch):
-        """At the paper's batch size, with noise of its σ; 1,100 sentences are 2 steps."""
-        monkeypatch.setattr(sst2, "EPOCHS", 1)
-        monkeypatch.setattr(grids, "SEEDS", (0, 1))
-        weights, out, rows = tmp_path / "weights", tmp_path / "p.md", []
-        weights.mkdir()
-        write_tiny_weights(weights)
+@pytest.mark.slow
+def test_weights_and_glues_files_from_folders(tmp_path, monkeypatch):
+    """At the paper's batch size, with noise of its σ; 1,100 sentences are 2 steps."""
+    monkeypatch.setattr(sst2, "EPOCHS", 1)
+    monkeypatch.setattr(grids, "SEEDS", (0, 1))
+    weights, out, rows = tmp_path / "weights", tmp_path / "p.md", []
+    weights.mkdir()
+    write_tiny_weights(weights)
 
-        def noted(run, device):
-            rows.append(perform(run, device))
-            return rows[-1]
+    def noted(run, device):
+        rows.append(perform(run, device))
+        return rows[-1]
 
-        monkeypatch.setattr("simulations.reproduction.runs.perform", noted)
-        reproduce(
-            weights=str(weights), data=str(glue(tmp_path)), epsilon=2.0, methods=("dp-sgd",),
-            rates=(0.4,), sizes=(0.4,), out=out,
-        )  # fmt: skip
-        assert [row["steps"] for row in rows] == [2, 2]
-        assert {row["options"]["noise.multiplier"] for row in rows} == {1.1457}
-        assert not any(row["synthetic"] for row in rows)
-        assert out.read_text().startswith("# DP-NSGD and DP-SGD on SST-2\n")
+    monkeypatch.setattr("simulations.reproduction.runs.perform", noted)
+    reproduce(
+        weights=str(weights), data=str(glue(tmp_path)), epsilon=2.0, methods=("dp-sgd",),
+        rates=(0.4,), sizes=(0.4,), out=out,
+    )  # fmt: skip
+    assert [row["steps"] for row in rows] == [2, 2]
+    assert {row["options"]["noise.multiplier"] for row in rows} == {1.1457}
+    assert not any(row["synthetic"] for row in rows)
+    assert out.read_text().startswith("# DP-NSGD and DP-SGD on SST-2\n")
 
-    def test_what_is_missing_is_named(self, tmp_path):
-        weights, made = tmp_path / "weights", glue(tmp_path)
-        weights.mkdir()
-        (weights / "pytorch_model.bin").write_bytes(b"")
-        given = {"weights": str(weights)}
-        for options, *names in (
-            ({}, "--reduced"),
-            ({**given, "data": str(weights)}, "fedpriv data fetch sst2"),
-            ({**given, "data": str(made), "epsilon": 5.0}, 5.0),
-            ({**given, "data": str(made)}, "pytorch_model.bin"),
-        ):
-            with refuses(ValueError, *names):
-                reproduce(**options)
+
+def test_what_is_missing_is_named(tmp_path):
+    weights, made = tmp_path / "weights", glue(tmp_path)
+    weights.mkdir()
+    (weights / "pytorch_model.bin").write_bytes(b"")
+    given = {"weights": str(weights)}
+    for options, *names in (
+        ({}, "--reduced"),
+        ({**given, "data": str(weights)}, "fedpriv data fetch sst2"),
+        ({**given, "data": str(made), "epsilon": 5.0}, 5.0),
+        ({**given, "data": str(made)}, "pytorch_model.bin"),
+    ):
+        with refuses(ValueError, *names):
+            reproduce(**options)
 
 
 def glue(folder):

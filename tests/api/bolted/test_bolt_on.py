@@ -311,24 +311,24 @@ TAKEN = "whatever else your own code took from these rows"
 EMPTY = "how many rows there are: one that is not there leaves its place empty"
 
 
-class TestCoverage:
-    def test_the_folder_says_what_the_release_said(self, tmp_path):
-        made = release(out=tmp_path / "run", secure=True)
-        found = verify_run(tmp_path / "run").coverage
-        assert found.not_covered == made.epsilon.not_covered
-        assert any(said.startswith(OWN) for said in found.not_covered)
-        assert {TAKEN, FLOATS} < set(found.not_covered)
-        assert "experiment.json" not in found.mark
-        [line] = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
-        assert json.loads(line)[KEY] == list(found.not_covered)
-        simulated = release(out=tmp_path / "other")
-        assert verify_run(tmp_path / "other").coverage.not_covered == simulated.epsilon.not_covered
-        assert FLOATS not in simulated.epsilon.not_covered
+def test_the_folder_says_what_the_release_said(tmp_path):
+    made = release(out=tmp_path / "run", secure=True)
+    found = verify_run(tmp_path / "run").coverage
+    assert found.not_covered == made.epsilon.not_covered
+    assert any(said.startswith(OWN) for said in found.not_covered)
+    assert {TAKEN, FLOATS} < set(found.not_covered)
+    assert "experiment.json" not in found.mark
+    [line] = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(line)[KEY] == list(found.not_covered)
+    simulated = release(out=tmp_path / "other")
+    assert verify_run(tmp_path / "other").coverage.not_covered == simulated.epsilon.not_covered
+    assert FLOATS not in simulated.epsilon.not_covered
 
-    def test_add_remove_says_that_the_place_stays_empty(self, tmp_path):
-        made = release(relation="add-remove", out=tmp_path / "run")
-        assert EMPTY in repr(made) and EMPTY in verify_run(tmp_path / "run").coverage.mark
-        assert EMPTY not in repr(release())
+
+def test_add_remove_says_that_the_place_stays_empty(tmp_path):
+    made = release(relation="add-remove", out=tmp_path / "run")
+    assert EMPTY in repr(made) and EMPTY in verify_run(tmp_path / "run").coverage.mark
+    assert EMPTY not in repr(release())
 
 
 def test_a_training_cannot_lengthen_the_path_that_its_end_is_held_against():

@@ -129,28 +129,28 @@ def test_own_code_may_give_any_function_of_checkpoints(tiny_corpus, tmp_path):
     assert same(made.algorithm.result(states[-1]), trimmed([state.params for state in states]))
 
 
-class TestRefused:
-    def test_outputs_of_a_task_without_classes(self, tmp_path):
-        made = of_examples(
-            LogisticGradients, aggregate="opa", batch_size=5, steps=5, noise_multiplier=1.0
-        )
-        task = dataclasses.replace(central(LogisticGradients), scores=None)
-        with refuses(ValueError, "opa"):
-            build(made, task=task)
-
-    @pytest.mark.parametrize(
-        ("options", "named"),
-        [
-            ({"aggregate": "upa", "aggregate-start": 3}, "aggregate-start 3"),
-            ({"aggregate": "ema", "aggregate-training": "replace", "aggregate-start": 6}, 6),
-            ({"aggregate": "upa", "aggregate-k": 0}, "aggregate-k 0"),
-            ({"aggregate": "opa", "aggregate-training": "replace"}, "aggregate-training"),
-        ],
+def test_outputs_of_a_task_without_classes(tmp_path):
+    made = of_examples(
+        LogisticGradients, aggregate="opa", batch_size=5, steps=5, noise_multiplier=1.0
     )
-    def test_options_that_do_not_fit(self, tiny_corpus, tmp_path, options, named):
-        with refuses(ValueError, named):
-            start(tiny_corpus, tmp_path / "run", **options)
-        assert not (tmp_path / "run").exists()
+    task = dataclasses.replace(central(LogisticGradients), scores=None)
+    with refuses(ValueError, "opa"):
+        build(made, task=task)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"aggregate": "upa", "aggregate-start": 3}, "aggregate-start 3"),
+        ({"aggregate": "ema", "aggregate-training": "replace", "aggregate-start": 6}, 6),
+        ({"aggregate": "upa", "aggregate-k": 0}, "aggregate-k 0"),
+        ({"aggregate": "opa", "aggregate-training": "replace"}, "aggregate-training"),
+    ],
+)
+def test_options_that_do_not_fit(tiny_corpus, tmp_path, options, named):
+    with refuses(ValueError, named):
+        start(tiny_corpus, tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
 
 
 class TestChoice:

@@ -44,27 +44,26 @@ class TestHardFunction:
         assert np.mean(found["upa T/2"]) < np.mean(found["last"])
 
 
-class TestControl:
-    def test_seeds_and_noise_are_those_of_every_method(self):
-        """An aggregate of nothing would be the last iterate, seed for seed."""
-        found = convex_studies.control(None, seeds=3, steps=20)
-        assert len(found) == 11 and all(len(one.accuracy) == 3 for one in found.values())
-        again = convex_studies.control(None, seeds=3, steps=20)
-        assert found == again
-        assert found["OPA 10"].excess == () and min(found["last"].excess) > 0
-
-    def test_gradients_are_never_clipped(self):
-        data = convex_studies.problem()
-        assert np.linalg.norm(data.x, axis=1).max() <= 1 + 1e-12
+def test_seeds_and_noise_are_those_of_every_method():
+    """An aggregate of nothing would be the last iterate, seed for seed."""
+    found = convex_studies.control(None, seeds=3, steps=20)
+    assert len(found) == 11 and all(len(one.accuracy) == 3 for one in found.values())
+    again = convex_studies.control(None, seeds=3, steps=20)
+    assert found == again
+    assert found["OPA 10"].excess == () and min(found["last"].excess) > 0
 
 
-class TestIntervals:
-    def test_parameters_are_covered_at_the_planned_spacing_and_not_next_to_each_other(self):
-        """200 runs of 5 parameters: standard error .007, a false alarm of 1e-6 at 4.9 of them.
+def test_gradients_are_never_clipped():
+    data = convex_studies.problem()
+    assert np.linalg.norm(data.x, axis=1).max() <= 1 + 1e-12
 
-        At the planned spacing 5 % of the mean's variance may be short, which costs half a point.
-        """
-        close, planned = convex_studies.coverage((0.02, 1.0), runs=200, ks=(5,))
-        assert close.spacing <= 2 and planned.spacing > 50
-        assert 0.90 < planned.plain < 0.985
-        assert close.plain < 0.7 < close.corrected
+
+def test_parameters_are_covered_at_the_planned_spacing_and_not_next_to_each_other():
+    """200 runs of 5 parameters: standard error .007, a false alarm of 1e-6 at 4.9 of them.
+
+    At the planned spacing 5 % of the mean's variance may be short, which costs half a point.
+    """
+    close, planned = convex_studies.coverage((0.02, 1.0), runs=200, ks=(5,))
+    assert close.spacing <= 2 and planned.spacing > 50
+    assert 0.90 < planned.plain < 0.985
+    assert close.plain < 0.7 < close.corrected

@@ -49,47 +49,47 @@ def run(method, seed=0, number=NUMBER):
     return [event for _, event in charges], states
 
 
-class TestFixedSteps:
-    def test_all_steps_cost_rho(self):
-        made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
-        charges, states = run(made)
-        assert len(charges) == 7 == states[-1].round_num
-        cost = math.fsum(rho_of(c, Relation.ADD_REMOVE) for c in charges)
-        assert cost == pytest.approx(0.3, rel=1e-9)
-        assert charges[0].noise_multiplier == pytest.approx(math.sqrt(7 / 0.6))
+def test_all_steps_cost_rho():
+    made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
+    charges, states = run(made)
+    assert len(charges) == 7 == states[-1].round_num
+    cost = math.fsum(rho_of(c, Relation.ADD_REMOVE) for c in charges)
+    assert cost == pytest.approx(0.3, rel=1e-9)
+    assert charges[0].noise_multiplier == pytest.approx(math.sqrt(7 / 0.6))
 
-    def test_too_many_steps_are_refused(self):
-        made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
-        longer = NoisyDescent(steps=8, rate=1.0, mechanism=made.algorithm.mechanism)
-        with refuses(ValueError, 8):
-            longer.check_plan(made.plan)
+
+def test_too_many_steps_are_refused():
+    made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
+    longer = NoisyDescent(steps=8, rate=1.0, mechanism=made.algorithm.mechanism)
+    with refuses(ValueError, 8):
+        longer.check_plan(made.plan)
+    with pytest.raises(ValueError):
+        NoisyDescent(steps=7, rate=1.0).check_plan(made.plan)
+    made.algorithm.check_plan(made.plan)
+    assert isinstance(made.plan, AdaptivePlan)
+
+
+def test_one_charge_pays_for_all_batches():
+    made = scs13(num_examples=NUMBER, epsilon=2.0, bound=CLIP, batch_size=30, rate=1.0)
+    charges, states = run(made)
+    assert charges == [Event(kind="pure", epsilon=2.0)] and states[-1].round_num == 6
+    total = made.plan.total()
+    assert (total.value, total.delta, total.accountant) == (2.0, 0.0, "composition")
+
+
+def test_only_disjoint_batches_are_so_cheap():
+    rows, disjoint = SphereRows(epsilon=1.0), Partition(num_users=40, size=4)
+    for sampler, privatizer in (
+        (Everybody(num_users=40), rows),
+        (PoissonSampler(num_users=40, expected_cohort_size=4), rows),
+        (Partition(num_users=40, size=4, passes=2), rows),
+        (disjoint, Gaussian(noise_multiplier=1.0)),
+        (disjoint, Sphere(epsilon=1.0)),
+    ):
         with pytest.raises(ValueError):
-            NoisyDescent(steps=7, rate=1.0).check_plan(made.plan)
-        made.algorithm.check_plan(made.plan)
-        assert isinstance(made.plan, AdaptivePlan)
-
-
-class TestScs13:
-    def test_one_charge_pays_for_all_batches(self):
-        made = scs13(num_examples=NUMBER, epsilon=2.0, bound=CLIP, batch_size=30, rate=1.0)
-        charges, states = run(made)
-        assert charges == [Event(kind="pure", epsilon=2.0)] and states[-1].round_num == 6
-        total = made.plan.total()
-        assert (total.value, total.delta, total.accountant) == (2.0, 0.0, "composition")
-
-    def test_only_disjoint_batches_are_so_cheap(self):
-        rows, disjoint = SphereRows(epsilon=1.0), Partition(num_users=40, size=4)
-        for sampler, privatizer in (
-            (Everybody(num_users=40), rows),
-            (PoissonSampler(num_users=40, expected_cohort_size=4), rows),
-            (Partition(num_users=40, size=4, passes=2), rows),
-            (disjoint, Gaussian(noise_multiplier=1.0)),
-            (disjoint, Sphere(epsilon=1.0)),
-        ):
-            with pytest.raises(ValueError):
-                Mechanism(sampler=sampler, bound=CLIP, privatizer=privatizer)
-        bare = Mechanism(sampler=disjoint, bound=CLIP, privatizer=Unprotected(stddev=1.0))
-        assert not bare.is_private
+            Mechanism(sampler=sampler, bound=CLIP, privatizer=privatizer)
+    bare = Mechanism(sampler=disjoint, bound=CLIP, privatizer=Unprotected(stddev=1.0))
+    assert not bare.is_private
 
 
 class TestPartition:

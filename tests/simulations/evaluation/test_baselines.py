@@ -113,38 +113,38 @@ class TestMajorities:
         np.testing.assert_array_equal(own_majority(of_users).right, labels == counts.argmax())
 
 
-class TestLocalOnly:
-    def test_it_is_training_on_ones_own_text_alone(self, view):
-        """Against the same passes over the whole kernel, one user at a time."""
-        found, first = local_only(view, zeros(view), "tff", key=KEY, passes=2), 0
-        for user in view.roster:
-            own, seen = view.examples(user), view.examples(user, "test")
-            if not len(seen):
-                continue
-            learner = TagLearner(
-                examples=own,
-                inputs="tff",
-                key=KEY.fold("user").fold(user),
-                measure=lambda params: None,
-            )
-            passes = learner.passes(0.1)
-            next(passes)
-            wanted = scored(next(passes), seen, "tff", np.arange(len(seen)))
-            here = slice(first, first + len(seen))
-            np.testing.assert_array_equal(found.right[here], wanted.right)
-            np.testing.assert_array_equal(found.ndcg[here], wanted.ndcg)
-            first = here.stop
-        assert first == len(found) and found.right.sum() > 0
+def test_it_is_training_on_ones_own_text_alone(view):
+    """Against the same passes over the whole kernel, one user at a time."""
+    found, first = local_only(view, zeros(view), "tff", key=KEY, passes=2), 0
+    for user in view.roster:
+        own, seen = view.examples(user), view.examples(user, "test")
+        if not len(seen):
+            continue
+        learner = TagLearner(
+            examples=own,
+            inputs="tff",
+            key=KEY.fold("user").fold(user),
+            measure=lambda params: None,
+        )
+        passes = learner.passes(0.1)
+        next(passes)
+        wanted = scored(next(passes), seen, "tff", np.arange(len(seen)))
+        here = slice(first, first + len(seen))
+        np.testing.assert_array_equal(found.right[here], wanted.right)
+        np.testing.assert_array_equal(found.ndcg[here], wanted.ndcg)
+        first = here.stop
+    assert first == len(found) and found.right.sum() > 0
 
-    def test_without_passes_or_text_it_is_the_start(self, view, of_users):
-        for one, passes in ((view, 0), (of_users, 3)):
-            start = random_model(one)
-            before = {name: array.copy() for name, array in start.items()}
-            found = local_only(one, start, "unit-norm", key=KEY, passes=passes)
-            wanted = outcomes(start, one, "unit-norm")
-            np.testing.assert_array_equal(found.right, wanted.right)
-            np.testing.assert_array_equal(found.ndcg, wanted.ndcg)
-            assert all((start[name] == before[name]).all() for name in start)
+
+def test_without_passes_or_text_it_is_the_start(view, of_users):
+    for one, passes in ((view, 0), (of_users, 3)):
+        start = random_model(one)
+        before = {name: array.copy() for name, array in start.items()}
+        found = local_only(one, start, "unit-norm", key=KEY, passes=passes)
+        wanted = outcomes(start, one, "unit-norm")
+        np.testing.assert_array_equal(found.right, wanted.right)
+        np.testing.assert_array_equal(found.ndcg, wanted.ndcg)
+        assert all((start[name] == before[name]).all() for name in start)
 
 
 class TestCentral:

@@ -136,22 +136,22 @@ class TestIdentity:
         assert again.identity == self.base.identity
 
 
-class TestPerform:
-    def test_what_a_line_holds(self):
-        line = perform(Run(experiment=made(), split="test", seed=5, reduced=False))
-        assert line["seed"] == line["options"]["seed"] == 5
-        assert line["data"] == "sixty rows" and line["synthetic"] is True
-        assert line["steps"] == 5 and line["side_information"] is None
-        assert 0 < line["accuracy"] <= 1 and line["epsilon"] > 0
-        assert line["delta"] == 1e-3 and line["unit"] == "example"
-        assert line == json.loads(json.dumps(line))
+def test_what_a_line_holds():
+    line = perform(Run(experiment=made(), split="test", seed=5, reduced=False))
+    assert line["seed"] == line["options"]["seed"] == 5
+    assert line["data"] == "sixty rows" and line["synthetic"] is True
+    assert line["steps"] == 5 and line["side_information"] is None
+    assert 0 < line["accuracy"] <= 1 and line["epsilon"] > 0
+    assert line["delta"] == 1e-3 and line["unit"] == "example"
+    assert line == json.loads(json.dumps(line))
 
-    def test_the_seed_is_the_runs_and_repeats(self):
-        one, again, other = (
-            perform(Run(experiment=made(seed=3), split="test", seed=seed, reduced=False))
-            for seed in (1, 1, 2)
-        )
-        assert one["accuracy"] == again["accuracy"] != other["accuracy"]
+
+def test_the_seed_is_the_runs_and_repeats():
+    one, again, other = (
+        perform(Run(experiment=made(seed=3), split="test", seed=seed, reduced=False))
+        for seed in (1, 1, 2)
+    )
+    assert one["accuracy"] == again["accuracy"] != other["accuracy"]
 
 
 class TestRefusals:
@@ -210,27 +210,28 @@ class TestSynthetic:
         assert synthetic_data([]) == synthetic_data(two) == []
 
 
-class TestComplete:
-    @pytest.fixture
-    def performed(self, monkeypatch):
-        """Identities of the runs that are done from here on."""
-        seen = []
+@pytest.fixture
+def performed(monkeypatch):
+    """Identities of the runs that are done from here on."""
+    seen = []
 
-        def counted(run, device):
-            seen.append(run.identity)
-            return perform(run, device)
+    def counted(run, device):
+        seen.append(run.identity)
+        return perform(run, device)
 
-        monkeypatch.setattr(runs, "perform", counted)
-        return seen
+    monkeypatch.setattr(runs, "perform", counted)
+    return seen
 
-    def test_two_tables_share_what_they_have_in_common(self, performed):
-        done = {}
-        complete(tuning_runs(table(), reduced=False), done)
-        other = table(row("b", 0.1, RATES[1:]), name="other")
-        complete(tuning_runs(other, reduced=False), done)
-        assert len(performed) == len(set(performed)) == len(done) == 3
 
-    def test_pending_is_what_is_not_done_each_once_in_order(self):
-        todo, done = list(tuning_runs(table(), reduced=False)), {}
-        complete(todo[1:2], done)
-        assert pending([*todo, *todo], done) == [todo[0], todo[2]]
+def test_two_tables_share_what_they_have_in_common(performed):
+    done = {}
+    complete(tuning_runs(table(), reduced=False), done)
+    other = table(row("b", 0.1, RATES[1:]), name="other")
+    complete(tuning_runs(other, reduced=False), done)
+    assert len(performed) == len(set(performed)) == len(done) == 3
+
+
+def test_pending_is_what_is_not_done_each_once_in_order():
+    todo, done = list(tuning_runs(table(), reduced=False)), {}
+    complete(todo[1:2], done)
+    assert pending([*todo, *todo], done) == [todo[0], todo[2]]

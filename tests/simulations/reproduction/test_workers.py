@@ -82,25 +82,25 @@ def break_off():
     raise KeyError("nothing is there")
 
 
-class TestRows:
-    @pytest.mark.slow
-    def test_two_processes_give_what_one_gives(self):
-        one, two = (done_for(table(), processes=number) for number in (1, 2))
-        for line in (*one.values(), *two.values()):
-            del line["seconds"]
-        assert one == two
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives():
+    one, two = (done_for(table(), processes=number) for number in (1, 2))
+    for line in (*one.values(), *two.values()):
+        del line["seconds"]
+    assert one == two
 
-    @pytest.mark.slow
-    def test_workers_are_kept_from_run_to_run(self, tmp_path):
-        def note():
-            with (tmp_path / "pids").open("a") as out:
-                out.write(f"{os.getpid()}\n")
 
-        rows = list(performed([run(seed, note) for seed in range(6)], 2))
-        pids = (tmp_path / "pids").read_text("utf-8").split()
-        assert sorted(row["seed"] for row in rows) == list(range(6))
-        assert len(pids) == 6 and 1 <= len(set(pids)) <= 2
-        assert str(os.getpid()) not in pids
+@pytest.mark.slow
+def test_workers_are_kept_from_run_to_run(tmp_path):
+    def note():
+        with (tmp_path / "pids").open("a") as out:
+            out.write(f"{os.getpid()}\n")
+
+    rows = list(performed([run(seed, note) for seed in range(6)], 2))
+    pids = (tmp_path / "pids").read_text("utf-8").split()
+    assert sorted(row["seed"] for row in rows) == list(range(6))
+    assert len(pids) == 6 and 1 <= len(set(pids)) <= 2
+    assert str(os.getpid()) not in pids
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -163,10 +163,8 @@ class TestDeath:
         with refuses(ChildProcessError, "seed 1"):
             next(rows)
 
-
-class TestLeaving:
     @pytest.mark.slow
-    def test_closing_ends_them_in_the_middle_of_a_run(self, tmp_path):
+    def test_closing_ends_them_in_the_middle_of_a_run(tmp_path):
         other = tmp_path / "other"
         rows = performed([run(0, stuck(other)), run(1)], 2)
         assert next(rows)["seed"] == 1
@@ -185,7 +183,7 @@ class TestLeaving:
         ],
         ids=["ctrl-c", "interrupt", "term", "kill"],
     )
-    def test_nothing_is_left_of_a_command_that_is_ended(self, tmp_path, number, everyone):
+    def test_nothing_is_left_of_a_command_that_is_ended(tmp_path, number, everyone):
         code = f"""
 import pathlib, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it

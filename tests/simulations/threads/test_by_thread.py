@@ -114,31 +114,31 @@ def test_a_site_without_dates_is_refused_by_time(small, tiny_corpus):
         call(tiny_corpus, split="by-time", epsilons=(8.0,))
 
 
-class TestAblation:
-    @pytest.mark.slow
-    def test_every_part_has_a_row_with_an_interval(self, small, tiny_corpus, tmp_path, capsys):
-        out = tmp_path / "page.md"
-        call(tiny_corpus, kind="ablation", epsilons=(8.0,), out=out)
-        shown, progress = capsys.readouterr()
-        assert shown.strip() == out.read_text("utf-8").strip()
-        assert "rests on one clip norm" in shown
-        assert "Synthetic data" in shown and "PLD" in shown and "δ = n^-1.1" in shown
-        for name, method in ABLATION.items():
-            assert f"| {method.label}, {'over' if name == 'whole' else 'against'}" in shown
-        assert "by-thread-0, seed 0: averaged, ε = 8, 3 rounds" in progress
-        rows = json.loads(out.with_suffix(".json").read_text("utf-8"))
-        assert {row["model"] for row in rows} == {f"{name}, ε = 8" for name in ABLATION}
-        for row in rows:  # nothing that has an ε goes without what it is of
-            assert row["synthetic"] and row["data"] == "tiny-synthetic"
-            assert "PLD" in row["guarantee"] and "δ = n^-1.1" in row["guarantee"]
+@pytest.mark.slow
+def test_every_part_has_a_row_with_an_interval(small, tiny_corpus, tmp_path, capsys):
+    out = tmp_path / "page.md"
+    call(tiny_corpus, kind="ablation", epsilons=(8.0,), out=out)
+    shown, progress = capsys.readouterr()
+    assert shown.strip() == out.read_text("utf-8").strip()
+    assert "rests on one clip norm" in shown
+    assert "Synthetic data" in shown and "PLD" in shown and "δ = n^-1.1" in shown
+    for name, method in ABLATION.items():
+        assert f"| {method.label}, {'over' if name == 'whole' else 'against'}" in shown
+    assert "by-thread-0, seed 0: averaged, ε = 8, 3 rounds" in progress
+    rows = json.loads(out.with_suffix(".json").read_text("utf-8"))
+    assert {row["model"] for row in rows} == {f"{name}, ε = 8" for name in ABLATION}
+    for row in rows:  # nothing that has an ε goes without what it is of
+        assert row["synthetic"] and row["data"] == "tiny-synthetic"
+        assert "PLD" in row["guarantee"] and "δ = n^-1.1" in row["guarantee"]
 
-    @pytest.mark.parametrize("epsilon", [2.0, 8.0])
-    def test_what_is_taken_away_is_taken_away(self, epsilon, tiny_corpus):
-        view = tiny_corpus.view()
-        whole, *others = (method.at(epsilon, view, {}).options() for method in ABLATION.values())
-        assert whole == METHODS["public start"].at(epsilon, view, {}).options()
-        assert all(other != whole for other in others)
-        assert {other["noise.target_epsilon"] for other in others} == {epsilon}
+
+@pytest.mark.parametrize("epsilon", [2.0, 8.0])
+def test_what_is_taken_away_is_taken_away(epsilon, tiny_corpus):
+    view = tiny_corpus.view()
+    whole, *others = (method.at(epsilon, view, {}).options() for method in ABLATION.values())
+    assert whole == METHODS["public start"].at(epsilon, view, {}).options()
+    assert all(other != whole for other in others)
+    assert {other["noise.target_epsilon"] for other in others} == {epsilon}
 
 
 @pytest.mark.parametrize(
