@@ -4,8 +4,6 @@ Needs docker, docker-compose and, where no base image can be pulled, debootstrap
 Starts a `dockerd` only where none runs. Everything it starts it stops again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

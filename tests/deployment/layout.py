@@ -1,7 +1,5 @@
 """Guarantees of `docker-compose.yml`, read out of it, and what both ways to run it share."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ There is no gate, whose place the SuperLink takes, and no wall between processes
 deploy-test-docker` tries those.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import shutil

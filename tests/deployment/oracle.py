@@ -1,7 +1,5 @@
 """The same training in this process, told which users and attempts a deployed run lost."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The guide's block for nodes with own files, on loopback, where nodes insist on plan and code."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

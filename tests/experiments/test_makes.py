@@ -1,7 +1,5 @@
 """A named part is made of one new object and one line in the parts: nothing else names it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Options as they are declared, listed, completed and written elsewhere."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path

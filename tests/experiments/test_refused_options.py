@@ -3,8 +3,6 @@
 That every other option has an effect is what the baseline records: `tests/oracles/options.py`.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

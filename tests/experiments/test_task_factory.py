@@ -1,7 +1,5 @@
 """A corpus reaches a task, or is refused where the task takes none."""
 
-from __future__ import annotations
-
 import functools
 from contextlib import nullcontext
 from types import SimpleNamespace

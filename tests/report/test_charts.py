@@ -8,13 +8,7 @@ import pytest
 
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, find_saturation_point
-from fedpriv.report.charts import (
-    Line,
-    Point,
-    Reference,
-    line_plot,
-    tradeoff_plot,
-)
+from fedpriv.report.charts import Line, Point, Reference, line_plot, tradeoff_plot
 from fedpriv.report.noise_plot import write_noise_plot
 from fedpriv.report.page import LAST, render, with_interval
 from fedpriv.report.run_record import read_run

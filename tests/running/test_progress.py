@@ -1,7 +1,5 @@
 """Progress: a line that is rewritten, lines where none can be, nothing where nobody looks."""
 
-from __future__ import annotations
-
 import io
 import sys
 import threading

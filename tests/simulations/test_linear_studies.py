@@ -18,13 +18,7 @@ from simulations.bolt_on import methods as bolt_on
 from simulations.bolt_on import study as bolt_on_study
 from simulations.linear_models import study as linear
 from simulations.linear_models.problems import problem
-from simulations.linear_models.study import (
-    Axis,
-    Grid,
-    edge_notes,
-    search,
-    verdict,
-)
+from simulations.linear_models.study import Axis, Grid, edge_notes, search, verdict
 from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
 

@@ -1,7 +1,5 @@
 """Noise on the mean for grids: known figures, the same as each cell alone, and never a bare ε."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -9,12 +9,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.report.charts import point_legend
-from fedpriv.report.comparison.groups import (
-    differences,
-    find_groups,
-    read_groups,
-    sections_of,
-)
+from fedpriv.report.comparison.groups import differences, find_groups, read_groups, sections_of
 from fedpriv.report.comparison.page import render, render_with_files
 from fedpriv.report.comparison.plots import epsilon_svg, points_of
 from fedpriv.report.comparison.tables import as_rows

@@ -1,7 +1,5 @@
 """Runs of an adaptive plan, whose end only a refused charge tells: killed, resumed, reported."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs with each aggregate: resumed, measured, of users and of examples, and from own code."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Centralised experiments in run folders: charged every step, kept at evaluations, resumed."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -26,15 +24,7 @@ from tests.harness.kills import Killed, after_round, killed, sigkilled
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import checkpoint, same
-from tests.running.central.synthetic import (
-    KEPT_EVERY,
-    KILLS,
-    KINDS,
-    NAME,
-    STEPS,
-    Seen,
-    experiment,
-)
+from tests.running.central.synthetic import KEPT_EVERY, KILLS, KINDS, NAME, STEPS, Seen, experiment
 
 OPTIONS = {"steps": 20, "eval_every": 6, "optimizer": "adam"}
 """Twenty steps, of which every sixth and the last are kept."""

@@ -1,7 +1,5 @@
 """What FL people compare, as whole runs under user-level DP: options, backends, laws."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Guarantees of methods whose plans are their own, to whom, and what they refuse to guarantee."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -27,11 +27,7 @@ from simulations.checkpoint_recycling.checkpoints import (
 from simulations.checkpoint_recycling.corpora import small_corpus
 from simulations.checkpoint_recycling.tags import page, runs, study
 from simulations.checkpoint_recycling.tags.page import Gain, Line, lines_of, verdict
-from simulations.checkpoint_recycling.tags.runs import (
-    GROUPS,
-    MAJORITY,
-    Site,
-)
+from simulations.checkpoint_recycling.tags.runs import GROUPS, MAJORITY, Site
 from simulations.checkpoint_recycling.tags.study import (
     AT,
     AT_LASTS,

@@ -22,9 +22,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.linear import huber_residual, logistic_residual
-from fedpriv.training.permutation_sgd import (
-    loss_constants,
-)
+from fedpriv.training.permutation_sgd import loss_constants
 from simulations.linear_models import comparators
 from simulations.linear_models.comparators import (
     PerturbedMinimum,
