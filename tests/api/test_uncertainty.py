@@ -12,7 +12,7 @@ from fedpriv.checkpoints.uncertainty import uncertainty
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.load import load_experiment
 from fedpriv.tasks.tag_prediction import TagPrediction
-from tests.cli.typed import figures
+from tests.cli.typed import figures, run
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.resealed import edit_document
@@ -122,9 +122,8 @@ def test_a_folder_that_was_changed(tiny_corpus, tmp_path):
 
 
 def test_a_run_s_table_says_what_it_covers(folder):
-    done = fedpriv("uncertainty", folder, "--k", "3", "--k", "5", "--k", "20")
+    done = run("uncertainty", folder, "--k", "3", "--k", "5", "--k", "20")
     text = " ".join(done.stdout.split())
-    assert done.exit_code == 0
     for words in ("6 to 8", "4 to 8", "an estimate", "SYNTHETIC"):
         assert words in text, words
 
@@ -140,8 +139,7 @@ def test_a_plan_of_burn_in_and_spacing():
     assert found["contraction"] == pytest.approx(0.95)
     (row,) = found["k"]
     assert (row["burn_in"], row["spacing"], row["rounds"]) == (90, 72, 450)
-    done = fedpriv("uncertainty", "--plan", *PLAN)
-    assert done.exit_code == 0 and "= 0.95" in " ".join(done.stdout.split())
+    assert "= 0.95" in " ".join(run("uncertainty", "--plan", *PLAN).stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import fedpriv as fp
 from fedpriv.datasets.encoders import Encoder, add_encoder
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings
 from fedpriv.models.lora import add_adapters
+from tests.cli.typed import run
 from tests.docs.shell_blocks import python
 from tests.harness.command_line import fedpriv
 from tests.harness.tiny_bert import write_tiny_bert
@@ -47,8 +48,7 @@ def test_the_readmes_run_finds_the_corpus_by_itself(tiny_corpus, encoder, tmp_pa
     assert f"fedpriv encoder embed {encoder.files.id}" in fedpriv(*command).stderr
     assert not (tmp_path / "r").exists()
     make_embeddings(tiny_corpus, encoder, ("title",), processes=1)
-    found = fedpriv(*command)
-    assert found.exit_code == 0, found
+    run(*command)
 
 
 @pytest.mark.slow

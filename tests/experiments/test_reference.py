@@ -1,18 +1,16 @@
 """Options as they are declared, listed, completed and written elsewhere."""
 
-import json
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from fedpriv import cli
 from fedpriv.cli.listing import complete_experiments, complete_settings
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.options import entries
-from tests.harness.command_line import CliRunner
+from tests.cli.typed import figures
 
 ROOT = Path(__file__).parents[2]
 WRITER = runpy.run_path(str(ROOT / "docs" / "write_options.py"))
@@ -35,22 +33,16 @@ def test_generated_pages_have_every_option_and_command():
     assert "## `fedpriv run`" in commands and "`--target-epsilon`" in commands
 
 
-class TestList:
-    def call(self, *arguments):
-        found = CliRunner().invoke(cli.app, ["list", *arguments], terminal_width=200)
-        assert found.exit_code == 0, found.output
-        return found.stdout
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("name", sorted(find_experiments()))
-    def test_every_option_that_exists_with_its_value(self, name):
-        experiment = load_experiment(name)
-        told = json.loads(self.call(name, "--json"))
-        assert (told["name"], told["unit"]) == (name, experiment.unit)
-        automatic = dict.fromkeys(experiment.automatic, "automatic")
-        values = {line["name"]: line["value"] for line in told["options"]}
-        assert values == experiment.options() | automatic
-        assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(find_experiments()))
+def test_every_option_that_exists_is_listed_with_its_value(name):
+    experiment = load_experiment(name)
+    told = figures("list", name)
+    assert (told["name"], told["unit"]) == (name, experiment.unit)
+    automatic = dict.fromkeys(experiment.automatic, "automatic")
+    values = {line["name"]: line["value"] for line in told["options"]}
+    assert values == experiment.options() | automatic
+    assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
 
 
 class TestCompletion:

@@ -16,18 +16,12 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
-from tests.harness.command_line import fedpriv
+from tests.cli.typed import figures, run
 from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import charged
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
-
-
-def command(*arguments):
-    done = fedpriv(*arguments)
-    assert done.exit_code == 0, done.output
-    return done
 
 
 def killed_after(number, kind):
@@ -57,7 +51,7 @@ def check_ended(folder, num_rounds=ROUNDS):
 
 
 def test_it_runs_as_a_command_and_says_what_it_spends():
-    done = command("run", NAME, "--out", "run")
+    done = run("run", NAME, "--out", "run")
     assert f"ρ = {SPENT} of 1" in done.stderr and "ε ≤ 5.42" in done.stderr
     assert f"{CHARGES} charges" in done.stderr
     check_ended("run")
@@ -68,23 +62,23 @@ def test_it_runs_as_a_command_and_says_what_it_spends():
     last = json_lines.read(Path("run/rounds.jsonl"))[-1]
     assert summary["epsilon"] == last["epsilon"]
     assert summary["distance_public"] == last["distance_public"]
-    told = json.loads(command("verify", "run", "--json").stdout)
+    told = figures("verify", "run")
     [said] = [check["text"] for check in told["checks"] if check["name"] == "charges"]
     for figure in (f"ρ = {SPENT} of 1", f"{CHARGES} charges", f"{ROUNDS} released", "1 lost"):
         assert figure in said
 
 
 def test_its_report_shows_rho_over_rounds():
-    command("run", NAME, "--out", "run", "--json")
+    run("run", NAME, "--out", "run", "--json")
     page = Path("run/report.html").read_text("utf-8")
     assert "ρ spent" in page and f"{ROUNDS} of {ROUNDS}" not in page
     assert f"<dt>Rounds</dt><dd>{ROUNDS}<" in page
     x, y = rho_spent(read_run("run"))
     assert x == list(range(1, ROUNDS + 1))
     np.testing.assert_allclose(y, np.array(x) * (1 / 50 + 1 / 8))
-    command("export", "run", "--to", "model")
+    run("export", "run", "--to", "model")
     assert verify_run("run").ok
-    [compared] = json.loads(command("compare", "run", "--json").stdout)
+    [compared] = figures("compare", "run")
     assert compared["rounds_planned"] is None and compared["rounds"] == ROUNDS
 
 
@@ -96,7 +90,7 @@ def test_it_goes_on_after_a_kill(line):
     with killed_after(line, "charge"):
         prepared.run()
     write_report("run")  # of a run under way
-    command("run", NAME, "--resume", "run", "--json")
+    run("run", NAME, "--resume", "run", "--json")
     found = check_ended("run", len(json_lines.read(Path("run/rounds.jsonl"))))
     # A lost attempt stays spent; the last charge may have been what the end would have refused.
     assert CHARGES <= found.num_charges <= CHARGES + 4 and kinds("run")[-2:] == ["end", "seal"]

@@ -19,7 +19,7 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.runs.prepared import start_run
-from tests.harness.command_line import fedpriv
+from tests.cli.typed import run
 from tests.harness.kills import Killed, after_round, killed, sigkilled
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
@@ -167,15 +167,13 @@ class Unused:
 
 @pytest.mark.slow
 def test_a_command_by_module_and_function(tmp_path):
-    done = fedpriv("run", NAME, "--out", tmp_path / "r", "-s", "steps=8", "--seed", "3")
-    assert done.exit_code == 0, done.output
+    done = run("run", NAME, "--out", tmp_path / "r", "-s", "steps=8", "--seed", "3")
     assert "SYNTHETIC data sixty" in done.output and "example-level" in done.output
     assert "user" not in done.output
     assert (tmp_path / "r" / "report.html").is_file()
     document = json.loads((tmp_path / "r" / "experiment.json").read_text())
     assert document["experiment"]["seed"] == 3 and document["plan"]["unit"] == "example"
-    verified = fedpriv("verify", tmp_path / "r")
-    assert verified.exit_code == 0, verified.output
+    run("verify", tmp_path / "r")
 
 
 def test_every_kind_of_preconditioner_is_here():
