@@ -17,6 +17,7 @@ from tests.harness import toy_users as dense
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.resealed import reseal
+from tests.harness.toys_of_training import assert_same
 
 TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
 
@@ -88,8 +89,7 @@ class TestRun:
     @pytest.mark.slow
     def test_options_seed_and_a_value_give_the_same_run(self, kept):
         other = fp.run(dense.experiment(), progress=False, seed=0)
-        for name, array in kept.params.items():
-            np.testing.assert_array_equal(array, other.params[name])
+        assert_same(other.params, kept.params)
         different = fp.run(dense.experiment(), progress=False, seed=1)
         assert any((a != different.params[n]).any() for n, a in kept.params.items())
 
@@ -99,8 +99,7 @@ class TestRun:
     ):
         run = fp.run(dense.experiment(), tmp_path / "run", label="wide <b>", progress=False)
         assert (run.label, kept.label) == ("wide <b>", "dense")
-        for name, array in kept.params.items():  # not in the root of the noise
-            np.testing.assert_array_equal(array, run.params[name])
+        assert_same(run.params, kept.params)  # not in the root of the noise
         assert run.record.plan == kept.record.plan and run.options == kept.options
         assert run.summary["label"] == "wide <b>" and kept.summary["label"] is None
         assert "Run of wide <b> (dense)" in repr(run) and "wide &lt;b&gt;" in run._repr_html_()

@@ -1,7 +1,6 @@
 """The page about extending: its twelve files, as they stand, run, killed, resumed, verified."""
 
 import importlib
-import lzma
 import re
 import sys
 from collections import Counter
@@ -39,6 +38,7 @@ from tests.harness.command_line import fedpriv as command
 from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
+from tests.simulations.photographs.records import write_records
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
 FILES = python_files(PAGE)
@@ -84,12 +84,7 @@ def test_files_that_the_page_names_are_there():
 
 @pytest.mark.slow
 def test_a_data_set_split_among_users_trains_alike_here_and_on_nodes(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    for name, number in (("train10k", 300), ("test2k", 20)):
-        records = rng.integers(0, 256, (number, 3073), np.uint8)
-        records[:, 0] %= 10
-        (tmp_path / f"cifar10_jpeg_{name}.bin.xz").write_bytes(lzma.compress(records.tobytes()))
-    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDPRIV_DATA", str(write_records(tmp_path, 300, 20)))
     options = {"users": 30, "cohort": 10.0, "rounds": 2}
     chosen = load_experiment("pictures:experiment").with_options(options)
     start_run(chosen, "pictures:experiment", None, Path("here")).run()

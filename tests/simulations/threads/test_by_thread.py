@@ -15,20 +15,18 @@ from simulations.threads.methods import ABLATION, BY_METHOD, METHODS
 from simulations.threads.page import differences_table
 from tests.harness.refusals import refuses
 from tests.laws.test_raw_deletion import LITTLE, community, imported
+from tests.simulations.threads.short import shortened
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Every method in three rounds."""
-
-    def short(method):
-        options = {epsilon: {**o, "rounds": 3} for epsilon, o in method.options.items()}
-        return replace(method, options=options)
-
     for name, kind in command.KINDS_OF_STUDY.items():
         methods = {
             start: {
-                label: short(one) if "rounds" in next(iter(one.options.values())) else one
+                label: shortened(one, rounds=3)
+                if "rounds" in next(iter(one.options.values()))
+                else one
                 for label, one in known.items()
             }
             for start, known in kind.methods.items()
