@@ -18,17 +18,17 @@ from tests.laws.test_raw_deletion import LITTLE, community, imported
 from tests.simulations.threads.short import shortened
 
 
+def in_three_rounds(method):
+    has_rounds = "rounds" in next(iter(method.options.values()))
+    return shortened(method, rounds=3) if has_rounds else method
+
+
 @pytest.fixture
 def small(monkeypatch):
     """Every method in three rounds."""
     for name, kind in command.KINDS_OF_STUDY.items():
         methods = {
-            start: {
-                label: shortened(one, rounds=3)
-                if "rounds" in next(iter(one.options.values()))
-                else one
-                for label, one in known.items()
-            }
+            start: {label: in_three_rounds(one) for label, one in known.items()}
             for start, known in kind.methods.items()
         }
         monkeypatch.setitem(command.KINDS_OF_STUDY, name, replace(kind, methods=methods))
