@@ -229,47 +229,46 @@ class TestResume:
             fp.run(dense.experiment(), backend="ray", workers=1, progress=False)
 
 
-class TestFrames:
-    @pytest.mark.slow
-    def test_what_is_released_and_what_is_not_are_two_frames(self, kept):
-        released, diagnosed = kept.rounds(), kept.diagnostics()
-        assert list(released.index) == [1, 2, 3] and released.index.name == "round_num"
-        assert released["epsilon"].is_monotonic_increasing
-        assert released["epsilon"].iloc[-1] == kept.epsilon.value
-        assert set(released["delta"]) == {0.01} and released["accuracy_public"].dtype == float
-        assert "seconds" in diagnosed and "seconds" not in released
-        assert released.attrs["privacy"] == kept.statement.headline
-        assert not diagnosed.attrs["covered_by_epsilon"]
+@pytest.mark.slow
+def test_what_is_released_and_what_is_not_are_two_frames(kept):
+    released, diagnosed = kept.rounds(), kept.diagnostics()
+    assert list(released.index) == [1, 2, 3] and released.index.name == "round_num"
+    assert released["epsilon"].is_monotonic_increasing
+    assert released["epsilon"].iloc[-1] == kept.epsilon.value
+    assert set(released["delta"]) == {0.01} and released["accuracy_public"].dtype == float
+    assert "seconds" in diagnosed and "seconds" not in released
+    assert released.attrs["privacy"] == kept.statement.headline
+    assert not diagnosed.attrs["covered_by_epsilon"]
 
-    @pytest.mark.slow
-    def test_a_curve_of_rounds_is_drawn_where_not_every_round_is_evaluated(self, tiny_corpus):
-        options = {"rounds": 12, "eval_every": 4, "cohort": 6, "noise_multiplier": 1.0}
-        where = tiny_corpus.directory
-        run = fp.run("dp-fedavg-tags", corpus=where, delta=1e-3, progress=False, **options)
-        (line,) = run.rounds().plot(y="epsilon", ax=Figure().add_subplot()).get_lines()
-        assert list(line.get_data()[0]) == [4, 8, 12]
-        every = run.rounds(every=True)
-        assert list(every.index) == list(range(1, 13)) == list(run.diagnostics(every=True).index)
-        assert every["accuracy_public"].notna().sum() == 3  # what was not measured is not filled in
-        assert every["epsilon"].is_monotonic_increasing and every["epsilon"].notna().all()
-        assert (every["epsilon_charges"] >= every.index).all()
 
-    @pytest.mark.slow
-    def test_runs_side_by_side(self, kept):
-        other = fp.run(dense.experiment(), noise_multiplier=2, progress=False)
-        table = fp.compare(kept.path, other)
-        assert list(table.index) == ["dense", "dense"]
-        assert table["epsilon"].iloc[0] > table["epsilon"].iloc[1]
-        assert {"delta", "relation", "unit", "accountant", "simulated", "synthetic"} <= set(table)
-        assert len(kept.table()) == 1
-        # What no run has, and what is the same of both, is left out.
-        assert {"users", "corpus", "gain", "gap_closed", "no_meaningful_protection"}.isdisjoint(
-            table
-        )
-        without = fp.run(dense.experiment(), noise="none", bound="none", progress=False)
-        assert list(fp.compare(kept, without)["epsilon"]) == [kept.epsilon.value, math.inf]
-        with pytest.raises(ValueError):
-            fp.compare()
+@pytest.mark.slow
+def test_a_curve_of_rounds_is_drawn_where_not_every_round_is_evaluated(tiny_corpus):
+    options = {"rounds": 12, "eval_every": 4, "cohort": 6, "noise_multiplier": 1.0}
+    where = tiny_corpus.directory
+    run = fp.run("dp-fedavg-tags", corpus=where, delta=1e-3, progress=False, **options)
+    (line,) = run.rounds().plot(y="epsilon", ax=Figure().add_subplot()).get_lines()
+    assert list(line.get_data()[0]) == [4, 8, 12]
+    every = run.rounds(every=True)
+    assert list(every.index) == list(range(1, 13)) == list(run.diagnostics(every=True).index)
+    assert every["accuracy_public"].notna().sum() == 3  # what was not measured is not filled in
+    assert every["epsilon"].is_monotonic_increasing and every["epsilon"].notna().all()
+    assert (every["epsilon_charges"] >= every.index).all()
+
+
+@pytest.mark.slow
+def test_runs_side_by_side(kept):
+    other = fp.run(dense.experiment(), noise_multiplier=2, progress=False)
+    table = fp.compare(kept.path, other)
+    assert list(table.index) == ["dense", "dense"]
+    assert table["epsilon"].iloc[0] > table["epsilon"].iloc[1]
+    assert {"delta", "relation", "unit", "accountant", "simulated", "synthetic"} <= set(table)
+    assert len(kept.table()) == 1
+    # What no run has, and what is the same of both, is left out.
+    assert {"users", "corpus", "gain", "gap_closed", "no_meaningful_protection"}.isdisjoint(table)
+    without = fp.run(dense.experiment(), noise="none", bound="none", progress=False)
+    assert list(fp.compare(kept, without)["epsilon"]) == [kept.epsilon.value, math.inf]
+    with pytest.raises(ValueError):
+        fp.compare()
 
 
 class TestShown:

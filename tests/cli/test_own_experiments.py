@@ -85,75 +85,73 @@ OWN_ERRORS = {
 }
 
 
-class TestErrors:
-    @pytest.mark.parametrize(("source", "line", "said"), OWN_ERRORS.values(), ids=OWN_ERRORS)
-    def test_the_files_user_traceback_is_shown_and_none_of_ours(
-        self, fedpriv, tmp_path, source, line, said
-    ):
-        status, out, err = fedpriv(source, "--out", tmp_path / "run")
-        assert (status, out) == (1, "")
-        assert f'mine.py", line {line}' in err and said in err
-        assert "while " in err.splitlines()[-1]
-        for ours in ("/fedpriv/", "click", "typer", "importlib"):
-            assert ours not in err
-        assert not (tmp_path / "run").exists()
-
-    def test_a_loss_that_fails_is_shown_from_the_file_on(self, fedpriv, tmp_path):
-        source = GOOD.replace("loss=nn.functional.cross_entropy", "loss=lambda o, t: o.missing()")
-        status, _, err = fedpriv(source, "--out", tmp_path / "run")
-        assert status == 1
-        lines = err.splitlines()
-        assert lines[0] == "Traceback (most recent call last):" and "mine.py" in lines[1]
-        assert "has no attribute 'missing'" in err and "before anything was charged" in lines[-1]
-        assert not (tmp_path / "run").exists()
-
-    @pytest.mark.parametrize(
-        ("source", "said"),
-        [
-            (GOOD.replace("users=users", "users={}"), ""),
-            (GOOD.replace("nn.Linear(3, 2)", "nn.BatchNorm1d(3)"), "nn.GroupNorm"),
-            (GOOD.replace("rounds=3", "rounds=0"), "rounds 0"),
-            (GOOD.replace("def experiment", "def other"), "'experiment'"),
-            (GOOD.replace("return FederatedExperiment", "return dict"), "dict"),
-        ],
-    )
-    def test_what_we_refuse_is_one_line(self, fedpriv, tmp_path, source, said):
-        status, _, err = fedpriv(source, "--out", tmp_path / "run")
-        assert status == 2
-        assert err.startswith("error: ") and err.count("\n") == 1 and said in err
+@pytest.mark.parametrize(("source", "line", "said"), OWN_ERRORS.values(), ids=OWN_ERRORS)
+def test_the_files_user_traceback_is_shown_and_none_of_ours(fedpriv, tmp_path, source, line, said):
+    status, out, err = fedpriv(source, "--out", tmp_path / "run")
+    assert (status, out) == (1, "")
+    assert f'mine.py", line {line}' in err and said in err
+    assert "while " in err.splitlines()[-1]
+    for ours in ("/fedpriv/", "click", "typer", "importlib"):
+        assert ours not in err
+    assert not (tmp_path / "run").exists()
 
 
-class TestAtAPath:
-    @pytest.mark.slow
-    def test_a_file_is_named_by_its_path_and_resumed_from_anywhere(
-        self, fedpriv, tmp_path, monkeypatch
-    ):
-        """Also by one that is relative to the working directory."""
-        (tmp_path / "other").mkdir()
-        path = tmp_path / "other" / "far.py"
-        path.write_text("from near import GOOD\n" + GOOD, "utf-8")
-        (tmp_path / "other" / "near.py").write_text("GOOD = 1\n", "utf-8")
-        run = tmp_path / "run"
-        for arguments in (["--out", run], ["--resume", run]):
-            status, out, err = fedpriv("", *arguments, name=f"{path}:experiment")
-            assert status == 0 and f"{run}/report.html" in out, err
-        assert fedpriv("", "--out", tmp_path / "typed", name="other/far.py:experiment")[0] == 0
-        shown = json.loads((tmp_path / "typed" / "experiment.json").read_text("utf-8"))["reference"]
-        assert shown == f"{path}:experiment"
-        monkeypatch.chdir("/")
-        again = resume(tmp_path / "typed", experiment=shown, progress=False)
-        assert again.summary["rounds"] == 3
+def test_a_loss_that_fails_is_shown_from_the_file_on(fedpriv, tmp_path):
+    source = GOOD.replace("loss=nn.functional.cross_entropy", "loss=lambda o, t: o.missing()")
+    status, _, err = fedpriv(source, "--out", tmp_path / "run")
+    assert status == 1
+    lines = err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):" and "mine.py" in lines[1]
+    assert "has no attribute 'missing'" in err and "before anything was charged" in lines[-1]
+    assert not (tmp_path / "run").exists()
 
-    def test_a_file_without_a_function_is_one_line(self, fedpriv):
-        status, _, err = fedpriv(GOOD, name="mine.py")
-        assert status == 2 and err.count("\n") == 1 and "mine.py" in err
 
-    def test_its_errors_are_its_own_and_a_missing_one_is_one_line(self, fedpriv, tmp_path):
-        name = f"{tmp_path / 'mine.py'}:experiment"
-        status, _, err = fedpriv("def experiment():\n    return 1 / 0\n", name=name)
-        assert status == 1 and 'mine.py", line 2' in err and "importlib" not in err
-        status, _, err = fedpriv("", name=f"{tmp_path / 'gone.py'}:experiment")
-        assert status == 2 and err.count("\n") == 1 and "gone.py" in err
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (GOOD.replace("users=users", "users={}"), ""),
+        (GOOD.replace("nn.Linear(3, 2)", "nn.BatchNorm1d(3)"), "nn.GroupNorm"),
+        (GOOD.replace("rounds=3", "rounds=0"), "rounds 0"),
+        (GOOD.replace("def experiment", "def other"), "'experiment'"),
+        (GOOD.replace("return FederatedExperiment", "return dict"), "dict"),
+    ],
+)
+def test_what_we_refuse_is_one_line(fedpriv, tmp_path, source, said):
+    status, _, err = fedpriv(source, "--out", tmp_path / "run")
+    assert status == 2
+    assert err.startswith("error: ") and err.count("\n") == 1 and said in err
+
+
+@pytest.mark.slow
+def test_a_file_is_named_by_its_path_and_resumed_from_anywhere(fedpriv, tmp_path, monkeypatch):
+    """Also by one that is relative to the working directory."""
+    (tmp_path / "other").mkdir()
+    path = tmp_path / "other" / "far.py"
+    path.write_text("from near import GOOD\n" + GOOD, "utf-8")
+    (tmp_path / "other" / "near.py").write_text("GOOD = 1\n", "utf-8")
+    run = tmp_path / "run"
+    for arguments in (["--out", run], ["--resume", run]):
+        status, out, err = fedpriv("", *arguments, name=f"{path}:experiment")
+        assert status == 0 and f"{run}/report.html" in out, err
+    assert fedpriv("", "--out", tmp_path / "typed", name="other/far.py:experiment")[0] == 0
+    shown = json.loads((tmp_path / "typed" / "experiment.json").read_text("utf-8"))["reference"]
+    assert shown == f"{path}:experiment"
+    monkeypatch.chdir("/")
+    again = resume(tmp_path / "typed", experiment=shown, progress=False)
+    assert again.summary["rounds"] == 3
+
+
+def test_a_file_without_a_function_is_one_line(fedpriv):
+    status, _, err = fedpriv(GOOD, name="mine.py")
+    assert status == 2 and err.count("\n") == 1 and "mine.py" in err
+
+
+def test_its_errors_are_its_own_and_a_missing_one_is_one_line(fedpriv, tmp_path):
+    name = f"{tmp_path / 'mine.py'}:experiment"
+    status, _, err = fedpriv("def experiment():\n    return 1 / 0\n", name=name)
+    assert status == 1 and 'mine.py", line 2' in err and "importlib" not in err
+    status, _, err = fedpriv("", name=f"{tmp_path / 'gone.py'}:experiment")
+    assert status == 2 and err.count("\n") == 1 and "gone.py" in err
 
 
 @pytest.mark.slow

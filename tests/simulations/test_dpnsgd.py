@@ -51,75 +51,79 @@ def filled(maps):
     return done
 
 
-class TestHeatMaps:
-    @pytest.mark.slow
-    def test_every_square_is_another_run_but_where_c_is_1(self):
-        """There η c is η, so the column of the third map is that of the second."""
-        runs = [run for grid in heat_maps() for run in grid.tuning()]
-        squares = len(figure3.RATES) * len(figure3.DECADES)
-        assert len(runs) == 3 * squares
-        assert len({run.identity for run in runs}) == 3 * squares - len(figure3.RATES)
+@pytest.mark.slow
+def test_every_square_is_another_run_but_where_c_is_1():
+    """There η c is η, so the column of the third map is that of the second."""
+    runs = [run for grid in heat_maps() for run in grid.tuning()]
+    squares = len(figure3.RATES) * len(figure3.DECADES)
+    assert len(runs) == 3 * squares
+    assert len({run.identity for run in runs}) == 3 * squares - len(figure3.RATES)
 
-    def test_the_third_map_is_of_one_product(self):
-        *_, by_product = heat_maps()
-        for size in by_product.sizes:
-            options = by_product.make(1.6, size, "validation").options()
-            assert options["bound.l2_clip_norm"] == size
-            assert options["optimizer.learning_rate"] * size == pytest.approx(1.6)
 
-    @pytest.mark.slow
-    def test_page_of_synthetic_accuracies(self):
-        maps = normalised, clipped, _ = heat_maps(reduced=True)
-        done = filled(maps)
-        assert clipped.best(done)[1] == 1.0
-        assert normalised.spread(done) == 0.0 and clipped.spread(done) > 0.4
-        assert clipped.edges(done) == ["η (least)", "c (most)"]
-        more = scheduled("mnist", True, maps, ("step", "cyclic"), done)
-        assert [grid.sizes for grid in more] == [(normalised.best(done)[1],)] * 2 + [(1.0,)] * 2
-        assert {grid.make(0.1, 10.0, "test").options()["schedule"] for grid in more} == {
-            "step",
-            "cyclic",
-        }
-        done |= filled(more)
-        text = figure3.page("mnist", maps, more, done, picture="maps.png")
-        assert "add-remove, per example, PLD" in text and "c (most)" in text
+def test_the_third_map_is_of_one_product():
+    *_, by_product = heat_maps()
+    for size in by_product.sizes:
+        options = by_product.make(1.6, size, "validation").options()
+        assert options["bound.l2_clip_norm"] == size
+        assert options["optimizer.learning_rate"] * size == pytest.approx(1.6)
 
-    def test_a_missing_square(self):
-        maps = heat_maps(reduced=True)
-        done = filled(maps)
-        del done[next(iter(done))]
-        with refuses(ValueError, "1", maps[0].title):
-            maps[0].best(done)
 
-    def test_the_rule_is_the_only_difference(self):
-        one, other, _ = (grid.make(0.1, 0.5, "test").options() for grid in heat_maps("mnist"))
-        different = {name for name in {*one, *other} if one.get(name) != other.get(name)}
-        assert {name.partition(".")[0] for name in different} == {"bound"}
+@pytest.mark.slow
+def test_page_of_synthetic_accuracies():
+    maps = normalised, clipped, _ = heat_maps(reduced=True)
+    done = filled(maps)
+    assert clipped.best(done)[1] == 1.0
+    assert normalised.spread(done) == 0.0 and clipped.spread(done) > 0.4
+    assert clipped.edges(done) == ["η (least)", "c (most)"]
+    more = scheduled("mnist", True, maps, ("step", "cyclic"), done)
+    assert [grid.sizes for grid in more] == [(normalised.best(done)[1],)] * 2 + [(1.0,)] * 2
+    assert {grid.make(0.1, 10.0, "test").options()["schedule"] for grid in more} == {
+        "step",
+        "cyclic",
+    }
+    done |= filled(more)
+    text = figure3.page("mnist", maps, more, done, picture="maps.png")
+    assert "add-remove, per example, PLD" in text and "c (most)" in text
 
-    @pytest.mark.slow
-    def test_further_grids_are_made_of_what_the_first_chose(self, monkeypatch):
-        monkeypatch.setattr(grids, "SEEDS", (0, 1))
-        few = {"epochs": "none", "steps": 2, "batch-size": 8}
 
-        def shortened(grid):
-            make = grid.make
-            return replace(grid, make=lambda *place: make(*place).with_options(few),
-                           rates=grid.rates[:2], sizes=grid.sizes[:1])  # fmt: skip
+def test_a_missing_square():
+    maps = heat_maps(reduced=True)
+    done = filled(maps)
+    del done[next(iter(done))]
+    with refuses(ValueError, "1", maps[0].title):
+        maps[0].best(done)
 
-        maps = [shortened(grid) for grid in heat_maps("mnist", True)[:1]]
-        seen = []
 
-        def then(done):
-            seen.append(maps[0].best(done))
-            return [
-                shortened(grid) for grid in scheduled("mnist", True, maps, ("step", "cyclic"), done)
-            ]
+def test_the_rule_is_the_only_difference():
+    one, other, _ = (grid.make(0.1, 0.5, "test").options() for grid in heat_maps("mnist"))
+    different = {name for name in {*one, *other} if one.get(name) != other.get(name)}
+    assert {name.partition(".")[0] for name in different} == {"bound"}
 
-        done, more = grids.trained(maps, processes=1, device="cpu", then=then)
-        assert {row["device"] for row in done.values()} == {"cpu"}
-        # Two squares and two seeds of one map, and of each of its two schedules.
-        assert len(done) == 3 * (2 + 2) and len(more) == 2
-        assert len(seen) == 1
+
+@pytest.mark.slow
+def test_further_grids_are_made_of_what_the_first_chose(monkeypatch):
+    monkeypatch.setattr(grids, "SEEDS", (0, 1))
+    few = {"epochs": "none", "steps": 2, "batch-size": 8}
+
+    def shortened(grid):
+        make = grid.make
+        return replace(grid, make=lambda *place: make(*place).with_options(few),
+                       rates=grid.rates[:2], sizes=grid.sizes[:1])  # fmt: skip
+
+    maps = [shortened(grid) for grid in heat_maps("mnist", True)[:1]]
+    seen = []
+
+    def then(done):
+        seen.append(maps[0].best(done))
+        return [
+            shortened(grid) for grid in scheduled("mnist", True, maps, ("step", "cyclic"), done)
+        ]
+
+    done, more = grids.trained(maps, processes=1, device="cpu", then=then)
+    assert {row["device"] for row in done.values()} == {"cpu"}
+    # Two squares and two seeds of one map, and of each of its two schedules.
+    assert len(done) == 3 * (2 + 2) and len(more) == 2
+    assert len(seen) == 1
 
 
 def test_the_training_loss_is_that_of_training_examples():

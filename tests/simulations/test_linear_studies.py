@@ -68,54 +68,58 @@ def toy_grid(least="", most=""):
     return Grid({"steps": steps, "rate": Axis(values=values, first=(0.0, 1.0))})
 
 
-class TestSearch:
-    def test_it_goes_as_far_as_the_best_lies(self):
-        calls = []
+def test_it_goes_as_far_as_the_best_lies():
+    calls = []
 
-        def value(settings):
-            calls.append(tuple(settings.values()))
-            return -((settings["steps"] - 17) ** 2) - (settings["rate"] - 9) ** 2
+    def value(settings):
+        calls.append(tuple(settings.values()))
+        return -((settings["steps"] - 17) ** 2) - (settings["rate"] - 9) ** 2
 
-        found = search(toy_grid(), value)
-        assert found.settings == {"steps": 17.0, "rate": 9.0}
-        assert len(set(calls)) == len(calls) == len(found.values) < 21**2 / 4
+    found = search(toy_grid(), value)
+    assert found.settings == {"steps": 17.0, "rate": 9.0}
+    assert len(set(calls)) == len(calls) == len(found.values) < 21**2 / 4
 
-    @pytest.mark.parametrize("seed", range(20))
-    def test_no_neighbour_is_better(self, seed):
-        """Of rough functions too, where the best of all need not be found."""
-        rough = np.random.default_rng(seed).integers(0, 8, (21, 21))
 
-        def value(settings):
-            return float(rough[int(settings["steps"]), int(settings["rate"])])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_neighbour_is_better(seed):
+    """Of rough functions too, where the best of all need not be found."""
+    rough = np.random.default_rng(seed).integers(0, 8, (21, 21))
 
-        grid = toy_grid()
-        best = search(grid, value)
-        near = list(grid.neighbours(best.settings))
-        assert 2 <= len(near) <= 4
-        assert value(best.settings) == max(best.values) >= max(map(value, near))
+    def value(settings):
+        return float(rough[int(settings["steps"]), int(settings["rate"])])
 
-    def test_an_edge_is_open_unless_the_axis_says_why_it_ends(self):
-        for grid, marks in ((toy_grid(), "**"), (toy_grid(most="no more is paid for"), "†*")):
-            best = search(grid, lambda settings: sum(settings.values())).settings
-            assert best == {"steps": 20.0, "rate": 20.0}
-            words = linear.settings_in_words(grid, best)
-            assert words == f"steps 20{marks[0]}, rate 20{marks[1]}"
-        notes = edge_notes([("toy", grid, best)])
-        assert "steps of toy (no more is paid for)" in notes and "better beyond it: rate" in notes
+    grid = toy_grid()
+    best = search(grid, value)
+    near = list(grid.neighbours(best.settings))
+    assert 2 <= len(near) <= 4
+    assert value(best.settings) == max(best.values) >= max(map(value, near))
 
-    def test_what_is_held_was_not_tuned(self):
-        held = toy_grid().holding(steps=20.0)
-        best = search(held, lambda settings: -abs(settings["rate"] - 5)).settings
-        assert best == {"steps": 20.0, "rate": 5.0} and not held.edges(best)
 
-    def test_of_a_small_size_so_many_are_tried(self):
-        assert len(search(toy_grid(), lambda settings: 0.0, most=2).values) == 2
+def test_an_edge_is_open_unless_the_axis_says_why_it_ends():
+    for grid, marks in ((toy_grid(), "**"), (toy_grid(most="no more is paid for"), "†*")):
+        best = search(grid, lambda settings: sum(settings.values())).settings
+        assert best == {"steps": 20.0, "rate": 20.0}
+        words = linear.settings_in_words(grid, best)
+        assert words == f"steps 20{marks[0]}, rate 20{marks[1]}"
+    notes = edge_notes([("toy", grid, best)])
+    assert "steps of toy (no more is paid for)" in notes and "better beyond it: rate" in notes
 
-    def test_axes_are_refused(self):
-        with refuses(ValueError, (2.0, 1.0)):
-            Axis(values=(2.0, 1.0), first=(1.0,))
-        with refuses(ValueError, (3.0,), (1.0, 2.0)):
-            Axis(values=(1.0, 2.0), first=(3.0,))
+
+def test_what_is_held_was_not_tuned():
+    held = toy_grid().holding(steps=20.0)
+    best = search(held, lambda settings: -abs(settings["rate"] - 5)).settings
+    assert best == {"steps": 20.0, "rate": 5.0} and not held.edges(best)
+
+
+def test_of_a_small_size_so_many_are_tried():
+    assert len(search(toy_grid(), lambda settings: 0.0, most=2).values) == 2
+
+
+def test_axes_are_refused():
+    with refuses(ValueError, (2.0, 1.0)):
+        Axis(values=(2.0, 1.0), first=(1.0,))
+    with refuses(ValueError, (3.0,), (1.0, 2.0)):
+        Axis(values=(1.0, 2.0), first=(3.0,))
 
 
 def test_by_the_interval_of_the_difference():
@@ -259,75 +263,80 @@ def bolted():
     return bolt_on_study.Found(small("mnist", "softmax", epsilons=(2.0,)), (1,))
 
 
-class TestBoltOn:
-    @pytest.mark.slow
-    def test_every_row_states_its_epsilon(self, bolted):
-        for (guarantee, *_), rows in bolted.cells.items():
-            for row in rows:
-                assert row["true_epsilon"] <= 2.0 * (1 + 1e-9)
-                assert (row["delta"] == 0.0) == (guarantee == "pure")
+@pytest.mark.slow
+def test_every_row_states_its_epsilon(bolted):
+    for (guarantee, *_), rows in bolted.cells.items():
+        for row in rows:
+            assert row["true_epsilon"] <= 2.0 * (1 + 1e-9)
+            assert (row["delta"] == 0.0) == (guarantee == "pure")
 
-    @pytest.mark.slow
-    def test_the_same_training_is_perturbed_for_every_epsilon(self, bolted):
-        """With ε a million times larger hardly anything is left of the noise."""
 
-        def risk(guarantee, epsilon, seed=3):
-            place = {"guarantee": guarantee, "method": "bolt-on", "epsilon": epsilon, "passes": 1}
-            return bolted.study.row({"rate": 0.3}, seed=seed, **place)["objective"]
+@pytest.mark.slow
+def test_the_same_training_is_perturbed_for_every_epsilon(bolted):
+    """With ε a million times larger hardly anything is left of the noise."""
 
-        plain = risk(None, 1.0)
-        assert abs(risk("pure", 1e6) - plain) < 1e-4
-        assert risk("pure", 1e-3) > 2 * plain
-        assert risk(None, 1.0, seed=4) != plain
+    def risk(guarantee, epsilon, seed=3):
+        place = {"guarantee": guarantee, "method": "bolt-on", "epsilon": epsilon, "passes": 1}
+        return bolted.study.row({"rate": 0.3}, seed=seed, **place)["objective"]
 
-    def test_a_run_replays_whatever_was_run_before_it(self):
-        place = {"problem": "mnist-3-8", "loss": "logistic", "split": "test", "rows": None,
-                 "tiny": True, "guarantee": "pure", "method": "bolt-on", "passes": 1, "batch": 50,
-                 "settings": {"rate": 0.3}, "seed": 5}  # fmt: skip
-        found = []
-        for others in ((), (0.5, 4.0)):
-            bolt_on._remembered.cache_clear()
-            for target in (*others, 1.0):
-                row = bolt_on.perform({**place, "epsilon": target})
-            found.append(row["objective"])
-        assert found[0] == found[1]
+    plain = risk(None, 1.0)
+    assert abs(risk("pure", 1e6) - plain) < 1e-4
+    assert risk("pure", 1e-3) > 2 * plain
+    assert risk(None, 1.0, seed=4) != plain
 
-    @pytest.mark.slow
-    def test_excess_risk_falls_with_noise(self):
-        study = small("mnist-3-8", "logistic")
-        loud, quiet = (
-            mean(bolt_on_study.excess(study, "approximate", "bolt-on", e, 2, 200)[0])
-            for e in (0.01, 10.0)
-        )
-        assert 0 <= quiet < loud
 
-    def test_a_replaced_example_is_of_more_than_twice_the_epsilon(self):
-        """Of one Gaussian release: δ(ε) of sensitivity Δ and of 2Δ, by the exact formula."""
-        aim, ratios = bolt_on.delta_of(11_862), []
-        for target in bolt_on.EPSILONS:
-            sigma = brentq(lambda s, e=target: gaussian_delta(s, e) - aim, 0.05, 1e4)
-            twice = brentq(lambda e, s=sigma: gaussian_delta(s / 2, e) - aim, 1e-3, 50.0)
-            ratios.append(twice / target)
-        assert [round(ratio, 2) for ratio in (min(ratios), max(ratios))] == [2.06, 2.16]
-        template = (files("simulations.bolt_on") / "page.md.jinja").read_text("utf-8")
-        assert "2.06 to 2.16 times ε, of ε 0.1 to 4 at m = 11,862" in " ".join(template.split())
+def test_a_run_replays_whatever_was_run_before_it():
+    place = {"problem": "mnist-3-8", "loss": "logistic", "split": "test", "rows": None,
+             "tiny": True, "guarantee": "pure", "method": "bolt-on", "passes": 1, "batch": 50,
+             "settings": {"rate": 0.3}, "seed": 5}  # fmt: skip
+    found = []
+    for others in ((), (0.5, 4.0)):
+        bolt_on._remembered.cache_clear()
+        for target in (*others, 1.0):
+            row = bolt_on.perform({**place, "epsilon": target})
+        found.append(row["objective"])
+    assert found[0] == found[1]
 
-    @pytest.mark.slow
-    def test_objective_perturbation_is_of_one_line_and_has_no_passes(self, bolted):
-        assert not any(method == "objective" for _, method, *_ in bolted.cells)
-        found = bolt_on_study.Found(small("mnist-3-8", "huber", epsilons=(2.0,)), (1, 2))
-        places = [place for place in found.cells if place[1] == "objective"]
-        assert places == [(g, "objective", 2.0, 1) for g in ("pure", "approximate")]
-        for place in places:
-            for row in found.cells[place]:
-                assert 1.99 < row["true_epsilon"] <= 2.0 * (1 + 1e-9)
-                assert (row["delta"] == 0.0) == (place[0] == "pure")
-        text = bolt_on_study.page([found], seeds=2, command="c")
-        assert "| objective perturbation | – |" in text and "Against objective perturb" in text
 
-    def test_one_against_all_is_perturbed_jointly(self):
-        model = bolt_on.model_of("mnist-projected", "one-vs-all", "test", None, True)
-        sgd = bolt_on.permutation_sgd(model, 1, 50, {"rate": 0.3})
-        assert sgd.constants.lipschitz == pytest.approx(10**0.5)
-        bound = bolt_on.plan_of(model, sgd, "pure", 1.0).live_mechanism.l2_bound
-        assert bound == pytest.approx(10**0.5 * 0.3 / 50, rel=1e-6)
+@pytest.mark.slow
+def test_excess_risk_falls_with_noise():
+    study = small("mnist-3-8", "logistic")
+    loud, quiet = (
+        mean(bolt_on_study.excess(study, "approximate", "bolt-on", e, 2, 200)[0])
+        for e in (0.01, 10.0)
+    )
+    assert 0 <= quiet < loud
+
+
+def test_a_replaced_example_is_of_more_than_twice_the_epsilon():
+    """Of one Gaussian release: δ(ε) of sensitivity Δ and of 2Δ, by the exact formula."""
+    aim, ratios = bolt_on.delta_of(11_862), []
+    for target in bolt_on.EPSILONS:
+        sigma = brentq(lambda s, e=target: gaussian_delta(s, e) - aim, 0.05, 1e4)
+        twice = brentq(lambda e, s=sigma: gaussian_delta(s / 2, e) - aim, 1e-3, 50.0)
+        ratios.append(twice / target)
+    assert [round(ratio, 2) for ratio in (min(ratios), max(ratios))] == [2.06, 2.16]
+    template = (files("simulations.bolt_on") / "page.md.jinja").read_text("utf-8")
+    assert "2.06 to 2.16 times ε, of ε 0.1 to 4 at m = 11,862" in " ".join(template.split())
+
+
+@pytest.mark.slow
+def test_objective_perturbation_is_of_one_line_and_has_no_passes(bolted):
+    assert not any(method == "objective" for _, method, *_ in bolted.cells)
+    found = bolt_on_study.Found(small("mnist-3-8", "huber", epsilons=(2.0,)), (1, 2))
+    places = [place for place in found.cells if place[1] == "objective"]
+    assert places == [(g, "objective", 2.0, 1) for g in ("pure", "approximate")]
+    for place in places:
+        for row in found.cells[place]:
+            assert 1.99 < row["true_epsilon"] <= 2.0 * (1 + 1e-9)
+            assert (row["delta"] == 0.0) == (place[0] == "pure")
+    text = bolt_on_study.page([found], seeds=2, command="c")
+    assert "| objective perturbation | – |" in text and "Against objective perturb" in text
+
+
+def test_one_against_all_is_perturbed_jointly():
+    model = bolt_on.model_of("mnist-projected", "one-vs-all", "test", None, True)
+    sgd = bolt_on.permutation_sgd(model, 1, 50, {"rate": 0.3})
+    assert sgd.constants.lipschitz == pytest.approx(10**0.5)
+    bound = bolt_on.plan_of(model, sgd, "pure", 1.0).live_mechanism.l2_bound
+    assert bound == pytest.approx(10**0.5 * 0.3 / 50, rel=1e-6)

@@ -80,47 +80,48 @@ class TestPlan:
             assert plan.live_mechanism.sensitivity == expected
 
 
-class TestTraining:
-    @pytest.mark.slow
-    @pytest.mark.parametrize("method", METHODS)
-    def test_beats_chance_in_private(self, setup, method):
-        """50 steps at ε = 8, δ = 1e-5, on 1,000 sentences the model has not seen.
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_beats_chance_in_private(setup, method):
+    """50 steps at ε = 8, δ = 1e-5, on 1,000 sentences the model has not seen.
 
-        A model that guesses is right on more than 62 % of them once in 10^14 runs (binomial; the
-        labels are drawn evenly), in one of four methods four times that. Seen: 0.76 to 0.95.
-        """
-        rate, size = CHOSEN[method]
-        made = grid_of(setup, method).run(rate, size, "test", 0)
-        row = perform(made)
-        assert row["synthetic"] and row["steps"] == 50 and row["unit"] == "example"
-        assert row["epsilon"] <= 8.0 and row["delta"] == 1e-5
-        assert row["accuracy"] > 0.62
+    A model that guesses is right on more than 62 % of them once in 10^14 runs (binomial; the
+    labels are drawn evenly), in one of four methods four times that. Seen: 0.76 to 0.95.
+    """
+    rate, size = CHOSEN[method]
+    made = grid_of(setup, method).run(rate, size, "test", 0)
+    row = perform(made)
+    assert row["synthetic"] and row["steps"] == 50 and row["unit"] == "example"
+    assert row["epsilon"] <= 8.0 and row["delta"] == 1e-5
+    assert row["accuracy"] > 0.62
 
-    @pytest.mark.slow
-    def test_embeddings_stay_where_they_were(self, setup):
-        made = experiment(setup, "dp-nsgd", 3.2, 0.001, "test").with_options({"steps": 2})
-        perform(Run(experiment=made, split="test", seed=0, reduced=True))
-        before, after = load_roberta(setup.weights), sst2._module(setup)
-        moved = {
-            name
-            for (name, a), b in zip(before.named_parameters(), after.parameters(), strict=True)
-            if not np.array_equal(a.detach().numpy(), b.detach().numpy())
-        }
-        frozen = {n for n, _ in before.named_parameters() if "embeddings" in n}
-        assert len(frozen) == 5 and not moved & frozen
-        assert moved == set(module_params(before))
 
-    @pytest.mark.slow
-    def test_every_run_starts_from_the_files_weights_and_a_head_of_its_key(self, setup):
-        made = sst2.task(setup, "test")
-        one, same, other = (made.init_params(Key.simulation(s)) for s in (0, 0, 1))
-        file = module_params(load_roberta(setup.weights))
-        for name, array in one.items():
-            np.testing.assert_array_equal(array, same[name])
-            is_head = name.startswith("classifier.") and array.ndim > 1
-            assert np.array_equal(array, other[name]) != is_head
-            if not name.startswith("classifier."):
-                np.testing.assert_array_equal(array, file[name])
+@pytest.mark.slow
+def test_embeddings_stay_where_they_were(setup):
+    made = experiment(setup, "dp-nsgd", 3.2, 0.001, "test").with_options({"steps": 2})
+    perform(Run(experiment=made, split="test", seed=0, reduced=True))
+    before, after = load_roberta(setup.weights), sst2._module(setup)
+    moved = {
+        name
+        for (name, a), b in zip(before.named_parameters(), after.parameters(), strict=True)
+        if not np.array_equal(a.detach().numpy(), b.detach().numpy())
+    }
+    frozen = {n for n, _ in before.named_parameters() if "embeddings" in n}
+    assert len(frozen) == 5 and not moved & frozen
+    assert moved == set(module_params(before))
+
+
+@pytest.mark.slow
+def test_every_run_starts_from_the_files_weights_and_a_head_of_its_key(setup):
+    made = sst2.task(setup, "test")
+    one, same, other = (made.init_params(Key.simulation(s)) for s in (0, 0, 1))
+    file = module_params(load_roberta(setup.weights))
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, same[name])
+        is_head = name.startswith("classifier.") and array.ndim > 1
+        assert np.array_equal(array, other[name]) != is_head
+        if not name.startswith("classifier."):
+            np.testing.assert_array_equal(array, file[name])
 
 
 def test_validation_is_a_tenth_of_the_training_set(setup):

@@ -115,56 +115,58 @@ def test_what_is_no_run_is_named_and_left_out(make_run, tmp_path) -> None:
         read_groups([run, run])
 
 
-class TestSections:
-    """Figures that must not be read against each other stand in parts of their own."""
+# Values that must not be compared are in separate parts.
 
-    @pytest.mark.slow
-    def test_a_corpus_each_and_a_split_each(self, make_run):
-        folders = [
-            make_run("a"),
-            make_run("b", synthetic=True),
-            make_run("c", options={"task.split": "by-thread", "task.measured_on": "test"}),
-            make_run("d", options={"task.split": "by-thread", "task.measured_on": "validation"}),
-        ]
-        sections = sections_of(read_groups(folders))
-        assert [section.title for section in sections] == [
-            "onstartups: accuracy",
-            "onstartups (synthetic): accuracy",
-            "onstartups, split by-thread: accuracy",
-            "onstartups, split by-thread, measured on validation: accuracy",
-        ]
-        page = render(read_groups(folders))
-        assert "In 4 parts" in page and page.count("Where they ended") == 4
 
-    def test_majority_public_only_and_non_private_are_read_against(self, make_run):
-        folders = [
-            make_run("a", ceiling=0.24, public_only=0.18),
-            make_run("b", ceiling=0.25, noise_multiplier=None, public_only=0.18, name="free"),
-            make_run("c", ceiling=0.27, noise_multiplier=None, public_only=0.18, name="best"),
-        ]
-        [section] = sections_of(groups := read_groups(folders))
-        best = json.loads((folders[2] / "summary.json").read_text())["accuracy"]
-        assert [(r.label, r.value) for r in section.references(nonprivate=True)] == [
-            ("majority class", 0.119),
-            ("public-only", 0.18),
-            ("non-private", best),
-        ]
-        rows = as_rows(groups)
-        assert rows[0]["accuracy_public_only"] == 0.18
-        assert rows[0]["gain"] == pytest.approx(rows[0]["accuracy"] - 0.18)
-        assert rows[0]["gap_closed"] == pytest.approx(rows[0]["gain"] / (best - 0.18))
-        assert rows[1]["gap_closed"] is None  # not private: it is what the gap is measured to
+@pytest.mark.slow
+def test_a_corpus_each_and_a_split_each(make_run):
+    folders = [
+        make_run("a"),
+        make_run("b", synthetic=True),
+        make_run("c", options={"task.split": "by-thread", "task.measured_on": "test"}),
+        make_run("d", options={"task.split": "by-thread", "task.measured_on": "validation"}),
+    ]
+    sections = sections_of(read_groups(folders))
+    assert [section.title for section in sections] == [
+        "onstartups: accuracy",
+        "onstartups (synthetic): accuracy",
+        "onstartups, split by-thread: accuracy",
+        "onstartups, split by-thread, measured on validation: accuracy",
+    ]
+    page = render(read_groups(folders))
+    assert "In 4 parts" in page and page.count("Where they ended") == 4
 
-    @pytest.mark.slow
-    def test_without_public_only_nothing_is_claimed(self, make_run):
-        groups = read_groups([make_run("a"), make_run("b", noise_multiplier=None, name="free")])
-        [row, _] = as_rows(groups)
-        assert (row["accuracy_public_only"], row["gain"], row["gap_closed"]) == (None, None, None)
-        page = render(groups)
-        assert "Public-only was not measured." in page and "gap closed" not in page
-        part = make_run("c", noise_multiplier=None, rounds=3, planned=9, name="free")
-        [section] = sections_of(read_groups([make_run("d"), part]))
-        assert section.nonprivate is None  # an unfinished run is no yardstick
+
+def test_majority_public_only_and_non_private_are_read_against(make_run):
+    folders = [
+        make_run("a", ceiling=0.24, public_only=0.18),
+        make_run("b", ceiling=0.25, noise_multiplier=None, public_only=0.18, name="free"),
+        make_run("c", ceiling=0.27, noise_multiplier=None, public_only=0.18, name="best"),
+    ]
+    [section] = sections_of(groups := read_groups(folders))
+    best = json.loads((folders[2] / "summary.json").read_text())["accuracy"]
+    assert [(r.label, r.value) for r in section.references(nonprivate=True)] == [
+        ("majority class", 0.119),
+        ("public-only", 0.18),
+        ("non-private", best),
+    ]
+    rows = as_rows(groups)
+    assert rows[0]["accuracy_public_only"] == 0.18
+    assert rows[0]["gain"] == pytest.approx(rows[0]["accuracy"] - 0.18)
+    assert rows[0]["gap_closed"] == pytest.approx(rows[0]["gain"] / (best - 0.18))
+    assert rows[1]["gap_closed"] is None  # not private: it is what the gap is measured to
+
+
+@pytest.mark.slow
+def test_without_public_only_nothing_is_claimed(make_run):
+    groups = read_groups([make_run("a"), make_run("b", noise_multiplier=None, name="free")])
+    [row, _] = as_rows(groups)
+    assert (row["accuracy_public_only"], row["gain"], row["gap_closed"]) == (None, None, None)
+    page = render(groups)
+    assert "Public-only was not measured." in page and "gap closed" not in page
+    part = make_run("c", noise_multiplier=None, rounds=3, planned=9, name="free")
+    [section] = sections_of(read_groups([make_run("d"), part]))
+    assert section.nonprivate is None  # an unfinished run is no yardstick
 
 
 def test_a_simulated_epsilon_is_never_beside_a_secure_one_unsaid(make_run) -> None:

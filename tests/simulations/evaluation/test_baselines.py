@@ -88,29 +88,30 @@ class TestHeldOut:
             outcomes(params, view, "bytes")
 
 
-class TestMajorities:
-    def test_the_commonest_label_as_the_task_has_it(self, view):
-        found = majority(view)
-        share = majority_share(view.label_counts(view.roster, "test"))
-        assert found.right.mean() == share
+def test_the_commonest_label_as_the_task_has_it(view):
+    found = majority(view)
+    share = majority_share(view.label_counts(view.roster, "test"))
+    assert found.right.mean() == share
 
-    def test_a_users_own(self, view):
-        overall = Counter()
-        for user in view.roster:
-            overall.update(view.examples(user).labels.tolist())
-        wanted = []
-        for user in view.roster:
-            own = Counter(view.examples(user).labels.tolist())
-            best = max(range(len(view.tags)), key=lambda tag: (own[tag], overall[tag], -tag))
-            wanted += [label == best for label in view.examples(user, "test").labels]
-        found = own_majority(view)
-        np.testing.assert_array_equal(found.right, wanted)
-        assert found.right.sum() > 0 and (found.right != majority(view).right).any()
 
-    def test_users_without_text_get_the_order_of_all(self, of_users):
-        counts = of_users.label_counts(of_users.roster, "train")
-        labels = of_users.columns.labels[held_rows(of_users)]
-        np.testing.assert_array_equal(own_majority(of_users).right, labels == counts.argmax())
+def test_a_users_own(view):
+    overall = Counter()
+    for user in view.roster:
+        overall.update(view.examples(user).labels.tolist())
+    wanted = []
+    for user in view.roster:
+        own = Counter(view.examples(user).labels.tolist())
+        best = max(range(len(view.tags)), key=lambda tag: (own[tag], overall[tag], -tag))
+        wanted += [label == best for label in view.examples(user, "test").labels]
+    found = own_majority(view)
+    np.testing.assert_array_equal(found.right, wanted)
+    assert found.right.sum() > 0 and (found.right != majority(view).right).any()
+
+
+def test_users_without_text_get_the_order_of_all(of_users):
+    counts = of_users.label_counts(of_users.roster, "train")
+    labels = of_users.columns.labels[held_rows(of_users)]
+    np.testing.assert_array_equal(own_majority(of_users).right, labels == counts.argmax())
 
 
 def test_it_is_training_on_ones_own_text_alone(view):

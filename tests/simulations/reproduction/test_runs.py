@@ -31,57 +31,60 @@ from tests.simulations.reproduction.tiny_tables import (
 )
 
 
-class TestTuning:
-    def test_chooses_by_validation_though_test_would_choose_otherwise(self):
-        one = table()
-        cell = one.rows[0].cells["ours"]
-        assert best(one, cell, tuned(one), reduced=False) == {"learning-rate": 1.0}
-        # What test says of the same settings, which tuning must not know:
-        finals = {}
-        for settings in RATES:
-            run = Run(experiment=made(**settings), split="test", seed=0, reduced=False)
-            finals[settings["learning-rate"]] = perform(run)["accuracy"]
-        assert max(finals, key=finals.get) == 0.01
+def test_chooses_by_validation_though_test_would_choose_otherwise():
+    one = table()
+    cell = one.rows[0].cells["ours"]
+    assert best(one, cell, tuned(one), reduced=False) == {"learning-rate": 1.0}
+    # What test says of the same settings, which tuning must not know:
+    finals = {}
+    for settings in RATES:
+        run = Run(experiment=made(**settings), split="test", seed=0, reduced=False)
+        finals[settings["learning-rate"]] = perform(run)["accuracy"]
+    assert max(finals, key=finals.get) == 0.01
 
-    def test_makes_no_test_set_and_runs_on_a_seed_no_table_reports(self):
-        asked = []
 
-        def make(split, reduced):
-            asked.append(split)
-            return made(split, reduced)
+def test_makes_no_test_set_and_runs_on_a_seed_no_table_reports():
+    asked = []
 
-        one = table(Row(label="a", paper=None, cells={"ours": Cell(make=make, grid=RATES)}))
-        runs = list(tuning_runs(one, reduced=False))
-        assert asked == ["validation"] and len(runs) == 3
-        assert {run.seed for run in runs} == {TUNING_SEED}
-        assert {run.split for run in runs} == {"validation"}
+    def make(split, reduced):
+        asked.append(split)
+        return made(split, reduced)
 
-    @pytest.mark.slow
-    def test_final_runs_are_on_test_with_what_was_chosen(self):
-        one = table()
-        done = tuned(one)
-        finals = list(final_runs(one, done, seeds=SEEDS, reduced=False))
-        assert [run.seed for run in finals] == [0, 1]
-        assert {run.split for run in finals} == {"test"}
-        assert {run.experiment.options()["optimizer.learning_rate"] for run in finals} == {1.0}
+    one = table(Row(label="a", paper=None, cells={"ours": Cell(make=make, grid=RATES)}))
+    runs = list(tuning_runs(one, reduced=False))
+    assert asked == ["validation"] and len(runs) == 3
+    assert {run.seed for run in runs} == {TUNING_SEED}
+    assert {run.split for run in runs} == {"validation"}
 
-    def test_a_figure_that_diverged_is_never_chosen(self):
-        one = table()
-        done = tuned(one)
-        for line in done.values():
-            if line["options"]["optimizer.learning_rate"] == 1.0:
-                line["accuracy"] = float("nan")
-            if line["options"]["optimizer.learning_rate"] == 0.1:
-                line["accuracy"] = None
-        chosen = best(one, one.rows[0].cells["ours"], done, reduced=False)
-        assert chosen == {"learning-rate": 0.01}
 
-    def test_a_single_setting_is_not_tuned(self):
-        one = table(row("a", grid=({"learning-rate": 0.7},)))
-        assert list(tuning_runs(one, reduced=False)) == []
-        [run] = final_runs(one, {}, seeds=(4,), reduced=False)
-        assert run.experiment.options()["optimizer.learning_rate"] == 0.7
-        assert run.experiment.seed == 4
+@pytest.mark.slow
+def test_final_runs_are_on_test_with_what_was_chosen():
+    one = table()
+    done = tuned(one)
+    finals = list(final_runs(one, done, seeds=SEEDS, reduced=False))
+    assert [run.seed for run in finals] == [0, 1]
+    assert {run.split for run in finals} == {"test"}
+    assert {run.experiment.options()["optimizer.learning_rate"] for run in finals} == {1.0}
+
+
+def test_a_figure_that_diverged_is_never_chosen():
+    one = table()
+    done = tuned(one)
+    for line in done.values():
+        if line["options"]["optimizer.learning_rate"] == 1.0:
+            line["accuracy"] = float("nan")
+        if line["options"]["optimizer.learning_rate"] == 0.1:
+            line["accuracy"] = None
+    chosen = best(one, one.rows[0].cells["ours"], done, reduced=False)
+    assert chosen == {"learning-rate": 0.01}
+
+
+def test_a_single_setting_is_not_tuned():
+    one = table(row("a", grid=({"learning-rate": 0.7},)))
+    assert list(tuning_runs(one, reduced=False)) == []
+    [run] = final_runs(one, {}, seeds=(4,), reduced=False)
+    assert run.experiment.options()["optimizer.learning_rate"] == 0.7
+    assert run.experiment.seed == 4
 
 
 class TestTakenOver:
