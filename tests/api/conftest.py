@@ -1,7 +1,5 @@
 """Fixtures of the API's tests."""
 
-from __future__ import annotations
-
 import pytest
 
 import fedpriv as fp

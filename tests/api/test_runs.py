@@ -5,7 +5,6 @@ import json
 import math
 import re
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -17,6 +16,7 @@ from tests.harness import toy_users as dense
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.resealed import reseal
+from tests.harness.toys_of_training import assert_same
 
 TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
 
@@ -51,25 +51,25 @@ class TestCautions:
         assert ("times as long" in capsys.readouterr().err) == times
 
 
-class TestDescribe:
-    @pytest.mark.parametrize(
-        ("options", "named"),
-        [
-            ({"target_epsilon": 0.0}, ("target_epsilon", 0.0)),
-            ({"local_learning_rate": -1}, ("local_learning_rate",)),
-            ({"local_learning_rates": 1}, ("'local_learning_rate'",)),
-            ({"lr": 0.1}, ("'local-learning-rate'",)),
-            ({"clip_norm": 1.0}, ("clip_norm", "l2_clip_norm", "fixed", "adaptive")),
-            ({"clip-norm": 1.0}, ("clip-norm", "l2-clip-norm", "fixed", "adaptive")),
-        ],
-    )
-    def test_an_option_is_named_as_it_was_given(self, options, named):
-        with refuses(ValueError, *named):
-            fp.experiment("dp-fedavg-tags", **options)
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"target_epsilon": 0.0}, ("target_epsilon", 0.0)),
+        ({"local_learning_rate": -1}, ("local_learning_rate",)),
+        ({"local_learning_rates": 1}, ("'local_learning_rate'",)),
+        ({"lr": 0.1}, ("'local-learning-rate'",)),
+        ({"clip_norm": 1.0}, ("clip_norm", "l2_clip_norm", "fixed", "adaptive")),
+        ({"clip-norm": 1.0}, ("clip-norm", "l2-clip-norm", "fixed", "adaptive")),
+    ],
+)
+def test_an_option_is_named_as_it_was_given(options, named):
+    with refuses(ValueError, *named):
+        fp.experiment("dp-fedavg-tags", **options)
 
-    def test_options_are_spelled_as_in_python(self):
-        experiment = fp.experiment("dp-fedavg-tags", rounds=7, l2_clip_norm=0.25)
-        assert (experiment.rounds, experiment.bound.l2_clip_norm) == (7, 0.25)
+
+def test_options_are_spelled_as_in_python():
+    experiment = fp.experiment("dp-fedavg-tags", rounds=7, l2_clip_norm=0.25)
+    assert (experiment.rounds, experiment.bound.l2_clip_norm) == (7, 0.25)
 
 
 class TestRun:
@@ -88,8 +88,7 @@ class TestRun:
     @pytest.mark.slow
     def test_options_seed_and_a_value_give_the_same_run(self, kept):
         other = fp.run(dense.experiment(), progress=False, seed=0)
-        for name, array in kept.params.items():
-            np.testing.assert_array_equal(array, other.params[name])
+        assert_same(other.params, kept.params)
         different = fp.run(dense.experiment(), progress=False, seed=1)
         assert any((a != different.params[n]).any() for n, a in kept.params.items())
 
@@ -99,8 +98,7 @@ class TestRun:
     ):
         run = fp.run(dense.experiment(), tmp_path / "run", label="wide <b>", progress=False)
         assert (run.label, kept.label) == ("wide <b>", "dense")
-        for name, array in kept.params.items():  # not in the root of the noise
-            np.testing.assert_array_equal(array, run.params[name])
+        assert_same(run.params, kept.params)  # not in the root of the noise
         assert run.record.plan == kept.record.plan and run.options == kept.options
         assert run.summary["label"] == "wide <b>" and kept.summary["label"] is None
         assert "Run of wide <b> (dense)" in repr(run) and "wide &lt;b&gt;" in run._repr_html_()
@@ -231,47 +229,46 @@ class TestResume:
             fp.run(dense.experiment(), backend="ray", workers=1, progress=False)
 
 
-class TestFrames:
-    @pytest.mark.slow
-    def test_what_is_released_and_what_is_not_are_two_frames(self, kept):
-        released, diagnosed = kept.rounds(), kept.diagnostics()
-        assert list(released.index) == [1, 2, 3] and released.index.name == "round_num"
-        assert released["epsilon"].is_monotonic_increasing
-        assert released["epsilon"].iloc[-1] == kept.epsilon.value
-        assert set(released["delta"]) == {0.01} and released["accuracy_public"].dtype == float
-        assert "seconds" in diagnosed and "seconds" not in released
-        assert released.attrs["privacy"] == kept.statement.headline
-        assert not diagnosed.attrs["covered_by_epsilon"]
+@pytest.mark.slow
+def test_what_is_released_and_what_is_not_are_two_frames(kept):
+    released, diagnosed = kept.rounds(), kept.diagnostics()
+    assert list(released.index) == [1, 2, 3] and released.index.name == "round_num"
+    assert released["epsilon"].is_monotonic_increasing
+    assert released["epsilon"].iloc[-1] == kept.epsilon.value
+    assert set(released["delta"]) == {0.01} and released["accuracy_public"].dtype == float
+    assert "seconds" in diagnosed and "seconds" not in released
+    assert released.attrs["privacy"] == kept.statement.headline
+    assert not diagnosed.attrs["covered_by_epsilon"]
 
-    @pytest.mark.slow
-    def test_a_curve_of_rounds_is_drawn_where_not_every_round_is_evaluated(self, tiny_corpus):
-        options = {"rounds": 12, "eval_every": 4, "cohort": 6, "noise_multiplier": 1.0}
-        where = tiny_corpus.directory
-        run = fp.run("dp-fedavg-tags", corpus=where, delta=1e-3, progress=False, **options)
-        (line,) = run.rounds().plot(y="epsilon", ax=Figure().add_subplot()).get_lines()
-        assert list(line.get_data()[0]) == [4, 8, 12]
-        every = run.rounds(every=True)
-        assert list(every.index) == list(range(1, 13)) == list(run.diagnostics(every=True).index)
-        assert every["accuracy_public"].notna().sum() == 3  # what was not measured is not filled in
-        assert every["epsilon"].is_monotonic_increasing and every["epsilon"].notna().all()
-        assert (every["epsilon_charges"] >= every.index).all()
 
-    @pytest.mark.slow
-    def test_runs_side_by_side(self, kept):
-        other = fp.run(dense.experiment(), noise_multiplier=2, progress=False)
-        table = fp.compare(kept.path, other)
-        assert list(table.index) == ["dense", "dense"]
-        assert table["epsilon"].iloc[0] > table["epsilon"].iloc[1]
-        assert {"delta", "relation", "unit", "accountant", "simulated", "synthetic"} <= set(table)
-        assert len(kept.table()) == 1
-        # What no run has, and what is the same of both, is left out.
-        assert {"users", "corpus", "gain", "gap_closed", "no_meaningful_protection"}.isdisjoint(
-            table
-        )
-        without = fp.run(dense.experiment(), noise="none", bound="none", progress=False)
-        assert list(fp.compare(kept, without)["epsilon"]) == [kept.epsilon.value, math.inf]
-        with pytest.raises(ValueError):
-            fp.compare()
+@pytest.mark.slow
+def test_a_curve_of_rounds_is_drawn_where_not_every_round_is_evaluated(tiny_corpus):
+    options = {"rounds": 12, "eval_every": 4, "cohort": 6, "noise_multiplier": 1.0}
+    where = tiny_corpus.directory
+    run = fp.run("dp-fedavg-tags", corpus=where, delta=1e-3, progress=False, **options)
+    (line,) = run.rounds().plot(y="epsilon", ax=Figure().add_subplot()).get_lines()
+    assert list(line.get_data()[0]) == [4, 8, 12]
+    every = run.rounds(every=True)
+    assert list(every.index) == list(range(1, 13)) == list(run.diagnostics(every=True).index)
+    assert every["accuracy_public"].notna().sum() == 3  # what was not measured is not filled in
+    assert every["epsilon"].is_monotonic_increasing and every["epsilon"].notna().all()
+    assert (every["epsilon_charges"] >= every.index).all()
+
+
+@pytest.mark.slow
+def test_runs_side_by_side(kept):
+    other = fp.run(dense.experiment(), noise_multiplier=2, progress=False)
+    table = fp.compare(kept.path, other)
+    assert list(table.index) == ["dense", "dense"]
+    assert table["epsilon"].iloc[0] > table["epsilon"].iloc[1]
+    assert {"delta", "relation", "unit", "accountant", "simulated", "synthetic"} <= set(table)
+    assert len(kept.table()) == 1
+    # What no run has, and what is the same of both, is left out.
+    assert {"users", "corpus", "gain", "gap_closed", "no_meaningful_protection"}.isdisjoint(table)
+    without = fp.run(dense.experiment(), noise="none", bound="none", progress=False)
+    assert list(fp.compare(kept, without)["epsilon"]) == [kept.epsilon.value, math.inf]
+    with pytest.raises(ValueError):
+        fp.compare()
 
 
 class TestShown:

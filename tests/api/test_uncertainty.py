@@ -12,7 +12,7 @@ from fedpriv.checkpoints.uncertainty import uncertainty
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.load import load_experiment
 from fedpriv.tasks.tag_prediction import TagPrediction
-from tests.cli.typed import figures
+from tests.cli.typed import figures, run
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
 from tests.harness.resealed import edit_document
@@ -107,24 +107,23 @@ def test_an_aggregate_s_variance_is_rescaled(tiny_corpus, tmp_path, options, fac
     assert factor is None or f"{factor:.3g} times" in said
 
 
-class TestRefused:
-    def test_too_few_are_kept(self, folder):
-        with refuses(ValueError, 8, "eval-every"):
-            fp.run_uncertainty(folder, ks=(10, 20))
+def test_too_few_are_kept(folder):
+    with refuses(ValueError, 8, "eval-every"):
+        fp.run_uncertainty(folder, ks=(10, 20))
 
-    def test_a_folder_that_was_changed(self, tiny_corpus, tmp_path):
-        """What it names is imported only after its seal was checked."""
-        out = tmp_path / "run"
-        fp.run("dp-fedavg-tags", corpus=str(tiny_corpus.directory), out=out, rounds=3, **OPTIONS)
-        edit_document(out, reference="/nowhere.py:experiment")
-        with pytest.raises(ValueError):
-            fp.run_uncertainty(out)
+
+def test_a_folder_that_was_changed(tiny_corpus, tmp_path):
+    """What it names is imported only after its seal was checked."""
+    out = tmp_path / "run"
+    fp.run("dp-fedavg-tags", corpus=str(tiny_corpus.directory), out=out, rounds=3, **OPTIONS)
+    edit_document(out, reference="/nowhere.py:experiment")
+    with pytest.raises(ValueError):
+        fp.run_uncertainty(out)
 
 
 def test_a_run_s_table_says_what_it_covers(folder):
-    done = fedpriv("uncertainty", folder, "--k", "3", "--k", "5", "--k", "20")
+    done = run("uncertainty", folder, "--k", "3", "--k", "5", "--k", "20")
     text = " ".join(done.stdout.split())
-    assert done.exit_code == 0
     for words in ("6 to 8", "4 to 8", "an estimate", "SYNTHETIC"):
         assert words in text, words
 
@@ -140,8 +139,7 @@ def test_a_plan_of_burn_in_and_spacing():
     assert found["contraction"] == pytest.approx(0.95)
     (row,) = found["k"]
     assert (row["burn_in"], row["spacing"], row["rounds"]) == (90, 72, 450)
-    done = fedpriv("uncertainty", "--plan", *PLAN)
-    assert done.exit_code == 0 and "= 0.95" in " ".join(done.stdout.split())
+    assert "= 0.95" in " ".join(run("uncertainty", "--plan", *PLAN).stdout.split())
 
 
 @pytest.mark.parametrize(

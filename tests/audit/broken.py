@@ -4,8 +4,6 @@ Each is broken in one object that is put into an otherwise real mechanism, and s
 one would: the plan, the door, the sum and the accountant notice nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

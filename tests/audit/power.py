@@ -8,8 +8,6 @@ audit's own. Printed for every setting and fault: in how many of so many audits 
 the least and the mean bound over the stated ε.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

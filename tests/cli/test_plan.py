@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.cli.test_own_experiments import GOOD
+from tests.cli.typed import figures, run
 from tests.harness.command_line import fedpriv, refusal
 
 BASE = ("calibrate", "--users", "400", "--cohort", "20", "--rounds", "10", "--target-epsilon", "2")
@@ -25,12 +26,11 @@ def own(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_calibrate_says_the_noise_for_other_cohorts_and_rounds(tmp_path):
-    shown = fedpriv(*BASE, *GRID, "--out", tmp_path / "noise.svg")
-    assert shown.exit_code == 0, shown.output
+    shown = run(*BASE, *GRID, "--out", tmp_path / "noise.svg")
     for part in ("10 rounds", "ε ≤ 2 at δ = 0.00138", "by PLD"):
         assert part in shown.stdout, part
     assert "cohort 20, 10 rounds" in (tmp_path / "noise.svg").read_text("utf-8")
-    told = json.loads(fedpriv(*BASE, *GRID, "--json").stdout)
+    told = figures(*BASE, *GRID)
     (cell,) = (p for p in told["grid"]["points"] if (p["cohort"], p["rounds"]) == (20, 10))
     assert cell["noise_multiplier"] == told["noise_multiplier"]
     assert cell["noise_on_mean"] == told["noise_on_mean"]
@@ -39,8 +39,7 @@ def test_calibrate_says_the_noise_for_other_cohorts_and_rounds(tmp_path):
 
 def test_plan_says_what_a_run_would_be_like(own, tmp_path):
     options = ("--rounds", 5, "-s", "l2-clip-norm=0.5", "--grid-cohorts", "2,4")
-    shown = fedpriv("plan", own, *options, "--grid-rounds", "5", "--out", "plan.html")
-    assert shown.exit_code == 0, shown.output
+    shown = run("plan", own, *options, "--grid-rounds", "5", "--out", "plan.html")
     for part in ("SYNTHETIC own", "cohort 5, 5 rounds", "C = 0.5"):
         assert part in shown.stdout, part
     left = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}

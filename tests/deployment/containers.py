@@ -1,7 +1,5 @@
 """Containers of the compose file: built, started, asked, followed."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

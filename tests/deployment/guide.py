@@ -5,8 +5,6 @@ In a fresh clone, with nothing but what the page says and what a machine without
 three machines, each with networks of its own; the server's name is what the bridge calls it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ Needs docker, docker-compose and, where no base image can be pulled, debootstrap
 Starts a `dockerd` only where none runs. Everything it starts it stops again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -24,10 +22,10 @@ from tests.deployment.layout import (
     NODES,
     Failed,
     check_end,
-    end,
-    followed,
+    ends_round_without,
     prepare,
     read,
+    resumed,
 )
 
 
@@ -154,25 +152,17 @@ def _nothing_secret_is_shown(here: Deployment) -> None:
 def _killed_and_resumed(here: Deployment) -> None:
     """A node is killed in a round, then the server; down and up; and the run goes on."""
     folder = here.folder / "deploy" / "runs" / "first"
-    run = here.start_run(CONFIG)
-    try:
-        followed(run, "round 1:")
-        for service in ("client-2", "supernode-2"):
-            here.must(here.docker("kill", here.container(service)))
-        server = here.container("serverapp")
-        followed(run, "round 2:")
-        here.holds("a round ends without a node that was killed in it", True)
-        here.must(here.docker("kill", server))
-    finally:
-        end(run)
+    client, node, server = map(here.container, ("client-2", "supernode-2", "serverapp"))
+    ends_round_without(
+        here,
+        here.start_run(CONFIG),
+        lambda: here.must(here.docker("kill", client, node)),
+        lambda: here.must(here.docker("kill", server)),
+    )
     here.must(here.compose("down", "--timeout", "10", "--remove-orphans"))
     here.must(here.compose("up", "--detach"))
     here.healthy([name for name in read()["services"] if name not in ("operator", "gate")])
-    run = here.start_run(folder / "resume.toml")
-    try:
-        followed(run, "report:")
-    finally:
-        end(run)
+    resumed(here.start_run(folder / "resume.toml"))
     here.holds("down and up again, it goes on to its end", True)
     check_end(here, folder)
     failed = [line["num_failed"] for line in json_lines.read(folder / "diagnostics.jsonl")]

@@ -1,13 +1,11 @@
 """Guarantees of `docker-compose.yml`, read out of it, and what both ways to run it share."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +191,28 @@ def end(run: subprocess.Popen[str]) -> None:
     """Kill the client of a run, which goes on by itself."""
     run.kill()
     run.wait()
+
+
+def ends_round_without(
+    lines: Lines, run: subprocess.Popen[str], node: Callable[[], None], server: Callable[[], None]
+) -> None:
+    """Kill a node in a run's first round, and the server in its second; the run's client ends."""
+    try:
+        followed(run, "round 1:")
+        node()
+        followed(run, "round 2:")
+        lines.holds("a round ends without a node that was killed in it", True)
+        server()
+    finally:
+        end(run)
+
+
+def resumed(run: subprocess.Popen[str]) -> None:
+    """Follow a run that goes on to its end."""
+    try:
+        followed(run, "report:")
+    finally:
+        end(run)
 
 
 def check_end(lines: Lines, folder: Path) -> None:

@@ -101,12 +101,13 @@ class Layout(Lines):
                 if process.poll() is not None and policy == "unless-stopped":
                     self.start(name)
 
-    def kill(self, name: str) -> None:
-        """SIGKILL a service and all that it started."""
-        process = self.running.pop(name)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    def kill(self, *names: str) -> None:
+        """SIGKILL services and all that they started."""
+        for name in names:
+            process = self.running.pop(name)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text("utf-8", "replace")

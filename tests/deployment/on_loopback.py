@@ -4,8 +4,6 @@ There is no gate, whose place the SuperLink takes, and no wall between processes
 deploy-test-docker` tries those.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import shutil
@@ -24,9 +22,11 @@ from tests.deployment.layout import (
     broken,
     check_end,
     end,
+    ends_round_without,
     followed,
     prepare,
     read,
+    resumed,
 )
 from tests.deployment.loopback import Layout
 from tests.deployment.oracle import differences
@@ -53,8 +53,7 @@ def main() -> int:
             return 1
         finally:
             layout.stopped.set()
-            for name in list(layout.running):
-                layout.kill(name)
+            layout.kill(*layout.running)
     print(f"deploy-test: all {layout.held} lines hold")
     return 0
 
@@ -72,27 +71,18 @@ def _whole(layout: Layout) -> None:
         layout.start(f"client-{number}")
     layout.start("serverapp")
     health(layout)
-    run = layout.run(CONFIG)
-    try:
-        followed(run, "round 1:")
-        layout.kill("client-2")
-        layout.kill("supernode-2")
-        followed(run, "round 2:")
-        layout.holds("a round ends without a node that was killed in it", True)
-        layout.kill("serverapp")
-    finally:
-        end(run)
-    layout.kill("superlink")
+    ends_round_without(
+        layout,
+        layout.run(CONFIG),
+        lambda: layout.kill("client-2", "supernode-2"),
+        lambda: layout.kill("serverapp", "superlink"),
+    )
     for name in ("superlink", "supernode-2", "client-2", "serverapp"):
         layout.start(name)
     layout.listens("superlink")
     supervisor = threading.Thread(target=layout.supervise, daemon=True)
     supervisor.start()
-    run = layout.run(layout.folder / "deploy" / "runs" / "first" / "resume.toml")
-    try:
-        followed(run, "report:")
-    finally:
-        end(run)
+    resumed(layout.run(layout.folder / "deploy" / "runs" / "first" / "resume.toml"))
     layout.holds("server and SuperLink were killed, and the run went on to its end", True)
     deploy = layout.folder / "deploy"
     found = differences(
@@ -104,8 +94,7 @@ def _whole(layout: Layout) -> None:
     client_gone(layout)
     layout.stopped.set()
     supervisor.join()
-    for name in list(layout.running):
-        layout.kill(name)
+    layout.kill(*layout.running)
 
 
 def client_gone(layout: Layout) -> None:

@@ -1,7 +1,5 @@
 """The same training in this process, told which users and attempts a deployed run lost."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,9 +78,7 @@ def differences(
         options: Which of the whole corpus's users were dealt out.
     """
     document, rounds = read_document(run), json_lines.read(run / "rounds.jsonl")
-    failed = {
-        line["round_num"]: line["num_failed"] for line in json_lines.read(run / "diagnostics.jsonl")
-    }
+    failed = _failed(run)
     released = [line["round_num"] for line in rounds]
     killed = sorted(set(attempts(run, "charge")) - set(attempts(run, "release")))
     chosen = load_experiment(document["name"]).with_options(document["experiment"])
@@ -119,11 +115,14 @@ def differences(
     charged = [attempts(each, "charge") for each in (run, out)]
     if charged[0] != charged[1]:
         found.append(f"charges: {charged[0]} here, {charged[1]} in process")
-    mine = {
-        line["round_num"]: line["num_failed"] for line in json_lines.read(out / "diagnostics.jsonl")
-    }
-    if any(mine.values()):
+    if any(_failed(out).values()):
         found.append("the run in process lost users of its own")
     if not verify_run(run).ok:
         found.append("the deployed run does not verify")
     return found
+
+
+def _failed(run: Path) -> dict[int, int]:
+    """Return how many users failed, by round."""
+    rows = json_lines.read(run / "diagnostics.jsonl")
+    return {row["round_num"]: row["num_failed"] for row in rows}

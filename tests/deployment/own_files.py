@@ -1,7 +1,5 @@
 """The guide's block for nodes with own files, on loopback, where nodes insist on plan and code."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -57,13 +55,8 @@ def own_files(whole: Layout) -> None:
             found is not None and not verify_run(deploy / "runs" / "no").num_charges, said[-900:],
         )  # fmt: skip
         assert found is not None
-        layout.compose = _compose(
-            folder,
-            **variables,
-            FEDPRIV_BUNDLES=bundle,
-            FEDPRIV_PLANS=found[1],
-            FEDPRIV_EXPERIMENTS=EXPERIMENT,
-        )
+        insisted = {"FEDPRIV_PLANS": found[1], "FEDPRIV_EXPERIMENTS": EXPERIMENT}
+        layout.compose = _compose(folder, **variables, FEDPRIV_BUNDLES=bundle, **insisted)
         _clients(layout)
         (app / "client_app.py").open("a").write("\n# other code\n")
         said = ended(layout.run({**config, "out": "/runs/no2", "anchor": "/anchor/no2"}, app))
@@ -85,8 +78,7 @@ def own_files(whole: Layout) -> None:
         whole.holds("no log has a name of theirs", "Ann Example" not in logs, logs[-600:])
     finally:
         layout.stopped.set()
-        for name in list(layout.running):
-            layout.kill(name)
+        layout.kill(*layout.running)
 
 
 def _typed(folder: Path) -> tuple[dict[str, str], dict[str, object]]:
@@ -117,10 +109,10 @@ def _compose(folder: Path, **choices: str) -> dict:
 
 
 def _clients(layout: Layout) -> None:
-    for number in NODES:
-        if f"client-{number}" in layout.running:
-            layout.kill(f"client-{number}")
-        layout.start(f"client-{number}")
+    for name in [f"client-{number}" for number in NODES]:
+        if name in layout.running:
+            layout.kill(name)
+        layout.start(name)
 
 
 def _app(folder: Path) -> Path:

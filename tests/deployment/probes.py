@@ -1,7 +1,5 @@
 """What is tried from within containers: each a script whose last line says what came of it."""
 
-from __future__ import annotations
-
 _REQUEST = """
 import http.client, ssl, sys
 host, port, path, length = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]

@@ -1,8 +1,6 @@
 """The page about extending: its twelve files, as they stand, run, killed, resumed, verified."""
 
 import importlib
-import json
-import lzma
 import re
 import sys
 from collections import Counter
@@ -34,11 +32,13 @@ from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import NO_CONTEXT
 from server import app as server_app
 from tests.backends.flower.stub_grid import AppNode, StubGrid, context
+from tests.cli.typed import figures
 from tests.docs.shell_blocks import python_files
 from tests.harness.command_line import fedpriv as command
 from tests.harness.kills import killed
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
+from tests.simulations.photographs.records import write_records
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
 FILES = python_files(PAGE)
@@ -84,12 +84,7 @@ def test_files_that_the_page_names_are_there():
 
 @pytest.mark.slow
 def test_a_data_set_split_among_users_trains_alike_here_and_on_nodes(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    for name, number in (("train10k", 300), ("test2k", 20)):
-        records = rng.integers(0, 256, (number, 3073), np.uint8)
-        records[:, 0] %= 10
-        (tmp_path / f"cifar10_jpeg_{name}.bin.xz").write_bytes(lzma.compress(records.tobytes()))
-    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDPRIV_DATA", str(write_records(tmp_path, 300, 20)))
     options = {"users": 30, "cohort": 10.0, "rounds": 2}
     chosen = load_experiment("pictures:experiment").with_options(options)
     start_run(chosen, "pictures:experiment", None, Path("here")).run()
@@ -110,16 +105,14 @@ def test_a_data_set_split_among_users_trains_alike_here_and_on_nodes(tmp_path, m
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_it_runs_as_a_command_and_verifies(name):
-    done = command("run", f"{name}:experiment", "--out", "run", "--json")
-    assert done.exit_code == 0, done
-    figures = json.loads(done.stdout)
-    assert figures["rounds"] == 10 and 0 < figures["epsilon"] < 10
+    told = figures("run", f"{name}:experiment", "--out", "run")
+    assert told["rounds"] == 10 and 0 < told["epsilon"] < 10
     found = verify_run("run")
     assert found.ok, found
-    assert found.epsilon is not None and found.epsilon.value == figures["epsilon"]
+    assert found.epsilon is not None and found.epsilon.value == told["epsilon"]
     assert found.num_charges == (1 if name == "stream" else 10)
     plan = build(load_experiment(f"{name}:experiment"), None).plan
-    assert figures["epsilon"] == plan.total().value
+    assert told["epsilon"] == plan.total().value
     assert "ε" in Path("run/report.html").read_text("utf-8")
 
 
@@ -383,9 +376,7 @@ def test_a_backend_equals_the_oracle(page, by_name, exact, one_root):
 
 @pytest.mark.slow
 def test_it_is_a_name_of_the_command(by_name):
-    done = command("run", "lines:experiment", "--out", "run", "--backend", "children", "--json")
-    assert done.exit_code == 0, done
-    found = json.loads(done.stdout)
+    found = figures("run", "lines:experiment", "--out", "run", "--backend", "children")
     assert found["backend"]["name"] == "children" and found["squared_error_public"] is not None
     assert verify_run("run").ok
 

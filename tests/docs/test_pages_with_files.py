@@ -12,8 +12,8 @@ from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.load import load_experiment
 from fedpriv.studies.record import read_study
 from fedpriv.studies.study import load_study
+from tests.cli.typed import figures, run
 from tests.docs.shell_blocks import execute, python
-from tests.harness.command_line import fedpriv
 
 DATASETS = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text("utf-8")
 RNG = np.random.default_rng(0)
@@ -73,13 +73,11 @@ def place(tiny_corpus, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_files_of_studies_are_run(place):
-    done = fedpriv("study", "my_study.py:study", "--out", "a", "--workers", "2")
-    assert done.exit_code == 0, done
+    run("study", "my_study.py:study", "--out", "a", "--workers", "2")
     assert [trial.failure for trial in read_study("a").trials] == [None] * 4
     assert load_study("searched.toml").search.compose
     assert "C = 0.1" in (place / "a" / "index.html").read_text("utf-8")
-    done = fedpriv("study", "searched.toml", "--out", "b", "--workers", "1")
-    assert done.exit_code == 0, done
+    run("study", "searched.toml", "--out", "b", "--workers", "1")
     found = read_study("b")
     assert len(found.document["searched"]) == 2 and len(found.trials) == 2
     assert len(found.document["privacy"]) > 2
@@ -114,9 +112,7 @@ def test_commands_of_public_starts(own, tmp_path):
     tensors = {name: np.full(shape, 0.1, np.float32) for name, shape in shapes.items()}
     write_tensors(tmp_path / "model.safetensors", tensors, {})
     for number, command in enumerate(commands):
-        done = fedpriv(*command.split(), "--rounds", "2", "--out", f"r{number}", "--json")
-        assert done.exit_code == 0, done
-        summary = json.loads(done.stdout)
+        summary = figures(*command.split(), "--rounds", "2", "--out", f"r{number}")
         assert summary["start"]["kind"] == ("public", "file")[number]
         gain = summary["accuracy_public"] - summary["accuracy_public_only"]
         assert summary["gain"] == pytest.approx(gain)

@@ -5,7 +5,6 @@ Those of the commands of docs/datasets.md.
 
 import gzip
 import json
-import lzma
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from tests.datasets.importers.test_images import idx
 from tests.datasets.readers.test_leaf import document
 from tests.experiments.small import all_finite, run_some
 from tests.harness.refusals import refuses
+from tests.simulations.photographs.records import write_records
 
 RNG = np.random.default_rng(0)
 
@@ -39,12 +39,7 @@ def digits(tmp_path_factory):
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
     """CIFAR's records in the lossy sample's two files."""
-    folder = tmp_path_factory.mktemp("cifar")
-    for part, number in (("train10k", 160), ("test2k", 20)):
-        rows = RNG.integers(0, 256, (number, 3073), np.uint8)
-        rows[:, 0] %= 10
-        (folder / f"cifar10_jpeg_{part}.bin.xz").write_bytes(lzma.compress(rows))
-    return folder
+    return write_records(tmp_path_factory.mktemp("cifar"), 160, 20)
 
 
 WRITERS = [f"f{number:04d}" for number in range(30)]

@@ -10,9 +10,11 @@ from fedpriv.experiments.aggregates import Average
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bounds import AdaptableClip, Adaptive, Normalised
 from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise
-from fedpriv.experiments.options import coerce
+from fedpriv.experiments.options import _SUGGESTIONS, OptionIndex, coerce, entries
+from fedpriv.experiments.tasks import TagPredictionTask
 from tests.experiments.small import base
 from tests.harness.refusals import refuses
 
@@ -250,3 +252,15 @@ def test_whole_numbers_are_not_rounded_to_floats():
 def test_a_number_that_no_float_holds_is_refused_like_an_infinite_one():
     with refuses(ValueError, "num_rounds"):
         coerce("num_rounds", 10**400, int)
+
+
+def test_what_is_like_none_lists_all():
+    with refuses(ValueError, "bound.l2_clip_norm"):
+        load_experiment("dp-fedavg-tags").with_options({"zzz": 3})
+
+
+def test_every_alias_leads_to_an_option():
+    tags = entries(TagPredictionTask, prefix="task.")
+    names = [OptionIndex((*tags, *entries(made))) for made in classes().values()]
+    for alias, meant in _SUGGESTIONS.items():
+        assert any(known.find(name) for known in names for name in meant), alias

@@ -1,7 +1,5 @@
 """A named part is made of one new object and one line in the parts: nothing else names it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -134,58 +132,55 @@ class ByExample(CentralExperiment):
     optimizer: Sgd | Backwards = place(Sgd(), "Optimiser.")
 
 
+def made(unit, options):
+    """An experiment of the unit with options, the parts' places called as there."""
+    places = (
+        ("server", "release_preconditioner") if unit == "user" else ("optimizer", "preconditioner")
+    )
+    called = dict(zip(("rule", "step"), places, strict=True))
+    options = {called.get(name, name): value for name, value in options.items()}
+    given = {"name": "ours", "description": "", "delta": 1e-3}
+    if unit == "user":
+        return ByUser(**given, rounds=2).with_options({"cohort": 6.0, **options})
+    task = {"task": lambda experiment: sixty(), "batch_size": 6, "steps": 2}
+    return ByExample(**given, **task).with_options(options)
+
+
 @pytest.fixture(params=["user", "example"])
 def last(request, one_root):
     """Run an experiment of the unit with options; return its components and last params."""
 
     def call(**options):
-        if request.param == "user":
-            called = {"rule": "server", "step": "release_preconditioner"}
-            options = {called.get(name, name): value for name, value in options.items()}
-            experiment = ByUser(name="ours", description="", rounds=2, delta=1e-3).with_options(
-                {"cohort": 6.0, **options}
-            )
-            components = build(experiment, request.getfixturevalue("tiny_corpus"))
-        else:
-            called = {"rule": "optimizer", "step": "preconditioner"}
-            options = {called.get(name, name): value for name, value in options.items()}
-            experiment = ByExample(
-                name="ours",
-                description="",
-                task=lambda experiment: sixty(),
-                batch_size=6,
-                steps=2,
-                delta=1e-3,
-            ).with_options(options)
-            components = build(experiment)
-        backend = serial(experiment, components)
-        *_, (_, state) = rounds(components, backend, Key.simulation(0))
+        experiment = made(request.param, options)
+        corpus = request.getfixturevalue("tiny_corpus") if request.param == "user" else None
+        components = build(experiment, corpus)
+        *_, (_, state) = rounds(components, serial(experiment, components), Key.simulation(0))
         return components, state.params
 
     return call
 
 
 def test_a_bound(last):
-    made, halved = last(bound="halving", cap=0.2, noise="none")
-    assert made.plan.live_mechanism.bound == Halving(l2_clip_norm=0.2)
+    halving, halved = last(bound="halving", cap=0.2, noise="none")
+    assert halving.plan.live_mechanism.bound == Halving(l2_clip_norm=0.2)
     _, plain = last(l2_clip_norm=0.1, noise="none")
     for name, array in plain.items():
         np.testing.assert_allclose(halved[name], array, rtol=1e-4, atol=1e-7)
 
 
 def test_a_noise(last):
-    made, params = last(noise="two-draws", strength=2.0)
-    assert made.plan.live_mechanism.privatizer == TwoDraws(noise_multiplier=2.0)
+    twice, params = last(noise="two-draws", strength=2.0)
+    assert twice.plan.live_mechanism.privatizer == TwoDraws(noise_multiplier=2.0)
     plain, other = last(noise_multiplier=2.0)
-    assert made.plan.total() == plain.plan.total()
+    assert twice.plan.total() == plain.plan.total()
     assert any(not np.array_equal(params[name], other[name]) for name in params)
     with refuses(ValueError, "two-draws"):
         last(noise="two-draws", bound="none")
 
 
 def test_a_preconditioner(last):
-    made, doubled = last(step="doubling", by=2.0, noise="none", bound="none")
-    assert made.algorithm.preconditioner == Doubling(by=2.0)
+    doubling, doubled = last(step="doubling", by=2.0, noise="none", bound="none")
+    assert doubling.algorithm.preconditioner == Doubling(by=2.0)
     _, plain = last(noise="none", bound="none")
     assert any(not np.array_equal(doubled[name], plain[name]) for name in plain)
 

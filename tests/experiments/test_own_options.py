@@ -1,7 +1,5 @@
 """Options of a task of one's own: declared as a frozen dataclass, checked and swept like ours."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,23 +1,16 @@
 """Options as they are declared, listed, completed and written elsewhere."""
 
-from __future__ import annotations
-
-import json
-import re
 import runpy
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from fedpriv import cli
-from fedpriv.backends.flower.settings import NODE_KEYS, OWN_KEYS, SHORT_KEYS
 from fedpriv.cli.listing import complete_experiments, complete_settings
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.options import entries
-from tests.harness.command_line import CliRunner
+from tests.cli.typed import figures
 
 ROOT = Path(__file__).parents[2]
 WRITER = runpy.run_path(str(ROOT / "docs" / "write_options.py"))
@@ -40,38 +33,16 @@ def test_generated_pages_have_every_option_and_command():
     assert "## `fedpriv run`" in commands and "`--target-epsilon`" in commands
 
 
-def test_the_page_of_the_run_config_has_each_key():
-    page = (ROOT / "docs" / "reference" / "run-config.md").read_text("utf-8")
-    rows = dict(re.findall(r"^\| `([\w-]+)` \| `(.*?)` \|", page, re.MULTILINE))
-    assert {key: tomllib.loads(f"x = {value}")["x"] for key, value in rows.items()} == {
-        **OWN_KEYS,
-        "options": "",
-    }
-    assert all(f"`{key}`" in page for key in (*SHORT_KEYS, *NODE_KEYS))
-
-
-def test_the_run_config_declares_the_short_keys():
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    declared = document["tool"]["flwr"]["app"]["config"]
-    assert set(declared) == {*OWN_KEYS, *SHORT_KEYS, "options"}
-
-
-class TestList:
-    def call(self, *arguments):
-        found = CliRunner().invoke(cli.app, ["list", *arguments], terminal_width=200)
-        assert found.exit_code == 0, found.output
-        return found.stdout
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("name", sorted(find_experiments()))
-    def test_every_option_that_exists_with_its_value(self, name):
-        experiment = load_experiment(name)
-        told = json.loads(self.call(name, "--json"))
-        assert (told["name"], told["unit"]) == (name, experiment.unit)
-        automatic = dict.fromkeys(experiment.automatic, "automatic")
-        values = {line["name"]: line["value"] for line in told["options"]}
-        assert values == experiment.options() | automatic
-        assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(find_experiments()))
+def test_every_option_that_exists_is_listed_with_its_value(name):
+    experiment = load_experiment(name)
+    told = figures("list", name)
+    assert (told["name"], told["unit"]) == (name, experiment.unit)
+    automatic = dict.fromkeys(experiment.automatic, "automatic")
+    values = {line["name"]: line["value"] for line in told["options"]}
+    assert values == experiment.options() | automatic
+    assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
 
 
 class TestCompletion:

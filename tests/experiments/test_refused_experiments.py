@@ -61,46 +61,48 @@ NEEDS = {
 }
 
 
-class TestRefusals:
-    @pytest.mark.slow
-    def test_a_value_that_does_not_fit(self, tiny_corpus, subtests):
-        recognised = {"regulariser", "adaptivity", "beta1", "multiplier", "top", "roster", "cohort"}
-        for option, value in ((name, value) for name, tried in BAD.items() for value in tried):
-            options = {**NEEDS.get(option, {}), option: value}
-            with subtests.test(option=option, value=value):
-                with pytest.raises(ValueError) as caught:
-                    build(base().with_options(options), tiny_corpus)
-                message = str(caught.value)
-                assert len(message) < 400 and "\n" not in message
-                # It is about that option, under a name its user can recognise.
-                words = {w for w in option.split("-") if w not in ("of", "per")} | recognised
-                assert any(word in message.lower() for word in words)
+@pytest.mark.slow
+def test_a_value_that_does_not_fit(tiny_corpus, subtests):
+    recognised = {"regulariser", "adaptivity", "beta1", "multiplier", "top", "roster", "cohort"}
+    for option, value in ((name, value) for name, tried in BAD.items() for value in tried):
+        options = {**NEEDS.get(option, {}), option: value}
+        with subtests.test(option=option, value=value):
+            with pytest.raises(ValueError) as caught:
+                build(base().with_options(options), tiny_corpus)
+            message = str(caught.value)
+            assert len(message) < 400 and "\n" not in message
+            # It is about that option, under a name its user can recognise.
+            words = {w for w in option.split("-") if w not in ("of", "per")} | recognised
+            assert any(word in message.lower() for word in words)
 
-    @pytest.mark.parametrize(
-        ("options", "about"),
-        [
-            ({"bound": "none"}, ()),
-            ({"sampling": "fixed"}, ("replace-one",)),
-            ({"sampling": "fixed", "relation": "replace-one", "cohort": 6.5}, ()),
-            (
-                {"sampling": "fixed", "relation": "replace-one", "cohort-cap": 20},
-                ("cohort-cap",),
-            ),
-            ({"cohort-cap": 61}, ("cohort-cap",)),
-        ],
-    )
-    def test_parts_that_do_not_fit_together(self, tiny_corpus, options, about):
-        with refuses(ValueError, *about):
-            build(base().with_options(options), tiny_corpus)
 
-    def test_noise_without_any_amount_is_asked_for(self, tiny_corpus):
-        made = FederatedExperiment(name="n", description="")
-        with refuses(ValueError, "noise-multiplier", "target-epsilon"):
-            build(made, tiny_corpus)
+@pytest.mark.parametrize(
+    ("options", "about"),
+    [
+        ({"bound": "none"}, ()),
+        ({"sampling": "fixed"}, ("replace-one",)),
+        ({"sampling": "fixed", "relation": "replace-one", "cohort": 6.5}, ()),
+        (
+            {"sampling": "fixed", "relation": "replace-one", "cohort-cap": 20},
+            ("cohort-cap",),
+        ),
+        ({"cohort-cap": 61}, ("cohort-cap",)),
+    ],
+)
+def test_parts_that_do_not_fit_together(tiny_corpus, options, about):
+    with refuses(ValueError, *about):
+        build(base().with_options(options), tiny_corpus)
 
-    def test_tag_prediction_needs_a_corpus(self):
-        with pytest.raises(ValueError):
-            build(base(), None)
+
+def test_noise_without_any_amount_is_asked_for(tiny_corpus):
+    made = FederatedExperiment(name="n", description="")
+    with refuses(ValueError, "noise-multiplier", "target-epsilon"):
+        build(made, tiny_corpus)
+
+
+def test_tag_prediction_needs_a_corpus():
+    with pytest.raises(ValueError):
+        build(base(), None)
 
 
 @pytest.mark.slow

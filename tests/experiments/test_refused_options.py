@@ -3,13 +3,10 @@
 That every other option has an effect is what the baseline records: `tests/oracles/options.py`.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np
 import pytest
-from scipy import sparse
 from torch import nn
 
 from fedpriv.checkpoints.tensor_files import AGGREGATE, write_tensors
@@ -20,10 +17,11 @@ from fedpriv.experiments.tasks import NextWordsTask, TagPredictionTask
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
-from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.harness.refusals import refuses
+from tests.tasks.sixty import features_and_labels
+from tests.tasks.sixty import sixty as made_sixty
 
 USERS, ROUNDS = 5, 3
 NOISE = Key.simulation(7)
@@ -37,15 +35,9 @@ def examples(number, rows=12):
 
 
 def sixty(experiment):
-    """A training set of sixty examples, and forty public ones."""
-    (x, y), (public_x, public_y) = (
-        (sparse.csr_matrix(x), y) for x, y in (examples(0, 60), examples(1, 40))
-    )
-    return CentralTask(
-        name="sixty", train=LogisticGradients(x, y), num_train=60,
-        init=zeros({"weight": (3,), "bias": (1,)}), measure=lambda params: None,
-        public=LogisticGradients(public_x, public_y), num_public=40, synthetic=True,
-    )  # fmt: skip
+    """A training set of sixty examples, a third of them public too."""
+    x, y = (part[20:40] for part in features_and_labels())
+    return made_sixty(public=LogisticGradients(x, y), num_public=20)
 
 
 ROUND = {"noise.multiplier": 1.0, "l2-clip-norm": 0.5}

@@ -1,7 +1,5 @@
 """User-defined code in the place of what options say: it is named, and its options are not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A headless Chromium, spoken to over its DevTools protocol on loopback."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

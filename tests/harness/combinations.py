@@ -1,7 +1,5 @@
 """Combinations of parameters, of which only the full suite runs all."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

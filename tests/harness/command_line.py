@@ -1,7 +1,5 @@
 """Commands as a user types them, in this process."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -1,7 +1,5 @@
 """Calls of `os` that fail, or that are noted."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

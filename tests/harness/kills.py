@@ -1,7 +1,5 @@
 """Ends of a process at a chosen moment of a run: in this process, or by SIGKILL in another."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

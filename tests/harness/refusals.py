@@ -1,7 +1,5 @@
 """What a refusal is tested by: its type, and the values and options that it names."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

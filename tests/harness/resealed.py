@@ -1,7 +1,5 @@
 """A run folder that was written anew: its hashes have no key, so anybody can make them fit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

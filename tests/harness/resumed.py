@@ -1,7 +1,5 @@
 """Going on with a run whose folder is our own: the code that it names is named again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a page shows: its words, without markup."""
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,7 +1,5 @@
 """The serial backend on threads that share even the small cohorts of tests."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from unittest import mock

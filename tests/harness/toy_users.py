@@ -1,7 +1,5 @@
 """Synthetic users with a handful of points each, and an experiment that is found by its name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Toy users, modules and trainers, what they contribute, and how far two trees are apart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

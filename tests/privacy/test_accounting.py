@@ -10,7 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedpriv.privacy import accounting
-from fedpriv.privacy.accounting import epsilon, epsilon_of, epsilon_value
+from fedpriv.privacy.accounting import (
+    NoNoiseFitsError,
+    calibrate,
+    epsilon,
+    epsilon_of,
+    epsilon_value,
+)
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation, cohort_event
 from fedpriv.privacy.gaussian_loss import grid_interval
@@ -118,34 +124,90 @@ def test_the_root_logger_is_left_alone():
     assert done.stderr == ""
 
 
-class TestMoreChargesThanALossIsComposedOf:
-    def test_a_billion_are_priced_at_once_by_rdp(self, monkeypatch):
-        monkeypatch.setattr(accounting, "_pld_epsilon", lambda *_, **__: pytest.fail("PLD"))
-        event = Event(kind="poisson-gaussian", noise_multiplier=1000.0, sampling_prob=0.01)
-        given = {"delta": 1e-5, "relation": Relation.ADD_REMOVE}
-        found = epsilon(event, 10**9, **given)
-        assert found.accountant == "RDP" and found.value == found.rdp
-        # A Gaussian mechanism of mu = q sqrt(T) / sigma = 0.316 has ε = 1.25 at this δ.
-        assert 1.2 < found.value < 2.0
-        assert accounting.epsilon_value(event, 10**9, **given) == found.value
-        assert accounting.epsilon_value(event, 10**9, **given, coarse=10.0) == found.value
-        part = epsilon(event, 1, num_rounds=10**9, **given)  # of one plan, one accountant
-        assert part.accountant == "RDP"
+def test_a_billion_are_priced_at_once_by_rdp(monkeypatch):
+    monkeypatch.setattr(accounting, "_pld_epsilon", lambda *_, **__: pytest.fail("PLD"))
+    event = Event(kind="poisson-gaussian", noise_multiplier=1000.0, sampling_prob=0.01)
+    given = {"delta": 1e-5, "relation": Relation.ADD_REMOVE}
+    found = epsilon(event, 10**9, **given)
+    assert found.accountant == "RDP" and found.value == found.rdp
+    # A Gaussian mechanism of mu = q sqrt(T) / sigma = 0.316 has ε = 1.25 at this δ.
+    assert 1.2 < found.value < 2.0
+    assert accounting.epsilon_value(event, 10**9, **given) == found.value
+    assert accounting.epsilon_value(event, 10**9, **given, coarse=10.0) == found.value
+    part = epsilon(event, 1, num_rounds=10**9, **given)  # of one plan, one accountant
+    assert part.accountant == "RDP"
 
-    @pytest.mark.slow
-    def test_it_is_no_less_than_the_composed_loss(self, monkeypatch):
-        monkeypatch.setattr(accounting, "MOST_BY_PLD", 40)
-        event = Event(kind="poisson-gaussian", noise_multiplier=1.25, sampling_prob=0.125)
-        given = {"delta": 1e-5, "relation": Relation.ADD_REMOVE}
-        few, more = epsilon(event, 40, **given), epsilon(event, 41, **given)
-        assert (few.accountant, more.accountant) == ("PLD", "RDP")
-        assert more.value > few.value
 
-    def test_what_rdp_does_not_price_is_refused_and_says_the_most(self):
-        event = Event(kind="objective-gaussian", noise_multiplier=3.0, shift=0.1)
-        with refuses(ValueError, "1,000,000", event.kind):
-            epsilon(event, 10**9, delta=1e-5, relation="add-remove")
+@pytest.mark.slow
+def test_it_is_no_less_than_the_composed_loss(monkeypatch):
+    monkeypatch.setattr(accounting, "MOST_BY_PLD", 40)
+    event = Event(kind="poisson-gaussian", noise_multiplier=1.25, sampling_prob=0.125)
+    given = {"delta": 1e-5, "relation": Relation.ADD_REMOVE}
+    few, more = epsilon(event, 40, **given), epsilon(event, 41, **given)
+    assert (few.accountant, more.accountant) == ("PLD", "RDP")
+    assert more.value > few.value
 
-    def test_pure_answers_still_add_up(self):
-        found = epsilon(Event(kind="pure", epsilon=1e-9), 10**9, delta=0.0, relation="add-remove")
-        assert found.value == pytest.approx(1.0) and found.accountant == "composition"
+
+def test_what_rdp_does_not_price_is_refused_and_says_the_most():
+    event = Event(kind="objective-gaussian", noise_multiplier=3.0, shift=0.1)
+    with refuses(ValueError, "1,000,000", event.kind):
+        epsilon(event, 10**9, delta=1e-5, relation="add-remove")
+
+
+def test_pure_answers_still_add_up():
+    found = epsilon(Event(kind="pure", epsilon=1e-9), 10**9, delta=0.0, relation="add-remove")
+    assert found.value == pytest.approx(1.0) and found.accountant == "composition"
+
+
+def both_ways(target, *, rounds=100, delta=1e-4, relation="add-remove", cohort=20.0, **more):
+    def event(sigma):
+        return cohort_event(
+            num_users=400, expected_cohort_size=cohort, noise_multiplier=sigma, **more
+        )
+
+    sigma = calibrate(event, rounds, target_epsilon=target, delta=delta, relation=relation)
+    return sigma, epsilon(event(sigma), rounds, delta=delta, relation=relation).value
+
+
+@pytest.mark.slow
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    target=st.floats(0.05, 20.0),
+    cohort=st.floats(1.0, 200.0),
+    rounds=st.integers(1, 300),
+    delta=st.floats(1e-8, 1e-2),
+)
+def test_round_trip_stays_within_the_target(target, cohort, rounds, delta):
+    sigma, reached = both_ways(target, cohort=cohort, rounds=rounds, delta=delta)
+    assert type(sigma) is float
+    assert 0.99 * target <= reached <= target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"relation": "replace-one"},
+        {"cohort": 400.0},
+        {"cohort_cap": 40},
+        {"sampling": "fixed", "relation": "replace-one"},
+    ],
+    ids=str,
+)
+def test_every_kind_of_event(case):
+    _, reached = both_ways(3.0, rounds=50, **case)
+    assert 0.999 * 3.0 <= reached <= 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "pld"), [(1, 2.7095), (2, 1.6577), (8, 0.7924)])
+def test_known_noise(target, pld):
+    sigma, _ = both_ways(target, rounds=500, delta=1 / 400)
+    assert sigma == pytest.approx(pld, rel=3e-4)
+
+
+def test_targets_nobody_can_meet_are_refused():
+    with refuses(NoNoiseFitsError, "1e-12"):
+        both_ways(1e-12, delta=1e-12)
+    with refuses(NoNoiseFitsError, "1e+07"):
+        both_ways(1e7, rounds=1)

@@ -1,7 +1,5 @@
 """The privacy loss of a Gaussian answer: dp-accounting's own, cell by cell, only sooner."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -58,62 +58,67 @@ ORDINARY = {
 every_kind = pytest.mark.parametrize("made", OWN.values(), ids=OWN)
 
 
-class TestPlansOfOnesOwn:
-    @every_kind
-    def test_they_come_back_accountable(self, made):
-        value = through_json(made.to_json())
-        found = Plan.from_json(value)
-        assert isinstance(found.mechanism, RecordedMechanism)
-        assert through_json(found.to_json()) == value
-        assert Plan.from_json(value) == found
-        for name in ("event", "num_users", "delta", "charged_once", "is_private", "budget"):
-            assert getattr(found, name) == getattr(made, name), name
-        assert found.total() == made.total()
-        assert [found.epsilon(n) for n in (0, 1, 10)] == [made.epsilon(n) for n in (0, 1, 10)]
-        assert found.warnings == made.warnings
-        assert found.affordable_rounds == made.affordable_rounds
+@every_kind
+def test_they_come_back_accountable(made):
+    value = through_json(made.to_json())
+    found = Plan.from_json(value)
+    assert isinstance(found.mechanism, RecordedMechanism)
+    assert through_json(found.to_json()) == value
+    assert Plan.from_json(value) == found
+    for name in ("event", "num_users", "delta", "charged_once", "is_private", "budget"):
+        assert getattr(found, name) == getattr(made, name), name
+    assert found.total() == made.total()
+    assert [found.epsilon(n) for n in (0, 1, 10)] == [made.epsilon(n) for n in (0, 1, 10)]
+    assert found.warnings == made.warnings
+    assert found.affordable_rounds == made.affordable_rounds
 
-    @every_kind
-    def test_nothing_is_run_from_a_file(self, made):
+
+@every_kind
+def test_nothing_is_run_from_a_file(made):
+    found = Plan.from_json(through_json(made.to_json()))
+    assert made.live_mechanism is made.mechanism
+    with refuses(ValueError, found.mechanism.description):
+        _ = found.live_mechanism
+
+
+@every_kind
+def test_no_object_is_named_to_be_imported(made):
+    text = json.dumps(made.to_json())
+    assert __name__ not in text and "fedpriv" not in text and "module" not in text
+
+
+def test_calibration_is_for_gaussian_noise_that_can_be_built():
+    found = Plan.from_json(OWN["own bound"].to_json())
+    for made in (found, OWN["pure"], OWN["own privatizer"]):
+        with refuses(ValueError, "target_epsilon"):
+            made.calibrated(2.0)
+
+
+def test_a_plan_of_the_ordinary_kind_stays_flat_and_comes_back_live():
+    """As ledgers and run folders have always had it."""
+    ordinary = costing.plan()
+    names = set(ordinary.to_json())
+    assert "mechanism" not in names and {"num_users", "l2_bound", "noise_multiplier"} <= names
+    for made in ORDINARY.values():
+        assert set(made.to_json()) == names
+        assert Plan.from_json(made.to_json()).live_mechanism == made.mechanism
+
+
+def test_a_digest_tells_mechanisms_apart():
+    digests = {plan_digest(made, ["a"]) for made in ORDINARY.values()}
+    assert len(digests) == len(ORDINARY)
+
+
+def test_bounds_that_numbers_do_not_determine_are_recorded():
+    for bound in (
+        Shorter(l2_clip_norm=0.5),
+        AdaptiveClip(initial=0.5, least=0.1, most=2.0),
+        Rounded(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0)),
+    ):
+        made = plan(bound=bound)
         found = Plan.from_json(through_json(made.to_json()))
-        assert made.live_mechanism is made.mechanism
-        with refuses(ValueError, found.mechanism.description):
-            _ = found.live_mechanism
-
-    @every_kind
-    def test_no_object_is_named_to_be_imported(self, made):
-        text = json.dumps(made.to_json())
-        assert __name__ not in text and "fedpriv" not in text and "module" not in text
-
-    def test_calibration_is_for_gaussian_noise_that_can_be_built(self):
-        found = Plan.from_json(OWN["own bound"].to_json())
-        for made in (found, OWN["pure"], OWN["own privatizer"]):
-            with refuses(ValueError, "target_epsilon"):
-                made.calibrated(2.0)
-
-    def test_a_plan_of_the_ordinary_kind_stays_flat_and_comes_back_live(self):
-        """As ledgers and run folders have always had it."""
-        ordinary = costing.plan()
-        names = set(ordinary.to_json())
-        assert "mechanism" not in names and {"num_users", "l2_bound", "noise_multiplier"} <= names
-        for made in ORDINARY.values():
-            assert set(made.to_json()) == names
-            assert Plan.from_json(made.to_json()).live_mechanism == made.mechanism
-
-    def test_a_digest_tells_mechanisms_apart(self):
-        digests = {plan_digest(made, ["a"]) for made in ORDINARY.values()}
-        assert len(digests) == len(ORDINARY)
-
-    def test_bounds_that_numbers_do_not_determine_are_recorded(self):
-        for bound in (
-            Shorter(l2_clip_norm=0.5),
-            AdaptiveClip(initial=0.5, least=0.1, most=2.0),
-            Rounded(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0)),
-        ):
-            made = plan(bound=bound)
-            found = Plan.from_json(through_json(made.to_json()))
-            assert isinstance(found.mechanism, RecordedMechanism)
-            assert found.total() == made.total()
+        assert isinstance(found.mechanism, RecordedMechanism)
+        assert found.total() == made.total()
 
 
 def test_numbers_are_checked_as_in_a_plan_that_runs():

@@ -234,11 +234,13 @@ def test_edges():
     assert coins(1e-12).cohort(key, ROSTER) == ()
     assert FixedSizeSampler(num_users=400, size=400).cohort(key, ROSTER) == ROSTER
     assert Everybody(num_users=400).next({}, key, list(ROSTER)) == (ROSTER, {})
-    with refuses(ValueError, 401, 400):
-        FixedSizeSampler(num_users=400, size=401)
+    for kind in (FixedSizeSampler, Partition):
+        with refuses(ValueError, 401, 400):
+            kind(num_users=400, size=401)
 
 
 EACH_OF_TWO = (coins(0.5, 2), FixedSizeSampler(num_users=2, size=1), Everybody(num_users=2))
+EACH_OF_TWO += (Partition(num_users=2, size=1),)
 #: Rosters and what a refusal of each names: they would be drawn with another probability.
 NOT_OF_TWO = [((), []), ("ab", []), (("a", "a"), [2, 1])]
 NOT_OF_TWO += [(kind("abc"[:size]), [size, 2]) for kind in (tuple, list) for size in (1, 3)]
@@ -247,9 +249,10 @@ NOT_OF_TWO += [(kind("abc"[:size]), [size, 2]) for kind in (tuple, list) for siz
 @pytest.mark.parametrize("sampler", EACH_OF_TWO, ids=lambda sampler: type(sampler).__name__)
 @pytest.mark.parametrize(("roster", "named"), NOT_OF_TWO, ids=str)
 def test_a_roster_of_another_size_is_refused(sampler, roster, named):
-    assert set(sampler.next({}, Key.simulation(1), ("a", "b"))[0]) <= {"a", "b"}
+    memory, key = sampler.init(), Key.simulation(1)
+    assert set(sampler.next(memory, key, ("a", "b"))[0]) <= {"a", "b"}
     with refuses(ValueError, *named):
-        sampler.next({}, Key.simulation(1), roster)
+        sampler.next(memory, key, roster)
 
 
 GAUSSIAN = Cost(kind="gaussian", value=2.0)

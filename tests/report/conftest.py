@@ -1,7 +1,5 @@
 """Synthetic run folders."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

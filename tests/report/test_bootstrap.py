@@ -89,56 +89,59 @@ class TestDraws:
             make()
 
 
-class TestSeeds:
-    def test_one_cluster_says_nothing(self):
-        found = draw([5, 5, 5], a=mean([0.0, 1.0, 1.0]))["a"]
-        assert found.value == pytest.approx(2 / 3) and found.interval() is None
-
-    def test_their_variance_is_that_of_a_mean_of_so_many(self):
-        """Draws of S - 1 seeds: the variance of the mean is s² / S, and not (S - 1) / S of it."""
-        seeds = np.array([0.0, 1.0, 2.0, 5.0, 7.0])
-        # Examples do not differ, so that only seeds do.
-        found = draw([0, 1], a=mean(np.tile(seeds, (2, 1))), replicates=40_000)["a"]
-        assert found.value == seeds.mean()
-        # A variance of 40,000 draws: 0.7 % a standard deviation; 20 % apart from the other rule.
-        assert found.draws.var() == pytest.approx(seeds.var(ddof=1) / 5, rel=0.04)
-
-    def test_seeds_of_one_number_stay_together(self):
-        values = rng(4).normal(size=(30, 5))
-        found = draw(np.arange(30), a=mean(values), b=mean(values + 1.0))
-        np.testing.assert_allclose((found["b"] - found["a"]).draws, 1.0, rtol=1e-12)
+def test_one_cluster_says_nothing():
+    found = draw([5, 5, 5], a=mean([0.0, 1.0, 1.0]))["a"]
+    assert found.value == pytest.approx(2 / 3) and found.interval() is None
 
 
-class TestTwoFigures:
-    def test_identical_models_differ_by_exactly_nothing(self):
-        values = rng(6).random((50, 3))
-        found = draw(np.arange(50) // 4, a=mean(values), b=mean(values.copy()))
-        apart = found["a"] - found["b"]
-        assert apart.value == 0.0 and apart.interval() == Interval(low=0.0, high=0.0)
-        assert found["a"].interval() != Interval(low=found["a"].value, high=found["a"].value)
+def test_their_variance_is_that_of_a_mean_of_so_many():
+    """Draws of S - 1 seeds: the variance of the mean is s² / S, and not (S - 1) / S of it."""
+    seeds = np.array([0.0, 1.0, 2.0, 5.0, 7.0])
+    # Examples do not differ, so that only seeds do.
+    found = draw([0, 1], a=mean(np.tile(seeds, (2, 1))), replicates=40_000)["a"]
+    assert found.value == seeds.mean()
+    # A variance of 40,000 draws: 0.7 % a standard deviation; 20 % apart from the other rule.
+    assert found.draws.var() == pytest.approx(seeds.var(ddof=1) / 5, rel=0.04)
 
-    def test_a_share_of_the_gap_by_hand(self):
-        low, high = known(0.2, [0.2, 0.1, 0.3]), known(0.6, [0.6, 0.5, 0.5])
-        share = known(0.5, [0.5, 0.2, 0.5]).share_of(low, high)
-        assert share.value == pytest.approx(0.75)
-        np.testing.assert_allclose(share.draws, [0.75, 0.25, 1.0])
 
-    def test_no_gap_no_share(self):
-        a, b = known(0.3, [0.3, 0.3]), known(0.2, [0.2, 0.2])
-        assert b.share_of(a, b).value is None and b.share_of(a, b).interval() is None
-        assert a.share_of(a, a).value is None
+def test_seeds_of_one_number_stay_together():
+    values = rng(4).normal(size=(30, 5))
+    found = draw(np.arange(30), a=mean(values), b=mean(values + 1.0))
+    np.testing.assert_allclose((found["b"] - found["a"]).draws, 1.0, rtol=1e-12)
 
-    def test_a_share_has_an_interval_where_the_gap_has_one_above_nothing(self):
-        draws = np.linspace(1.0, 2.0, 1000)
-        zero = known(0.0, np.zeros(1000))
-        gain = known(0.5, draws / 2)
-        for bad in range(0, 60):
-            ends = draws.copy()
-            ends[:bad] = -0.1
-            gap = known(1.0, ends)
-            share, told = gain.share_of(zero, gap).interval(), gap.interval().low > 0
-            assert (share is not None) == told, bad
-        assert not told and bad == 59
+
+def test_identical_models_differ_by_exactly_nothing():
+    values = rng(6).random((50, 3))
+    found = draw(np.arange(50) // 4, a=mean(values), b=mean(values.copy()))
+    apart = found["a"] - found["b"]
+    assert apart.value == 0.0 and apart.interval() == Interval(low=0.0, high=0.0)
+    assert found["a"].interval() != Interval(low=found["a"].value, high=found["a"].value)
+
+
+def test_a_share_of_the_gap_by_hand():
+    low, high = known(0.2, [0.2, 0.1, 0.3]), known(0.6, [0.6, 0.5, 0.5])
+    share = known(0.5, [0.5, 0.2, 0.5]).share_of(low, high)
+    assert share.value == pytest.approx(0.75)
+    np.testing.assert_allclose(share.draws, [0.75, 0.25, 1.0])
+
+
+def test_no_gap_no_share():
+    a, b = known(0.3, [0.3, 0.3]), known(0.2, [0.2, 0.2])
+    assert b.share_of(a, b).value is None and b.share_of(a, b).interval() is None
+    assert a.share_of(a, a).value is None
+
+
+def test_a_share_has_an_interval_where_the_gap_has_one_above_nothing():
+    draws = np.linspace(1.0, 2.0, 1000)
+    zero = known(0.0, np.zeros(1000))
+    gain = known(0.5, draws / 2)
+    for bad in range(0, 60):
+        ends = draws.copy()
+        ends[:bad] = -0.1
+        gap = known(1.0, ends)
+        share, told = gain.share_of(zero, gap).interval(), gap.interval().low > 0
+        assert (share is not None) == told, bad
+    assert not told and bad == 59
 
 
 class TestCoverage:

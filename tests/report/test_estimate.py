@@ -159,51 +159,48 @@ def test_an_interval_of_a_share_ends_within_it(make_run):
     assert user_interval([sums.count[:19]], [sums.value[:19]]) is None  # too few users
 
 
-class TestRun:
-    """What runs write themselves."""
+@pytest.mark.slow
+def test_sums_of_an_own_task_are_its_headline_and_say_that_no_epsilon_covers_them(tmp_path):
+    run = fp.run(held_out(), tmp_path / "run", rounds=2, progress=False)
+    sums, facts = read_tensors(tmp_path / "run" / BY_USER)
+    assert facts == {"covered_by_epsilon": "false"} and sums["count"].tolist() == [3] * 24
+    for name, reached in (("value", "accuracy"), ("public_value", "accuracy_public_only")):
+        assert sums[name].sum() / 72 == pytest.approx(run.summary[reached], abs=1e-6)
+    assert gain_of(tmp_path / "run").by_user
+    # A resumed run writes them again.
+    file = tmp_path / "run" / BY_USER
+    before = file.read_bytes()
+    file.unlink()
+    (tmp_path / "run" / "summary.json").unlink()
+    fp.resume(tmp_path / "run", experiment=held_out(), progress=False)
+    assert file.read_bytes() == before
 
-    @pytest.mark.slow
-    def test_sums_of_an_own_task_are_its_headline_and_say_that_no_epsilon_covers_them(
-        self, tmp_path
-    ):
-        run = fp.run(held_out(), tmp_path / "run", rounds=2, progress=False)
-        sums, facts = read_tensors(tmp_path / "run" / BY_USER)
-        assert facts == {"covered_by_epsilon": "false"} and sums["count"].tolist() == [3] * 24
-        for name, reached in (("value", "accuracy"), ("public_value", "accuracy_public_only")):
-            assert sums[name].sum() / 72 == pytest.approx(run.summary[reached], abs=1e-6)
-        assert gain_of(tmp_path / "run").by_user
-        # A resumed run writes them again.
-        file = tmp_path / "run" / BY_USER
-        before = file.read_bytes()
-        file.unlink()
-        (tmp_path / "run" / "summary.json").unlink()
-        fp.resume(tmp_path / "run", experiment=held_out(), progress=False)
-        assert file.read_bytes() == before
 
-    @pytest.mark.slow
-    def test_a_secure_run_writes_none(self, tmp_path):
-        fp.run(held_out(), tmp_path / "run", secure=True, rounds=2, progress=False)
-        assert (tmp_path / "run" / "summary.json").is_file()
-        assert not (tmp_path / "run" / BY_USER).exists()
+@pytest.mark.slow
+def test_a_secure_run_writes_none(tmp_path):
+    fp.run(held_out(), tmp_path / "run", secure=True, rounds=2, progress=False)
+    assert (tmp_path / "run" / "summary.json").is_file()
+    assert not (tmp_path / "run" / BY_USER).exists()
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("kind", ["raises", "lists", "other sums"])
-    def test_a_task_that_cannot_tell_users_apart_ends_no_run(self, kind, tmp_path):
-        made, whole = [], held_out()
 
-        def task(given):
-            made.append(whole.task(given))
-            wrong = {
-                "raises": lambda params: 1 / 0,
-                "lists": lambda params: ([3] * 24, [1.0] * 24),
-                "other sums": lambda params: (np.full(24, 3), np.zeros(24)),
-            }
-            made[-1].held_out_by_user = wrong[kind]
-            return made[-1]
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["raises", "lists", "other sums"])
+def test_a_task_that_cannot_tell_users_apart_ends_no_run(kind, tmp_path):
+    made, whole = [], held_out()
 
-        run = fp.run(replace(whole, task=task), tmp_path / "run", progress=False)
-        assert run.summary["accuracy"] > 0 and not (tmp_path / "run" / BY_USER).exists()
-        assert (tmp_path / "run" / "summary.json").is_file()
+    def task(given):
+        made.append(whole.task(given))
+        wrong = {
+            "raises": lambda params: 1 / 0,
+            "lists": lambda params: ([3] * 24, [1.0] * 24),
+            "other sums": lambda params: (np.full(24, 3), np.zeros(24)),
+        }
+        made[-1].held_out_by_user = wrong[kind]
+        return made[-1]
+
+    run = fp.run(replace(whole, task=task), tmp_path / "run", progress=False)
+    assert run.summary["accuracy"] > 0 and not (tmp_path / "run" / BY_USER).exists()
+    assert (tmp_path / "run" / "summary.json").is_file()
 
 
 def held_out():

@@ -79,63 +79,64 @@ def test_missing_rounds_are_counted_and_explained(make_run) -> None:
     assert "6 missing" in once and "redone" in once
 
 
-class TestOrigin:
-    """What is needed to have the run again."""
-
-    def test_the_ledger_head_is_that_of_the_last_line(self, make_run):
-        folder = make_run()
-        last = json.loads((folder / "ledger.jsonl").read_text().splitlines()[-1])
-        assert provenance_of(read_run(folder)).ledger_head == last["hash"]
-        assert last["hash"] in _head(folder)
-
-    @pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
-    def test_the_command_gives_the_very_experiment(self, make_run, name):
-        experiment = load_experiment(name).with_options(
-            {"sampling.cohort": 30.0, "rounds": 7, "seed": 3}
-        )
-        folder = make_run(name=name, backend="ray")
-        reseal(folder, experiment=experiment.options())
-        command = provenance_of(read_run(folder)).command
-        assert command is not None
-        fedpriv, run, reference, *rest = shlex.split(command)
-        assert (fedpriv, run, reference, rest[:2]) == ("fedpriv", "run", name, ["--backend", "ray"])
-        options = settings_of(rest[3::2])
-        assert rest[2::2] == ["-s"] * len(options)
-        assert load_experiment(name).with_options(options) == experiment
-
-    def test_where_no_single_command_does_it_says_so(self, make_run):
-        assert provenance_of(read_run(make_run("a", backend="flower"))).command is None
-        folder = make_run("b")
-        for reference, said in ((None, "made from Python"), ("a b", "fedpriv run 'a b'")):
-            reseal(folder, reference=reference)
-            assert provenance_of(read_run(folder)).short_command.startswith(said)
-
-    def test_a_secure_run_has_no_seed(self, make_run):
-        provenance = provenance_of(read_run(make_run(mode="secure")))
-        assert provenance.seed == "none: a secure run"
-        assert provenance.command is not None
-        assert "--secure" in provenance.command and "seed=" not in provenance.command
-
-    def test_the_date_is_that_of_the_start_whatever_happens_to_the_files(self, make_run):
-        folder = make_run()
-        started = read_ledger(folder / "ledger.jsonl")[1].extra["started"]
-        os.utime(folder / "ledger.jsonl", (0, 0))
-        assert provenance_of(read_run(folder)).date == started != "1970-01-01 00:00 UTC"
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", started)
-        assert f"<dd>{started}</dd>" in render(read_run(folder))
+# The origin: what is needed to run it again.
 
 
-class TestRounds:
-    """Evaluated rounds are what one sees first."""
+def test_the_ledger_head_is_that_of_the_last_line(make_run):
+    folder = make_run()
+    last = json.loads((folder / "ledger.jsonl").read_text().splitlines()[-1])
+    assert provenance_of(read_run(folder)).ledger_head == last["hash"]
+    assert last["hash"] in _head(folder)
 
-    def test_evaluated_rounds_come_first_and_unfolded(self, make_run):
-        page = render(read_run(make_run(rounds=20, every=5)))
-        table = page[page.index("<details open><summary>Rounds") :]
-        assert "4 evaluated of 20 released" in table
-        first, every = table.split("<details><summary>Every round", 1)
-        rounds = re.findall(r"<tr><td>(\d+)</td>", first)
-        assert rounds == ["5", "10", "15", "20"]
-        assert re.findall(r"<tr><td>(\d+)</td>", every) == [str(i) for i in range(1, 21)]
-        assert "<td>–</td>" not in first
-        whole = render(read_run(make_run("whole", rounds=6, every=1)))
-        assert "<summary>Every round" not in whole and "6 released" in whole
+
+@pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
+def test_the_command_gives_the_very_experiment(make_run, name):
+    experiment = load_experiment(name).with_options(
+        {"sampling.cohort": 30.0, "rounds": 7, "seed": 3}
+    )
+    folder = make_run(name=name, backend="ray")
+    reseal(folder, experiment=experiment.options())
+    command = provenance_of(read_run(folder)).command
+    assert command is not None
+    fedpriv, run, reference, *rest = shlex.split(command)
+    assert (fedpriv, run, reference, rest[:2]) == ("fedpriv", "run", name, ["--backend", "ray"])
+    options = settings_of(rest[3::2])
+    assert rest[2::2] == ["-s"] * len(options)
+    assert load_experiment(name).with_options(options) == experiment
+
+
+def test_where_no_single_command_does_it_says_so(make_run):
+    assert provenance_of(read_run(make_run("a", backend="flower"))).command is None
+    folder = make_run("b")
+    for reference, said in ((None, "made from Python"), ("a b", "fedpriv run 'a b'")):
+        reseal(folder, reference=reference)
+        assert provenance_of(read_run(folder)).short_command.startswith(said)
+
+
+def test_a_secure_run_has_no_seed(make_run):
+    provenance = provenance_of(read_run(make_run(mode="secure")))
+    assert provenance.seed == "none: a secure run"
+    assert provenance.command is not None
+    assert "--secure" in provenance.command and "seed=" not in provenance.command
+
+
+def test_the_date_is_that_of_the_start_whatever_happens_to_the_files(make_run):
+    folder = make_run()
+    started = read_ledger(folder / "ledger.jsonl")[1].extra["started"]
+    os.utime(folder / "ledger.jsonl", (0, 0))
+    assert provenance_of(read_run(folder)).date == started != "1970-01-01 00:00 UTC"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", started)
+    assert f"<dd>{started}</dd>" in render(read_run(folder))
+
+
+def test_evaluated_rounds_come_first_and_unfolded(make_run):
+    page = render(read_run(make_run(rounds=20, every=5)))
+    table = page[page.index("<details open><summary>Rounds") :]
+    assert "4 evaluated of 20 released" in table
+    first, every = table.split("<details><summary>Every round", 1)
+    rounds = re.findall(r"<tr><td>(\d+)</td>", first)
+    assert rounds == ["5", "10", "15", "20"]
+    assert re.findall(r"<tr><td>(\d+)</td>", every) == [str(i) for i in range(1, 21)]
+    assert "<td>–</td>" not in first
+    whole = render(read_run(make_run("whole", rounds=6, every=1)))
+    assert "<summary>Every round" not in whole and "6 released" in whole

@@ -12,6 +12,7 @@ from fedpriv.report.page import render
 from fedpriv.report.run_record import epsilon_spent, read_run
 from tests.harness.command_line import fedpriv
 from tests.harness.shown import words
+from tests.harness.toys_of_training import assert_same
 from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 
@@ -60,9 +61,7 @@ def test_its_model_is_exported_with_a_card(own, tmp_path):
     code, _, err = fedpriv("export", folder, "--to", tmp_path / "model")
     assert code == 0, err
     found = load_file(tmp_path / "model" / "model.safetensors")
-    assert set(found) == set(trained.params)
-    for name, array in trained.params.items():
-        np.testing.assert_array_equal(found[name], array)
+    assert_same(found, trained.params)
     card = (tmp_path / "model" / "README.md").read_text("utf-8")
     assert "# own-app" in card and "| ε |" in card and "does NOT cover" in card
     assert f"δ = {trained.epsilon.delta}" in card or "δ = " in card

@@ -2,12 +2,12 @@
 
 import ast
 import graphlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.repository.test_import_floors import all_sources
+from tests.repository.test_import_floors import all_sources, imports
 
 ROOT = Path(__file__).parents[2]
 #: Types that a package's `__init__` gives editors and that nothing loads: everything in fedpriv may
@@ -16,23 +16,15 @@ ROOT = Path(__file__).parents[2]
 DOOR = "fedpriv"
 
 
-def needs(module: str, source: str, known: Mapping[str, object]) -> Iterator[str]:
+def needs(module: str, source: str, known: Mapping[str, object]) -> set[str]:
     """The modules that one imports: under TYPE_CHECKING and within functions too."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module} has a relative import"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"  # a module of a package, or else a name
-                found = inner if inner in known else node.module
-                if found in known:
-                    yield str(found)
+    names = {name if name in known else name.rpartition(".")[0] for name in imports(source, module)}
+    return names & set(known)
 
 
 def needed(modules: Mapping[str, str]) -> dict[str, set[str]]:
     return {
-        name: set() if name == DOOR else set(needs(name, source, modules))
+        name: set() if name == DOOR else needs(name, source, modules)
         for name, source in modules.items()
     }
 

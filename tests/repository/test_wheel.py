@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import fedpriv
-from fedpriv.datasets.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import synthesize
+from tests.harness.tag_runs import SMALL
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,10 +86,7 @@ def installed(wheel, tmp_path_factory):
         cwd=work, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert Path(shown.stdout.strip()).is_relative_to(site)
-    shape = Shape(
-        num_users=24, num_sentences=500, public_users=6, num_words=200, num_tags=12, num_topics=4
-    )
-    synthesize(work / "tiny", shape=shape, max_words=150, max_tags=10)
+    synthesize(work / "tiny", **SMALL)
     return call
 
 

@@ -1,7 +1,5 @@
 """What the loop runs of a linear model on examples, put together by hand, and what it charges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Short runs of tag prediction, each made once and copied for every test."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A simulation whose drawn users all fail ends with the first error, on whatever carries it."""
 
-from __future__ import annotations
-
 import logging
 import re
 from dataclasses import replace

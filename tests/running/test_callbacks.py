@@ -1,7 +1,5 @@
 """Callbacks: what they are told, what they are not, and that nothing they do changes a run."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -16,7 +16,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run
 from tests.harness.command_line import fedpriv
 from tests.harness.refusals import refuses
-from tests.harness.resealed import reseal
+from tests.harness.resealed import edit_document, reseal
 from tests.harness.tag_runs import start, unchanged
 
 TRAP = """from pathlib import Path
@@ -132,6 +132,26 @@ class TestNamedCode:
         reseal(finished, reference=reference)
         with refuses(ValueError, repr(reference)):
             fp.run_uncertainty(finished, ks=(2,))
+
+
+@pytest.mark.parametrize(
+    "reading", [resume_run, fp.resume, lambda folder: fp.resume(folder, backend="ray")]
+)
+def test_a_tampered_folder_is_refused_before_what_it_names_is_imported(
+    interrupted, trap, marker, reading
+):
+    """Its ledger and its seal are checked first."""
+    edit_document(interrupted, reference=trap)
+    with unchanged(interrupted), refuses(ValueError, "experiment.json"):
+        reading(interrupted)
+    done = fedpriv("run", "--resume", interrupted)
+    assert done.exit_code == 2 and "experiment.json" in done.stderr
+    ledger = interrupted / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join([lines[0], *lines[2:]]))
+    with refuses(ValueError, "ledger"):
+        reading(interrupted)
+    assert not marker.exists()
 
 
 class TestLinks:

@@ -3,8 +3,6 @@
 The environments are made by pip and kept in pytest's cache.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -116,96 +116,104 @@ def test_two_steps_of_a_model_in_its_own_size(key, monkeypatch):
         test_two_steps_of_a_cell(item, item.rows[0], column)
 
 
-class TestTables:
-    @pytest.mark.slow
-    @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
-    def test_the_noise_is_sigma_clip_norms_in_either_column(self, item):
-        sigma = 0.95 if "tags" in item.name else 0.75 if item.name.endswith("0.75") else 1.0
+@pytest.mark.slow
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+def test_the_noise_is_sigma_clip_norms_in_either_column(item):
+    sigma = 0.95 if "tags" in item.name else 0.75 if item.name.endswith("0.75") else 1.0
+    for row in item.rows:
+        for column, cell in row.cells.items():
+            groups = 1 if column == "right" else 4
+            options = cell.make("test", False).options()
+            assert (options["micro_batch"], options["batch_size"]) == (groups, 64)
+            if options["noise"] != "none":
+                assert options["noise.multiplier"] * (2 if groups > 1 else 1) == sigma
+
+
+def test_the_codes_column_is_of_table_5_with_its_features():
+    [shown] = [item for item in TABLES if item.name == "adadps-table6-imdb"]
+    assert list(shown.columns) == ["coded", "paper", "right"]
+    steps = "AdaDPS, public RMSProp, every step"
+    found = {row.label: row.cells["coded"].grid for row in shown.rows if "coded" in row.cells}
+    assert set(found) == {*imdb.SETUP.table5, steps}
+    assert found[steps] == found["AdaDPS, public RMSProp"]
+    assert {len(grid) for grid in found.values()} == {1}  # nothing is searched
+    task = imdb.task("coded", "test")
+    assert sum(array.size for array in task.init_params(None).values()) == 20_002
+
+
+def test_delayed_statistics_are_reached_in_the_reduced_size():
+    for column in ("paper", "right"):
+        made = imdb.CODED.make("DP²", column, "test", True)
+        assert imdb.task(column, "test").num_train * 2 / 64 > made.options()[DELAY]
+        assert imdb.CODED.make("DP²", column, "test", False).options()[DELAY] == 195
+
+
+def test_every_step_is_algorithm_1_and_once_an_epoch_the_authors_code():
+    kinds = {"RMSProp, every step": "step"} | dict.fromkeys(("RMSProp", "AdaGrad"), "epoch")
+    for kind, refresh in kinds.items():
+        label = f"AdaDPS, public {kind}"
+        for column in ("coded", "paper", "right"):
+            made = imdb.CODED.make(label, column, "test", False).options()
+            assert made["preconditioner.refresh"] == refresh
+            assert made["preconditioner.public_batch"] == 20
+
+
+@pytest.mark.slow
+def test_table_5_is_what_the_papers_column_takes():
+    for key, setup in tables.SETUPS.items():
+        for label, (clip, rate) in setup.table5.items():
+            for settings in setup.grid(label, "paper"):
+                assert settings["l2-clip-norm"] == clip and settings["learning-rate"] == rate
+            made = tables.load_preset(key, label).options()
+            assert made["bound.l2_clip_norm"] == clip and made["micro_batch"] == 4
+            assert made["optimizer.learning_rate"] == rate
+
+
+def test_further_rates_are_of_runs_without_bound_alone():
+    for column, too in imdb.SETUP.unbounded_too.items():
+        for label, method in METHODS.items():
+            tried = {one["learning-rate"] for one in imdb.SETUP.grid(label, column)}
+            further = set(too.get(method.family, ()))
+            if method.options.get("bound") == "none":
+                assert further < tried
+            else:
+                assert not further & tried
+
+
+@pytest.mark.slow
+def test_one_method_has_one_grid_in_every_table():
+    """Or two tables would tune the same method twice and show two figures."""
+    grids = {}
+    for item in ITEMS:
         for row in item.rows:
-            for column, cell in row.cells.items():
-                groups = 1 if column == "right" else 4
-                options = cell.make("test", False).options()
-                assert (options["micro_batch"], options["batch_size"]) == (groups, 64)
-                if options["noise"] != "none":
-                    assert options["noise.multiplier"] * (2 if groups > 1 else 1) == sigma
+            for cell in row.cells.values():
+                made = cell.make("test", False)
+                run = Run(experiment=made, split="test", seed=0, reduced=False).identity
+                assert grids.setdefault(run, cell.grid) == cell.grid
 
-    def test_the_codes_column_is_of_table_5_with_its_features(self):
-        [shown] = [item for item in TABLES if item.name == "adadps-table6-imdb"]
-        assert list(shown.columns) == ["coded", "paper", "right"]
-        steps = "AdaDPS, public RMSProp, every step"
-        found = {row.label: row.cells["coded"].grid for row in shown.rows if "coded" in row.cells}
-        assert set(found) == {*imdb.SETUP.table5, steps}
-        assert found[steps] == found["AdaDPS, public RMSProp"]
-        assert {len(grid) for grid in found.values()} == {1}  # nothing is searched
-        task = imdb.task("coded", "test")
-        assert sum(array.size for array in task.init_params(None).values()) == 20_002
 
-    def test_delayed_statistics_are_reached_in_the_reduced_size(self):
-        for column in ("paper", "right"):
-            made = imdb.CODED.make("DP²", column, "test", True)
-            assert imdb.task(column, "test").num_train * 2 / 64 > made.options()[DELAY]
-            assert imdb.CODED.make("DP²", column, "test", False).options()[DELAY] == 195
+def test_every_method_is_in_a_table():
+    shown = {row.label for table in TABLES for row in table.rows}
+    assert set(METHODS) <= shown
 
-    def test_every_step_is_algorithm_1_and_once_an_epoch_the_authors_code(self):
-        kinds = {"RMSProp, every step": "step"} | dict.fromkeys(("RMSProp", "AdaGrad"), "epoch")
-        for kind, refresh in kinds.items():
-            label = f"AdaDPS, public {kind}"
-            for column in ("coded", "paper", "right"):
-                made = imdb.CODED.make(label, column, "test", False).options()
-                assert made["preconditioner.refresh"] == refresh
-                assert made["preconditioner.public_batch"] == 20
 
-    @pytest.mark.slow
-    def test_table_5_is_what_the_papers_column_takes(self):
-        for key, setup in tables.SETUPS.items():
-            for label, (clip, rate) in setup.table5.items():
-                for settings in setup.grid(label, "paper"):
-                    assert settings["l2-clip-norm"] == clip and settings["learning-rate"] == rate
-                made = tables.load_preset(key, label).options()
-                assert made["bound.l2_clip_norm"] == clip and made["micro_batch"] == 4
-                assert made["optimizer.learning_rate"] == rate
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_orderings_are_those_of_the_papers_figures(table):
+    paper = {row.label: row.paper for row in table.rows}
+    sign = 1 if table.measure.higher_is_better else -1
+    assert all(sign * (paper[one] - paper[other]) > 0 for one, other in table.orderings)
+    assert table.orderings or len(set(paper.values())) == 1
 
-    def test_further_rates_are_of_runs_without_bound_alone(self):
-        for column, too in imdb.SETUP.unbounded_too.items():
-            for label, method in METHODS.items():
-                tried = {one["learning-rate"] for one in imdb.SETUP.grid(label, column)}
-                further = set(too.get(method.family, ()))
-                if method.options.get("bound") == "none":
-                    assert further < tried
-                else:
-                    assert not further & tried
 
-    @pytest.mark.slow
-    def test_one_method_has_one_grid_in_every_table(self):
-        """Or two tables would tune the same method twice and show two figures."""
-        grids = {}
-        for item in ITEMS:
-            for row in item.rows:
-                for cell in row.cells.values():
-                    made = cell.make("test", False)
-                    run = Run(experiment=made, split="test", seed=0, reduced=False).identity
-                    assert grids.setdefault(run, cell.grid) == cell.grid
-
-    def test_every_method_is_in_a_table(self):
-        shown = {row.label for table in TABLES for row in table.rows}
-        assert set(METHODS) <= shown
-
-    @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-    def test_orderings_are_those_of_the_papers_figures(self, table):
-        paper = {row.label: row.paper for row in table.rows}
-        sign = 1 if table.measure.higher_is_better else -1
-        assert all(sign * (paper[one] - paper[other]) > 0 for one, other in table.orderings)
-        assert table.orderings or len(set(paper.values())) == 1
-
-    def test_public_data_from_elsewhere_are_another_experiment_of_the_same_method(self):
-        found = [one for one in tables.REPRODUCTIONS if one.name.startswith("adadps-table3-")]
-        assert found
-        for table in found:
-            rows = {row.label: row for row in table.rows}
-            here, elsewhere = rows[tables.HERE], rows[tables.ELSEWHERE]
-            for column in here.cells:
-                one, other = (row.cells[column].make("test", False) for row in (here, elsewhere))
-                assert one.name != other.name and one.options() == other.options()
+def test_public_data_from_elsewhere_are_another_experiment_of_the_same_method():
+    found = [one for one in tables.REPRODUCTIONS if one.name.startswith("adadps-table3-")]
+    assert found
+    for table in found:
+        rows = {row.label: row for row in table.rows}
+        here, elsewhere = rows[tables.HERE], rows[tables.ELSEWHERE]
+        for column in here.cells:
+            one, other = (row.cells[column].make("test", False) for row in (here, elsewhere))
+            assert one.name != other.name and one.options() == other.options()
 
 
 def test_side_information_of_imdb_is_of_counted_words_in_either_column():
@@ -231,34 +239,33 @@ def test_side_information_of_imdb_is_of_counted_words_in_either_column():
     np.testing.assert_allclose(given, expected, rtol=1e-5)
 
 
-class TestAverageGain:
-    def test_the_papers_is_the_mean_over_its_set_ups_of_text(self):
-        """(80 - 69 + 73 - 70 + 40 - 31) / 3."""
-        gains = [tables.gain(tables.TABLE_6[key]) for key in ("imdb", "lstm", "tags")]
-        assert gains == pytest.approx([11.0, 3.0, 9.0])
-
-    @pytest.mark.slow
-    def test_ours_is_of_the_settings_that_tuning_chose(self):
-        """The best of a grid counts, not the best on test."""
-        done, test = {}, {"DP-SGD": 0.7, "DP-Adam": 0.71, "DP-RMSProp": 0.6}
-        for label, accuracy in {**test, "AdaDPS, public RMSProp": 0.8}.items():
-            cell = imdb.SETUP.row(label, None).cells["right"]
-            for place, run in enumerate(runs_of_grid(cell, reduced=False)):
-                done[run.identity] = {"accuracy": 0.9 if place == 2 else 0.1}
-                for seed in range(2):
-                    made = cell.make("test", False).with_options(cell.grid[place])
-                    made = made.with_options({"seed": seed})
-                    one = Run(experiment=made, split="test", seed=seed, reduced=False)
-                    done[one.identity] = {"accuracy": accuracy + 0.01 * seed if place == 2 else 1.0}
-        shown = tables.compared(imdb.SETUP, "right")
-        found = reported_runs(shown, done, seeds=range(2), reduced=False)
-        assert tables.gain(tables.mean_accuracies(found)) == pytest.approx(9.0)
+def test_the_papers_is_the_mean_over_its_set_ups_of_text():
+    """(80 - 69 + 73 - 70 + 40 - 31) / 3."""
+    gains = [tables.gain(tables.TABLE_6[key]) for key in ("imdb", "lstm", "tags")]
+    assert gains == pytest.approx([11.0, 3.0, 9.0])
 
 
-class TestFirstUsers:
-    def test_their_sentences_are_public_and_not_private(self):
-        data = pooled_tags.dataset("right", "first users")
-        view = pooled_tags.view()
-        first = len(view.examples(view.roster[0], "train"))
-        whole = sum(len(view.examples(user, "train")) for user in view.roster)
-        assert (data.num_public, data.num_train) == (first, whole - first)
+@pytest.mark.slow
+def test_ours_is_of_the_settings_that_tuning_chose():
+    """The best of a grid counts, not the best on test."""
+    done, test = {}, {"DP-SGD": 0.7, "DP-Adam": 0.71, "DP-RMSProp": 0.6}
+    for label, accuracy in {**test, "AdaDPS, public RMSProp": 0.8}.items():
+        cell = imdb.SETUP.row(label, None).cells["right"]
+        for place, run in enumerate(runs_of_grid(cell, reduced=False)):
+            done[run.identity] = {"accuracy": 0.9 if place == 2 else 0.1}
+            for seed in range(2):
+                made = cell.make("test", False).with_options(cell.grid[place])
+                made = made.with_options({"seed": seed})
+                one = Run(experiment=made, split="test", seed=seed, reduced=False)
+                done[one.identity] = {"accuracy": accuracy + 0.01 * seed if place == 2 else 1.0}
+    shown = tables.compared(imdb.SETUP, "right")
+    found = reported_runs(shown, done, seeds=range(2), reduced=False)
+    assert tables.gain(tables.mean_accuracies(found)) == pytest.approx(9.0)
+
+
+def test_their_sentences_are_public_and_not_private():
+    data = pooled_tags.dataset("right", "first users")
+    view = pooled_tags.view()
+    first = len(view.examples(view.roster[0], "train"))
+    whole = sum(len(view.examples(user, "train")) for user in view.roster)
+    assert (data.num_public, data.num_train) == (first, whole - first)

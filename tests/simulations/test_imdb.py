@@ -30,57 +30,62 @@ def synthetic():
     clear()
 
 
-class TestSplits:
-    @pytest.mark.parametrize("column", COLUMNS)
-    def test_validation_is_a_tenth_of_the_private_training_set(self, column):
-        data = imdb.dataset(column)
-        whole, held = imdb.task(column, "test"), imdb.task(column, "validation")
-        assert whole.num_train == data.num_train == 1_980
-        assert held.num_train == 1_980 - 198
-        params = whole.init_params(None)
-        assert held.evaluate(params, public=True).num_examples == 198
-        assert whole.evaluate(params, public=True).num_examples == 200
+@pytest.mark.parametrize("column", COLUMNS)
+def test_validation_is_a_tenth_of_the_private_training_set(column):
+    data = imdb.dataset(column)
+    whole, held = imdb.task(column, "test"), imdb.task(column, "validation")
+    assert whole.num_train == data.num_train == 1_980
+    assert held.num_train == 1_980 - 198
+    params = whole.init_params(None)
+    assert held.evaluate(params, public=True).num_examples == 198
+    assert whole.evaluate(params, public=True).num_examples == 200
 
-    def test_public_reviews_are_no_private_ones(self):
-        for column in COLUMNS:
-            assert imdb.task(column, "test").num_public + imdb.dataset(column).num_train == 2_000
 
-    def test_only_the_papers_column_takes_from_private_reviews(self):
-        for kind in ("frequency", "tf-idf", "magnitude"):
-            for column, source in (("paper", "private"), ("right", "public")):
-                side = imdb.task(column, "test").side_information(kind)
-                assert side.source == source
-                multiplier = side.multiplier["weight"]
-                assert multiplier.shape == (imdb.NUM_WORDS,) and (multiplier > 0).all()
+def test_public_reviews_are_no_private_ones():
+    for column in COLUMNS:
+        assert imdb.task(column, "test").num_public + imdb.dataset(column).num_train == 2_000
 
-    def test_the_column_of_the_code_knows_what_the_papers_does_of_counts(self):
-        for kind in ("frequency", "tf-idf", "magnitude"):
-            coded, paper = (
-                imdb.task(column, "test").side_information(kind) for column in ("coded", "paper")
-            )
-            assert coded.source == paper.source == "private"
-            assert coded.multiplier["kernel"][:, 0].tolist() == paper.multiplier["weight"].tolist()
 
-    @pytest.mark.parametrize("column", COLUMNS)
-    def test_less_of_it_public_leaves_the_private_part_alone(self, column):
-        whole, less = imdb.dataset(column), imdb.dataset(column, 4)
-        assert less.num_public == 4 and whole.num_public == 20
-        assert (less.x_train != whole.x_train).nnz == 0
-        assert (less.x_public != whole.x_public[:4]).nnz == 0
+def test_only_the_papers_column_takes_from_private_reviews():
+    for kind in ("frequency", "tf-idf", "magnitude"):
+        for column, source in (("paper", "private"), ("right", "public")):
+            side = imdb.task(column, "test").side_information(kind)
+            assert side.source == source
+            multiplier = side.multiplier["weight"]
+            assert multiplier.shape == (imdb.NUM_WORDS,) and (multiplier > 0).all()
 
-    @pytest.mark.parametrize("column", COLUMNS)
-    def test_public_reviews_from_elsewhere_take_none_of_these(self, column, synthetic):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(imdb, "amazon", lambda: synthetic.test)
-            data = imdb.dataset(column, "amazon")
-        assert data.num_train == 2_000 and data.num_public == 200
 
-    def test_amazon_that_is_not_here_says_how_to_get_it(self, monkeypatch, tmp_path):
-        clear()
-        monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
-        monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path))
-        with refuses(ValueError, "figshare.com"):
-            imdb.dataset("right", "amazon")
+def test_the_column_of_the_code_knows_what_the_papers_does_of_counts():
+    for kind in ("frequency", "tf-idf", "magnitude"):
+        coded, paper = (
+            imdb.task(column, "test").side_information(kind) for column in ("coded", "paper")
+        )
+        assert coded.source == paper.source == "private"
+        assert coded.multiplier["kernel"][:, 0].tolist() == paper.multiplier["weight"].tolist()
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_less_of_it_public_leaves_the_private_part_alone(column):
+    whole, less = imdb.dataset(column), imdb.dataset(column, 4)
+    assert less.num_public == 4 and whole.num_public == 20
+    assert (less.x_train != whole.x_train).nnz == 0
+    assert (less.x_public != whole.x_public[:4]).nnz == 0
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_public_reviews_from_elsewhere_take_none_of_these(column, synthetic):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(imdb, "amazon", lambda: synthetic.test)
+        data = imdb.dataset(column, "amazon")
+    assert data.num_train == 2_000 and data.num_public == 200
+
+
+def test_amazon_that_is_not_here_says_how_to_get_it(monkeypatch, tmp_path):
+    clear()
+    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path))
+    with refuses(ValueError, "figshare.com"):
+        imdb.dataset("right", "amazon")
 
 
 def of_the_real_size(label, column):

@@ -80,71 +80,72 @@ class TestPlan:
             assert plan.live_mechanism.sensitivity == expected
 
 
-class TestTraining:
-    @pytest.mark.slow
-    @pytest.mark.parametrize("method", METHODS)
-    def test_beats_chance_in_private(self, setup, method):
-        """50 steps at ε = 8, δ = 1e-5, on 1,000 sentences the model has not seen.
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_beats_chance_in_private(setup, method):
+    """50 steps at ε = 8, δ = 1e-5, on 1,000 sentences the model has not seen.
 
-        A model that guesses is right on more than 62 % of them once in 10^14 runs (binomial; the
-        labels are drawn evenly), in one of four methods four times that. Seen: 0.76 to 0.95.
-        """
-        rate, size = CHOSEN[method]
-        made = grid_of(setup, method).run(rate, size, "test", 0)
-        row = perform(made)
-        assert row["synthetic"] and row["steps"] == 50 and row["unit"] == "example"
-        assert row["epsilon"] <= 8.0 and row["delta"] == 1e-5
-        assert row["accuracy"] > 0.62
-
-    @pytest.mark.slow
-    def test_embeddings_stay_where_they_were(self, setup):
-        made = experiment(setup, "dp-nsgd", 3.2, 0.001, "test").with_options({"steps": 2})
-        perform(Run(experiment=made, split="test", seed=0, reduced=True))
-        before, after = load_roberta(setup.weights), sst2._module(setup)
-        moved = {
-            name
-            for (name, a), b in zip(before.named_parameters(), after.parameters(), strict=True)
-            if not np.array_equal(a.detach().numpy(), b.detach().numpy())
-        }
-        frozen = {n for n, _ in before.named_parameters() if "embeddings" in n}
-        assert len(frozen) == 5 and not moved & frozen
-        assert moved == set(module_params(before))
-
-    @pytest.mark.slow
-    def test_every_run_starts_from_the_files_weights_and_a_head_of_its_key(self, setup):
-        made = sst2.task(setup, "test")
-        one, same, other = (made.init_params(Key.simulation(s)) for s in (0, 0, 1))
-        file = module_params(load_roberta(setup.weights))
-        for name, array in one.items():
-            np.testing.assert_array_equal(array, same[name])
-            is_head = name.startswith("classifier.") and array.ndim > 1
-            assert np.array_equal(array, other[name]) != is_head
-            if not name.startswith("classifier."):
-                np.testing.assert_array_equal(array, file[name])
+    A model that guesses is right on more than 62 % of them once in 10^14 runs (binomial; the
+    labels are drawn evenly), in one of four methods four times that. Seen: 0.76 to 0.95.
+    """
+    rate, size = CHOSEN[method]
+    made = grid_of(setup, method).run(rate, size, "test", 0)
+    row = perform(made)
+    assert row["synthetic"] and row["steps"] == 50 and row["unit"] == "example"
+    assert row["epsilon"] <= 8.0 and row["delta"] == 1e-5
+    assert row["accuracy"] > 0.62
 
 
-class TestSplits:
-    def test_validation_is_a_tenth_of_the_training_set(self, setup):
-        kept = sst2.rows(setup, "validation")
-        held = sst2.rows(setup, "validation", seen=True)
-        assert len(held) == 200
-        np.testing.assert_array_equal(np.sort(np.r_[kept, held]), np.arange(2_000))
-        made = sst2.task(setup, "validation")
-        params = made.init_params(Key.simulation(0))
-        assert made.num_train == 1_800
-        assert made.evaluate(params, public=True).num_examples == 200
-        assert sst2.task(setup, "test").evaluate(params, public=True).num_examples == 1_000
+@pytest.mark.slow
+def test_embeddings_stay_where_they_were(setup):
+    made = experiment(setup, "dp-nsgd", 3.2, 0.001, "test").with_options({"steps": 2})
+    perform(Run(experiment=made, split="test", seed=0, reduced=True))
+    before, after = load_roberta(setup.weights), sst2._module(setup)
+    moved = {
+        name
+        for (name, a), b in zip(before.named_parameters(), after.parameters(), strict=True)
+        if not np.array_equal(a.detach().numpy(), b.detach().numpy())
+    }
+    frozen = {n for n, _ in before.named_parameters() if "embeddings" in n}
+    assert len(frozen) == 5 and not moved & frozen
+    assert moved == set(module_params(before))
 
-    @pytest.mark.slow
-    def test_metrics_are_those_of_whole_rows(self, setup):
-        made = sst2.task(setup, "test")
-        params = made.init_params(Key.simulation(5))
-        found = made.evaluate(params, public=True)
-        x, y = sst2._encoded(setup, "test"), setup.data.test.labels
-        logits = sst2._module(setup).eval()(torch.from_numpy(x)).detach()
-        assert found.get("accuracy") == float((logits.argmax(1).numpy() == y).mean())
-        expected = float(nn.functional.cross_entropy(logits, torch.from_numpy(y)))
-        assert found.get("loss") == pytest.approx(expected, rel=1e-5)
+
+@pytest.mark.slow
+def test_every_run_starts_from_the_files_weights_and_a_head_of_its_key(setup):
+    made = sst2.task(setup, "test")
+    one, same, other = (made.init_params(Key.simulation(s)) for s in (0, 0, 1))
+    file = module_params(load_roberta(setup.weights))
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, same[name])
+        is_head = name.startswith("classifier.") and array.ndim > 1
+        assert np.array_equal(array, other[name]) != is_head
+        if not name.startswith("classifier."):
+            np.testing.assert_array_equal(array, file[name])
+
+
+def test_validation_is_a_tenth_of_the_training_set(setup):
+    kept = sst2.rows(setup, "validation")
+    held = sst2.rows(setup, "validation", seen=True)
+    assert len(held) == 200
+    np.testing.assert_array_equal(np.sort(np.r_[kept, held]), np.arange(2_000))
+    made = sst2.task(setup, "validation")
+    params = made.init_params(Key.simulation(0))
+    assert made.num_train == 1_800
+    assert made.evaluate(params, public=True).num_examples == 200
+    assert sst2.task(setup, "test").evaluate(params, public=True).num_examples == 1_000
+
+
+@pytest.mark.slow
+def test_metrics_are_those_of_whole_rows(setup):
+    made = sst2.task(setup, "test")
+    params = made.init_params(Key.simulation(5))
+    found = made.evaluate(params, public=True)
+    x, y = sst2._encoded(setup, "test"), setup.data.test.labels
+    logits = sst2._module(setup).eval()(torch.from_numpy(x)).detach()
+    assert found.get("accuracy") == float((logits.argmax(1).numpy() == y).mean())
+    expected = float(nn.functional.cross_entropy(logits, torch.from_numpy(y)))
+    assert found.get("loss") == pytest.approx(expected, rel=1e-5)
 
 
 class TestByLength:
@@ -172,43 +173,43 @@ class TestByLength:
                 np.testing.assert_allclose(found[name], expected[name], atol=1e-6)
 
 
-class TestCommand:
-    @pytest.mark.slow
-    def test_weights_and_glues_files_from_folders(self, tmp_path, monkeypatch):
-        """At the paper's batch size, with noise of its σ; 1,100 sentences are 2 steps."""
-        monkeypatch.setattr(sst2, "EPOCHS", 1)
-        monkeypatch.setattr(grids, "SEEDS", (0, 1))
-        weights, out, rows = tmp_path / "weights", tmp_path / "p.md", []
-        weights.mkdir()
-        write_tiny_weights(weights)
+@pytest.mark.slow
+def test_weights_and_glues_files_from_folders(tmp_path, monkeypatch):
+    """At the paper's batch size, with noise of its σ; 1,100 sentences are 2 steps."""
+    monkeypatch.setattr(sst2, "EPOCHS", 1)
+    monkeypatch.setattr(grids, "SEEDS", (0, 1))
+    weights, out, rows = tmp_path / "weights", tmp_path / "p.md", []
+    weights.mkdir()
+    write_tiny_weights(weights)
 
-        def noted(run, device):
-            rows.append(perform(run, device))
-            return rows[-1]
+    def noted(run, device):
+        rows.append(perform(run, device))
+        return rows[-1]
 
-        monkeypatch.setattr("simulations.reproduction.runs.perform", noted)
-        reproduce(
-            weights=str(weights), data=str(glue(tmp_path)), epsilon=2.0, methods=("dp-sgd",),
-            rates=(0.4,), sizes=(0.4,), out=out,
-        )  # fmt: skip
-        assert [row["steps"] for row in rows] == [2, 2]
-        assert {row["options"]["noise.multiplier"] for row in rows} == {1.1457}
-        assert not any(row["synthetic"] for row in rows)
-        assert out.read_text().startswith("# DP-NSGD and DP-SGD on SST-2\n")
+    monkeypatch.setattr("simulations.reproduction.runs.perform", noted)
+    reproduce(
+        weights=str(weights), data=str(glue(tmp_path)), epsilon=2.0, methods=("dp-sgd",),
+        rates=(0.4,), sizes=(0.4,), out=out,
+    )  # fmt: skip
+    assert [row["steps"] for row in rows] == [2, 2]
+    assert {row["options"]["noise.multiplier"] for row in rows} == {1.1457}
+    assert not any(row["synthetic"] for row in rows)
+    assert out.read_text().startswith("# DP-NSGD and DP-SGD on SST-2\n")
 
-    def test_what_is_missing_is_named(self, tmp_path):
-        weights, made = tmp_path / "weights", glue(tmp_path)
-        weights.mkdir()
-        (weights / "pytorch_model.bin").write_bytes(b"")
-        given = {"weights": str(weights)}
-        for options, *names in (
-            ({}, "--reduced"),
-            ({**given, "data": str(weights)}, "fedpriv data fetch sst2"),
-            ({**given, "data": str(made), "epsilon": 5.0}, 5.0),
-            ({**given, "data": str(made)}, "pytorch_model.bin"),
-        ):
-            with refuses(ValueError, *names):
-                reproduce(**options)
+
+def test_what_is_missing_is_named(tmp_path):
+    weights, made = tmp_path / "weights", glue(tmp_path)
+    weights.mkdir()
+    (weights / "pytorch_model.bin").write_bytes(b"")
+    given = {"weights": str(weights)}
+    for options, *names in (
+        ({}, "--reduced"),
+        ({**given, "data": str(weights)}, "fedpriv data fetch sst2"),
+        ({**given, "data": str(made), "epsilon": 5.0}, 5.0),
+        ({**given, "data": str(made)}, "pytorch_model.bin"),
+    ):
+        with refuses(ValueError, *names):
+            reproduce(**options)
 
 
 def glue(folder):

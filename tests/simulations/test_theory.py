@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from fedpriv.training.permutation_sgd import loss_constants
 from simulations.reproduction.command import app
 from simulations.theory import bounds as theory
 from tests.docs.shell_blocks import commands
 from tests.harness.command_line import CliRunner
+from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
 
 ROOT = Path(__file__).parents[2]
@@ -62,25 +64,13 @@ def test_parts_add_up_and_no_rate_beats_the_best(name):
 def test_one_round_from_the_edge_attains_theorem_3():
     """F = g|w| from w = D: the rate that goes to the optimum in one step has bound F(w) itself."""
     gradient, distance, divisor = 3.0, 2.0, 0.5
-    found = theory.adadps_convex_fixed(
-        rounds=1,
-        learning_rate=distance * divisor / gradient,
-        distance=distance,
-        preconditioner_sum=divisor,
-        preconditioner_max=divisor,
-        gradient_energy=gradient**2 / divisor,
-    )
+    one = {"rounds": 1, "learning_rate": distance * divisor / gradient, "distance": distance}
+    one |= {"preconditioner_sum": divisor, "preconditioner_max": divisor}
+    found = theory.adadps_convex_fixed(**one, gradient_energy=gradient**2 / divisor)
     assert found["bound"] == pytest.approx(gradient * distance)
-    assert found["best_learning_rate"] == pytest.approx(distance * divisor / gradient)
+    assert found["best_learning_rate"] == pytest.approx(one["learning_rate"])
     # By Assumption 2, of a preconditioned gradient no longer than C = g/A.
-    usual = theory.adadps_convex_fixed(
-        rounds=1,
-        learning_rate=distance * divisor / gradient,
-        distance=distance,
-        preconditioner_sum=divisor,
-        preconditioner_max=divisor,
-        clip_norm=gradient / divisor,
-    )
+    usual = theory.adadps_convex_fixed(**one, clip_norm=gradient / divisor)
     assert usual["bound"] == pytest.approx(found["bound"])
 
 
@@ -257,7 +247,7 @@ def test_the_noise_part_of_bolt_on_is_attained(delta):
         lengths = rng.gamma(wide, moved / epsilon, draws)
     else:
         # The least Gaussian for ε and δ: by its own δ at ε.
-        stddev = moved * least_stddev(epsilon, delta)
+        stddev = moved * brentq(lambda s: gaussian_delta(s, epsilon) - delta, 1e-2, 1e3)
         lengths = np.linalg.norm(stddev * rng.normal(size=(draws, wide)), axis=1)
     steep = theory.bolt_on_convex(lipschitz=3.0, smoothness=100.0, **problem)
     assert steep["from_noise"] == pytest.approx(
@@ -266,20 +256,6 @@ def test_the_noise_part_of_bolt_on_is_attained(delta):
     assert steep["from_noise"] >= 3.0 * lengths.mean() * 0.99
     gentle = theory.bolt_on_convex(lipschitz=3.0, smoothness=0.01, **problem)
     assert gentle["from_noise"] == pytest.approx(0.005 * (lengths**2).mean(), rel=0.03)
-
-
-def least_stddev(epsilon: float, delta: float) -> float:
-    """Bisection on δ(ε) = Φ(1/2s - εs) - e^ε Φ(-1/2s - εs)."""
-
-    def phi(x):
-        return 0.5 * math.erfc(-x / math.sqrt(2))
-
-    low, high = 1e-3, 1e3
-    for _ in range(200):
-        s = math.sqrt(low * high)
-        spent = phi(0.5 / s - epsilon * s) - math.exp(epsilon) * phi(-0.5 / s - epsilon * s)
-        low, high = (low, s) if spent < delta else (s, high)
-    return high
 
 
 # Last iterate and averages.

@@ -42,20 +42,17 @@ class TestEpsilon:
             assert "per example" in toy.epsilon_words(method, 200, "poisson")
 
 
-class TestTraining:
-    """A few hundred steps."""
+def test_a_window_is_eight_neighbours():
+    from fedpriv.rng import Key
+    from fedpriv.training.per_example.example_sum import example_ids
 
-    def test_a_window_is_eight_neighbours(self):
-        from fedpriv.rng import Key
-        from fedpriv.training.per_example.example_sum import example_ids
-
-        draw = toy._sampler("window", toy.plan(METHODS["SGD"]), example_ids(1000))
-        starts = set()
-        for number in range(50):
-            batch = [int(one) for one in draw(Key.simulation(number))]
-            assert batch == list(range(batch[0], batch[0] + 8))
-            starts.add(batch[0])
-        assert len(starts) > 40
+    draw = toy._sampler("window", toy.plan(METHODS["SGD"]), example_ids(1000))
+    starts = set()
+    for number in range(50):
+        batch = [int(one) for one in draw(Key.simulation(number))]
+        assert batch == list(range(batch[0], batch[0] + 8))
+        starts.add(batch[0])
+    assert len(starts) > 40
 
 
 @pytest.mark.slow

@@ -311,24 +311,24 @@ TAKEN = "whatever else your own code took from these rows"
 EMPTY = "how many rows there are: one that is not there leaves its place empty"
 
 
-class TestCoverage:
-    def test_the_folder_says_what_the_release_said(self, tmp_path):
-        made = release(out=tmp_path / "run", secure=True)
-        found = verify_run(tmp_path / "run").coverage
-        assert found.not_covered == made.epsilon.not_covered
-        assert any(said.startswith(OWN) for said in found.not_covered)
-        assert {TAKEN, FLOATS} < set(found.not_covered)
-        assert "experiment.json" not in found.mark
-        [line] = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
-        assert json.loads(line)[KEY] == list(found.not_covered)
-        simulated = release(out=tmp_path / "other")
-        assert verify_run(tmp_path / "other").coverage.not_covered == simulated.epsilon.not_covered
-        assert FLOATS not in simulated.epsilon.not_covered
+def test_the_folder_says_what_the_release_said(tmp_path):
+    made = release(out=tmp_path / "run", secure=True)
+    found = verify_run(tmp_path / "run").coverage
+    assert found.not_covered == made.epsilon.not_covered
+    assert any(said.startswith(OWN) for said in found.not_covered)
+    assert {TAKEN, FLOATS} < set(found.not_covered)
+    assert "experiment.json" not in found.mark
+    [line] = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(line)[KEY] == list(found.not_covered)
+    simulated = release(out=tmp_path / "other")
+    assert verify_run(tmp_path / "other").coverage.not_covered == simulated.epsilon.not_covered
+    assert FLOATS not in simulated.epsilon.not_covered
 
-    def test_add_remove_says_that_the_place_stays_empty(self, tmp_path):
-        made = release(relation="add-remove", out=tmp_path / "run")
-        assert EMPTY in repr(made) and EMPTY in verify_run(tmp_path / "run").coverage.mark
-        assert EMPTY not in repr(release())
+
+def test_add_remove_says_that_the_place_stays_empty(tmp_path):
+    made = release(relation="add-remove", out=tmp_path / "run")
+    assert EMPTY in repr(made) and EMPTY in verify_run(tmp_path / "run").coverage.mark
+    assert EMPTY not in repr(release())
 
 
 def test_a_training_cannot_lengthen_the_path_that_its_end_is_held_against():
@@ -364,38 +364,39 @@ def left(secret):
     return {path.name: path.read_bytes() for path in secret.iterdir()}
 
 
-class TestSecrets:
-    def test_nothing_secret_stays_once_the_release_is_on_the_ledger(self, tmp_path):
+def test_nothing_secret_stays_once_the_release_is_on_the_ledger(tmp_path):
+    release(out=tmp_path / "run", secure=True)
+    assert left(tmp_path / "run" / "secret") == {"replay.key": b""}
+    release(out=tmp_path / "other")
+    assert not (tmp_path / "other" / "secret").exists()  # of a simulation nothing was secret
+    release(out=tmp_path / "run", secure=True)  # it is read again all the same
+    assert verify_run(tmp_path / "run").ok
+
+
+def test_it_stays_while_a_release_is_owed(tmp_path):
+    """Killed before it is kept, the identical release is made for the same charge."""
+    secret, owed = tmp_path / "run" / "secret", []
+
+    def noted(folder, state):
+        owed.append(state.params["w"])
+        return True
+
+    with killed(RunFolder, "keep", when=noted):
         release(out=tmp_path / "run", secure=True)
-        assert left(tmp_path / "run" / "secret") == {"replay.key": b""}
-        release(out=tmp_path / "other")
-        assert not (tmp_path / "other" / "secret").exists()  # of a simulation nothing was secret
-        release(out=tmp_path / "run", secure=True)  # it is read again all the same
-        assert verify_run(tmp_path / "run").ok
+    assert set(left(secret)) == {"replay.key", "replay-update.safetensors"}
+    assert len(left(secret)["replay.key"]) == 32
+    with pytest.raises(ValueError):
+        release(trainer(*people(1)), out=tmp_path / "run", secure=True)
+    assert len(left(secret)["replay.key"]) == 32
+    made = release(out=tmp_path / "run", secure=True)
+    assert np.array_equal(made.params["w"], owed[0])
+    assert verify_run(tmp_path / "run").num_charges == 1
+    assert left(secret) == {"replay.key": b""}
 
-    def test_it_stays_while_a_release_is_owed(self, tmp_path):
-        """Killed before it is kept, the identical release is made for the same charge."""
-        secret, owed = tmp_path / "run" / "secret", []
 
-        def noted(folder, state):
-            owed.append(state.params["w"])
-            return True
-
-        with killed(RunFolder, "keep", when=noted):
-            release(out=tmp_path / "run", secure=True)
-        assert set(left(secret)) == {"replay.key", "replay-update.safetensors"}
-        assert len(left(secret)["replay.key"]) == 32
-        with pytest.raises(ValueError):
-            release(trainer(*people(1)), out=tmp_path / "run", secure=True)
-        assert len(left(secret)["replay.key"]) == 32
-        made = release(out=tmp_path / "run", secure=True)
-        assert np.array_equal(made.params["w"], owed[0])
-        assert verify_run(tmp_path / "run").num_charges == 1
-        assert left(secret) == {"replay.key": b""}
-
-    def test_what_a_kill_left_after_the_release_goes_with_the_next_look(self, tmp_path):
-        with killed(SecretState, "forget"):
-            release(out=tmp_path / "run", secure=True)
-        assert left(tmp_path / "run" / "secret")["replay.key"]
+def test_what_a_kill_left_after_the_release_goes_with_the_next_look(tmp_path):
+    with killed(SecretState, "forget"):
         release(out=tmp_path / "run", secure=True)
-        assert left(tmp_path / "run" / "secret") == {"replay.key": b""}
+    assert left(tmp_path / "run" / "secret")["replay.key"]
+    release(out=tmp_path / "run", secure=True)
+    assert left(tmp_path / "run" / "secret") == {"replay.key": b""}

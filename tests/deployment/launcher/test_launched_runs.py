@@ -11,19 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.datasets.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import synthesize
 from tests.backends.flower.real import processes as real
 from tests.backends.flower.real.test_runs import assert_equals_in_process, config
 from tests.deployment.layout import CHECKOUT
+from tests.harness.tag_runs import SMALL
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpora") / "tiny"
-    shape = Shape(num_users=24, num_sentences=500, public_users=6, num_words=200, num_tags=12,
-                  num_topics=4)  # fmt: skip
-    synthesize(path, shape=shape, max_words=150, max_tags=10)
-    return path
+    return synthesize(tmp_path_factory.mktemp("corpora") / "tiny", **SMALL).directory
 
 
 def start(flower, link, number, config, *superexec):

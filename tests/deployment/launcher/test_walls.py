@@ -1,7 +1,6 @@
 """The launcher and a SuperLink's Runtime API over TLS: who may ask, and who is believed."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.flower.real import processes as real
-from tests.deployment.layout import CHECKOUT
+from tests.deployment.layout import CHECKOUT, did
 
 pytestmark = [
     pytest.mark.slow,
@@ -49,10 +48,7 @@ class Walled:
 def keys(folder: Path) -> Path:
     (folder / "parts").mkdir(parents=True)
     (folder / "parts" / "users.json").write_text(json.dumps({"node-1": ["a"]}), "utf-8")
-    subprocess.run(
-        ["sh", "server/keys.sh", str(folder), "1"], cwd=CHECKOUT, check=True, capture_output=True,
-        env={**os.environ, "FEDPRIV_USER": f"{os.geteuid()}:{os.getegid()}"},
-    )  # fmt: skip
+    did(["sh", "server/keys.sh", str(folder), "1"])
     return folder / "keys"
 
 

@@ -1,7 +1,5 @@
 """Cohorts whose users come back after a while: the limit holds in every run, and for every cost."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import pairwise

@@ -117,14 +117,13 @@ class TestTotal:
         assert made.total() == made.epsilon_of({}) == made.epsilon_of({TENTH: 1})
 
 
-class TestValues:
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [("rho", 0.0), ("rho", NAN), ("num_users", 0), ("num_users", 400.0), ("delta", 0.0)],
-    )
-    def test_bad_values_are_refused_by_name(self, name, value):
-        with refuses(ValueError, name, value):
-            plan(**{name: value})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rho", 0.0), ("rho", NAN), ("num_users", 0), ("num_users", 400.0), ("delta", 0.0)],
+)
+def test_bad_values_are_refused_by_name(name, value):
+    with refuses(ValueError, name, value):
+        plan(**{name: value})
 
 
 def test_announcements_and_ledgers_ask_the_same_of_either_plan():

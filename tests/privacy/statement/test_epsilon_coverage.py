@@ -1,7 +1,5 @@
 """Law: whatever prints the ε of a run that knows private things says what that ε does not cover."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -18,6 +18,7 @@ from fedpriv.privacy.statement import verify
 from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values, summary_values
 from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
+from tests.harness.resealed import edit_json
 from tests.harness.tag_runs import start
 from tests.privacy.costing import plan as plan_of
 
@@ -127,10 +128,6 @@ def test_a_run_without_noise_passes(tmp_path):
         write_run(tmp_path / "run", cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=8))
     )
     assert found.ok and found.to_json()["epsilon"] is None
-
-
-def edit_json(path, **changes):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def edit_row(run, number, name="rounds.jsonl", **changes):

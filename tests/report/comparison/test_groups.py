@@ -9,12 +9,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.report.charts import point_legend
-from fedpriv.report.comparison.groups import (
-    differences,
-    find_groups,
-    read_groups,
-    sections_of,
-)
+from fedpriv.report.comparison.groups import differences, find_groups, read_groups, sections_of
 from fedpriv.report.comparison.page import render, render_with_files
 from fedpriv.report.comparison.plots import epsilon_svg, points_of
 from fedpriv.report.comparison.tables import as_rows
@@ -50,53 +45,45 @@ def test_runs_are_compared_with_their_own_public_only_values(make_run) -> None:
     assert "public-only" in differences and len(differences.splitlines()) == 4
 
 
-def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_run) -> None:
-    assert _labels(make_run("a"), make_run("b", backend="ray")) == [
-        ("adadps-tags · backend serial", 1),
-        ("adadps-tags · backend ray", 1),
-    ]
-    # What differs in nothing is told by its folder, and is no second sample of one seed.
-    assert _labels(make_run("c"), make_run("d"), make_run("e", seed=1)) == [
-        ("adadps-tags · c", 2),
-        ("adadps-tags · d", 1),
-    ]
+def of_epsilon(epsilon, cohort):
+    return {"options": {"noise.target_epsilon": epsilon, "sampling.cohort": cohort}}
 
 
-def test_seeds_of_two_backends_stay_with_their_backend(make_run) -> None:
-    runs = [make_run(f"{e}{s}", seed=s, backend=e) for s in (0, 1) for e in ("serial", "ray")]
-    assert _labels(*runs) == [("adadps-tags · backend serial", 2), ("adadps-tags · backend ray", 2)]
+def options_of(**changes):
+    """Every option of an experiment, as its run folder has them."""
+    return {"options": dict(fp.experiment("adadps-tags", seed=0, **changes).options())}
 
 
 @pytest.mark.parametrize(
-    ("chosen", "named"),
+    ("made", "rows"),
     [
-        (({"noise.target_epsilon": 2.0, "sampling.cohort": 100.0},
-          {"noise.target_epsilon": 8.0, "sampling.cohort": 200.0}),
-         ("noise.target_epsilon 2", "noise.target_epsilon 8")),
-        (({"noise.target_epsilon": 2.0, "sampling.cohort": 100.0},
-          {"noise.target_epsilon": 8.0, "sampling.cohort": 200.0},
-          {"noise.target_epsilon": 8.0, "sampling.cohort": 300.0}),
-         ("sampling.cohort 100", "sampling.cohort 200", "sampling.cohort 300")),
+        # The same seed again is no second sample: it is told by its backend, or by its folder.
+        ([{}, {"backend": "ray"}], {"backend serial": 1, "backend ray": 1}),
+        ([{}, {}, {"seed": 1}], {"0": 2, "1": 1}),
+        ([{"seed": s, "backend": e} for s in (0, 1) for e in ("serial", "ray")],
+         {"backend serial": 2, "backend ray": 2}),
+        ([{"mode": "simulation"}, {"mode": "secure"}], {"mode simulated": 1, "mode secure": 1}),
+        # The fewest options that differ.
+        ([of_epsilon(2.0, 100.0), of_epsilon(8.0, 200.0)],
+         {"noise.target_epsilon 2": 1, "noise.target_epsilon 8": 1}),
+        ([of_epsilon(2.0, 100.0), of_epsilon(8.0, 200.0), of_epsilon(8.0, 300.0)],
+         {"sampling.cohort 100": 1, "sampling.cohort 200": 1, "sampling.cohort 300": 1}),
         # What is not private is named by its noise.
-        (({"noise": "none", "noise.target_epsilon": None},
-          {"noise": "gaussian", "noise.target_epsilon": 2.0}), ("noise none", "noise gaussian")),
+        ([{"options": {"noise": "none", "noise.target_epsilon": None}},
+          {"options": {"noise": "gaussian", "noise.target_epsilon": 2.0}}],
+         {"noise none": 1, "noise gaussian": 1}),
         # An option that only some have comes after one that all have.
-        (({"bands": 4, "trainer": "fast"}, {"trainer": "dense"}),
-         ("trainer fast", "trainer dense")),
+        ([{"options": {"bands": 4, "trainer": "fast"}}, {"options": {"trainer": "dense"}}],
+         {"trainer fast": 1, "trainer dense": 1}),
+        # A chosen part names a run, and not an option that it leaves out.
+        ([options_of(), options_of(bound="normalise"), options_of(clip_norm="adaptive")],
+         {"bound clip, bound.clip_norm fixed": 1, "bound normalise": 1,
+          "bound clip, bound.clip_norm adaptive": 1}),
     ],
 )  # fmt: skip
-def test_rows_are_named_by_the_fewest_options_that_differ(make_run, chosen, named) -> None:
-    runs = [make_run(str(place), options=options) for place, options in enumerate(chosen)]
-    assert [label for label, _ in _labels(*runs)] == [f"adadps-tags · {name}" for name in named]
-
-
-def test_a_simulated_epsilon_is_never_beside_a_secure_one_unsaid(make_run) -> None:
-    groups = read_groups([make_run("a", mode="simulation"), make_run("b", mode="secure")])
-    labels = [group.label for group in groups]
-    assert labels == ["adadps-tags · mode simulated", "adadps-tags · mode secure"]
-    assert differences([[group] for group in groups])["mode"] == ["simulated", "secure"]
-    groups = read_groups([make_run("c"), make_run("d")])
-    assert "mode" not in differences([[group] for group in groups])
+def test_rows_are_named_by_what_was_chosen_and_tells_them_apart(make_run, made, rows):
+    runs = [make_run(str(place), **given) for place, given in enumerate(made)]
+    assert _labels(*runs) == [(f"adadps-tags · {name}", number) for name, number in rows.items()]
 
 
 @pytest.mark.slow
@@ -128,115 +115,107 @@ def test_what_is_no_run_is_named_and_left_out(make_run, tmp_path) -> None:
         read_groups([run, run])
 
 
-class TestSections:
-    """Figures that must not be read against each other stand in parts of their own."""
-
-    @pytest.mark.slow
-    def test_a_corpus_each_and_a_split_each(self, make_run):
-        folders = [
-            make_run("a"),
-            make_run("b", synthetic=True),
-            make_run("c", options={"task.split": "by-thread", "task.measured_on": "test"}),
-            make_run("d", options={"task.split": "by-thread", "task.measured_on": "validation"}),
-        ]
-        sections = sections_of(read_groups(folders))
-        assert [section.title for section in sections] == [
-            "onstartups: accuracy",
-            "onstartups (synthetic): accuracy",
-            "onstartups, split by-thread: accuracy",
-            "onstartups, split by-thread, measured on validation: accuracy",
-        ]
-        page = render(read_groups(folders))
-        assert "In 4 parts" in page and page.count("Where they ended") == 4
-
-    def test_majority_public_only_and_non_private_are_read_against(self, make_run):
-        folders = [
-            make_run("a", ceiling=0.24, public_only=0.18),
-            make_run("b", ceiling=0.25, noise_multiplier=None, public_only=0.18, name="free"),
-            make_run("c", ceiling=0.27, noise_multiplier=None, public_only=0.18, name="best"),
-        ]
-        [section] = sections_of(groups := read_groups(folders))
-        best = json.loads((folders[2] / "summary.json").read_text())["accuracy"]
-        assert [(r.label, r.value) for r in section.references(nonprivate=True)] == [
-            ("majority class", 0.119),
-            ("public-only", 0.18),
-            ("non-private", best),
-        ]
-        rows = as_rows(groups)
-        assert rows[0]["accuracy_public_only"] == 0.18
-        assert rows[0]["gain"] == pytest.approx(rows[0]["accuracy"] - 0.18)
-        assert rows[0]["gap_closed"] == pytest.approx(rows[0]["gain"] / (best - 0.18))
-        assert rows[1]["gap_closed"] is None  # not private: it is what the gap is measured to
-
-    @pytest.mark.slow
-    def test_without_public_only_nothing_is_claimed(self, make_run):
-        groups = read_groups([make_run("a"), make_run("b", noise_multiplier=None, name="free")])
-        [row, _] = as_rows(groups)
-        assert (row["accuracy_public_only"], row["gain"], row["gap_closed"]) == (None, None, None)
-        page = render(groups)
-        assert "Public-only was not measured." in page and "gap closed" not in page
-        part = make_run("c", noise_multiplier=None, rounds=3, planned=9, name="free")
-        [section] = sections_of(read_groups([make_run("d"), part]))
-        assert section.nonprivate is None  # an unfinished run is no yardstick
+# Values that must not be compared are in separate parts.
 
 
-def options_of(**changes):
-    """Every option of an experiment, as its run folder has them."""
-    return dict(fp.experiment("adadps-tags", seed=0, **changes).options())
+@pytest.mark.slow
+def test_a_corpus_each_and_a_split_each(make_run):
+    folders = [
+        make_run("a"),
+        make_run("b", synthetic=True),
+        make_run("c", options={"task.split": "by-thread", "task.measured_on": "test"}),
+        make_run("d", options={"task.split": "by-thread", "task.measured_on": "validation"}),
+    ]
+    sections = sections_of(read_groups(folders))
+    assert [section.title for section in sections] == [
+        "onstartups: accuracy",
+        "onstartups (synthetic): accuracy",
+        "onstartups, split by-thread: accuracy",
+        "onstartups, split by-thread, measured on validation: accuracy",
+    ]
+    page = render(read_groups(folders))
+    assert "In 4 parts" in page and page.count("Where they ended") == 4
 
 
-class TestNames:
-    """What tells runs apart is what was chosen, and not what follows from it."""
-
-    def test_a_chosen_part_names_a_run_and_not_an_option_that_it_leaves_out(self, make_run):
-        chosen = ({}, {"bound": "normalise"}, {"clip_norm": "adaptive"})
-        runs = [make_run(str(place), options=options_of(**kw)) for place, kw in enumerate(chosen)]
-        assert [label for label, _ in _labels(*runs)] == [
-            "adadps-tags · bound clip, bound.clip_norm fixed",
-            "adadps-tags · bound normalise",
-            "adadps-tags · bound clip, bound.clip_norm adaptive",
-        ]
-
-    def test_noise_names_a_run_before_the_sampling_that_it_needs(self, make_run):
-        banded = {"noise": "banded", "sampling": "separated"}
-        runs = [make_run("a"), make_run("b")]
-        for run, changes in zip(runs, ({}, banded), strict=True):
-            reseal(run, experiment=options_of(**changes))  # in the order that they have
-        assert [label for label, _ in _labels(*runs)] == [
-            "adadps-tags · noise gaussian",
-            "adadps-tags · noise banded",
-        ]
-
-    def test_labels_name_runs_and_keep_them_apart(self, make_run):
-        wide = [make_run(f"a{seed}", label="wide", seed=seed) for seed in (0, 1)]
-        narrow = make_run("b", label="narrow", seed=2)
-        assert _labels(*wide, narrow) == [("wide", 2), ("narrow", 1)]
+def test_majority_public_only_and_non_private_are_read_against(make_run):
+    folders = [
+        make_run("a", ceiling=0.24, public_only=0.18),
+        make_run("b", ceiling=0.25, noise_multiplier=None, public_only=0.18, name="free"),
+        make_run("c", ceiling=0.27, noise_multiplier=None, public_only=0.18, name="best"),
+    ]
+    [section] = sections_of(groups := read_groups(folders))
+    best = json.loads((folders[2] / "summary.json").read_text())["accuracy"]
+    assert [(r.label, r.value) for r in section.references(nonprivate=True)] == [
+        ("majority class", 0.119),
+        ("public-only", 0.18),
+        ("non-private", best),
+    ]
+    rows = as_rows(groups)
+    assert rows[0]["accuracy_public_only"] == 0.18
+    assert rows[0]["gain"] == pytest.approx(rows[0]["accuracy"] - 0.18)
+    assert rows[0]["gap_closed"] == pytest.approx(rows[0]["gain"] / (best - 0.18))
+    assert rows[1]["gap_closed"] is None  # not private: it is what the gap is measured to
 
 
-class TestCurves:
-    """Runs that differ in ε alone are one curve, with one colour and one line of the legend."""
+@pytest.mark.slow
+def test_without_public_only_nothing_is_claimed(make_run):
+    groups = read_groups([make_run("a"), make_run("b", noise_multiplier=None, name="free")])
+    [row, _] = as_rows(groups)
+    assert (row["accuracy_public_only"], row["gain"], row["gap_closed"]) == (None, None, None)
+    page = render(groups)
+    assert "Public-only was not measured." in page and "gap closed" not in page
+    part = make_run("c", noise_multiplier=None, rounds=3, planned=9, name="free")
+    [section] = sections_of(read_groups([make_run("d"), part]))
+    assert section.nonprivate is None  # an unfinished run is no yardstick
 
-    @pytest.fixture
-    def ten(self, make_run):
-        """Five methods at two ε."""
-        return [
-            make_run(
-                f"{method}-{sigma}",
-                name=method,
-                noise_multiplier=sigma,
-                options={"noise.target_epsilon": epsilon},
-            )
-            for method in ("fedavg", "adadps", "banded", "scaffold", "tree")
-            for sigma, epsilon in ((2.0, 2.0), (0.7, 8.0))
-        ]
 
-    @pytest.mark.slow
-    def test_five_methods_at_two_epsilons_are_five_curves(self, ten):
-        [section] = sections_of(read_groups(ten))
-        points = points_of(section)
-        assert len(points) == 10 and len({point.series for point in points}) == 5
-        assert len({point.colour for point in points}) == 5
-        labels = list(dict.fromkeys(point.label for point in points))
-        assert len(labels) == 5 and labels[0].startswith("fedavg: ") and " at ε " in labels[0]
-        assert "noise.target_epsilon" not in " ".join(labels) and labels[0].count("%") == 2
-        assert point_legend(points).count("<li>") == 5
+def test_a_simulated_epsilon_is_never_beside_a_secure_one_unsaid(make_run) -> None:
+    groups = read_groups([make_run("a", mode="simulation"), make_run("b", mode="secure")])
+    assert differences([[group] for group in groups])["mode"] == ["simulated", "secure"]
+    groups = read_groups([make_run("c"), make_run("d")])
+    assert "mode" not in differences([[group] for group in groups])
+
+
+def test_noise_names_a_run_before_the_sampling_that_it_needs(make_run):
+    banded = {"noise": "banded", "sampling": "separated"}
+    runs = [make_run("a"), make_run("b")]
+    for run, changes in zip(runs, ({}, banded), strict=True):
+        reseal(run, experiment=options_of(**changes)["options"])  # in the order that they have
+    assert _labels(*runs) == [
+        ("adadps-tags · noise gaussian", 1),
+        ("adadps-tags · noise banded", 1),
+    ]
+
+
+def test_labels_name_runs_and_keep_them_apart(make_run):
+    wide = [make_run(f"a{seed}", label="wide", seed=seed) for seed in (0, 1)]
+    narrow = make_run("b", label="narrow", seed=2)
+    assert _labels(*wide, narrow) == [("wide", 2), ("narrow", 1)]
+
+
+@pytest.fixture
+def ten(make_run):
+    """Five methods at two ε."""
+    return [
+        make_run(
+            f"{method}-{sigma}",
+            name=method,
+            noise_multiplier=sigma,
+            options={"noise.target_epsilon": epsilon},
+        )
+        for method in ("fedavg", "adadps", "banded", "scaffold", "tree")
+        for sigma, epsilon in ((2.0, 2.0), (0.7, 8.0))
+    ]
+
+
+@pytest.mark.slow
+def test_five_methods_at_two_epsilons_are_five_curves(ten):
+    """Runs that differ in ε alone have one colour and one line of the legend."""
+    [section] = sections_of(read_groups(ten))
+    points = points_of(section)
+    assert len(points) == 10 and len({point.series for point in points}) == 5
+    assert len({point.colour for point in points}) == 5
+    labels = list(dict.fromkeys(point.label for point in points))
+    assert len(labels) == 5 and labels[0].startswith("fedavg: ") and " at ε " in labels[0]
+    assert "noise.target_epsilon" not in " ".join(labels) and labels[0].count("%") == 2
+    assert point_legend(points).count("<li>") == 5

@@ -1,7 +1,5 @@
 """Fixtures of runs that decide their prices on the way."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """An own file: gradient descent that pays for its directions and for its step sizes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fedpriv.experiments.load import load_experiment

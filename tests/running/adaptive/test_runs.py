@@ -1,8 +1,7 @@
 """Runs of an adaptive plan, whose end only a refused charge tells: killed, resumed, reported."""
 
-from __future__ import annotations
-
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +16,12 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
-from tests.harness.command_line import fedpriv
+from tests.cli.typed import figures, run
 from tests.harness.kills import killed
+from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import charged
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
-
-
-def command(*arguments):
-    done = fedpriv(*arguments)
-    assert done.exit_code == 0, done.output
-    return done
 
 
 def killed_after(number, kind):
@@ -57,7 +51,7 @@ def check_ended(folder, num_rounds=ROUNDS):
 
 
 def test_it_runs_as_a_command_and_says_what_it_spends():
-    done = command("run", NAME, "--out", "run")
+    done = run("run", NAME, "--out", "run")
     assert f"ρ = {SPENT} of 1" in done.stderr and "ε ≤ 5.42" in done.stderr
     assert f"{CHARGES} charges" in done.stderr
     check_ended("run")
@@ -68,23 +62,23 @@ def test_it_runs_as_a_command_and_says_what_it_spends():
     last = json_lines.read(Path("run/rounds.jsonl"))[-1]
     assert summary["epsilon"] == last["epsilon"]
     assert summary["distance_public"] == last["distance_public"]
-    told = json.loads(command("verify", "run", "--json").stdout)
+    told = figures("verify", "run")
     [said] = [check["text"] for check in told["checks"] if check["name"] == "charges"]
     for figure in (f"ρ = {SPENT} of 1", f"{CHARGES} charges", f"{ROUNDS} released", "1 lost"):
         assert figure in said
 
 
 def test_its_report_shows_rho_over_rounds():
-    command("run", NAME, "--out", "run", "--json")
+    run("run", NAME, "--out", "run", "--json")
     page = Path("run/report.html").read_text("utf-8")
     assert "ρ spent" in page and f"{ROUNDS} of {ROUNDS}" not in page
     assert f"<dt>Rounds</dt><dd>{ROUNDS}<" in page
     x, y = rho_spent(read_run("run"))
     assert x == list(range(1, ROUNDS + 1))
     np.testing.assert_allclose(y, np.array(x) * (1 / 50 + 1 / 8))
-    command("export", "run", "--to", "model")
+    run("export", "run", "--to", "model")
     assert verify_run("run").ok
-    [compared] = json.loads(command("compare", "run", "--json").stdout)
+    [compared] = figures("compare", "run")
     assert compared["rounds_planned"] is None and compared["rounds"] == ROUNDS
 
 
@@ -96,7 +90,7 @@ def test_it_goes_on_after_a_kill(line):
     with killed_after(line, "charge"):
         prepared.run()
     write_report("run")  # of a run under way
-    command("run", NAME, "--resume", "run", "--json")
+    run("run", NAME, "--resume", "run", "--json")
     found = check_ended("run", len(json_lines.read(Path("run/rounds.jsonl"))))
     # A lost attempt stays spent; the last charge may have been what the end would have refused.
     assert CHARGES <= found.num_charges <= CHARGES + 4 and kinds("run")[-2:] == ["end", "seal"]
@@ -175,3 +169,64 @@ def test_an_algorithm_that_has_nothing_left_to_ask():
     assert verify_run("run").ok and kinds("run")[-2:] == ["end", "seal"]
     summary = resume_run(Path("run")).run()
     assert (summary["stopped_early"], summary["charges"]) == ("nothing-left", 3)
+
+
+WHOLE = """from fedpriv.training.work import Work
+
+
+class Whole(Work):
+    def answer(self, request, attempt, users):
+        from fedpriv.sums import PartialSum
+        from fedpriv.training.failures import contributes_zero
+        failed = 0
+        for user in users.ids:
+            try:
+                users.data.examples(user).gone
+            except AttributeError as error:
+                FAILED
+                failed += 1
+        return PartialSum(
+            total=request.params, num_users=len(users.ids), num_failed=failed)
+
+
+class Near(Task):"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "named"),
+    [
+        ("np.linalg.norm(examples - w)", "np.linalg.norm(example - w)", NameError, "example"),
+        ('door.ask(asked)["losses"]', 'door.ask(asked)["loss"]', KeyError, "loss"),
+        ('{"w": examples - params["w"]}', '{"w": examples[:2]}', ValueError, "w"),
+    ],
+    ids=["work", "algorithm", "shapes"],
+)
+def test_a_mistake_ends_the_run_with_nothing_written(old, new, error, named):
+    changed(old, new)
+    with refuses(error, named) as caught:
+        start("run")
+    assert error is not NameError or caught.value.__notes__
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_work_of_ones_own_is_tried(says):
+    failed = "contributes_zero(error)" if says else "pass"
+    changed("class Near(Task):", WHOLE.replace("FAILED", failed))
+    changed('"train": Gradient()', '"train": Whole()')
+    with refuses(AttributeError if says else ValueError, "gone" if says else "train"):
+        start("run")
+    assert not Path("run").exists()
+
+
+def test_no_rostered_user_is_looked_at():
+    changed(
+        "        return np.array([1, 2",
+        "        LOOKED.append(user_id)\n        return np.array([1, 2",
+    )
+    changed("SIZES =", "LOOKED = []\nSIZES =")
+    prepared = start("run")
+    looked = sys.modules["own_descent"].LOOKED
+    assert looked == []
+    prepared.run()
+    assert len(looked) >= 12 * CHARGES and len(set(looked)) == 12

@@ -1,14 +1,12 @@
 """Runs with each aggregate: resumed, measured, of users and of examples, and from own code."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedpriv import json_lines
+from fedpriv import json_lines, optimizers
 from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.aggregates import answers, of_last, packed, uniform
 from fedpriv.experiments.build import build
@@ -19,7 +17,9 @@ from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.evaluate import measure_models
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.linear import LogisticGradients
+from fedpriv.transform import Transform
 from tests.harness.command_line import fedpriv
 from tests.harness.kills import Killed, after_round
 from tests.harness.refusals import refuses
@@ -127,25 +127,84 @@ def test_own_code_may_give_any_function_of_checkpoints(tiny_corpus, tmp_path):
     assert same(made.algorithm.result(states[-1]), trimmed([state.params for state in states]))
 
 
-class TestRefused:
-    def test_outputs_of_a_task_without_classes(self, tmp_path):
-        made = of_examples(
-            LogisticGradients, aggregate="opa", batch_size=5, steps=5, noise_multiplier=1.0
-        )
-        task = dataclasses.replace(central(LogisticGradients), scores=None)
-        with refuses(ValueError, "opa"):
-            build(made, task=task)
-
-    @pytest.mark.parametrize(
-        ("options", "named"),
-        [
-            ({"aggregate": "upa", "aggregate-start": 3}, "aggregate-start 3"),
-            ({"aggregate": "ema", "aggregate-training": "replace", "aggregate-start": 6}, 6),
-            ({"aggregate": "upa", "aggregate-k": 0}, "aggregate-k 0"),
-            ({"aggregate": "opa", "aggregate-training": "replace"}, "aggregate-training"),
-        ],
+def test_outputs_of_a_task_without_classes(tmp_path):
+    made = of_examples(
+        LogisticGradients, aggregate="opa", batch_size=5, steps=5, noise_multiplier=1.0
     )
-    def test_options_that_do_not_fit(self, tiny_corpus, tmp_path, options, named):
-        with refuses(ValueError, named):
-            start(tiny_corpus, tmp_path / "run", **options)
-        assert not (tmp_path / "run").exists()
+    task = dataclasses.replace(central(LogisticGradients), scores=None)
+    with refuses(ValueError, "opa"):
+        build(made, task=task)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"aggregate": "upa", "aggregate-start": 3}, "aggregate-start 3"),
+        ({"aggregate": "ema", "aggregate-training": "replace", "aggregate-start": 6}, 6),
+        ({"aggregate": "upa", "aggregate-k": 0}, "aggregate-k 0"),
+        ({"aggregate": "opa", "aggregate-training": "replace"}, "aggregate-training"),
+    ],
+)
+def test_options_that_do_not_fit(tiny_corpus, tmp_path, options, named):
+    with refuses(ValueError, named):
+        start(tiny_corpus, tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+PARAMS = {"w": np.zeros((2, 3), np.float32)}
+
+
+def averaging(aggregate):
+    return FederatedAveraging(optimizer=optimizers.sgd(1.0), aggregate=aggregate)
+
+
+def running(change):
+    """A running average whose next value is what `change` makes of the params."""
+    return Transform(
+        init=lambda params: {"average": dict(params)},
+        next=lambda params, state: (params, {"average": change(params)}),
+    )
+
+
+def in_place(params):
+    params["w"] *= 0.5
+    return params
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda params: {"w": params["w"][:1]}, "w [1, 3] float32"),
+        (lambda params: {"w": params["w"].astype(np.float64)}, "float64"),
+        (lambda params: {}, "w [2, 3] float32"),
+        (lambda params: {"w": params["w"] * np.float32(np.nan)}, "'w'"),
+        (in_place, "read-only"),
+    ],
+)
+def test_what_is_no_model_of_finite_params_is_refused(change, named):
+    with refuses(ValueError, named):
+        averaging(running(change)).check_params(PARAMS)
+
+
+def test_a_function_that_needs_more_checkpoints_than_there_are_raises_its_own_error():
+    with pytest.raises(IndexError):
+        averaging(of_last(3, lambda models: models[-3])).check_params(PARAMS)
+
+
+def test_params_that_are_not_finite_are_nobodys_fault():
+    state = running(dict).init(PARAMS)
+    odd = {"w": np.full((2, 3), np.inf, np.float32)}
+    assert averaging(running(dict))._aggregated(odd, state, 1)["average"]["w"][0, 0] == np.inf
+
+
+def test_the_trial_leaves_the_start_alone():
+
+    def next_(params, state):
+        for name, array in params.items():
+            state["average"][name] += array
+        return params, state
+
+    start = {"w": np.ones((2, 3), np.float32)}
+    keeping = Transform(init=lambda params: {"average": dict(params)}, next=next_)
+    averaging(keeping).check_params(start)
+    assert np.array_equal(start["w"], np.ones((2, 3), np.float32))

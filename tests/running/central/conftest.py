@@ -1,7 +1,5 @@
 """Fixtures of resumed centralised runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.running.central.synthetic import Seen, World, data

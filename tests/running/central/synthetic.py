@@ -1,7 +1,5 @@
 """A centralised experiment of sixty examples that is found again when it is resumed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Resumed centralised runs go on with the same examples, by their digests, or not at all."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

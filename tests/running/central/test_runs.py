@@ -1,7 +1,5 @@
 """Centralised experiments in run folders: charged every step, kept at evaluations, resumed."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -9,7 +7,9 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
+from fedpriv.experiments.options import entries
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
@@ -19,12 +19,12 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.runs.prepared import start_run
-from tests.harness.command_line import fedpriv
-from tests.harness.kills import killed, sigkilled
+from tests.cli.typed import run
+from tests.harness.kills import Killed, after_round, killed, sigkilled
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
-from tests.harness.tag_runs import checkpoint
-from tests.running.central.synthetic import NAME, experiment
+from tests.harness.tag_runs import checkpoint, same
+from tests.running.central.synthetic import KEPT_EVERY, KILLS, KINDS, NAME, STEPS, Seen, experiment
 
 OPTIONS = {"steps": 20, "eval_every": 6, "optimizer": "adam"}
 """Twenty steps, of which every sixth and the last are kept."""
@@ -58,8 +58,7 @@ def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path, l
     *_, (record, state) = rounds(components, backend, root, noise=noise, eval_every=6)
     assert state.round_num == last
     assert kept(folder) == kept(folder, "diagnostics") == [*range(6, last, 6), last]
-    for name, array in checkpoint(folder, last).items():
-        np.testing.assert_array_equal(array, state.params[name])
+    assert same(checkpoint(folder, last), state.params)
     found = verify_run(folder)
     assert found.ok and found.epsilon == components.plan.epsilon(last)
     assert (found.num_charges, found.num_releases, found.num_lost) == (last, len(kept(folder)), 0)
@@ -167,12 +166,51 @@ class Unused:
 
 @pytest.mark.slow
 def test_a_command_by_module_and_function(tmp_path):
-    done = fedpriv("run", NAME, "--out", tmp_path / "r", "-s", "steps=8", "--seed", "3")
-    assert done.exit_code == 0, done.output
+    done = run("run", NAME, "--out", tmp_path / "r", "-s", "steps=8", "--seed", "3")
     assert "SYNTHETIC data sixty" in done.output and "example-level" in done.output
     assert "user" not in done.output
     assert (tmp_path / "r" / "report.html").is_file()
     document = json.loads((tmp_path / "r" / "experiment.json").read_text())
     assert document["experiment"]["seed"] == 3 and document["plan"]["unit"] == "example"
-    verified = fedpriv("verify", tmp_path / "r")
-    assert verified.exit_code == 0, verified.output
+    run("verify", tmp_path / "r")
+
+
+def test_every_kind_of_preconditioner_is_here():
+    [known] = (
+        entry.choices for entry in entries(CentralExperiment) if entry.path == "preconditioner"
+    )
+    assert {experiment(kind).preconditioner.kind for kind in KINDS} == set(known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
+    """Nothing is lost: the states of the preconditioner and the optimiser, and the round go on."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    start_run(experiment(kind), NAME, None, whole, keep_last=None).run()
+    prepared = start_run(experiment(kind), NAME, None, killed, keep_last=None)
+    for round_num in KILLS:
+        with pytest.raises(Killed):
+            prepared.run(after_round(round_num))
+        prepared = resume_run(killed, keep_last=None)
+        assert prepared.state.round_num == round_num
+    prepared.run()
+    for round_num in range(KEPT_EVERY, STEPS + 1, KEPT_EVERY):
+        assert same(checkpoint(killed, round_num), checkpoint(whole, round_num)), round_num
+    assert not same(checkpoint(whole, STEPS), checkpoint(whole, KEPT_EVERY))
+    verified = verify_run(killed)
+    assert verified.ok and (verified.num_charges, verified.num_lost) == (STEPS, 0)
+
+
+def test_another_attempt_at_a_step_looks_at_another_public_batch(tmp_path):
+    """It dies in the middle of a step, after its preconditioner has looked."""
+    prepared = start_run(experiment("r-pub"), NAME, None, tmp_path / "r")
+    with killed(SerialBackend, "sum", 8):
+        prepared.run()
+    first = Seen.looks[1:]  # before all steps the task is tried on public examples, once
+    assert len(first) == 8
+    Seen.looks.clear()
+    resume_run(tmp_path / "r").run()
+    again = Seen.looks[1:3]  # steps 7 and 8, whose first attempts are lost
+    assert all(len(look) == 4 for look in first + again)
+    assert len(set(first[6:8] + again)) == 4

@@ -1,7 +1,5 @@
 """The ledger of centralised training: a release stands for the steps since the one before."""
 
-from __future__ import annotations
-
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from tests.harness.refusals import refuses

@@ -1,7 +1,5 @@
 """What is drawn and asked under one charge: keys of its own, and what the query says."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """One charge: one cohort, one question at a time, and one answer of a sum that is held."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace

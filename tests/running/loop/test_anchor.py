@@ -1,7 +1,5 @@
 """A folder that is copied, put back or cut is found by what was marked outside it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -69,121 +69,126 @@ DAMAGES = {
 }
 
 
-class TestDamage:
-    @pytest.mark.parametrize(("damage", "named"), DAMAGES.values(), ids=DAMAGES)
-    def test_a_damaged_folder_is_refused_and_nothing_is_drawn(self, interrupted, damage, named):
-        damage(interrupted)
-        with unchanged(interrupted), refuses(ValueError, named):
-            resume_run(interrupted)
+@pytest.mark.parametrize(("damage", "named"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_folder_is_refused_and_nothing_is_drawn(interrupted, damage, named):
+    damage(interrupted)
+    with unchanged(interrupted), refuses(ValueError, named):
+        resume_run(interrupted)
 
-    def test_another_runs_ledger_is_refused(self, interrupted, finished):
-        shutil.copy(finished / "ledger.jsonl", interrupted)
-        with refuses(ValueError, "state.safetensors"):
-            resume_run(interrupted)
 
-    def test_changed_options_are_refused_whatever_the_hashes_say(self, interrupted):
-        options_changed(interrupted)
-        reseal(interrupted)  # of which the ledger knows nothing else
-        with refuses(ValueError, interrupted) as caught:
-            resume_run(interrupted)
-        assert "experiment.json" not in str(caught.value)
-        document = json.loads((interrupted / "experiment.json").read_text("utf-8"))
-        document["plan"]["noise_multiplier"] = 5.0
-        edit_document(interrupted, **document)
-        reseal(interrupted)
-        with refuses(ValueError, "experiment.json"):
-            resume_run(interrupted)
+def test_another_runs_ledger_is_refused(interrupted, finished):
+    shutil.copy(finished / "ledger.jsonl", interrupted)
+    with refuses(ValueError, "state.safetensors"):
+        resume_run(interrupted)
 
-    @pytest.mark.slow
-    def test_torn_last_lines_are_cut_off(self, interrupted):
-        for name, torn in (
-            ("ledger", b'{"attempt":2,"ev'),
-            ("rounds", b'{"round_num": 4, "at'),
-            ("diagnostics", b'{"round'),
-        ):
-            with (interrupted / f"{name}.jsonl").open("ab") as file:
-                file.write(torn)
-        assert resume_run(interrupted).run()["rounds"] == 5
-        for name in ("rounds", "diagnostics"):
-            lines = json_lines.read(interrupted / f"{name}.jsonl")
-            assert pairs(lines) == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 1)]
-        assert len(charged(interrupted)) == 6
 
-    def test_a_record_that_was_torn_away_is_written_again(self, interrupted):
-        content = (interrupted / "rounds.jsonl").read_bytes()
-        (interrupted / "rounds.jsonl").write_bytes(content[:-9])
-        prepared = resume_run(interrupted)
-        prepared.run()
-        lines = json_lines.read(interrupted / "rounds.jsonl")
-        assert [line["round_num"] for line in lines] == [1, 2, 3, 4, 5]
-        assert lines[2]["epsilon"] == prepared.components.plan.epsilon(3).value
-        assert set(lines[2]) == RELEASED
+def test_changed_options_are_refused_whatever_the_hashes_say(interrupted):
+    options_changed(interrupted)
+    reseal(interrupted)  # of which the ledger knows nothing else
+    with refuses(ValueError, interrupted) as caught:
+        resume_run(interrupted)
+    assert "experiment.json" not in str(caught.value)
+    document = json.loads((interrupted / "experiment.json").read_text("utf-8"))
+    document["plan"]["noise_multiplier"] = 5.0
+    edit_document(interrupted, **document)
+    reseal(interrupted)
+    with refuses(ValueError, "experiment.json"):
+        resume_run(interrupted)
 
-    @pytest.mark.slow
-    def test_from_an_older_state_rounds_are_paid_and_drawn_anew(
-        self, tiny_corpus, tmp_path, monkeypatch
+
+@pytest.mark.slow
+def test_torn_last_lines_are_cut_off(interrupted):
+    for name, torn in (
+        ("ledger", b'{"attempt":2,"ev'),
+        ("rounds", b'{"round_num": 4, "at'),
+        ("diagnostics", b'{"round'),
     ):
-        """As after a power cut, or a backup: nothing that was spent comes back."""
-        keys = []
-        real, rehearse = NOISE.gaussian, runs._try
+        with (interrupted / f"{name}.jsonl").open("ab") as file:
+            file.write(torn)
+    assert resume_run(interrupted).run()["rounds"] == 5
+    for name in ("rounds", "diagnostics"):
+        lines = json_lines.read(interrupted / f"{name}.jsonl")
+        assert pairs(lines) == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 1)]
+    assert len(charged(interrupted)) == 6
 
-        def rehearsed(*given, **named):
-            """A step on synthetic users comes before a run; its noise is no run's."""
-            before = len(keys)
-            found = rehearse(*given, **named)
-            del keys[before:]
-            return found
 
-        monkeypatch.setattr(runs, "_try", rehearsed)
-        monkeypatch.setattr(
-            NOISE, "gaussian", lambda key, *rest: keys.append(key.to_bytes()) or real(key, *rest)
-        )
-        folder = tag_runs.interrupted(tiny_corpus, tmp_path / "run", after=3)
-        state = folder / "state.safetensors"
-        old = state.read_bytes()
-        with pytest.raises(KeyboardInterrupt):
-            resume_run(folder, make_backend=stopping(2)).run()
-        assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1)]
-        state.write_bytes(old)
-        prepared = resume_run(folder)
-        summary = prepared.run()
-        assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1), (3, 3)]
-        # Noise is drawn as soon as an attempt is paid for, so lost attempts have drawn theirs too.
-        assert len(keys) == len(set(keys)) == 6
-        assert (summary["rounds"], summary["charges"]) == (3, 6)
-        assert summary["epsilon"] == prepared.components.plan.epsilon(6).value
+def test_a_record_that_was_torn_away_is_written_again(interrupted):
+    content = (interrupted / "rounds.jsonl").read_bytes()
+    (interrupted / "rounds.jsonl").write_bytes(content[:-9])
+    prepared = resume_run(interrupted)
+    prepared.run()
+    lines = json_lines.read(interrupted / "rounds.jsonl")
+    assert [line["round_num"] for line in lines] == [1, 2, 3, 4, 5]
+    assert lines[2]["epsilon"] == prepared.components.plan.epsilon(3).value
+    assert set(lines[2]) == RELEASED
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("secure", [False, True])
-    def test_a_corpus_prepared_anew_in_another_way_is_refused(self, tmp_path, secure):
-        """Its folder and its roster are the same; words, labels and threads held out are not."""
-        at, aside = tmp_path / "corpus", tmp_path / "aside"
-        corpus = synthesize(at, **SMALL)
-        roster = corpus.view().roster
-        folder = tag_runs.interrupted(corpus, tmp_path / "run", after=2, secure=secure)
-        at.rename(aside)
-        assert synthesize(at, **SMALL, seed=5).view().roster == roster
-        with unchanged(folder), refuses(ValueError, "data_sha256"):
-            resume_run(folder)
-        shutil.rmtree(at)
-        aside.rename(at)
-        Corpus.open(at).add_roster(RosterSpec(name="later", rule="first-sorted", size=5))
-        assert resume_run(folder).run()["rounds"] == 5
 
-    def test_folders_that_hold_a_run_or_none(self, tiny_corpus, finished, tmp_path):
-        with refuses(ValueError, "--resume"):
-            start(tiny_corpus, finished)
-        for empty in (tmp_path, tmp_path / "nowhere"):
-            with refuses(ValueError, empty):
-                resume_run(empty)
-        (tmp_path / "odd").mkdir()
-        (tmp_path / "odd" / "experiment.json").write_text('{"format": "other", "version": 1}')
-        with refuses(ValueError, "other"):
-            resume_run(tmp_path / "odd")
+@pytest.mark.slow
+def test_from_an_older_state_rounds_are_paid_and_drawn_anew(tiny_corpus, tmp_path, monkeypatch):
+    """As after a power cut, or a backup: nothing that was spent comes back."""
+    keys = []
+    real, rehearse = NOISE.gaussian, runs._try
 
-    @pytest.mark.slow
-    def test_one_process_at_a_time(self, tiny_corpus, tmp_path):
-        prepared = start(tiny_corpus, tmp_path / "run")
-        with refuses(ValueError, "ledger.jsonl"):
-            resume_run(tmp_path / "run")
-        prepared.run()
+    def rehearsed(*given, **named):
+        """A step on synthetic users comes before a run; its noise is no run's."""
+        before = len(keys)
+        found = rehearse(*given, **named)
+        del keys[before:]
+        return found
+
+    monkeypatch.setattr(runs, "_try", rehearsed)
+    monkeypatch.setattr(
+        NOISE, "gaussian", lambda key, *rest: keys.append(key.to_bytes()) or real(key, *rest)
+    )
+    folder = tag_runs.interrupted(tiny_corpus, tmp_path / "run", after=3)
+    state = folder / "state.safetensors"
+    old = state.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        resume_run(folder, make_backend=stopping(2)).run()
+    assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1)]
+    state.write_bytes(old)
+    prepared = resume_run(folder)
+    summary = prepared.run()
+    assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1), (3, 3)]
+    # Noise is drawn as soon as an attempt is paid for, so lost attempts have drawn theirs too.
+    assert len(keys) == len(set(keys)) == 6
+    assert (summary["rounds"], summary["charges"]) == (3, 6)
+    assert summary["epsilon"] == prepared.components.plan.epsilon(6).value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_corpus_prepared_anew_in_another_way_is_refused(tmp_path, secure):
+    """Its folder and its roster are the same; words, labels and threads held out are not."""
+    at, aside = tmp_path / "corpus", tmp_path / "aside"
+    corpus = synthesize(at, **SMALL)
+    roster = corpus.view().roster
+    folder = tag_runs.interrupted(corpus, tmp_path / "run", after=2, secure=secure)
+    at.rename(aside)
+    assert synthesize(at, **SMALL, seed=5).view().roster == roster
+    with unchanged(folder), refuses(ValueError, "data_sha256"):
+        resume_run(folder)
+    shutil.rmtree(at)
+    aside.rename(at)
+    Corpus.open(at).add_roster(RosterSpec(name="later", rule="first-sorted", size=5))
+    assert resume_run(folder).run()["rounds"] == 5
+
+
+def test_folders_that_hold_a_run_or_none(tiny_corpus, finished, tmp_path):
+    with refuses(ValueError, "--resume"):
+        start(tiny_corpus, finished)
+    for empty in (tmp_path, tmp_path / "nowhere"):
+        with refuses(ValueError, empty):
+            resume_run(empty)
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "experiment.json").write_text('{"format": "other", "version": 1}')
+    with refuses(ValueError, "other"):
+        resume_run(tmp_path / "odd")
+
+
+@pytest.mark.slow
+def test_one_process_at_a_time(tiny_corpus, tmp_path):
+    prepared = start(tiny_corpus, tmp_path / "run")
+    with refuses(ValueError, "ledger.jsonl"):
+        resume_run(tmp_path / "run")
+    prepared.run()

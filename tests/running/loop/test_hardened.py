@@ -1,6 +1,7 @@
-"""A secure run that says it is hardened does not go on in floating point."""
+"""`fedpriv.averaging` in a folder: hardened runs stay so, and copies are found by an anchor."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -34,8 +35,9 @@ class Ones(Backend):
         return Given().answer(request, attempt, DrawnUsers(cohort, Users(updates)))
 
 
-def train(plan, out, backend):
-    return fp.averaging(plan, roster=ROSTER, params=PARAMS, out=out, secure=True)(backend)
+def train(plan, out, backend, secure=True, **options):
+    given = {"roster": ROSTER, "params": PARAMS, "out": out, "secure": secure, **options}
+    return fp.averaging(plan, **given)(backend)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +80,30 @@ def test_an_exact_run_bears_no_mark(tmp_path):
     assert not done.in_floats and FLOATS not in str(done.epsilon)
     assert FLOATS not in verify_run(tmp_path / "run").to_json()[KEY]
     assert FLOATS not in (tmp_path / "run" / "rounds.jsonl").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_a_copy_and_a_backup_are_refused_and_charge_nothing(tmp_path):
+    folder, anchor = tmp_path / "run", tmp_path / "elsewhere.anchor"
+    with pytest.raises(KeyboardInterrupt):
+        train(EXACT, folder, Ones(ends_in=2), anchor=anchor)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    with unchanged(folder), refuses(ValueError, "--anchor"):
+        train(EXACT, folder, Ones())
+    # The lost charge stays spent.
+    assert train(EXACT, folder, Ones(), anchor=anchor).rounds == 2
+    assert verify_run(folder, anchor=anchor).ok
+    with unchanged(copy), refuses(ValueError, anchor):
+        train(EXACT, copy, Ones(), anchor=anchor)
+    assert not verify_run(copy, anchor=anchor).ok
+
+
+def test_what_cannot_be_anchored_is_refused_before_anything(tmp_path):
+    anchor, inside = tmp_path / "elsewhere.anchor", tmp_path / "new" / "anchor"
+    with refuses(ValueError, "anchor", "out"):
+        fp.averaging(EXACT, roster=ROSTER, params=PARAMS, anchor=anchor)
+    train(EXACT, tmp_path / "run", Ones(), secure=False)
+    with pytest.raises(ValueError):
+        train(EXACT, tmp_path / "run", Ones(), secure=False, anchor=anchor)
+    with refuses(ValueError, inside):
+        train(EXACT, tmp_path / "new", Ones(), anchor=inside)

@@ -1,7 +1,5 @@
 """What a run keeps in memory of each round, where users raise in every one."""
 
-from __future__ import annotations
-
 import gc
 import logging
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """Users whose data are odd, or who are missing: of whom there is a release, and of whom none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What FL people compare, as whole runs under user-level DP: options, backends, laws."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
@@ -132,14 +130,13 @@ class TestDropouts:
         assert not (tmp_path / "run").exists()
 
 
-class TestRatesOfRounds:
-    def test_a_resumed_run_goes_on_at_its_round(self, tmp_path):
-        experiment = votes(rate_schedule="cosine")
-        with pytest.raises(Killed):
-            fp.run(experiment, tmp_path / "cut", callbacks=[Stop(3)], progress=False)
-        cut = fp.resume(tmp_path / "cut", experiment=experiment, progress=False)
-        whole = fp.run(experiment, progress=False)
-        np.testing.assert_array_equal(cut.params["w"], whole.params["w"])
+def test_a_resumed_run_goes_on_at_its_round(tmp_path):
+    experiment = votes(rate_schedule="cosine")
+    with pytest.raises(Killed):
+        fp.run(experiment, tmp_path / "cut", callbacks=[Stop(3)], progress=False)
+    cut = fp.resume(tmp_path / "cut", experiment=experiment, progress=False)
+    whole = fp.run(experiment, progress=False)
+    np.testing.assert_array_equal(cut.params["w"], whole.params["w"])
 
 
 @pytest.mark.parametrize(
@@ -187,27 +184,27 @@ def small(task_options=None, **options):
     return toy_experiment(task, **usual | options)
 
 
-class TestOnModules:
-    def test_the_option_is_the_tasks_own_optimizer(self):
-        """Local training is the same; the noise is another mechanism's."""
-        key, params = Key.simulation(0), None
-        updates = []
-        for experiment in (
-            small(client_optimizer="momentum"),
-            small({"client_optimizer": partial(torch.optim.SGD, momentum=0.9)}),
-        ):
-            made = build(experiment, None)
-            params = params or made.init_params(key)
-            updates.append(
-                made.trainer.train(params, NO_CONTEXT, made.task.data.examples("user-00"), key)
-            )
-        for name, array in updates[0].items():
-            np.testing.assert_array_equal(array, updates[1][name])
+def test_the_option_is_the_tasks_own_optimizer():
+    """Local training is the same; the noise is another mechanism's."""
+    key, params = Key.simulation(0), None
+    updates = []
+    for experiment in (
+        small(client_optimizer="momentum"),
+        small({"client_optimizer": partial(torch.optim.SGD, momentum=0.9)}),
+    ):
+        made = build(experiment, None)
+        params = params or made.init_params(key)
+        updates.append(
+            made.trainer.train(params, NO_CONTEXT, made.task.data.examples("user-00"), key)
+        )
+    for name, array in updates[0].items():
+        np.testing.assert_array_equal(array, updates[1][name])
 
-    def test_two_optimizers_are_refused(self):
-        made = small({"client_optimizer": torch.optim.RMSprop}, client_optimizer="adam")
-        with refuses(ValueError, "RMSprop", "client-optimizer"):
-            fp.run(made, progress=False)
+
+def test_two_optimizers_are_refused():
+    made = small({"client_optimizer": torch.optim.RMSprop}, client_optimizer="adam")
+    with refuses(ValueError, "RMSprop", "client-optimizer"):
+        fp.run(made, progress=False)
 
 
 PERSONAL = ("2.weight", "2.bias")

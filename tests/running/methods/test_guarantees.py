@@ -1,7 +1,5 @@
 """Guarantees of methods whose plans are their own, to whom, and what they refuse to guarantee."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -42,25 +40,25 @@ def said(plan):
 EMPTY = "leaves its place in the order empty: how many examples there are is public"
 
 
-class TestRelationOfBoltOn:
-    def test_an_example_is_replaced_unless_it_is_said_otherwise(self):
-        task = central(LogisticGradients)
-        made = build(of(task, **METHODS["bolt-on"]))
-        assert made.plan.relation is Relation.REPLACE_ONE
-        assert made.plan.total().value == 1.0
-        assert made.plan.live_mechanism.privatizer.epsilon == 0.5
-        assert EMPTY not in said(made.plan)
-        asked = build(of(task, relation="add-remove", **METHODS["bolt-on"]))
-        assert asked.plan.relation is Relation.ADD_REMOVE
-        assert EMPTY in said(asked.plan)
+def test_an_example_is_replaced_unless_it_is_said_otherwise():
+    task = central(LogisticGradients)
+    made = build(of(task, **METHODS["bolt-on"]))
+    assert made.plan.relation is Relation.REPLACE_ONE
+    assert made.plan.total().value == 1.0
+    assert made.plan.live_mechanism.privatizer.epsilon == 0.5
+    assert EMPTY not in said(made.plan)
+    asked = build(of(task, relation="add-remove", **METHODS["bolt-on"]))
+    assert asked.plan.relation is Relation.ADD_REMOVE
+    assert EMPTY in said(asked.plan)
 
-    def test_of_users_the_statement_says_what_add_remove_is(self, tiny_corpus):
-        experiment = load_experiment("bolt-on-tags").with_options(BOLT_ON)
-        plan = build(experiment, tiny_corpus).plan
-        assert plan.relation is Relation.ADD_REMOVE
-        assert EMPTY.replace("examples", "users") in said(plan)
-        descent = build(load_experiment("agd-tags").with_options(AGD), tiny_corpus).plan
-        assert "leaves its place" not in said(descent)
+
+def test_of_users_the_statement_says_what_add_remove_is(tiny_corpus):
+    experiment = load_experiment("bolt-on-tags").with_options(BOLT_ON)
+    plan = build(experiment, tiny_corpus).plan
+    assert plan.relation is Relation.ADD_REMOVE
+    assert EMPTY.replace("examples", "users") in said(plan)
+    descent = build(load_experiment("agd-tags").with_options(AGD), tiny_corpus).plan
+    assert "leaves its place" not in said(descent)
 
 
 def with_public(loss_of=LogisticGradients, far=0.0):
@@ -71,19 +69,17 @@ def with_public(loss_of=LogisticGradients, far=0.0):
     return replace(central(LogisticGradients), public=public, num_public=30, init=lambda key: start)
 
 
-class TestLossCap:
-    """ln 2 = 0.693 at zero."""
+@pytest.mark.parametrize("task", [with_public(), central(LogisticGradients)])
+def test_one_below_the_loss_at_the_start_is_refused_with_public_examples_and_without(
+    task, tmp_path
+):
+    with refuses(ValueError, "loss-cap 0.01", 0.693):
+        start_run(of(task, loss_cap=0.01, **METHODS["agd"]), None, None, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    start_run(of(task, loss_cap=0.7, **METHODS["agd"]), None, None, tmp_path / "run")
 
-    @pytest.mark.parametrize("task", [with_public(), central(LogisticGradients)])
-    def test_one_below_the_loss_at_the_start_is_refused_with_public_examples_and_without(
-        self, task, tmp_path
-    ):
-        with refuses(ValueError, "loss-cap 0.01", 0.693):
-            start_run(of(task, loss_cap=0.01, **METHODS["agd"]), None, None, tmp_path / "run")
-        assert not (tmp_path / "run").exists()
-        start_run(of(task, loss_cap=0.7, **METHODS["agd"]), None, None, tmp_path / "run")
 
-    def test_it_is_of_public_examples_where_there_are_any(self, tmp_path):
-        task = replace(with_public(far=9.0), measure=lambda params: None)
-        with refuses(ValueError, "loss-cap 3"):
-            start_run(of(task, **METHODS["agd"]), None, None, tmp_path / "run")
+def test_it_is_of_public_examples_where_there_are_any(tmp_path):
+    task = replace(with_public(far=9.0), measure=lambda params: None)
+    with refuses(ValueError, "loss-cap 3"):
+        start_run(of(task, **METHODS["agd"]), None, None, tmp_path / "run")

@@ -1,7 +1,5 @@
 """Adaptive descent in secure mode: hardened where every answer is of whole numbers, else marked."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

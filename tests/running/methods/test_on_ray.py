@@ -1,7 +1,5 @@
 """Methods with plans of their own on Ray's workers: the run of one process, to the last bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs of methods with plans of their own: the same on every backend, paid for, replayed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse

@@ -1,7 +1,5 @@
 """Runs that start from public examples or a file: recorded, resumed, and read against them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

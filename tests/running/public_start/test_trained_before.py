@@ -1,7 +1,5 @@
 """A start from a file: what it was trained on before is said, added up, or refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -9,12 +9,7 @@ from fedpriv.checkpoints.aggregates import packed
 from fedpriv.experiments.build import build
 from fedpriv.training.evaluate import measure_models
 from simulations.checkpoint_recycling import problems
-from simulations.checkpoint_recycling.checkpoints import (
-    LAST,
-    Aggregates,
-    averages,
-    checkpoints,
-)
+from simulations.checkpoint_recycling.checkpoints import LAST, Aggregates, averages, checkpoints
 from tests.harness.refusals import refuses
 from tests.simulations.photographs.records import write_records
 from tests.tasks.words import phrases

@@ -27,11 +27,7 @@ from simulations.checkpoint_recycling.checkpoints import (
 from simulations.checkpoint_recycling.corpora import small_corpus
 from simulations.checkpoint_recycling.tags import page, runs, study
 from simulations.checkpoint_recycling.tags.page import Gain, Line, lines_of, verdict
-from simulations.checkpoint_recycling.tags.runs import (
-    GROUPS,
-    MAJORITY,
-    Site,
-)
+from simulations.checkpoint_recycling.tags.runs import GROUPS, MAJORITY, Site
 from simulations.checkpoint_recycling.tags.study import (
     AT,
     AT_LASTS,
@@ -61,25 +57,22 @@ def given(site, name, **more):
     return {**options(site, FAMILIES[name], TINY, 8.0, 1.0), **more}
 
 
-class TestByHalf:
-    @pytest.mark.slow
-    def test_a_round_has_the_share_that_it_is_given(self, site):
-        made = build(site.experiment("adadps-tags", given(site, "dp-sgd")), site.corpus)
-        every = np.ones(len(site.view().columns.labels), bool)
-        work = site.components(made.experiment, "all", lambda: every).trainer
-        params = made.init_params(Key.simulation(3))
+@pytest.mark.slow
+def test_a_round_has_the_share_that_it_is_given(site):
+    made = build(site.experiment("adadps-tags", given(site, "dp-sgd")), site.corpus)
+    every = np.ones(len(site.view().columns.labels), bool)
+    work = site.components(made.experiment, "all", lambda: every).trainer
+    params = made.init_params(Key.simulation(3))
 
-        def total(context=NO_CONTEXT):
-            return answered(
-                work, params=params, bound=Clip(l2_clip_norm=2.0), data=made.task.data,
-                user_ids=made.task.roster, key=Key.simulation(4), context=context,
-            ).total["kernel"]  # fmt: skip
+    def total(context=NO_CONTEXT):
+        return answered(
+            work, params=params, bound=Clip(l2_clip_norm=2.0), data=made.task.data,
+            user_ids=made.task.roster, key=Key.simulation(4), context=context,
+        ).total["kernel"]  # fmt: skip
 
-        none, everything = (
-            Context(extra={SHARE: np.full(1, share, np.float32)}) for share in (0, 1)
-        )
-        assert not total(none).any()
-        assert np.array_equal(total(everything), total())
+    none, everything = (Context(extra={SHARE: np.full(1, share, np.float32)}) for share in (0, 1))
+    assert not total(none).any()
+    assert np.array_equal(total(everything), total())
 
 
 class TestAggregates:
@@ -226,38 +219,39 @@ def test_the_tree_and_bands_differ_in_the_noise_alone(site):
         list(study.settings((8.0,), ("branches",)))
 
 
-class TestLines:
-    def case(self, right, examples):
-        choice = Choice(name=LAST, rate=1.0, on_edge=False, accuracy=0.5)
-        return Case(chosen={LAST: choice}, right=right, examples=np.array(examples))
+def case(right, examples):
+    choice = Choice(name=LAST, rate=1.0, on_edge=False, accuracy=0.5)
+    return Case(chosen={LAST: choice}, right=right, examples=np.array(examples))
 
-    def test_gains_are_paired(self):
-        """20 groups of 10 examples and an empty one, 3 seeds."""
-        rng = np.random.default_rng(0)
-        examples = [10] * 20 + [0]
-        last = np.vstack([rng.integers(3, 8, (20, 3)), [[0, 0, 0]]])
-        better = last + np.vstack([rng.integers(0, 3, (20, 3)), [[0, 0, 0]]])
-        levels = {"right": {MAJORITY: [2] * 20 + [0], page.PUBLIC: [3] * 20 + [0]}}
-        found = lines_of(self.case({LAST: last, "UPA": better}, examples), levels)
-        gain = found["UPA"].gain
-        apart = 100 * (better.sum(axis=0) - last.sum(axis=0)) / 200
-        assert gain.value == pytest.approx(apart.mean()) and gain.by_seed == pytest.approx(
-            t_half(apart)
-        )
-        assert gain.by_thread.low <= gain.value / 100 <= gain.by_thread.high
-        assert found[LAST].gain is None and found[MAJORITY].accuracy == pytest.approx(20.0)
 
-    def test_nothing_is_said_where_there_is_no_signal(self):
-        clear = Gain(value=1.0, by_seed=0.5, by_thread=Interval(low=0.002, high=0.02))
-        dim = replace(clear, by_seed=1.5)
-        assert (clear.clear, dim.clear, replace(clear, by_thread=None).clear) == (1, 0, 0)
-        lines = {
-            LAST: Line(accuracy=20, stddev=0.1, gain=None, over_majority=clear),
-            "EMA": Line(accuracy=21, stddev=0.1, gain=clear, over_majority=clear),
-        }
-        assert verdict(lines, {"EMA": "EMA 0.8"}) == "better: EMA 0.8 (+1.00)"
-        lines[LAST] = replace(lines[LAST], over_majority=dim)
-        assert verdict(lines, {"EMA": "EMA 0.8"}).startswith("no signal")
+def test_gains_are_paired():
+    """20 groups of 10 examples and an empty one, 3 seeds."""
+    rng = np.random.default_rng(0)
+    examples = [10] * 20 + [0]
+    last = np.vstack([rng.integers(3, 8, (20, 3)), [[0, 0, 0]]])
+    better = last + np.vstack([rng.integers(0, 3, (20, 3)), [[0, 0, 0]]])
+    levels = {"right": {MAJORITY: [2] * 20 + [0], page.PUBLIC: [3] * 20 + [0]}}
+    found = lines_of(case({LAST: last, "UPA": better}, examples), levels)
+    gain = found["UPA"].gain
+    apart = 100 * (better.sum(axis=0) - last.sum(axis=0)) / 200
+    assert gain.value == pytest.approx(apart.mean()) and gain.by_seed == pytest.approx(
+        t_half(apart)
+    )
+    assert gain.by_thread.low <= gain.value / 100 <= gain.by_thread.high
+    assert found[LAST].gain is None and found[MAJORITY].accuracy == pytest.approx(20.0)
+
+
+def test_nothing_is_said_where_there_is_no_signal():
+    clear = Gain(value=1.0, by_seed=0.5, by_thread=Interval(low=0.002, high=0.02))
+    dim = replace(clear, by_seed=1.5)
+    assert (clear.clear, dim.clear, replace(clear, by_thread=None).clear) == (1, 0, 0)
+    lines = {
+        LAST: Line(accuracy=20, stddev=0.1, gain=None, over_majority=clear),
+        "EMA": Line(accuracy=21, stddev=0.1, gain=clear, over_majority=clear),
+    }
+    assert verdict(lines, {"EMA": "EMA 0.8"}) == "better: EMA 0.8 (+1.00)"
+    lines[LAST] = replace(lines[LAST], over_majority=dim)
+    assert verdict(lines, {"EMA": "EMA 0.8"}).startswith("no signal")
 
 
 def test_half_of_the_text_is_that_of_askers(site):

@@ -18,8 +18,8 @@ from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.per_example.example_sum import CentralSum
-from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.permutation_sgd import Constants
+from fedpriv.training.per_example.linear import LogisticGradients, logistic_residual
+from fedpriv.training.permutation_sgd import Constants, loss_constants
 from simulations.linear_models.comparators import (
     NoisyDescent,
     bst14,
@@ -31,6 +31,7 @@ from simulations.linear_models.comparators import (
 )
 from simulations.linear_models.perturbation import SphereRows
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import linear_sgd
 from tests.running.by_hand import charges_noted, components
 
 NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)
@@ -49,57 +50,47 @@ def run(method, seed=0, number=NUMBER):
     return [event for _, event in charges], states
 
 
-class TestFixedSteps:
-    def test_all_steps_cost_rho(self):
-        made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
-        charges, states = run(made)
-        assert len(charges) == 7 == states[-1].round_num
-        cost = math.fsum(rho_of(c, Relation.ADD_REMOVE) for c in charges)
-        assert cost == pytest.approx(0.3, rel=1e-9)
-        assert charges[0].noise_multiplier == pytest.approx(math.sqrt(7 / 0.6))
+def test_all_steps_cost_rho():
+    made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
+    charges, states = run(made)
+    assert len(charges) == 7 == states[-1].round_num
+    cost = math.fsum(rho_of(c, Relation.ADD_REMOVE) for c in charges)
+    assert cost == pytest.approx(0.3, rel=1e-9)
+    assert charges[0].noise_multiplier == pytest.approx(math.sqrt(7 / 0.6))
 
-    def test_too_many_steps_are_refused(self):
-        made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
-        longer = NoisyDescent(steps=8, rate=1.0, mechanism=made.algorithm.mechanism)
-        with refuses(ValueError, 8):
-            longer.check_plan(made.plan)
+
+def test_too_many_steps_are_refused():
+    made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
+    longer = NoisyDescent(steps=8, rate=1.0, mechanism=made.algorithm.mechanism)
+    with refuses(ValueError, 8):
+        longer.check_plan(made.plan)
+    with pytest.raises(ValueError):
+        NoisyDescent(steps=7, rate=1.0).check_plan(made.plan)
+    made.algorithm.check_plan(made.plan)
+    assert isinstance(made.plan, AdaptivePlan)
+
+
+def test_one_charge_pays_for_all_batches():
+    made = scs13(num_examples=NUMBER, epsilon=2.0, bound=CLIP, batch_size=30, rate=1.0)
+    charges, states = run(made)
+    assert charges == [Event(kind="pure", epsilon=2.0)] and states[-1].round_num == 6
+    total = made.plan.total()
+    assert (total.value, total.delta, total.accountant) == (2.0, 0.0, "composition")
+
+
+def test_only_disjoint_batches_are_so_cheap():
+    rows, disjoint = SphereRows(epsilon=1.0), Partition(num_users=40, size=4)
+    for sampler, privatizer in (
+        (Everybody(num_users=40), rows),
+        (PoissonSampler(num_users=40, expected_cohort_size=4), rows),
+        (Partition(num_users=40, size=4, passes=2), rows),
+        (disjoint, Gaussian(noise_multiplier=1.0)),
+        (disjoint, Sphere(epsilon=1.0)),
+    ):
         with pytest.raises(ValueError):
-            NoisyDescent(steps=7, rate=1.0).check_plan(made.plan)
-        made.algorithm.check_plan(made.plan)
-        assert isinstance(made.plan, AdaptivePlan)
-
-
-class TestScs13:
-    def test_one_charge_pays_for_all_batches(self):
-        made = scs13(num_examples=NUMBER, epsilon=2.0, bound=CLIP, batch_size=30, rate=1.0)
-        charges, states = run(made)
-        assert charges == [Event(kind="pure", epsilon=2.0)] and states[-1].round_num == 6
-        total = made.plan.total()
-        assert (total.value, total.delta, total.accountant) == (2.0, 0.0, "composition")
-
-    def test_only_disjoint_batches_are_so_cheap(self):
-        rows, disjoint = SphereRows(epsilon=1.0), Partition(num_users=40, size=4)
-        for sampler, privatizer in (
-            (Everybody(num_users=40), rows),
-            (PoissonSampler(num_users=40, expected_cohort_size=4), rows),
-            (Partition(num_users=40, size=4, passes=2), rows),
-            (disjoint, Gaussian(noise_multiplier=1.0)),
-            (disjoint, Sphere(epsilon=1.0)),
-        ):
-            with pytest.raises(ValueError):
-                Mechanism(sampler=sampler, bound=CLIP, privatizer=privatizer)
-        bare = Mechanism(sampler=disjoint, bound=CLIP, privatizer=Unprotected(stddev=1.0))
-        assert not bare.is_private
-
-
-class TestPartition:
-    def test_refusals(self):
-        with refuses(ValueError, 3, 4):
-            Partition(num_users=3, size=4)
-        with refuses(ValueError, 2):
-            Partition(num_users=3, size=2).next(
-                Partition(num_users=3, size=2).init(), Key.simulation(0), ("0", "1")
-            )
+            Mechanism(sampler=sampler, bound=CLIP, privatizer=privatizer)
+    bare = Mechanism(sampler=disjoint, bound=CLIP, privatizer=Unprotected(stddev=1.0))
+    assert not bare.is_private
 
 
 class TestBst14:
@@ -161,40 +152,36 @@ def test_dp_sgd_of_a_given_noise_states_what_it_truly_costs():
     assert calibrated.algorithm.schedule == "constant"
 
 
-class TestFullDescent:
-    def test_how_far_it_moves(self):
-        convex = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
-        passes = full_descent(num_examples=50, steps=8, rate=0.5)
-        assert passes.displacement(convex, 50) == pytest.approx(8 * 0.5 / 50)
-        strongly = Constants(name="toy", lipschitz=1.0, smoothness=0.5, convexity=0.1)
-        found = passes.displacement(strongly, 50)
-        assert found == pytest.approx((1 - (1 - 0.5 * 0.1) ** 8) / (0.1 * 50))
+def test_how_far_full_descent_moves():
+    convex = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
+    passes = full_descent(num_examples=50, steps=8, rate=0.5)
+    assert passes.displacement(convex, 50) == pytest.approx(8 * 0.5 / 50)
+    strongly = Constants(name="toy", lipschitz=1.0, smoothness=0.5, convexity=0.1)
+    found = passes.displacement(strongly, 50)
+    assert found == pytest.approx((1 - (1 - 0.5 * 0.1) ** 8) / (0.1 * 50))
 
-    def test_measured(self):
-        """An example that is always wrong reaches it; random neighbours stay within."""
-        from fedpriv.training.per_example.linear import logistic_residual
-        from fedpriv.training.permutation_sgd import loss_constants
-        from tests.harness.toys_of_training import linear_sgd
 
-        number, constants = 40, loss_constants("logistic")
-        passes = full_descent(num_examples=number, steps=6, rate=2.0)
-        bound, rng = passes.displacement(constants, number), np.random.default_rng(2)
-        furthest = 0.0
-        for trial in range(30):
-            x = rng.normal(size=(number, 2)).astype(np.float32) * rng.choice([0.1, 1, 10])
-            y, ends = rng.integers(0, 2, number), []
-            start = {"w": np.zeros(2, np.float32), "bias": np.zeros(1, np.float32)}
-            if trial == 0:  # alone, and so far on the wrong side that its gradient stays as long
-                x, y = np.full_like(x, 100.0), np.ones(number, np.int64)
-                start["w"] -= 50.0
-            for present in (np.ones(number, bool), np.arange(number) != 3):
-                if trial == 0:
-                    present = present & (np.arange(number) == 3)
-                sgd = linear_sgd(x, y, there=present, name="w", residual=logistic_residual,
-                                 constants=constants, passes=passes)  # fmt: skip
-                end = sgd.trained(start, Key.simulation(trial))
-                ends.append(np.concatenate([end["w"], end["bias"]]))
-            far = float(np.linalg.norm(ends[0] - ends[1]))
-            assert far <= bound
-            furthest = max(furthest, far)
-        assert furthest > 0.99 * bound
+def test_full_descent_measured():
+    """An example that is always wrong reaches it; random neighbours stay within."""
+    number, constants = 40, loss_constants("logistic")
+    passes = full_descent(num_examples=number, steps=6, rate=2.0)
+    bound, rng = passes.displacement(constants, number), np.random.default_rng(2)
+    furthest = 0.0
+    for trial in range(30):
+        x = rng.normal(size=(number, 2)).astype(np.float32) * rng.choice([0.1, 1, 10])
+        y, ends = rng.integers(0, 2, number), []
+        start = {"w": np.zeros(2, np.float32), "bias": np.zeros(1, np.float32)}
+        if trial == 0:  # alone, and so far on the wrong side that its gradient stays as long
+            x, y = np.full_like(x, 100.0), np.ones(number, np.int64)
+            start["w"] -= 50.0
+        for present in (np.ones(number, bool), np.arange(number) != 3):
+            if trial == 0:
+                present = present & (np.arange(number) == 3)
+            sgd = linear_sgd(x, y, there=present, name="w", residual=logistic_residual,
+                             constants=constants, passes=passes)  # fmt: skip
+            end = sgd.trained(start, Key.simulation(trial))
+            ends.append(np.concatenate([end["w"], end["bias"]]))
+        far = float(np.linalg.norm(ends[0] - ends[1]))
+        assert far <= bound
+        furthest = max(furthest, far)
+    assert furthest > 0.99 * bound

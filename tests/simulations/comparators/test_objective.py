@@ -1,4 +1,4 @@
-"""Objective perturbation: its noise, its minimum, and one release through the door."""
+"""Objective perturbation: its noise, its minimum, its loss, its guarantee, one release."""
 
 import math
 from contextlib import closing
@@ -10,21 +10,21 @@ from scipy import optimize, stats
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms.bounds import OutputSensitivity
-from fedpriv.privacy.event import Event
+from fedpriv.privacy.accounting import calibrate, epsilon, epsilon_of, rho_of
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.linear import huber_residual, logistic_residual
-from fedpriv.training.permutation_sgd import (
-    loss_constants,
-)
+from fedpriv.training.permutation_sgd import loss_constants
 from simulations.linear_models import comparators
 from simulations.linear_models.comparators import (
     PerturbedMinimum,
@@ -32,6 +32,7 @@ from simulations.linear_models.comparators import (
     objective_perturbation,
 )
 from simulations.linear_models.perturbation import ObjectiveNoise
+from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import answered, linear_sgd
 from tests.running.by_hand import components
@@ -85,14 +86,8 @@ class TestNoise:
         assert total.value == pytest.approx(1.0, rel=1e-12)
         assert (total.delta, total.accountant) == (0.0, "composition")
 
-        left = 1.0 - 0.0246926 - 0.01  # by the formula of Balle and Wang (2018), Theorem 5
-
-        def excess(sigma):
-            mean = 1.0 / sigma
-            upper = stats.norm.cdf(mean / 2 - left / mean)
-            return upper - math.exp(left) * stats.norm.cdf(-mean / 2 - left / mean) - 1e-5
-
-        expected = optimize.brentq(excess, 1.0, 20.0)
+        left = 1.0 - 0.0246926 - 0.01
+        expected = optimize.brentq(lambda sigma: gaussian_delta(sigma, left) - 1e-5, 1.0, 20.0)
         assert expected == pytest.approx(3.852568, abs=1e-6)
         sigma = gaussian.algorithm.noise.inside
         assert expected <= sigma <= 1.001 * expected
@@ -343,3 +338,161 @@ class TestRefusals:
             sampler=Everybody(num_users=40), bound=OutputSensitivity(l2_bound=1.0), privatizer=noise
         )
         assert isinstance(Plan(mechanism=whole, num_rounds=1, delta=1e-5), Plan)
+
+
+def event(sigma, shift):
+    return Event(kind="objective-gaussian", noise_multiplier=sigma, shift=shift)
+
+
+def told(made, count=1, delta=1e-5, relation="add-remove"):
+    return epsilon(made, count, delta=delta, relation=relation)
+
+
+@pytest.mark.parametrize(("sigma", "shift"), [(50.0, 0.02), (5.0, 0.1), (1.0, 0.5), (0.5, 2.0)])
+def test_one_costs_what_a_gaussian_does_and_the_shift(sigma, shift):
+    found = told(event(sigma, shift))
+    assert gaussian_delta(sigma, found.value - shift) <= 1e-5
+    assert gaussian_delta(sigma, found.value - shift - 3e-4) > 1e-5  # the grid rounds up
+    assert (found.accountant, found.rdp) == ("PLD", None)
+    bare = told(Event(kind="gaussian", noise_multiplier=sigma))
+    assert bare.value < found.value <= bare.value + shift + 3e-4
+
+
+def test_several_cost_the_law_of_their_sum():
+    """σ = 2, shift .1, 3 answers, by 400,000 draws of Σ max(0, G) + .3: δ within 5 standard errors.
+
+    A false alarm in 3,500,000; the largest δ is the least that ε is told for.
+    """
+    sigma, shift, count, draws = 2.0, 0.1, 3, 400_000
+    rng = np.random.default_rng(11)
+    mean = 0.5 / sigma**2
+    losses = np.maximum(0.0, rng.normal(mean, 1.0 / sigma, (draws, count))).sum(axis=1)
+    losses += count * shift
+    for delta in (0.3, 0.1, 0.01):
+        value = told(event(sigma, shift), count, delta=delta).value
+        terms = np.maximum(0.0, -np.expm1(value - losses))
+        error = terms.std() / math.sqrt(draws)
+        assert terms.mean() <= delta + 5 * error
+        assert terms.mean() >= 0.98 * delta - 5 * error
+    # Sums of G itself, which may fall below 0, would be told for less: no bound on these answers.
+    plain = told(Event(kind="gaussian", noise_multiplier=sigma), count, delta=0.01).value
+    assert plain + count * shift < told(event(sigma, shift), count, delta=0.01).value
+
+
+def test_beside_other_answers():
+    both = epsilon_of(
+        [(event(5.0, 0.1), 1), (Event(kind="gaussian", noise_multiplier=5.0), 2)],
+        delta=1e-5,
+        relation="add-remove",
+    )
+    alone = told(Event(kind="gaussian", noise_multiplier=5.0 / math.sqrt(3)))
+    assert alone.value + 0.09 < both.value < alone.value + 0.4
+
+
+def test_calibration_comes_back():
+    sigma = calibrate(
+        lambda s: event(s, 0.3), 1, target_epsilon=1.0, delta=1e-6, relation="add-remove"
+    )
+    assert 0.999 < told(event(sigma, 0.3), delta=1e-6).value <= 1.0
+    assert gaussian_delta(sigma, 0.7) == pytest.approx(1e-6, rel=5e-3)
+
+
+def test_refusals():
+    with refuses(ValueError, "replace-one"):
+        told(event(5.0, 0.1), relation="replace-one")
+    with pytest.raises(ValueError):
+        rho_of(event(5.0, 0.1), Relation.ADD_REMOVE)
+    with pytest.raises(ValueError):
+        epsilon(event(5.0, 0.1), 1, delta=1e-5, relation="add-remove", trials=Trials(mean=3))
+
+
+def on_a_line(epsilon, delta):
+    return objective_perturbation(
+        num_examples=40,
+        num_params=1,
+        epsilon=epsilon,
+        delta=delta,
+        constants=loss_constants("huber-svm", width=WIDTH),
+    )
+
+
+def densities(noise, strength, beta, offsets, *, gradient, curvature):
+    """Log-densities of the exact minimum on a line, of D and of D with one row more.
+
+    Of D is Σ∇ℓ = offset, whatever w: rows whose loss is straight there. The row that is added has
+    the given gradient and curvature. Returns (grid step, log p of D, log p of D and the row).
+    """
+    w = np.linspace(-6.0, 6.0, 400_001)
+    for offset in offsets:
+        terms = -(offset + strength * w), -(offset + gradient(w) + strength * w)
+        if noise.form == "sphere":
+            logs = [-noise.inside * np.abs(b) + math.log(noise.inside / 2) for b in terms]
+        else:
+            logs = [stats.norm.logpdf(b, scale=noise.inside) for b in terms]
+        logs[0] += math.log(strength)
+        logs[1] += np.log(strength + curvature(w))
+        yield w[1] - w[0], logs[0], logs[1]
+
+
+def huber(w):
+    """Gradient of one row of the label 1 and of length 1."""
+    return -np.clip((1.0 + WIDTH - w) / (2.0 * WIDTH), 0.0, 1.0)
+
+
+def bend(w):
+    return np.where(np.abs(1.0 - w) <= WIDTH, 1.0 / (2.0 * WIDTH), 0.0)
+
+
+class TestGuarantee:
+    """The divergence of neighbours by integrals on a line; a 1-D problem is part of every one."""
+
+    def spent(self, noise, strength, epsilon):
+        """Return the largest δ over data sets and both directions."""
+        worst = 0.0
+        centres = np.linspace(-1.5, 1.5, 25)
+        for step, here, there in densities(
+            noise, strength, 5.0, -strength * centres, gradient=huber, curvature=bend
+        ):
+            for p, q in ((here, there), (there, here)):
+                over = np.exp(p) - np.exp(epsilon + q)
+                worst = max(worst, float(np.maximum(over, 0.0).sum() * step))
+        return worst
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+    def test_gaussian(self, epsilon):
+        delta = 1e-2
+        method = on_a_line(epsilon, delta)
+        noise, strength = method.algorithm.noise, method.algorithm.strength
+        assert self.spent(noise, strength, epsilon - noise.outside) <= delta
+        # Each of three errors spends more: half of the noise, no shift, and Λ that is too small.
+        assert self.spent(replace(noise, inside=noise.inside / 2), strength, epsilon) > delta
+        bare = optimize.brentq(lambda sigma: gaussian_delta(sigma, epsilon) - delta, 0.1, 50.0)
+        assert self.spent(replace(noise, inside=bare), strength, epsilon) > delta
+        assert self.spent(noise, strength / 30, epsilon) > delta
+
+    def test_gaussian_without_a_bend_is_a_gaussian_mechanism(self):
+        """Rows whose loss is straight spend all that the term pays for: the bound is not loose."""
+        method = on_a_line(1.0, 1e-2)
+        noise, strength = method.algorithm.noise, method.algorithm.strength
+        left = 1.0 - noise.shift - noise.outside
+        worst = 0.0
+        for step, here, there in densities(
+            noise, strength, 5.0, [0.0], gradient=lambda w: -1.0 + 0 * w, curvature=lambda w: 0 * w
+        ):
+            worst = float(np.maximum(np.exp(here) - np.exp(left + there), 0.0).sum() * step)
+        assert 0.99e-2 <= worst <= 1e-2
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+    def test_pure(self, epsilon):
+        method = on_a_line(epsilon, None)
+        noise, strength = method.algorithm.noise, method.algorithm.strength
+        worst = 0.0
+        for _, here, there in densities(
+            noise, strength, 5.0, -strength * np.linspace(-3, 3, 13), gradient=huber, curvature=bend
+        ):
+            worst = max(worst, float(np.abs(here - there).max()))
+        assert worst <= epsilon - noise.outside
+        assert worst >= 0.97 * (epsilon - noise.outside)
+        assert worst > noise.inside  # who forgets the change of volume guarantees too much

@@ -88,58 +88,59 @@ class TestHeldOut:
             outcomes(params, view, "bytes")
 
 
-class TestMajorities:
-    def test_the_commonest_label_as_the_task_has_it(self, view):
-        found = majority(view)
-        share = majority_share(view.label_counts(view.roster, "test"))
-        assert found.right.mean() == share
-
-    def test_a_users_own(self, view):
-        overall = Counter()
-        for user in view.roster:
-            overall.update(view.examples(user).labels.tolist())
-        wanted = []
-        for user in view.roster:
-            own = Counter(view.examples(user).labels.tolist())
-            best = max(range(len(view.tags)), key=lambda tag: (own[tag], overall[tag], -tag))
-            wanted += [label == best for label in view.examples(user, "test").labels]
-        found = own_majority(view)
-        np.testing.assert_array_equal(found.right, wanted)
-        assert found.right.sum() > 0 and (found.right != majority(view).right).any()
-
-    def test_users_without_text_get_the_order_of_all(self, of_users):
-        counts = of_users.label_counts(of_users.roster, "train")
-        labels = of_users.columns.labels[held_rows(of_users)]
-        np.testing.assert_array_equal(own_majority(of_users).right, labels == counts.argmax())
+def test_the_commonest_label_as_the_task_has_it(view):
+    found = majority(view)
+    share = majority_share(view.label_counts(view.roster, "test"))
+    assert found.right.mean() == share
 
 
-class TestLocalOnly:
-    def test_it_is_training_on_ones_own_text_alone(self, view):
-        """Against the same passes over the whole kernel, one user at a time."""
-        found, first = local_only(view, zeros(view), "tff", key=KEY, passes=2), 0
-        for user in view.roster:
-            own, seen = view.examples(user), view.examples(user, "test")
-            if not len(seen):
-                continue
-            learner = tag_learner(own, "tff", KEY.fold("user").fold(user), lambda params: None)
-            passes = learner.passes(0.1)
-            next(passes)
-            wanted = scored(next(passes), seen, "tff", np.arange(len(seen)))
-            here = slice(first, first + len(seen))
-            np.testing.assert_array_equal(found.right[here], wanted.right)
-            np.testing.assert_array_equal(found.ndcg[here], wanted.ndcg)
-            first = here.stop
-        assert first == len(found) and found.right.sum() > 0
+def test_a_users_own(view):
+    overall = Counter()
+    for user in view.roster:
+        overall.update(view.examples(user).labels.tolist())
+    wanted = []
+    for user in view.roster:
+        own = Counter(view.examples(user).labels.tolist())
+        best = max(range(len(view.tags)), key=lambda tag: (own[tag], overall[tag], -tag))
+        wanted += [label == best for label in view.examples(user, "test").labels]
+    found = own_majority(view)
+    np.testing.assert_array_equal(found.right, wanted)
+    assert found.right.sum() > 0 and (found.right != majority(view).right).any()
 
-    def test_without_passes_or_text_it_is_the_start(self, view, of_users):
-        for one, passes in ((view, 0), (of_users, 3)):
-            start = random_model(one)
-            before = {name: array.copy() for name, array in start.items()}
-            found = local_only(one, start, "unit-norm", key=KEY, passes=passes)
-            wanted = outcomes(start, one, "unit-norm")
-            np.testing.assert_array_equal(found.right, wanted.right)
-            np.testing.assert_array_equal(found.ndcg, wanted.ndcg)
-            assert all((start[name] == before[name]).all() for name in start)
+
+def test_users_without_text_get_the_order_of_all(of_users):
+    counts = of_users.label_counts(of_users.roster, "train")
+    labels = of_users.columns.labels[held_rows(of_users)]
+    np.testing.assert_array_equal(own_majority(of_users).right, labels == counts.argmax())
+
+
+def test_it_is_training_on_ones_own_text_alone(view):
+    """Against the same passes over the whole kernel, one user at a time."""
+    found, first = local_only(view, zeros(view), "tff", key=KEY, passes=2), 0
+    for user in view.roster:
+        own, seen = view.examples(user), view.examples(user, "test")
+        if not len(seen):
+            continue
+        learner = tag_learner(own, "tff", KEY.fold("user").fold(user), lambda params: None)
+        passes = learner.passes(0.1)
+        next(passes)
+        wanted = scored(next(passes), seen, "tff", np.arange(len(seen)))
+        here = slice(first, first + len(seen))
+        np.testing.assert_array_equal(found.right[here], wanted.right)
+        np.testing.assert_array_equal(found.ndcg[here], wanted.ndcg)
+        first = here.stop
+    assert first == len(found) and found.right.sum() > 0
+
+
+def test_without_passes_or_text_it_is_the_start(view, of_users):
+    for one, passes in ((view, 0), (of_users, 3)):
+        start = random_model(one)
+        before = {name: array.copy() for name, array in start.items()}
+        found = local_only(one, start, "unit-norm", key=KEY, passes=passes)
+        wanted = outcomes(start, one, "unit-norm")
+        np.testing.assert_array_equal(found.right, wanted.right)
+        np.testing.assert_array_equal(found.ndcg, wanted.ndcg)
+        assert all((start[name] == before[name]).all() for name in start)
 
 
 class TestCentral:

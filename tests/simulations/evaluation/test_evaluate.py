@@ -102,16 +102,15 @@ class TestByHand:
         assert found.data == DATA and found.replicates == 200 and found.confidence == 0.95
 
 
-class TestKnownAnswers:
-    def test_threads_and_users_are_different_samples(self):
-        # Threads are all right or all wrong; users are right half of the time, each of them.
-        threads, users = np.repeat(np.arange(40), 10), np.tile(np.arange(10), 40)
-        one = fold(held(threads, users), public=[threads % 2])
-        found = figures(one, best=None).models["public"].values["accuracy"]
-        assert found.by_user == Interval(low=0.5, high=0.5)
-        # 40 threads: 1.96 * 0.5 / 40^0.5 = 0.155 to either side.
-        assert found.by_thread.low == pytest.approx(0.345, abs=0.05)
-        assert found.by_thread.high == pytest.approx(0.655, abs=0.05)
+def test_threads_and_users_are_different_samples():
+    # Threads are all right or all wrong; users are right half of the time, each of them.
+    threads, users = np.repeat(np.arange(40), 10), np.tile(np.arange(10), 40)
+    one = fold(held(threads, users), public=[threads % 2])
+    found = figures(one, best=None).models["public"].values["accuracy"]
+    assert found.by_user == Interval(low=0.5, high=0.5)
+    # 40 threads: 1.96 * 0.5 / 40^0.5 = 0.155 to either side.
+    assert found.by_thread.low == pytest.approx(0.345, abs=0.05)
+    assert found.by_thread.high == pytest.approx(0.655, abs=0.05)
 
 
 class TestFolds:

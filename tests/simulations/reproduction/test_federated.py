@@ -15,12 +15,7 @@ from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
 from simulations.reproduction.items import Cell, Row
 from simulations.reproduction.page import markdown
-from simulations.reproduction.runs import (
-    Run,
-    curve_of,
-    final_runs,
-    perform,
-)
+from simulations.reproduction.runs import Run, curve_of, final_runs, perform
 from tests.simulations.reproduction.tiny_tables import figure, table
 
 ROUNDS = 4

@@ -26,16 +26,15 @@ from tests.simulations.reproduction.tiny_tables import (
 )
 
 
-class TestTable:
-    @pytest.mark.slow
-    def test_paper_and_ours_side_by_side(self):
-        text = shown(table(row("DP-SGD", 0.63, RATES), row("DP²", None)))
-        assert text.startswith("# Tiny, Table 1 (SYNTHETIC data)\n")
-        assert "| | paper | as here |" in text
-        assert re.search(r"\| DP-SGD \| 0\.63 \| 0\.\d{3} ± 0\.\d{3} \|", text)
-        assert re.search(r"\| DP² \| – \| 0\.\d{3} ± 0\.\d{3} \|", text)
-        assert "ε as the paper counted it: 1.5 at δ = 0.001, remembered." in text
-        assert "mean and standard deviation of 2 seeds" in text
+@pytest.mark.slow
+def test_paper_and_ours_side_by_side():
+    text = shown(table(row("DP-SGD", 0.63, RATES), row("DP²", None)))
+    assert text.startswith("# Tiny, Table 1 (SYNTHETIC data)\n")
+    assert "| | paper | as here |" in text
+    assert re.search(r"\| DP-SGD \| 0\.63 \| 0\.\d{3} ± 0\.\d{3} \|", text)
+    assert re.search(r"\| DP² \| – \| 0\.\d{3} ± 0\.\d{3} \|", text)
+    assert "ε as the paper counted it: 1.5 at δ = 0.001, remembered." in text
+    assert "mean and standard deviation of 2 seeds" in text
 
 
 BOTH = {"ours": "as here", "right": "done right"}

@@ -56,69 +56,69 @@ def test_the_same_runs_give_the_same_svg(tmp_path):
     assert b"<svg" in first and first == (tmp_path / "two.SVG").read_bytes()
 
 
-class TestWords:
-    @pytest.mark.slow
-    @pytest.mark.parametrize("make", [table, figure], ids=["table", "figure"])
-    @pytest.mark.parametrize("synthetic", [True, False])
-    def test_synthetic_data_are_in_the_title_and_only_they(self, make, synthetic, drawn):
-        one = make(row("a", synthetic=synthetic))
-        drawing, _ = drawn(one, done_for(one))
-        assert ("SYNTHETIC" in title(drawing)) == synthetic
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("make", [table, figure], ids=["table", "figure"])
-    def test_no_epsilon_without_its_terms(self, make, drawn):
-        one = make(row("a"), row("b", **{"noise-multiplier": 2.0}), row("c", noise="none"))
-        text = words(drawn(one, done_for(one))[0]).replace("\n", " ")
-        assert text.count("ε = ") == text.count("at δ = 0.001 (add-remove, per example, PLD") == 2
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [table, figure], ids=["table", "figure"])
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_synthetic_data_are_in_the_title_and_only_they(make, synthetic, drawn):
+    one = make(row("a", synthetic=synthetic))
+    drawing, _ = drawn(one, done_for(one))
+    assert ("SYNTHETIC" in title(drawing)) == synthetic
 
 
-class TestTable:
-    @pytest.mark.slow
-    def test_means_and_spreads_of_the_seeds(self, drawn):
-        one = table(row("a"), scale=100.0)
-        done = done_for(one)
-        [axes] = drawn(one, done)[0].axes
-        values = [100 * line["accuracy"] for line in done.values()]
-        [bars] = axes.containers
-        assert bars.lines[0].get_xdata() == pytest.approx([np.mean(values)])
-        [[left, right]] = [segment[:, 0] for segment in bars.lines[2][0].get_segments()]
-        assert right - left == pytest.approx(2 * np.std(values, ddof=1))
-        assert axes.get_xlabel() == "Accuracy, % on test, right is better"
-
-    @pytest.mark.slow
-    def test_what_is_not_private_is_shaded_and_said(self, drawn):
-        one = table(row("a"), row("b", noise="none", bound="none"))
-        drawing, _ = drawn(one, done_for(one))
-        [shade] = drawing.axes[0].patches
-        low, high = sorted(shade.get_corners()[:, 1])[::3]
-        assert (low, high) == (0.5, 1.5)
-        assert "not private" in names(drawing)
-        private = table(row("a"))
-        drawing, _ = drawn(private, done_for(private))
-        assert not drawing.axes[0].patches and "not private" not in names(drawing)
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [table, figure], ids=["table", "figure"])
+def test_no_epsilon_without_its_terms(make, drawn):
+    one = make(row("a"), row("b", **{"noise-multiplier": 2.0}), row("c", noise="none"))
+    text = words(drawn(one, done_for(one))[0]).replace("\n", " ")
+    assert text.count("ε = ") == text.count("at δ = 0.001 (add-remove, per example, PLD") == 2
 
 
-class TestFigure:
-    @pytest.mark.slow
-    def test_means_over_seeds_with_a_band(self, drawn):
-        one = figure(row("a"), scale=100.0)
-        done = done_for(one)
-        [panel] = drawn(one, done)[0].axes
-        curves = np.array([line["curve"] for line in done.values()])
-        [line] = panel.lines
-        assert line.get_xdata().tolist() == [2, 4, 5]
-        middle, spread = 100 * curves[:, :, 1].mean(0), 100 * curves[:, :, 1].std(0, ddof=1)
-        assert line.get_ydata() == pytest.approx(middle)
-        [band] = panel.collections
-        corners = band.get_paths()[0].vertices
-        assert corners[:, 1].max() == pytest.approx((middle + spread).max())
-        assert corners[:, 1].min() == pytest.approx((middle - spread).min())
+@pytest.mark.slow
+def test_means_and_spreads_of_the_seeds(drawn):
+    one = table(row("a"), scale=100.0)
+    done = done_for(one)
+    [axes] = drawn(one, done)[0].axes
+    values = [100 * line["accuracy"] for line in done.values()]
+    [bars] = axes.containers
+    assert bars.lines[0].get_xdata() == pytest.approx([np.mean(values)])
+    [[left, right]] = [segment[:, 0] for segment in bars.lines[2][0].get_segments()]
+    assert right - left == pytest.approx(2 * np.std(values, ddof=1))
+    assert axes.get_xlabel() == "Accuracy, % on test, right is better"
 
-    @pytest.mark.slow
-    def test_a_seed_that_diverged_leaves_a_gap(self, drawn):
-        one = figure(row("a"), measure=LOSS)
-        done = done_for(one)
-        next(iter(done.values()))["curve"][1] = [4, None, None]
-        [line] = drawn(one, done)[0].axes[0].lines
-        assert np.isnan(line.get_ydata()).tolist() == [False, True, False]
+
+@pytest.mark.slow
+def test_what_is_not_private_is_shaded_and_said(drawn):
+    one = table(row("a"), row("b", noise="none", bound="none"))
+    drawing, _ = drawn(one, done_for(one))
+    [shade] = drawing.axes[0].patches
+    low, high = sorted(shade.get_corners()[:, 1])[::3]
+    assert (low, high) == (0.5, 1.5)
+    assert "not private" in names(drawing)
+    private = table(row("a"))
+    drawing, _ = drawn(private, done_for(private))
+    assert not drawing.axes[0].patches and "not private" not in names(drawing)
+
+
+@pytest.mark.slow
+def test_means_over_seeds_with_a_band(drawn):
+    one = figure(row("a"), scale=100.0)
+    done = done_for(one)
+    [panel] = drawn(one, done)[0].axes
+    curves = np.array([line["curve"] for line in done.values()])
+    [line] = panel.lines
+    assert line.get_xdata().tolist() == [2, 4, 5]
+    middle, spread = 100 * curves[:, :, 1].mean(0), 100 * curves[:, :, 1].std(0, ddof=1)
+    assert line.get_ydata() == pytest.approx(middle)
+    [band] = panel.collections
+    corners = band.get_paths()[0].vertices
+    assert corners[:, 1].max() == pytest.approx((middle + spread).max())
+    assert corners[:, 1].min() == pytest.approx((middle - spread).min())
+
+
+@pytest.mark.slow
+def test_a_seed_that_diverged_leaves_a_gap(drawn):
+    one = figure(row("a"), measure=LOSS)
+    done = done_for(one)
+    next(iter(done.values()))["curve"][1] = [4, None, None]
+    [line] = drawn(one, done)[0].axes[0].lines
+    assert np.isnan(line.get_ydata()).tolist() == [False, True, False]

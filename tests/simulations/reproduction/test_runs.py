@@ -31,57 +31,60 @@ from tests.simulations.reproduction.tiny_tables import (
 )
 
 
-class TestTuning:
-    def test_chooses_by_validation_though_test_would_choose_otherwise(self):
-        one = table()
-        cell = one.rows[0].cells["ours"]
-        assert best(one, cell, tuned(one), reduced=False) == {"learning-rate": 1.0}
-        # What test says of the same settings, which tuning must not know:
-        finals = {}
-        for settings in RATES:
-            run = Run(experiment=made(**settings), split="test", seed=0, reduced=False)
-            finals[settings["learning-rate"]] = perform(run)["accuracy"]
-        assert max(finals, key=finals.get) == 0.01
+def test_chooses_by_validation_though_test_would_choose_otherwise():
+    one = table()
+    cell = one.rows[0].cells["ours"]
+    assert best(one, cell, tuned(one), reduced=False) == {"learning-rate": 1.0}
+    # What test says of the same settings, which tuning must not know:
+    finals = {}
+    for settings in RATES:
+        run = Run(experiment=made(**settings), split="test", seed=0, reduced=False)
+        finals[settings["learning-rate"]] = perform(run)["accuracy"]
+    assert max(finals, key=finals.get) == 0.01
 
-    def test_makes_no_test_set_and_runs_on_a_seed_no_table_reports(self):
-        asked = []
 
-        def make(split, reduced):
-            asked.append(split)
-            return made(split, reduced)
+def test_makes_no_test_set_and_runs_on_a_seed_no_table_reports():
+    asked = []
 
-        one = table(Row(label="a", paper=None, cells={"ours": Cell(make=make, grid=RATES)}))
-        runs = list(tuning_runs(one, reduced=False))
-        assert asked == ["validation"] and len(runs) == 3
-        assert {run.seed for run in runs} == {TUNING_SEED}
-        assert {run.split for run in runs} == {"validation"}
+    def make(split, reduced):
+        asked.append(split)
+        return made(split, reduced)
 
-    @pytest.mark.slow
-    def test_final_runs_are_on_test_with_what_was_chosen(self):
-        one = table()
-        done = tuned(one)
-        finals = list(final_runs(one, done, seeds=SEEDS, reduced=False))
-        assert [run.seed for run in finals] == [0, 1]
-        assert {run.split for run in finals} == {"test"}
-        assert {run.experiment.options()["optimizer.learning_rate"] for run in finals} == {1.0}
+    one = table(Row(label="a", paper=None, cells={"ours": Cell(make=make, grid=RATES)}))
+    runs = list(tuning_runs(one, reduced=False))
+    assert asked == ["validation"] and len(runs) == 3
+    assert {run.seed for run in runs} == {TUNING_SEED}
+    assert {run.split for run in runs} == {"validation"}
 
-    def test_a_figure_that_diverged_is_never_chosen(self):
-        one = table()
-        done = tuned(one)
-        for line in done.values():
-            if line["options"]["optimizer.learning_rate"] == 1.0:
-                line["accuracy"] = float("nan")
-            if line["options"]["optimizer.learning_rate"] == 0.1:
-                line["accuracy"] = None
-        chosen = best(one, one.rows[0].cells["ours"], done, reduced=False)
-        assert chosen == {"learning-rate": 0.01}
 
-    def test_a_single_setting_is_not_tuned(self):
-        one = table(row("a", grid=({"learning-rate": 0.7},)))
-        assert list(tuning_runs(one, reduced=False)) == []
-        [run] = final_runs(one, {}, seeds=(4,), reduced=False)
-        assert run.experiment.options()["optimizer.learning_rate"] == 0.7
-        assert run.experiment.seed == 4
+@pytest.mark.slow
+def test_final_runs_are_on_test_with_what_was_chosen():
+    one = table()
+    done = tuned(one)
+    finals = list(final_runs(one, done, seeds=SEEDS, reduced=False))
+    assert [run.seed for run in finals] == [0, 1]
+    assert {run.split for run in finals} == {"test"}
+    assert {run.experiment.options()["optimizer.learning_rate"] for run in finals} == {1.0}
+
+
+def test_a_figure_that_diverged_is_never_chosen():
+    one = table()
+    done = tuned(one)
+    for line in done.values():
+        if line["options"]["optimizer.learning_rate"] == 1.0:
+            line["accuracy"] = float("nan")
+        if line["options"]["optimizer.learning_rate"] == 0.1:
+            line["accuracy"] = None
+    chosen = best(one, one.rows[0].cells["ours"], done, reduced=False)
+    assert chosen == {"learning-rate": 0.01}
+
+
+def test_a_single_setting_is_not_tuned():
+    one = table(row("a", grid=({"learning-rate": 0.7},)))
+    assert list(tuning_runs(one, reduced=False)) == []
+    [run] = final_runs(one, {}, seeds=(4,), reduced=False)
+    assert run.experiment.options()["optimizer.learning_rate"] == 0.7
+    assert run.experiment.seed == 4
 
 
 class TestTakenOver:
@@ -136,22 +139,22 @@ class TestIdentity:
         assert again.identity == self.base.identity
 
 
-class TestPerform:
-    def test_what_a_line_holds(self):
-        line = perform(Run(experiment=made(), split="test", seed=5, reduced=False))
-        assert line["seed"] == line["options"]["seed"] == 5
-        assert line["data"] == "sixty rows" and line["synthetic"] is True
-        assert line["steps"] == 5 and line["side_information"] is None
-        assert 0 < line["accuracy"] <= 1 and line["epsilon"] > 0
-        assert line["delta"] == 1e-3 and line["unit"] == "example"
-        assert line == json.loads(json.dumps(line))
+def test_what_a_line_holds():
+    line = perform(Run(experiment=made(), split="test", seed=5, reduced=False))
+    assert line["seed"] == line["options"]["seed"] == 5
+    assert line["data"] == "sixty rows" and line["synthetic"] is True
+    assert line["steps"] == 5 and line["side_information"] is None
+    assert 0 < line["accuracy"] <= 1 and line["epsilon"] > 0
+    assert line["delta"] == 1e-3 and line["unit"] == "example"
+    assert line == json.loads(json.dumps(line))
 
-    def test_the_seed_is_the_runs_and_repeats(self):
-        one, again, other = (
-            perform(Run(experiment=made(seed=3), split="test", seed=seed, reduced=False))
-            for seed in (1, 1, 2)
-        )
-        assert one["accuracy"] == again["accuracy"] != other["accuracy"]
+
+def test_the_seed_is_the_runs_and_repeats():
+    one, again, other = (
+        perform(Run(experiment=made(seed=3), split="test", seed=seed, reduced=False))
+        for seed in (1, 1, 2)
+    )
+    assert one["accuracy"] == again["accuracy"] != other["accuracy"]
 
 
 class TestRefusals:
@@ -210,27 +213,28 @@ class TestSynthetic:
         assert synthetic_data([]) == synthetic_data(two) == []
 
 
-class TestComplete:
-    @pytest.fixture
-    def performed(self, monkeypatch):
-        """Identities of the runs that are done from here on."""
-        seen = []
+@pytest.fixture
+def performed(monkeypatch):
+    """Identities of the runs that are done from here on."""
+    seen = []
 
-        def counted(run, device):
-            seen.append(run.identity)
-            return perform(run, device)
+    def counted(run, device):
+        seen.append(run.identity)
+        return perform(run, device)
 
-        monkeypatch.setattr(runs, "perform", counted)
-        return seen
+    monkeypatch.setattr(runs, "perform", counted)
+    return seen
 
-    def test_two_tables_share_what_they_have_in_common(self, performed):
-        done = {}
-        complete(tuning_runs(table(), reduced=False), done)
-        other = table(row("b", 0.1, RATES[1:]), name="other")
-        complete(tuning_runs(other, reduced=False), done)
-        assert len(performed) == len(set(performed)) == len(done) == 3
 
-    def test_pending_is_what_is_not_done_each_once_in_order(self):
-        todo, done = list(tuning_runs(table(), reduced=False)), {}
-        complete(todo[1:2], done)
-        assert pending([*todo, *todo], done) == [todo[0], todo[2]]
+def test_two_tables_share_what_they_have_in_common(performed):
+    done = {}
+    complete(tuning_runs(table(), reduced=False), done)
+    other = table(row("b", 0.1, RATES[1:]), name="other")
+    complete(tuning_runs(other, reduced=False), done)
+    assert len(performed) == len(set(performed)) == len(done) == 3
+
+
+def test_pending_is_what_is_not_done_each_once_in_order():
+    todo, done = list(tuning_runs(table(), reduced=False)), {}
+    complete(todo[1:2], done)
+    assert pending([*todo, *todo], done) == [todo[0], todo[2]]

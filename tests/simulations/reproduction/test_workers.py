@@ -82,25 +82,25 @@ def break_off():
     raise KeyError("nothing is there")
 
 
-class TestRows:
-    @pytest.mark.slow
-    def test_two_processes_give_what_one_gives(self):
-        one, two = (done_for(table(), processes=number) for number in (1, 2))
-        for line in (*one.values(), *two.values()):
-            del line["seconds"]
-        assert one == two
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives():
+    one, two = (done_for(table(), processes=number) for number in (1, 2))
+    for line in (*one.values(), *two.values()):
+        del line["seconds"]
+    assert one == two
 
-    @pytest.mark.slow
-    def test_workers_are_kept_from_run_to_run(self, tmp_path):
-        def note():
-            with (tmp_path / "pids").open("a") as out:
-                out.write(f"{os.getpid()}\n")
 
-        rows = list(performed([run(seed, note) for seed in range(6)], 2))
-        pids = (tmp_path / "pids").read_text("utf-8").split()
-        assert sorted(row["seed"] for row in rows) == list(range(6))
-        assert len(pids) == 6 and 1 <= len(set(pids)) <= 2
-        assert str(os.getpid()) not in pids
+@pytest.mark.slow
+def test_workers_are_kept_from_run_to_run(tmp_path):
+    def note():
+        with (tmp_path / "pids").open("a") as out:
+            out.write(f"{os.getpid()}\n")
+
+    rows = list(performed([run(seed, note) for seed in range(6)], 2))
+    pids = (tmp_path / "pids").read_text("utf-8").split()
+    assert sorted(row["seed"] for row in rows) == list(range(6))
+    assert len(pids) == 6 and 1 <= len(set(pids)) <= 2
+    assert str(os.getpid()) not in pids
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -164,29 +164,29 @@ class TestDeath:
             next(rows)
 
 
-class TestLeaving:
-    @pytest.mark.slow
-    def test_closing_ends_them_in_the_middle_of_a_run(self, tmp_path):
-        other = tmp_path / "other"
-        rows = performed([run(0, stuck(other)), run(1)], 2)
-        assert next(rows)["seed"] == 1
-        wait_for(other.exists)
-        rows.close()
-        assert not is_alive(other)
+@pytest.mark.slow
+def test_closing_ends_them_in_the_middle_of_a_run(tmp_path):
+    other = tmp_path / "other"
+    rows = performed([run(0, stuck(other)), run(1)], 2)
+    assert next(rows)["seed"] == 1
+    wait_for(other.exists)
+    rows.close()
+    assert not is_alive(other)
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        ("number", "everyone"),
-        [
-            (signal.SIGINT, True),
-            pytest.param(signal.SIGINT, False, marks=pytest.mark.slow),
-            pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow),
-            pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),
-        ],
-        ids=["ctrl-c", "interrupt", "term", "kill"],
-    )
-    def test_nothing_is_left_of_a_command_that_is_ended(self, tmp_path, number, everyone):
-        code = f"""
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "everyone"),
+    [
+        (signal.SIGINT, True),
+        pytest.param(signal.SIGINT, False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),
+    ],
+    ids=["ctrl-c", "interrupt", "term", "kill"],
+)
+def test_nothing_is_left_of_a_command_that_is_ended(tmp_path, number, everyone):
+    code = f"""
 import pathlib, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
 sys.path.insert(0, {str(ROOT)!r})
@@ -195,18 +195,18 @@ here = pathlib.Path({str(tmp_path)!r})
 todo = [these.run(seed, these.stuck(here / str(seed))) for seed in range(2)]
 these.runs.complete(todo, {{}}, processes=2)
 """
-        command = subprocess.Popen(
-            [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE
-        )
-        files = [tmp_path / str(seed) for seed in range(2)]
-        try:
-            wait_for(lambda: all(file.exists() for file in files) or command.poll() is not None)
-            assert command.poll() is None, command.stderr.read()
-            (os.killpg if everyone else os.kill)(command.pid, number)
-            said = command.communicate(timeout=900)[1].decode()
-            wait_for(lambda: not any(map(is_alive, files)))
-        finally:
-            command.kill()
-            command.wait()
-        # Workers say nothing of it: one traceback, the command's own.
-        assert said.count("KeyboardInterrupt") == (1 if number == signal.SIGINT else 0)
+    command = subprocess.Popen(
+        [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE
+    )
+    files = [tmp_path / str(seed) for seed in range(2)]
+    try:
+        wait_for(lambda: all(file.exists() for file in files) or command.poll() is not None)
+        assert command.poll() is None, command.stderr.read()
+        (os.killpg if everyone else os.kill)(command.pid, number)
+        said = command.communicate(timeout=900)[1].decode()
+        wait_for(lambda: not any(map(is_alive, files)))
+    finally:
+        command.kill()
+        command.wait()
+    # Workers say nothing of it: one traceback, the command's own.
+    assert said.count("KeyboardInterrupt") == (1 if number == signal.SIGINT else 0)

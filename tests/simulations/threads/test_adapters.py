@@ -1,6 +1,5 @@
 """Tags by adapters on an encoder: without them the frozen encoder's model, on the same texts."""
 
-from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -15,6 +14,7 @@ from fedpriv.training.local.module import ArrayExamples
 from simulations.evaluation.held_out import held_rows
 from simulations.threads import adapters
 from simulations.threads.adapters import Texts, adapter_tags
+from tests.simulations.threads.short import shortened
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
@@ -89,10 +89,7 @@ def test_the_study_measures_adapters_beside_the_head_alone(
             {"encoder": encoder.id, "rounds": 1, "cohort": 10.0, "rank": 2}
         )
     )  # fmt: skip
-    for name in ("ENCODED",):
-        method = getattr(adapters, name)
-        options = {e: {**given, "rounds": 2, "cohort": 5.0} for e, given in method.options.items()}
-        monkeypatch.setattr(adapters, name, replace(method, options=options))
+    monkeypatch.setattr(adapters, "ENCODED", shortened(adapters.ENCODED, rounds=2, cohort=5.0))
     page = tmp_path / "page.md"
     adapters.reproduce(corpus=str(tiny_corpus.directory), roster=None, out=page)
     text = capsys.readouterr().out

@@ -15,22 +15,20 @@ from simulations.threads.methods import ABLATION, BY_METHOD, METHODS
 from simulations.threads.page import differences_table
 from tests.harness.refusals import refuses
 from tests.laws.test_raw_deletion import LITTLE, community, imported
+from tests.simulations.threads.short import shortened
+
+
+def in_three_rounds(method):
+    has_rounds = "rounds" in next(iter(method.options.values()))
+    return shortened(method, rounds=3) if has_rounds else method
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Every method in three rounds."""
-
-    def short(method):
-        options = {epsilon: {**o, "rounds": 3} for epsilon, o in method.options.items()}
-        return replace(method, options=options)
-
     for name, kind in command.KINDS_OF_STUDY.items():
         methods = {
-            start: {
-                label: short(one) if "rounds" in next(iter(one.options.values())) else one
-                for label, one in known.items()
-            }
+            start: {label: in_three_rounds(one) for label, one in known.items()}
             for start, known in kind.methods.items()
         }
         monkeypatch.setitem(command.KINDS_OF_STUDY, name, replace(kind, methods=methods))
@@ -114,31 +112,31 @@ def test_a_site_without_dates_is_refused_by_time(small, tiny_corpus):
         call(tiny_corpus, split="by-time", epsilons=(8.0,))
 
 
-class TestAblation:
-    @pytest.mark.slow
-    def test_every_part_has_a_row_with_an_interval(self, small, tiny_corpus, tmp_path, capsys):
-        out = tmp_path / "page.md"
-        call(tiny_corpus, kind="ablation", epsilons=(8.0,), out=out)
-        shown, progress = capsys.readouterr()
-        assert shown.strip() == out.read_text("utf-8").strip()
-        assert "rests on one clip norm" in shown
-        assert "Synthetic data" in shown and "PLD" in shown and "δ = n^-1.1" in shown
-        for name, method in ABLATION.items():
-            assert f"| {method.label}, {'over' if name == 'whole' else 'against'}" in shown
-        assert "by-thread-0, seed 0: averaged, ε = 8, 3 rounds" in progress
-        rows = json.loads(out.with_suffix(".json").read_text("utf-8"))
-        assert {row["model"] for row in rows} == {f"{name}, ε = 8" for name in ABLATION}
-        for row in rows:  # nothing that has an ε goes without what it is of
-            assert row["synthetic"] and row["data"] == "tiny-synthetic"
-            assert "PLD" in row["guarantee"] and "δ = n^-1.1" in row["guarantee"]
+@pytest.mark.slow
+def test_every_part_has_a_row_with_an_interval(small, tiny_corpus, tmp_path, capsys):
+    out = tmp_path / "page.md"
+    call(tiny_corpus, kind="ablation", epsilons=(8.0,), out=out)
+    shown, progress = capsys.readouterr()
+    assert shown.strip() == out.read_text("utf-8").strip()
+    assert "rests on one clip norm" in shown
+    assert "Synthetic data" in shown and "PLD" in shown and "δ = n^-1.1" in shown
+    for name, method in ABLATION.items():
+        assert f"| {method.label}, {'over' if name == 'whole' else 'against'}" in shown
+    assert "by-thread-0, seed 0: averaged, ε = 8, 3 rounds" in progress
+    rows = json.loads(out.with_suffix(".json").read_text("utf-8"))
+    assert {row["model"] for row in rows} == {f"{name}, ε = 8" for name in ABLATION}
+    for row in rows:  # nothing that has an ε goes without what it is of
+        assert row["synthetic"] and row["data"] == "tiny-synthetic"
+        assert "PLD" in row["guarantee"] and "δ = n^-1.1" in row["guarantee"]
 
-    @pytest.mark.parametrize("epsilon", [2.0, 8.0])
-    def test_what_is_taken_away_is_taken_away(self, epsilon, tiny_corpus):
-        view = tiny_corpus.view()
-        whole, *others = (method.at(epsilon, view, {}).options() for method in ABLATION.values())
-        assert whole == METHODS["public start"].at(epsilon, view, {}).options()
-        assert all(other != whole for other in others)
-        assert {other["noise.target_epsilon"] for other in others} == {epsilon}
+
+@pytest.mark.parametrize("epsilon", [2.0, 8.0])
+def test_what_is_taken_away_is_taken_away(epsilon, tiny_corpus):
+    view = tiny_corpus.view()
+    whole, *others = (method.at(epsilon, view, {}).options() for method in ABLATION.values())
+    assert whole == METHODS["public start"].at(epsilon, view, {}).options()
+    assert all(other != whole for other in others)
+    assert {other["noise.target_epsilon"] for other in others} == {epsilon}
 
 
 @pytest.mark.parametrize(

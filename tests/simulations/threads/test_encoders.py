@@ -10,6 +10,7 @@ import pytest
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.build import build
 from simulations.threads import encoders
+from tests.simulations.threads.short import shortened
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
@@ -22,10 +23,8 @@ def small(encoder, monkeypatch):
     monkeypatch.setattr(encoders, "DIMENSIONS", 5)
     monkeypatch.setattr(encoders, "COMPONENTS", 4)
     for name in ("ENCODED", "WORDS"):
-        method = getattr(encoders, name)
-        options = method.options.items()
-        short = {epsilon: {**given, "rounds": 3, "cohort": 5.0} for epsilon, given in options}
-        monkeypatch.setattr(encoders, name, replace(method, options=short))
+        short = shortened(getattr(encoders, name), rounds=3, cohort=5.0)
+        monkeypatch.setattr(encoders, name, short)
     return encoder
 
 

@@ -667,9 +667,7 @@ FAULTS = (
         module="fedpriv.runs.loop",
         old='    if root.mode == "simulation":\n        turnout',
         new="    if root.mode:\n        turnout",
-        tests=(
-            "running/loop/test_kept.py::TestWhatIsKept::test_in_secure_mode_there_are_no_diagnostics",
-        ),
+        tests=("running/loop/test_kept.py::test_in_secure_mode_there_are_no_diagnostics",),
     ),
     Fault(
         name="noise_of_the_seed_alone",
