@@ -311,14 +311,14 @@ def _add_real(total: np.ndarray, block: Block, factors: np.ndarray) -> None:
     """Add `factor * values` of several users to rows of a float64 matrix."""
     if block.rows.size and not 0 <= block.rows.min() <= block.rows.max() < len(total):
         raise ValueError("a row lies outside the sum")
-    each = np.repeat(factors, np.diff(block.starts))
+    each, width = np.repeat(factors, np.diff(block.starts)), total.shape[1]
+    kept = np.flatnonzero(each)
     if len(total) == 1:  # dense tensors, perhaps of thousands of examples
-        kept = np.flatnonzero(each)
         total[0] += each[kept] @ block.values[kept]
         return
-    for user in np.flatnonzero(factors):
-        own = slice(block.starts[user], block.starts[user + 1])
-        total[block.rows[own]] += np.multiply(block.values[own], factors[user], dtype=np.float64)
+    terms = each[kept, np.newaxis] * block.values[kept]
+    places = block.rows[kept, np.newaxis] * width + np.arange(width)
+    np.add.at(total.reshape(-1), places.reshape(-1), terms.reshape(-1))
 
 
 def dense_block(values: np.ndarray) -> Block:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -180,11 +179,9 @@ class CentralDescent(_Descent):
     unit: ClassVar[Unit] = "example"
 
     def gradient_bound(self, task: Any) -> Bound:
-        """Return the bound of an example's gradient; on a grid where sums have a stated error."""
+        """Return the bound of an example's gradient; on a grid where those are exact."""
         bound = Clip(l2_clip_norm=self.gradient_clip)
-        if math.isinf(task.train.float_error()):
-            return bound
-        return Rounded(bound=bound)
+        return Rounded(bound=bound) if task.train.exact else bound
 
     def loss_bound(self, number: int) -> Capped:
         """Return the bound of an example's losses."""
@@ -194,8 +191,7 @@ class CentralDescent(_Descent):
         self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return sums of gradients and losses; see `Experiment.make_trainer`."""
-        rounded = math.isfinite(task.train.float_error())
-        train = gradients_on(device, task.train, rounded=rounded)
+        train = gradients_on(device, task.train, rounded=task.train.exact)
         if not isinstance(train, ExampleLosses):
             raise ValueError(_no_losses(train))
         train.check_losses()

@@ -549,12 +549,11 @@ def _rounded(bound: Bound, task: CentralTask) -> Bound:
     """Return a bound of a sum on a grid.
 
     Raises:
-        ValueError: If the model's sums have no stated error.
+        ValueError: If the model's updates are not exact.
     """
-    if math.isinf(task.train.float_error()):
+    if not task.train.exact:
         raise ValueError(
-            f"exact-sum true: gradients of {type(task.train).__name__} are summed in float32, or "
-            "depend on the batch in their last bits; leave it out (a secure run then says that its "
-            "noise is not hardened)"
+            f"exact-sum true: gradients of {type(task.train).__name__} depend on the batch in "
+            "their last bits; leave it out (a secure run then says that its noise is not hardened)"
         )
     return Rounded(bound=bound)

@@ -347,7 +347,7 @@ class Unbounded(Bound):
 
 
 # Absorb float64's own rounding of products, and of a norm summed over so many coordinates.
-SLACK, SLACK_EACH = 2.0**-40, 2.0**-53
+_SLACK, _SLACK_EACH = 2.0**-40, 2.0**-53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,9 +356,8 @@ class Rounded(Bound):
 
     Guarantees:
         * Sums are of whole numbers, the same in any order.
-        * Adding or removing one user moves the sum by at most l2_bound, rounding included: who
-          rounds leaves room for it (`longest`, or `fedpriv.training.per_example.example_sum` of
-          sums that are rounded once).
+        * Adding or removing one user moves the sum by at most l2_bound, rounding included: what is
+          rounded leaves room for it (`longest`).
 
     Attributes:
         bound: Of each contribution; finite and on no grid.
@@ -422,7 +421,7 @@ class Rounded(Bound):
         Raises:
             ValueError: If there are so many coordinates that rounding alone would fill the bound.
         """
-        share = 1.0 - SLACK - num_elements * SLACK_EACH
+        share = 1.0 - _SLACK - num_elements * _SLACK_EACH
         share -= math.sqrt(num_elements) * 2.0 ** -(BITS + 1)
         if share < 0.5:
             raise ValueError(

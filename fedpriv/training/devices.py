@@ -12,6 +12,8 @@ import ctypes
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from fedpriv.untrusted_text import is_device_name
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 # Loading it takes seconds, and workers of compiled tasks have no use for it: it is loaded where a
@@ -144,6 +147,23 @@ def bytes_at_once(device: torch.device) -> int:
     import torch
 
     return torch.cuda.get_device_properties(device).total_memory // 16
+
+
+@contextmanager
+def kept_bytes(module: nn.Module) -> Iterator[list[int]]:
+    """Note within the `with` how many bytes autograd keeps, tensor by tensor, but of parameters."""
+    import torch
+
+    own = {p.untyped_storage().data_ptr() for p in module.parameters()}
+    sizes: list[int] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:  # of a transposed one it is the same
+            sizes.append(tensor.numel() * tensor.element_size())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield sizes
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the names of malloc.h

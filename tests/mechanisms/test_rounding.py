@@ -9,18 +9,10 @@ import pytest
 
 from fedpriv.mechanisms import AdaptiveClip, Clip, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import bounded_factors
-from fedpriv.training.per_example.example_sum import room_of_sum
 from tests.harness.refusals import refuses
 
 CLIP = Clip(l2_clip_norm=3.0)
 GRID = Rounded(bound=CLIP)
-
-
-class Stating:
-    """Gradients that state how far float64 takes two of their sums apart."""
-
-    def __init__(self, error):
-        self.float_error = lambda: error
 
 
 def bounded_norm(bound, norm, longest):
@@ -41,39 +33,17 @@ def test_each_coordinate_is_rounded_by_half_a_step(number):
     assert found + math.sqrt(number) * 3.0 * 2.0**-25 <= 3.0
 
 
-@pytest.mark.parametrize("number", [1, 10_000, 10**9, 10**12])
-def test_a_sum_that_is_rounded_once_moves_by_a_step_a_coordinate(number):
-    """C (1 - √d 2^-24 - 2^-40 - e - d 2^-53)."""
-    share = 1 - 2.0**-40 - math.sqrt(number) * 2.0**-24 - 0.125 - number * 2.0**-53
-    longest = room_of_sum(GRID, Stating(0.125), number)
-    assert longest == pytest.approx(3.0 * share, rel=1e-15)
-    assert bounded_norm(CLIP, 1e9, longest) == pytest.approx(3.0 * share, rel=1e-15)
-    assert bounded_norm(CLIP, 0.25, longest) == 0.25
-    assert GRID.sum_limit(7) == 21.0
-
-
 def test_where_rounding_alone_would_fill_half_the_bound_it_is_refused():
-    for longest, most in (
-        (GRID.longest, 250977005360993),
-        (lambda number: room_of_sum(GRID, Stating(0.0), number), 68252030098988),
-    ):
-        assert 1.49 < longest(most - 10**5) < 1.51
-        with refuses(ValueError, most + 10**5):
-            longest(most + 10**5)
-    for error in (0.5, math.nan):
-        with refuses(ValueError, error):
-            room_of_sum(GRID, Stating(error), 1)
+    most = 250977005360993
+    assert 1.49 < GRID.longest(most - 10**5) < 1.51
+    with refuses(ValueError, most + 10**5):
+        GRID.longest(most + 10**5)
 
 
 def test_what_no_grid_can_be_made_of_is_refused():
     for odd in (Unbounded(), GRID):
         with refuses(ValueError, repr(odd)):
             Rounded(bound=odd)
-
-
-def test_gradients_that_state_no_error_have_no_room():
-    with refuses(ValueError, "Stating", math.inf):
-        room_of_sum(GRID, Stating(math.inf), 1)
 
 
 def test_a_grid_keeps_what_else_a_bound_says():

@@ -44,6 +44,7 @@ from fedpriv.libraries import one_thread
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.device_sum import DeviceStack, DeviceSum, on_device
+from fedpriv.training.devices import kept_bytes
 from fedpriv.training.failures import contributing_zero_on_failure, log_of_users
 from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs, model_targets
@@ -228,25 +229,16 @@ class Cost:
         """
         if not len(x):
             return cls()
-        kept = 0
-        weights = {p.untyped_storage().data_ptr() for p in trainer.module.parameters()}
-
-        def count(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal kept
-            own = tensor.untyped_storage().data_ptr() in weights  # a transposed one, too
-            kept += 0 if own else tensor.numel() * tensor.element_size()
-            return tensor
-
         buffers = {name: buffer.clone() for name, buffer in trainer.module.named_buffers()}
         counter = FlopCounterMode(display=False)
-        with counter, torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        with counter, kept_bytes(trainer.module) as kept:
             one = trainer.on_device(model_inputs(x[:1]))
             outputs = functional_call(trainer.module.eval(), buffers, (one,))
         sizes = outputs.shape[1:] if isinstance(outputs, torch.Tensor) else ()
         # Backwards each product is two: of the inputs and of the weights.
         return cls(
             flops=3.0 * counter.get_total_flops(),
-            num_bytes=kept,
+            num_bytes=sum(kept),
             num_classes=min(sizes, default=0),
         )
 

@@ -1,28 +1,27 @@
 """Centralised training as federated rounds: an example is a user with one record and one step.
 
 The roster is the list of examples, a cohort is a Poisson batch, an update is minus a gradient.
-Bound, noise, plan, accountant, server optimisers, ledger and report are those of the federated
-path; only this sum is made another way, since a vector a user would be a gradient an example.
+Bound, sum, noise, plan, accountant, server optimisers, ledger and report are those of the federated
+path; only the stacks are made another way, since a vector a user would be a gradient an example.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
-from fedpriv import tree
-from fedpriv.mechanisms.bounds import SLACK, SLACK_EACH, Bound, Rounded
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
-from fedpriv.sums import BITS, PartialSum, RunningSum
+from fedpriv.sums import RunningSum
 from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
 from fedpriv.training.bounded_sum import Stack, add_bounded, template_with
-from fedpriv.training.failures import counted_failures
-from fedpriv.training.work import Attempt, Users, Work, as_positions
-from fedpriv.tree import Params, Tree
+from fedpriv.training.work import Attempt, Trainer, Users, as_positions
+from fedpriv.tree import Params
 
 #: Positions in a training set, int64 `(b,)`, or groups of them (a list, none empty).
 Examples = np.ndarray | Sequence[np.ndarray]
@@ -37,9 +36,15 @@ class ExampleGradients(ABC):
     One that can compute elsewhere may besides have `on_device(device)`, from a name such as
     "cuda:0" to the same model on the same examples there (`gradients_on`), and
     `on_synthetic(number)`, which returns the same model on so many synthetic examples.
+
+    Attributes:
+        exact: Whether no bit of an example's update depends on who else is in the batch. Sums of
+            others are on no grid: an example would move them by more than its contribution.
     """
 
     __slots__ = ()
+
+    exact: ClassVar[bool] = False
 
     @abstractmethod
     def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
@@ -67,15 +72,6 @@ class ExampleGradients(ABC):
         """
         return
 
-    def float_error(self) -> float:
-        """Return how far the sums with and without an example may differ beyond its own.
-
-        In l2, over the bound of a contribution, whichever example and batch it is: the rounding of
-        both sums, and whatever the others' computed contributions change with the batch. Infinite,
-        as by default, where it is not known: such sums are rounded to no grid.
-        """
-        return math.inf
-
     def bounded_sum(
         self,
         params: Params,
@@ -84,17 +80,15 @@ class ExampleGradients(ABC):
         key: Key | None = None,
         *,
         context: Context = NO_CONTEXT,
-        longest: float = math.inf,
     ) -> Params:
         """Return Σ bound(-∇f_i(params)) over examples, or Σ bound(mean of -∇f_i) over groups.
 
         Args:
             params: As of `stacks`.
             index: Likewise.
-            bound: On no grid, unless `longest` leaves room for rounding the sum to it.
+            bound: Of each; its grid is left out.
             key: As of `stacks`.
             context: Mixture and multiplier, which come before the bound, and the clip norm.
-            longest: Norm that a contribution may have, where the sum is to be rounded.
 
         Returns:
             float64 dense arrays. An example whose gradient is not finite contributes zero, alone.
@@ -107,33 +101,11 @@ class ExampleGradients(ABC):
               that.
 
         Raises:
-            ValueError: If a group is empty, or the bound is on a grid and there is no `longest`.
+            ValueError: If a group is empty.
         """
-        if bound.granularity is not None and math.isinf(longest):
-            raise ValueError(
-                f"{bound!r} rounds each update to a grid, and single examples are summed as "
-                "floats; give the bound inside it (exact-sum false)"
-            )
         total = RunningSum(template_with(params, bound, context.clip_norm), None)
-        add_bounded(total, self.stacks(params, index, key), bound, longest, context)
+        add_bounded(total, self.stacks(params, index, key), bound, math.inf, context)
         return total.result()
-
-
-def add_sums(
-    total: RunningSum, sums: Tree, factors: np.ndarray, besides: Mapping[str, np.ndarray]
-) -> np.ndarray:
-    """Add Σ factor · Δ over a stack, which its engine has summed, and what comes besides.
-
-    Args:
-        total: Of floats.
-        sums: By name, float; an example that is left out is not in them.
-        factors: As of `Stack.add_to`.
-        besides: Likewise.
-    """
-    kept = factors != 0.0
-    together = {name: rows[kept].sum(axis=0) for name, rows in besides.items()}
-    total.add({**sums, **together}, 1.0)
-    return np.zeros(0, np.int64)
 
 
 def gradients_on(
@@ -147,8 +119,8 @@ def gradients_on(
         rounded: Whether their sums are to be rounded to a grid.
 
     Raises:
-        ValueError: If it computes nowhere else, there is no such device here, or its sums there
-            have no stated error and are to be rounded.
+        ValueError: If it computes nowhere else, there is no such device here, or its sums there are
+            to be rounded and are not exact.
     """
     if device is None:
         return gradients
@@ -159,35 +131,13 @@ def gradients_on(
             "it on another device; give it one, or leave the device out"
         )
     moved: ExampleGradients = move(device)
-    if rounded and math.isinf(moved.float_error()):
+    if rounded and not moved.exact:
         raise ValueError(
-            f"device {device!r}: sums of {type(gradients).__name__} there have no stated error, "
-            "and are to be rounded to a grid (exact-sum true, or method 'agd'); leave one of the "
-            "two out"
+            f"device {device!r}: updates of {type(gradients).__name__} depend on the batch there, "
+            "in their last bits, and are to be rounded to a grid (exact-sum true, or method "
+            "'agd'); leave one of the two out"
         )
     return moved
-
-
-def room_of_sum(bound: Bound, gradients: ExampleGradients, num_elements: int) -> float:
-    """Return the norm that contributions may have whose float64 sum is rounded once to a grid.
-
-    An example that joins or leaves moves the *rounded* sum by at most l2_bound: d coordinates each
-    move by less than a granularity more than before rounding, and what float64 does to the two
-    sums is at most what `ExampleGradients.float_error` states. Contributions are shortened by as
-    much beforehand, and by what float64 may have got wrong of their norms.
-
-    Raises:
-        ValueError: If the sums have no stated error, or that would fill half the bound.
-    """
-    error = gradients.float_error()
-    share = 1.0 - SLACK - error - num_elements * SLACK_EACH - math.sqrt(num_elements) * 2.0**-BITS
-    if not share >= 0.5:
-        raise ValueError(
-            f"{num_elements} coordinates and a float64 error of {error:.2g}, of sums by "
-            f"{type(gradients).__name__}, are too much for a grid of 2^{BITS} steps; sum floats "
-            "(exact-sum false)"
-        )
-    return bound.l2_bound * share
 
 
 def example_ids(num_examples: int) -> tuple[str, ...]:
@@ -196,8 +146,8 @@ def example_ids(num_examples: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralSum(Work):
-    """Sums bounded updates over a batch of examples.
+class CentralSum(Trainer):
+    """Examples as users: a batch of one training set, or its micro-batches.
 
     Attributes:
         gradients: The model on the private training set.
@@ -211,7 +161,7 @@ class CentralSum(Work):
         * In micro-batches: by at most twice that. Every example of the set has a place in one of
           the groups by an independent draw, whether it takes part or not, so that one that joins or
           leaves changes one group and no other. (Groups filled in the order of arrival would all
-          shift.)
+          shift.) A micro-batch with a gradient that is not finite contributes zero, as one.
     """
 
     gradients: ExampleGradients = field(repr=False)
@@ -219,40 +169,22 @@ class CentralSum(Work):
     num_groups: int | None = None
     blank: np.ndarray | None = field(default=None, repr=False)
 
-    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
-        """Return the sum over the drawn examples, rounded once where the bound is on a grid.
-
-        Returns:
-            The sum, and as its `num_failed` how many contributions were zero for not being finite:
-            of examples, or in micro-batches of whole micro-batches.
+    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
+        """Yield the updates of the drawn examples, or their means over micro-batches.
 
         Raises:
-            ValueError: As of `room_of_sum`, where the bound is on a grid.
+            ValueError: If the bound is on a grid, and the updates are not exact.
         """
-        params, context, index = request.params, request.context, as_positions(users.ids)
-        bound, key, longest = attempt.bound, attempt.key, math.inf
-        if isinstance(bound, Rounded):
-            template = template_with(params, bound, context.clip_norm)
-            longest = room_of_sum(bound, self.gradients, tree.num_elements(template))
+        index, key = as_positions(users.ids), attempt.key
+        if attempt.bound.granularity is not None and not self.gradients.exact:
+            raise ValueError(
+                f"updates of {type(self.gradients).__name__} depend on the batch in their last "
+                "bits: their sum is on no grid (exact-sum false)"
+            )
         if self.blank is not None:
             index = index[~self.blank[index]]
         examples = index if self.num_groups is None else self._groups(self.num_groups, index, key)
-        with counted_failures() as failures:
-            total = self.gradients.bounded_sum(
-                params, examples, bound, key, context=context, longest=longest
-            )
-        if bound.granularity is not None:
-            total = {
-                name: np.rint(np.divide(tensor, bound.granularity)).astype(np.int64)
-                for name, tensor in total.items()
-            }
-        return PartialSum(
-            total=total,
-            granularity=bound.granularity,
-            num_users=len(users.ids),
-            num_failed=failures.count,
-            l2_bound=bound.l2_bound,
-        )
+        yield from self.gradients.stacks(request.params, examples, key)
 
     def _groups(self, number: int, index: np.ndarray, key: Key) -> list[np.ndarray]:
         draws = key.fold("micro-batches").generator()

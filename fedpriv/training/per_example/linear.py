@@ -11,8 +11,8 @@ model                        params                              loss
 `LinearRegressionGradients`  weight `(d,)`                       half the squared error
 ===========================  ==================================  ===============================
 
-All but the last take sparse inputs and never make an example's gradient dense; logits, residuals,
-norms and sums are float64. On another device (`on_device`) the module of the same model is trained.
+Inputs are sparse, and so is an example's gradient; logits, residuals and gradients are float64. On
+another device (`on_device`) the module of the same model is trained.
 
 >>> import numpy as np
 >>> from fedpriv.mechanisms import Clip
@@ -26,31 +26,23 @@ norms and sums are float64. On another device (`on_device`) the module of the sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from scipy import sparse
 from scipy.special import expit
 from scipy.special import softmax as probabilities_of
 
-from fedpriv import tree
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
+from fedpriv.sums import Block
 from fedpriv.training.bounded_sum import RowStack, Stack
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
-from fedpriv.training.per_example.sparse_sums import (
-    Layout,
-    canonical,
-    joined,
-    outer_stacks,
-    positions,
-    size_of,
-    with_ones,
-)
 from fedpriv.training.permutation_sgd import Passes, PermutationSgd, loss_constants, shortened
 from fedpriv.tree import Params
 
@@ -158,114 +150,103 @@ def huber_residual(width: float) -> Losses:
     return residual
 
 
+def square_losses(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return half the squared errors."""
+    return (scores - targets).square() / 2.0
+
+
+def square_residual(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return the derivative of `square_losses` by the score, float64 (n, 1)."""
+    return scores - targets[:, np.newaxis]
+
+
 def _signs(labels: Any) -> Any:
     return 2.0 * labels - 1.0
 
 
 # Examples whose logits are held at a time where all may be asked for.
 CHUNK = 1 << 12
+# Numbers of examples' updates that are held at a time, made dense, and the fewest examples.
+_NUMBERS, _FEWEST = 1 << 22, 16
+# Above this share of entries that are not zero, products of dense rows are quicker.
+_DENSE = 0.3
 
 
-def weights_of(params: Params, name: str, shape: tuple[int, int]) -> np.ndarray:
-    """Return kernel and bias as one matrix, float64, whose last row is the bias.
+def canonical(x: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Return inputs as float64 rows, sorted and merged if they were not; `x` stays as it is.
 
     Raises:
-        ValueError: If they have other shapes.
+        ValueError: If `x` is not CSR or its indices lie outside it.
     """
-    kernel, bias = params[name], params["bias"]
-    allowed = (shape, shape[:1]) if shape[1] == 1 else (shape,)
-    if kernel.shape not in allowed or bias.shape != shape[1:]:
-        raise ValueError(
-            f"{name} {kernel.shape} and bias {bias.shape} do not fit {shape[0]} inputs and "
-            f"{shape[1]} logits"
-        )
-    found = np.empty((shape[0] + 1, shape[1]))
-    found[:-1], found[-1] = kernel.reshape(shape), bias
+    if getattr(x, "format", None) != "csr":
+        raise ValueError(f"inputs are {type(x).__name__}; give a scipy.sparse CSR matrix")
+    x.check_format(full_check=True)
+    found = sparse.csr_matrix(x, dtype=np.float64, copy=x.dtype != np.float64)
+    if not found.has_canonical_format:
+        found = found.copy()
+        found.sum_duplicates()
     return found
 
 
-def checked_labels(y: np.ndarray, num_examples: int, num_classes: int) -> np.ndarray:
-    """Return classes as int64.
+def _size_of(x: sparse.csr_matrix) -> tuple[int, int]:
+    return cast(tuple[int, int], x.shape)
+
+
+def _logits_of(params: Params, name: str, x: sparse.csr_matrix, num_logits: int) -> np.ndarray:
+    """Return logits, float64 `(n, num_logits)`; without a "bias" among the params there is none.
+
+    Raises:
+        ValueError: If the params have other shapes.
+    """
+    shape = (_size_of(x)[1], num_logits)
+    kernel, bias = params[name], params.get("bias", np.zeros(num_logits, np.float32))
+    allowed = (shape, shape[:1]) if num_logits == 1 else (shape,)
+    if kernel.shape not in allowed or bias.shape != shape[1:]:
+        raise ValueError(
+            f"{name} {kernel.shape} and bias {bias.shape} do not fit {shape[0]} inputs and "
+            f"{num_logits} logits"
+        )
+    return x @ kernel.reshape(shape).astype(np.float64) + bias
+
+
+def checked_labels(y: np.ndarray, num_examples: int, num_classes: int | None) -> np.ndarray:
+    """Return classes as int64; without classes, numbers as float64.
 
     Raises:
         ValueError: If there is not one for each example, or one is outside the model.
     """
-    labels = np.asarray(y)
-    if labels.shape != (num_examples,) or labels.dtype.kind not in "iub":
+    labels, kinds = np.asarray(y), "iubf" if num_classes is None else "iub"
+    if labels.shape != (num_examples,) or labels.dtype.kind not in kinds:
+        what = "number" if num_classes is None else "integer"
         raise ValueError(
-            f"labels {labels.dtype}{labels.shape} must be one integer for each of {num_examples}"
+            f"labels {labels.dtype}{labels.shape} must be one {what} for each of {num_examples}"
         )
+    if num_classes is None:
+        return labels.astype(np.float64)
     labels = labels.astype(np.int64)
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise ValueError(f"labels {labels.min()}..{labels.max()} leave 0..{num_classes - 1}")
     return labels
 
 
-def nonempty(chosen: np.ndarray) -> np.ndarray:
-    """Return positions; refuse none."""
+def _nonempty(chosen: np.ndarray) -> np.ndarray:
     if not len(chosen):
         raise ValueError("a mean over no examples was asked for; give at least one")
     return chosen
 
 
-class LinearRegressionGradients(ExampleGradients):
-    """Least squares without a bias on dense inputs, loss ½ (x·w - y)².
-
-    Args:
-        x: float32 `(n, d)`.
-        y: Targets `(n,)`.
+def _joined(index: Examples) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions, group after group, where each group starts, and the end, int64.
 
     Raises:
-        ValueError: If targets and inputs do not fit together.
+        ValueError: If a group is empty: it has no mean.
     """
-
-    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
-        self._x, self._y = np.asarray(x, np.float32), np.asarray(y, np.float64)
-        if self._x.ndim != 2 or self._y.shape != self._x.shape[:1]:
-            raise ValueError(
-                f"targets {self._y.shape} do not fit inputs {self._x.shape}: (n,) and (n, d)"
-            )
-
-    @property
-    def num_examples(self) -> int:
-        """Examples in the set."""
-        return len(self._x)
-
-    def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
-        """Return the mean gradient over examples, float32.
-
-        Raises:
-            ValueError: If there are no examples.
-        """
-        chosen = nonempty(positions(index, self.num_examples))
-        inputs, residuals = self._residuals(params, chosen)
-        return {"weight": (residuals @ inputs / len(chosen)).astype(np.float32)}
-
-    def loss(self, params: Params) -> float:
-        """Return the mean loss over all examples."""
-        _, residuals = self._residuals(params, np.arange(self.num_examples))
-        return float(np.square(residuals).mean() / 2)
-
-    def _residuals(self, params: Params, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        weight = params["weight"]
-        if weight.shape != self._x.shape[1:]:
-            raise ValueError(f"weight {weight.shape} does not fit {self._x.shape[1]} inputs")
-        inputs = self._x[chosen].astype(np.float64)
-        # Row by row: a product of the whole batch has other last bits in another batch.
-        return inputs, (inputs * weight.astype(np.float64)).sum(axis=1) - self._y[chosen]
-
-    def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
-        """Yield the updates of examples or groups, all at once; see `ExampleGradients`."""
-        chosen, starts = joined(index, self.num_examples)
-        if not len(chosen):
-            return
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite contributes zero
-            inputs, residuals = self._residuals(params, chosen)
-            updates = inputs * -residuals[:, np.newaxis]
-            if starts is not None:
-                updates = np.add.reduceat(updates, starts[:-1], axis=0)
-                updates /= np.diff(starts)[:, np.newaxis]
-        yield RowStack({"weight": updates})
+    if isinstance(index, np.ndarray):
+        return index.astype(np.int64), np.arange(len(index) + 1)
+    sizes = [len(group) for group in index]
+    if 0 in sizes:
+        raise ValueError(f"group {sizes.index(0)} is empty and has no mean; leave it out")
+    return np.concatenate([*index, np.zeros(0, np.int64)]), np.cumsum([0, *sizes])
 
 
 def linear_class_scores(
@@ -300,7 +281,7 @@ def linear_metrics(params: Params, x: sparse.csr_matrix, y: np.ndarray) -> Metri
     for logits, labels in _class_logits(params, x, y):
         right += int(np.count_nonzero(logits.argmax(axis=1) == labels))
         loss += float(softmax_losses(logits, labels).sum())  # NaN of params that have diverged
-    number = len(nonempty(y))
+    number = len(_nonempty(y))
     totals = {"accuracy": Total(sum=right, count=number), "loss": Total(sum=loss, count=number)}
     return Metrics(totals=totals, num_examples=number)
 
@@ -314,18 +295,13 @@ def _class_logits(
     """
     rows, name = canonical(x), "weight" if "weight" in params else "kernel"
     num_logits = 1 if name == "weight" else params[name].shape[1]
-    weights = weights_of(params, name, (size_of(rows)[1], num_logits))
-    labels = checked_labels(y, size_of(rows)[0], max(num_logits, 2))
+    labels = checked_labels(y, _size_of(rows)[0], max(num_logits, 2))
     for start in range(0, len(labels), CHUNK):
         part = slice(start, start + CHUNK)
-        logits = rows[part] @ weights[:-1] + weights[-1]
+        logits = _logits_of(params, name, rows[part], num_logits)
         if num_logits == 1:
             logits = np.hstack([np.zeros_like(logits), logits])
         yield logits, labels[part]
-
-
-# Above this share of entries that are not zero, products of dense rows are quicker.
-_DENSE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,27 +313,35 @@ class LinearLoss:
         residual: The loss's derivative by the logits.
         losses: Each example's loss, of tensors of logits, `(n,)` or `(n, k)`, and labels.
         width: As of `loss_constants`.
+        of_classes: Whether labels are classes, and not any numbers.
     """
 
     name: str
     residual: Losses
     losses: Callable[[Tensor, Tensor], Tensor]
     width: float = 0.1
+    of_classes: bool = True
 
 
 class SparseLinearGradients(ExampleGradients):
     """A linear model on sparse inputs with a loss of its logits; one logit makes two classes.
 
+    Guarantees:
+        * An example's update is a function of the params and of itself: what else is in the batch
+          changes no bit of it.
+
     Args:
         x: CSR `(n, d)`, float32.
-        y: Classes `(n,)`, integers from 0.
+        y: Classes `(n,)`, integers from 0; numbers where the loss is of those.
         loss: Of the logits.
-        num_classes: At least 2, with params "kernel" and "bias"; None for two classes by one logit,
-            with "weight" and "bias".
+        num_classes: At least 2, with params "kernel" and "bias"; None for one logit, with "weight"
+            and "bias".
 
     Raises:
         ValueError: If labels, inputs and classes do not fit together.
     """
+
+    exact: ClassVar[bool] = True
 
     biased: ClassVar[bool] = True
     """Whether there is a "bias" among the params."""
@@ -371,31 +355,21 @@ class SparseLinearGradients(ExampleGradients):
     ) -> None:
         if num_classes is not None and num_classes < 2:
             raise ValueError(f"num_classes {num_classes} must be at least 2")
-        inputs, self._loss = canonical(x), loss
-        self._x = with_ones(inputs) if self.biased else inputs
-        self._labels = checked_labels(y, size_of(inputs)[0], num_classes or 2)
+        self._x, self._loss = canonical(x), loss
+        number, inputs = _size_of(self._x)
+        self._labels = checked_labels(y, number, (num_classes or 2) if loss.of_classes else None)
         self._name = "kernel" if num_classes else "weight"
-        self._shape = (size_of(inputs)[1], num_classes or 1)
+        self._shape = (inputs, num_classes or 1)
 
     @property
     def num_examples(self) -> int:
         """Examples in the set."""
         return len(self._labels)
 
-    def float_error(self) -> float:
-        """Return the float64 error of its sums; see `ExampleGradients`.
-
-        A sum of n contributions rounds by at most n 2^-53 of what is summed, n bounds at most, and
-        so does the one without the example. Logits, residuals and norms are taken row by row: what
-        else is in the batch changes no bit of a contribution, and 2^-40 each is left for it.
-        """
-        number = self.num_examples
-        return 2.0 * number**2 * 2.0**-53 + number * 2.0**-40
-
     def on_device(self, device: str) -> ModuleGradients:
         """Return the model on the same examples as a module on a device, in float32.
 
-        Its sums have no stated error: they are rounded to no grid.
+        Its sums are on no grid.
 
         Raises:
             ValueError: If there is no such device here.
@@ -406,7 +380,7 @@ class SparseLinearGradients(ExampleGradients):
         inputs, classes = self._shape
         module = LogitRegression(inputs) if classes == 1 else SoftmaxRegression(inputs, classes)
         module.bias.requires_grad_(self.biased)  # zeros, which without one stay so
-        rows: Any = _DenseRows(self._x, inputs)
+        rows: Any = _DenseRows(self._x)
         losses = self._loss.losses
         return ModuleGradients(
             module, lambda o, t: losses(o, t).mean(), rows, self._labels, device=device
@@ -418,12 +392,14 @@ class SparseLinearGradients(ExampleGradients):
         Raises:
             ValueError: If there are no examples.
         """
-        chosen = nonempty(positions(index, self.num_examples))
-        total = np.zeros((size_of(self._x)[1], self._shape[1]))
-        for start in range(0, len(chosen), CHUNK):
-            part = chosen[start : start + CHUNK]
-            total += self._x[part].T @ (self._residuals(params, part) / len(chosen))
-        return tree.to_dense(self._layout(params).tensors(total.astype(np.float32)))
+        kernel, bias = np.zeros(self._shape), np.zeros(self._shape[1])
+        for start in range(0, len(_nonempty(index)), CHUNK):
+            part = index[start : start + CHUNK]
+            residuals = self._residuals(params, part) / len(index)
+            kernel += self._x[part].T @ residuals
+            bias += residuals.sum(axis=0)
+        found = {self._name: kernel.reshape(params[self._name].shape), "bias": bias}
+        return {name: found[name].astype(np.float32) for name in params}
 
     def permutation_sgd(self, passes: Passes, *, regulariser: float) -> PermutationSgd:
         """Return permutation SGD on all examples, of inputs within the unit ball.
@@ -431,11 +407,13 @@ class SparseLinearGradients(ExampleGradients):
         Raises:
             ValueError: If the loss has no constants.
         """
-        (number, width), loss = size_of(self._x), self._loss
+        loss = self._loss
         constants = loss_constants(
             loss.name, regulariser=regulariser, width=loss.width, num_classes=self._shape[1]
         )
-        rows = self._x.toarray() if self._x.nnz > _DENSE * number * width else self._x
+        rows: Any = sparse.hstack([self._x, np.ones((self.num_examples, 1))], "csr")
+        if rows.nnz > _DENSE * math.prod(rows.shape):
+            rows = rows.toarray()
         return PermutationSgd(
             rows=shortened(rows, constants.inputs),
             y=self._labels,
@@ -449,9 +427,8 @@ class SparseLinearGradients(ExampleGradients):
         self, params: Params, direction: Params, sizes: Sequence[float], index: np.ndarray
     ) -> np.ndarray:
         """Return losses, float64 (examples, sizes); see `fedpriv.training.dp_agd.ExampleLosses`."""
-        chosen = positions(index, self.num_examples)
-        here, change = (self._logits(own, chosen) for own in (params, direction))
-        return losses_on_line(here, change, sizes, self._labels[chosen], self._losses)
+        here, change = (self._logits(own, index) for own in (params, direction))
+        return losses_on_line(here, change, sizes, self._labels[index], self._losses)
 
     def _losses(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
         from torch import from_numpy
@@ -460,37 +437,63 @@ class SparseLinearGradients(ExampleGradients):
         return self._loss.losses(from_numpy(given), from_numpy(labels)).numpy()
 
     def _logits(self, params: Params, chosen: np.ndarray) -> np.ndarray:
-        params = {"bias": np.zeros(self._shape[1], np.float32), **params}
-        weights = weights_of(params, self._name, self._shape)
-        return self._x[chosen] @ weights[: size_of(self._x)[1]]
+        return _logits_of(params, self._name, self._x[chosen], self._shape[1])
 
     def _residuals(self, params: Params, chosen: np.ndarray) -> np.ndarray:
         return self._loss.residual(self._logits(params, chosen), self._labels[chosen])
 
     def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
         """Yield the updates of examples or groups; see `ExampleGradients`."""
-        chosen, starts = joined(index, self.num_examples)
+        chosen, starts = _joined(index)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite contributes zero
-            residuals = self._residuals(params, chosen)
-        return outer_stacks(self._x[chosen], residuals, starts, self._layout(params))
+            updates = -self._residuals(params, chosen)
+        step = max(_FEWEST, _NUMBERS // math.prod(self._shape))
+        for first in range(0, len(starts) - 1, step):
+            edges = starts[first : first + step + 1]
+            part = slice(edges[0], edges[-1])
+            inner, rows = _means(self._x[chosen[part]], updates[part], edges - edges[0])
+            values = rows.values.reshape(-1, *params[self._name].shape[1:])
+            found: dict[str, np.ndarray | Block] = {self._name: rows._replace(values=values)}
+            yield RowStack({**found, "bias": inner} if self.biased else found)
 
-    def _layout(self, params: Params) -> Layout:
-        shape, num_classes = params[self._name].shape, self._shape[1]
-        return Layout(name=self._name, shape=shape, num_classes=num_classes, bias=self.biased)
+
+def _means(
+    x: sparse.csr_matrix, updates: np.ndarray, starts: np.ndarray
+) -> tuple[np.ndarray, Block]:
+    """Return means over groups, of minus the residuals and of their outer products with inputs.
+
+    Args:
+        x: Of the examples, group after group.
+        updates: Minus the residuals, float64 `(examples, k)`.
+        starts: int64 `(groups + 1,)`, where each group starts.
+    """
+    sizes = np.diff(starts)
+    rows: Any = x
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = x.data[:, np.newaxis] * np.repeat(updates, np.diff(x.indptr), axis=0)
+        if len(updates) > len(sizes):
+            each = (values[:, np.newaxis], x.indices, x.indptr)
+            shape = (len(updates), _size_of(x)[1] * updates.shape[1])
+            shares = np.repeat(1.0 / sizes, sizes)[:, np.newaxis, np.newaxis]
+            mean: Any = sparse.bsr_matrix(
+                (shares, np.arange(len(updates)), starts), (len(sizes), shape[0])
+            )
+            rows, updates = mean @ sparse.bsr_matrix(each, shape), mean @ updates
+            values = rows.data[:, 0]
+    return updates, Block(rows.indices.astype(np.int64), rows.indptr.astype(np.int64), values)
 
 
 @dataclass(frozen=True, slots=True)
 class _DenseRows:
-    """The first columns of rows of a sparse matrix, which are made dense when they are read."""
+    """Rows of a sparse matrix, which are made dense when they are read."""
 
     x: sparse.csr_matrix
-    num_columns: int
 
     def __len__(self) -> int:
-        return size_of(self.x)[0]
+        return _size_of(self.x)[0]
 
     def __getitem__(self, chosen: Any) -> np.ndarray:
-        return self.x[chosen][:, : self.num_columns].toarray().astype(np.float32)
+        return self.x[chosen].toarray().astype(np.float32)
 
 
 class LogisticGradients(SparseLinearGradients):
@@ -542,3 +545,18 @@ class UnbiasedSoftmaxGradients(SoftmaxGradients):
     """Multinomial logistic regression without a bias, whose params are the kernel alone."""
 
     biased = False
+
+
+class LinearRegressionGradients(SparseLinearGradients):
+    """Least squares without a bias, loss ½ (x·w - y)².
+
+    Args:
+        x: float32 `(n, d)`, dense or CSR.
+        y: Targets `(n,)`.
+    """
+
+    biased = False
+
+    def __init__(self, x: np.ndarray | sparse.csr_matrix, y: np.ndarray) -> None:
+        loss = LinearLoss("squared_error", square_residual, square_losses, of_classes=False)
+        super().__init__(sparse.csr_matrix(x), y, loss)

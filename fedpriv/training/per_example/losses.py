@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import functional_call, vmap
 
 from fedpriv.rng import Key
 from fedpriv.training.dp_agd import move_along
@@ -169,6 +170,25 @@ def _shape(tensor: Tensor) -> str:
     return f"({', '.join(['n', *map(str, tensor.shape[1:])])}{',' if tensor.ndim == 1 else ''})"
 
 
+def example_loss(
+    module: nn.Module, loss: Loss, params: Mapping[str, Tensor], x: Tensor, y: Tensor
+) -> Tensor:
+    """Return the loss of one example, which the module is given as a batch of one, of shape ().
+
+    If an index is beyond a tensor of the example's own, it is NaN, and so are its gradients.
+
+    Args:
+        module: It and the loss are copies, of which no other example is to know.
+        loss: Mean loss of a batch.
+        params: In the place of the module's, by name; others stay.
+        x: Input.
+        y: Target.
+    """
+    with IndicesWithin() as indices:
+        value = loss(functional_call(module, dict(params), (x[None],)), y[None])
+    return indices.or_nan(value).reshape(())
+
+
 def evaluation_losses(
     copied: Callable[[], tuple[nn.Module, Loss]], x: Tensor, y: Tensor, chunk: int
 ) -> np.ndarray:
@@ -185,27 +205,21 @@ def evaluation_losses(
         chunk: Examples that are held at once.
     """
 
-    def single(module: nn.Module, loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
-        module.eval()
-
-        def value(own: Tensor, target: Tensor) -> Tensor:
-            with IndicesWithin() as indices:
-                found = loss(module(own[None]), target[None]).reshape(())
-            return indices.or_nan(found)
-
-        return value
+    def single() -> Callable[[Tensor, Tensor], Tensor]:
+        module, loss = copied()
+        return partial(example_loss, module.eval(), loss, {})
 
     found = np.empty(len(x))
     with torch.no_grad():
         try:
             for start in range(0, len(x), chunk):
-                part, each = slice(start, start + chunk), vmap(single(*copied()))
+                part, each = slice(start, start + chunk), vmap(single())
                 found[part] = each(x[part], y[part]).double().cpu().numpy()
         except Exception as error:  # no batching rule
             end_if_interrupted(error)
             for place in range(len(x)):
                 with own_stream(None, x.device):
-                    found[place] = float(single(*copied())(x[place], y[place]))
+                    found[place] = float(single()(x[place], y[place]))
     return found
 
 

@@ -29,24 +29,24 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.models.images import SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.sums import RunningSum
 from fedpriv.training.bounded_sum import Stack
-from fedpriv.training.devices import bytes_at_once, usable_device
+from fedpriv.training.devices import bytes_at_once, kept_bytes, usable_device
 from fedpriv.training.dp_agd import move_along
-from fedpriv.training.failures import KeepsStateError, contributes_zero
-from fedpriv.training.local.indices import IndicesWithin
+from fedpriv.training.failures import KeepsStateError, contributing_zero_on_failure
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import copied_apart, kept_parameters, put_back
-from fedpriv.training.per_example.example_sum import ExampleGradients, Examples, add_sums
+from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.per_example.losses import (
     Loss,
     check_loss,
     evaluation_losses,
+    example_loss,
     synthetic_inputs,
 )
 from fedpriv.training.stopping import end_if_interrupted
@@ -60,7 +60,6 @@ _KEY = Key.simulation(0).fold("synthetic examples")
 _TRIED = 3
 _NUMBERS_AT_A_TIME = 1 << 20
 _MOST = 1024
-_WIDEST = 10.0  # params further from zero say nothing of a module
 _SAME = 1e-4  # relative differences that count as rounding
 
 
@@ -169,7 +168,8 @@ class GradientStack(Stack):
                 for examples, rows in self._rows(name):
                     found.view(-1).addmv_(rows.T, weights[examples])
             sums[name] = found.cpu().numpy()
-        return add_sums(total, sums, factors, besides)
+        total.add({**sums, **{name: rows.sum(axis=0) for name, rows in besides.items()}}, 1.0)
+        return np.zeros(0, np.int64)
 
 
 class ModuleGradients(ExampleGradients):
@@ -262,27 +262,23 @@ class ModuleGradients(ExampleGradients):
         Args:
             params: float32 by name, all trained parameters; not changed.
             index: Distinct positions in the training set, or groups of them; may be empty.
-            key: Needed if the module draws at random, as dropout does.
+            key: What the module draws from, as dropout does; None draws the same each time.
 
         Raises:
-            ValueError: If a key is needed and missing, if params are not the module's, or if a
-                group is empty.
+            ValueError: If params are not the module's, or if a group is empty.
         """
         alone = isinstance(index, np.ndarray)
         if not alone and any(len(group) == 0 for group in index):
             raise ValueError("a group is empty; leave it out, it has no mean")
         self._load(params)
-        if self._choose().draws and key is None:
-            raise ValueError("the module draws at random while it trains: give this round's key")
         self._module.train()
         step = self._chunk(dense=not alone)
-        if alone:
-            chunks = (self._sound(part, key) for part in _parts(index, step))
+        if isinstance(index, np.ndarray):
+            found = self._each(index, step, key)
         else:
-            chunks = self._means(index, step, key)
-        for updates in chunks:
-            if updates is not None:
-                yield GradientStack(updates=updates)
+            found = self._means(index, step, key)
+        for updates in found:
+            yield GradientStack(updates=updates)
 
     def gradient(
         self, params: Params, index: np.ndarray, key: Key | None = None
@@ -380,9 +376,9 @@ class ModuleGradients(ExampleGradients):
 
     def _chunk(self, *, dense: bool) -> int:
         """Return how many examples at once fit, with their whole gradients or as they are made."""
-        chosen, size = self._choose(), sum(p.numel() for p in self._own.values())
+        chosen, size = self._choose(), sum(p.nbytes for p in self._own.values())
         held = chosen.held + (3 * size if dense or chosen.way != "factors" else 0)
-        return self._given_chunk or max(1, min(_MOST, bytes_at_once(self._device) // (4 * held)))
+        return self._given_chunk or max(1, min(_MOST, bytes_at_once(self._device) // held))
 
     def _batch(self, part: np.ndarray) -> tuple[Tensor, Tensor]:
         found = model_inputs(self._x[part]), model_targets(self._y[part])
@@ -396,49 +392,32 @@ class ModuleGradients(ExampleGradients):
         with own_stream(stream, self._device):
             return _MAKES[self._choose().way](self._module, self._loss, x, y)
 
-    def _sound(self, part: np.ndarray, key: Key | None) -> Updates | None:
-        """Return those of a chunk without the examples that raise alone; None of none.
-
-        Raises:
-            Exception: What the chunk raises though none of its examples does.
-        """
-        try:
-            return self._of(part, key)
-        except Exception as error:  # whatever an example of a class that is none raises, say
-            end_if_interrupted(error)
-            whole = error
-        sound = []
-        for position in part.tolist():
+    def _each(self, index: np.ndarray, step: int, key: Key | None) -> Iterator[Updates]:
+        """Yield the updates of chunks; of one that raises one by one, without what raises alone."""
+        for part in _parts(index, step):
             try:
-                self._of(np.array([position]), key)
-                sound.append(position)
-            except Exception as error:
-                contributes_zero(error)
-        if len(sound) == len(part):
-            raise whole
-        return self._of(np.array(sound), key) if sound else None
+                made = [self._of(part, key)]
+            except Exception as error:  # whatever an example of a class that is none raises, say
+                end_if_interrupted(error)
+                made = list[Updates]()
+                for position in np.split(part, len(part)):
+                    with contributing_zero_on_failure(Exception):
+                        made.append(self._of(position, key))
+            yield from made
 
     def _means(self, groups: Sequence[np.ndarray], step: int, key: Key | None) -> Iterator[Updates]:
-        """Yield the means of as many whole groups as fit into a chunk."""
-        waiting: list[np.ndarray] = []
-        for group in groups:
-            if waiting and sum(map(len, waiting)) + len(group) > step:
-                yield self._grouped(waiting, step, key)
-                waiting = []
-            waiting.append(group)
-        if waiting:
-            yield self._grouped(waiting, step, key)
-
-    def _grouped(self, groups: list[np.ndarray], step: int, key: Key | None) -> Updates:
-        """Return the means over groups; one that is larger than a chunk is alone in its list."""
-        index = np.concatenate(groups)
-        sizes = torch.tensor([len(group) for group in groups], device=self._device)
-        place = torch.repeat_interleave(sizes)
-        means = {n: p.new_zeros((len(groups), *p.shape)) for n, p in self._own.items()}
-        for members in _parts(np.arange(len(index)), step):
-            for name, parts in self._of(index[members], key).items():
-                means[name].index_add_(0, place[members[0] : members[-1] + 1], _whole(parts))
-        return {n: (m / sizes.reshape(-1, *(1,) * (m.ndim - 1)),) for n, m in means.items()}
+        """Yield the means of as many groups as fit into a chunk, or of a single larger one."""
+        while groups:
+            sizes = torch.tensor([len(group) for group in groups], device=self._device)
+            number = max(1, int((sizes.cumsum(0) <= step).sum()))
+            sizes, index = sizes[:number], np.concatenate(groups[:number])
+            place = torch.repeat_interleave(sizes)
+            means = {n: p.new_zeros((number, *p.shape)) for n, p in self._own.items()}
+            for members in _parts(np.arange(len(index)), step):
+                for name, parts in self._of(index[members], key).items():
+                    means[name].index_add_(0, place[members[0] : members[-1] + 1], _whole(parts))
+            yield {n: (m / sizes.reshape(-1, *(1,) * (m.ndim - 1)),) for n, m in means.items()}
+            groups = groups[number:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,14 +426,12 @@ class _Chosen:
 
     Attributes:
         way: Its name.
-        held: Numbers that it holds of an example, whole gradients aside.
-        draws: Whether a training step draws at random.
+        held: Bytes that it holds of an example, whole gradients aside.
         error: What the module or its loss raises at synthetic examples; None for nothing.
     """
 
     way: Way
     held: int = 1
-    draws: bool = False
     error: Exception | None = None
 
 
@@ -475,9 +452,10 @@ def _choose_way(
         KeepsStateError: A ValueError; if an example's gradient depends on what went before it.
     """
     try:
-        with own_stream(None, x.device):
-            held = _kept(module, loss, x[:1], y[:1])
-        draws = _draws(module, loss, x, y)
+        copied, own_loss = copied_apart(module, loss)
+        with own_stream(None, x.device), torch.enable_grad(), kept_bytes(module) as kept:
+            own_loss(copied(x[:1]), y[:1])
+        _check_apart(module, loss, x, y)
     except KeepsStateError:
         raise
     except Exception as error:  # synthetic inputs fit nothing; the real ones may
@@ -486,82 +464,50 @@ def _choose_way(
     for way in ways:
         try:
             with own_stream(None, x.device):
-                _check_no_other_use(module, loss, x[:1], y[:1], way)
                 _MAKES[way](module, loss, x, y)
-            return _Chosen(way=way, held=held, draws=draws)
+            return _Chosen(way=way, held=max(1, 2 * sum(kept)))
         except Exception as error:
             end_if_interrupted(error)
             refused = f"{type(error).__name__}: {error}"
     raise ValueError(f"way {ways[-1]!r} does not work for this module: {refused}")
 
 
-def _draws(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
-    """Return whether an example's gradient is another one with other random numbers.
+def _check_apart(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
+    """Refuse what keeps something of one example for the next.
 
     Raises:
-        KeepsStateError: If it is another one after other examples.
+        KeepsStateError: If an example's gradient is another one after other examples.
         Exception: What module or loss raise.
     """
 
-    def alone(order: Iterable[int], key: Key | None) -> dict[str, Tensor]:
+    def alone(order: Iterable[int]) -> dict[str, Tensor]:
         made: dict[int, Updates] = {}
         for place in order:
-            with own_stream(None if key is None else key.fold(place), x.device):
+            with own_stream(None, x.device):
                 made[place] = _by_loop(module, loss, x[[place]], y[[place]])
         return {n: torch.cat([made[place][n][0] for place in range(len(x))]) for n in made[0]}
 
-    def same(found: dict[str, Tensor]) -> bool:
-        far = {name: _SAME * float(rows.nan_to_num().abs().max()) for name, rows in first.items()}
-        return all(
-            torch.allclose(found[name], rows, rtol=0.0, atol=far[name], equal_nan=True)
-            for name, rows in first.items()
-        )
-
-    places = range(len(x))
-    first = alone(places, None)
-    if not same(alone(reversed(places), None)):
-        raise KeepsStateError(_kept_by(module))
-    return not same(alone(places, _KEY))
+    first, again = alone(range(len(x))), alone(reversed(range(len(x))))
+    for name, rows in first.items():
+        far = _SAME * float(rows.nan_to_num().abs().max())
+        if not torch.allclose(again[name], rows, rtol=0.0, atol=far, equal_nan=True):
+            raise KeepsStateError(_kept_by(module))
 
 
 @contextmanager
 def _moved(module: nn.Module) -> Iterator[None]:
-    """Give a module params near its own, and its own again afterwards.
+    """Give a module small random params, and its own again afterwards: zeros or NaN hide mistakes.
 
     The parameters stay the same objects: a loss may hold them, say for a penalty.
     """
-    before = [(p, p.data) for p in module.parameters()]
-    rng = _KEY.fold("params").generator()
+    before, rng = {p: p.data for p in _trained(module).values()}, _KEY.fold("params").generator()
     try:
-        for p, data in before:
-            # Params that have diverged say nothing about the module, and compare with nothing.
-            p.data = data.nan_to_num(0.0, 0.0, 0.0).clamp_(-_WIDEST, _WIDEST)
-            if p.requires_grad:  # zeros, for one, hide mistakes
-                change = 0.05 * rng.standard_normal(tuple(p.shape), np.float32)
-                p.data.add_(torch.from_numpy(change).to(data.device))
+        for p, data in before.items():
+            p.data = torch.from_numpy(0.05 * rng.standard_normal(tuple(p.shape))).to(data)
         yield
     finally:
-        for p, data in before:
+        for p, data in before.items():
             p.data = data
-
-
-def _kept(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> int:
-    """Return how many numbers autograd keeps of an example, params aside."""
-    own = {p.untyped_storage().data_ptr() for p in module.parameters()}
-    kept = 0
-
-    def count(tensor: Tensor) -> Tensor:
-        nonlocal kept
-        kept += 0 if tensor.untyped_storage().data_ptr() in own else tensor.numel()
-        return tensor
-
-    copied, own_loss = copied_apart(module, loss)
-    with (
-        torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor),
-        torch.enable_grad(),
-    ):
-        own_loss(copied(x), y)
-    return 2 * kept
 
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -602,17 +548,41 @@ def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Updates:
 
 
 def _by_vmap(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Updates:
-    """Return updates by `torch.func`: what has no batching rule raises."""
+    """Return updates by `torch.func`: what has no batching rule raises.
+
+    Raises:
+        ValueError: As of `_check_seen`.
+    """
     copied, own_loss = copied_apart(module, loss)
 
-    def loss_of(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        with IndicesWithin() as indices:
-            value = own_loss(functional_call(copied, params, (x.unsqueeze(0),)), y.unsqueeze(0))
-        return -indices.or_nan(value)
+    def update(params: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        value = example_loss(copied, own_loss, params, x, y)
+        return -value, value
 
     own = {name: p.detach() for name, p in _trained(module).items()}
-    each = vmap(grad(loss_of), in_dims=(None, 0, 0), randomness="different")
-    return {name: (found.detach(),) for name, found in each(own, x, y).items()}
+    each = vmap(grad(update, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+    with torch.enable_grad():
+        updates, values = each(own, x, y)
+    _check_seen(module, values)
+    return {name: (found.detach(),) for name, found in updates.items()}
+
+
+def _check_seen(module: nn.Module, values: Tensor) -> None:
+    """Refuse a way that misses a part of the gradient.
+
+    Args:
+        module: At its own parameters, which the way has detached where it sees them.
+        values: The losses that it took the gradients of.
+
+    Raises:
+        ValueError: If the losses have a gradient by a parameter all the same.
+    """
+    own = list(_trained(module).values())
+    found = (
+        torch.autograd.grad(values.sum(), own, allow_unused=True) if values.requires_grad else ()
+    )
+    if any(gradient is not None for gradient in found):
+        raise ValueError("the forward pass or the loss uses a parameter where it is not seen")
 
 
 _LINEAR = {nn.Linear: ("weight", 0), SoftmaxRegression: ("kernel", 1)}
@@ -635,88 +605,51 @@ def _linear_layers(module: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
-def _check_no_other_use(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, way: Way) -> None:
-    """Refuse a way that would miss a part of the gradient.
-
-    Args:
-        module: At its own parameters.
-        loss: Mean loss of a batch.
-        x: One input `(1, ...)`.
-        y: Its target.
-        way: Of `_by_vmap` what a loss itself does with a parameter would be missed, of
-            `_by_factors` whatever is done with it outside its layer.
-
-    Raises:
-        ValueError: If the loss has a gradient where all that is seen of the parameters is constant.
-    """
-    if way == "loop":
-        return
-    copied, own_loss = copied_apart(module, loss)
-    constant = {name: p.detach() for name, p in copied.named_parameters()}
-    if way == "factors":
-        for layer in _linear_layers(copied).values():
-            same = copy.deepcopy(layer).requires_grad_(False)
-            layer.register_forward_hook(lambda _, inputs, __, same=same: same(*inputs))
-        constant = {}
-    with torch.enable_grad():
-        value = own_loss(functional_call(copied, constant, (x,)), y)
-    own = list(_trained(module).values())
-    found = torch.autograd.grad(value, own, allow_unused=True) if value.requires_grad else ()
-    if any(gradient is not None for gradient in found):
-        raise ValueError("the forward pass or the loss uses a parameter where it is not seen")
-
-
 def _by_factors(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Updates:
     """Return updates by the inputs of linear layers, and by their outputs' gradients.
 
     Raises:
-        ValueError: As `_linear_layers`, or if a layer is called more than once, or on other things
-            than one vector an example.
+        ValueError: As of `_linear_layers` and `_check_seen`, or if a layer is called more than
+            once, or on other things than one vector an example.
     """
     copied, own_loss = copied_apart(module, loss)
-    own = {name: p.detach() for name, p in copied.named_parameters()}
     layers, shifts, inputs = _linear_layers(copied), dict[str, Tensor](), dict[str, Tensor]()
 
-    def keeper(owner: str) -> Callable[..., Tensor]:
-        def keep(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            if owner in inputs or given[0].ndim != 2 or len(given[0]) != 1:
+    def tapped(owner: str, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+        constant = copy.deepcopy(layer, {id(p): p.detach() for p in layer.parameters()})
+
+        def forward(given: Tensor) -> Tensor:
+            if owner in inputs or given.ndim != 2 or len(given) != 1:
                 raise ValueError(f"{owner!r} is called twice, or not on one vector an example")
-            inputs[owner] = given[0][0]
-            return output + shifts[owner]
+            inputs[owner] = given[0]
+            return type(constant).forward(constant, given) + shifts[owner]
 
-        return keep
+        return forward
 
-    for owner, layer in layers.items():
-        layer.register_forward_hook(keeper(owner))
-
-    def loss_of(zeros: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def update(
+        zeros: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
         shifts.update(zeros)
         inputs.clear()
-        with IndicesWithin() as indices:
-            value = own_loss(functional_call(copied, own, (x.unsqueeze(0),)), y.unsqueeze(0))
-        return -indices.or_nan(value), dict(inputs)
-
-    def named(owner: str) -> tuple[str, int, str]:
-        matrix, axis = _LINEAR[type(layers[owner])]
-        prefix = f"{owner}." if owner else ""
-        return prefix + matrix, axis, f"{prefix}bias"
+        value = example_loss(copied, own_loss, {}, x, y)
+        return -value, (value, dict(inputs))
 
     zeros = dict[str, Tensor]()
-    for owner in layers:
-        matrix, axis, _ = named(owner)
-        zeros[owner] = torch.zeros(own[matrix].shape[axis], device=x.device)
-    each = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-    backs, given = each(zeros, x, y)
+    for owner, layer in layers.items():
+        matrix, axis = _LINEAR[type(layer)]
+        zeros[owner] = torch.zeros(layer.get_parameter(matrix).shape[axis], device=x.device)
+        layer.forward = tapped(owner, layer)
+    each = vmap(grad(update, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+    with torch.enable_grad():
+        backs, (values, given) = each(zeros, x, y)
+    _check_seen(module, values)
     updates: dict[str, tuple[Tensor, ...]] = {}
-    for owner, found in backs.items():
-        matrix, axis, bias = named(owner)
-        back = found.detach()
-        if owner in given:
-            inner = given[owner]
-        else:  # the layer was not called
-            inner = back.new_zeros(len(x), own[matrix].shape[1 - axis])
-        updates[matrix] = (back, inner) if axis == 0 else (inner, back)
-        updates[bias] = (back,)
+    for owner, layer in layers.items():
+        (matrix, axis), back = _LINEAR[type(layer)], backs[owner].detach()
+        width, prefix = layer.get_parameter(matrix).shape[1 - axis], f"{owner}." if owner else ""
+        inner = given.get(owner, back.new_zeros(len(x), width))  # of a layer that was not called
+        updates[prefix + matrix] = (back, inner) if axis == 0 else (inner, back)
+        updates[f"{prefix}bias"] = (back,)
     return {name: updates[name] for name in _trained(module)}
 
 

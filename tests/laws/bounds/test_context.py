@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import sparse
 
 from fedpriv import tree
 from fedpriv.mechanisms import Capped, bounds
@@ -32,13 +31,6 @@ from fedpriv.training.algorithm import Context
 from fedpriv.training.bounded_sum import RowStack
 from fedpriv.training.device_sum import DeviceStack, DeviceSum
 from fedpriv.training.per_example.module import GradientStack
-from fedpriv.training.per_example.sparse_sums import (
-    Layout,
-    MeanStack,
-    OuterStack,
-    outer_stacks,
-    with_ones,
-)
 from fedpriv.training.work import Trainer
 from fedpriv.tree import RowSparse
 from tests.harness.toys_of_training import answered
@@ -220,28 +212,6 @@ def outer_parts(updates):
     return np.stack([update["kernel"][:, 0] / update["bias"][0] for update in updates]), own
 
 
-class Outer(Engine):
-    """Single examples of a linear model on sparse inputs."""
-
-    def stacks(self, request, attempt, users):
-        if users.ids:
-            x, own = outer_parts([self.updates[int(user)] for user in users.ids])
-            rows = with_ones(sparse.csr_matrix(x, dtype=np.float64))
-            layout = Layout(name="kernel", shape=(ROWS, COLUMNS), num_classes=COLUMNS, bias=True)
-            starts = self.starts(len(users.ids))
-            yield from outer_stacks(rows, -own.astype(float), starts, layout)
-
-    def starts(self, number):
-        return None
-
-
-class OuterGroups(Outer):
-    """Micro-batches of one."""
-
-    def starts(self, number):
-        return np.arange(number + 1)
-
-
 class Factored(Engine):
     """Single examples of a module of linear layers, by two factors."""
 
@@ -261,7 +231,7 @@ class Whole(Factored):
         return {"kernel": (x[:, :, None] * own[:, None],), "bias": (own,)}
 
 
-BY_EXAMPLE = (Outer, OuterGroups, Factored, Whole)
+BY_EXAMPLE = (Factored, Whole)
 SLACK = 1e-12  # their sums are float64
 SUMMED_AS_FLOATS = ("clip", "normalise", "normalise-regularised", "adaptive")
 float_bounds = pytest.mark.parametrize("name", SUMMED_AS_FLOATS)
@@ -341,7 +311,7 @@ def test_every_bound_is_reached():
 
 def bounded_first(monkeypatch):
     """Plant the wrong order: the bound's factor is that of the update before it is multiplied."""
-    for kind in (RowStack, DeviceStack, OuterStack, MeanStack, GradientStack):
+    for kind in (RowStack, DeviceStack, GradientStack):
         times = kind.times
 
         def late(self, multiplier, kind=kind, times=times):

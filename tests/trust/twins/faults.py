@@ -43,7 +43,6 @@ _PRECONDITIONERS = f"{_MECHANISMS}.preconditioners"
 _FLOWER = "fedpriv.backends.flower"
 _PER_EXAMPLE = f"{_TRAINING}.per_example"
 _EXAMPLE_SUM, _MODULE = f"{_PER_EXAMPLE}.example_sum", f"{_PER_EXAMPLE}.module"
-_SPARSE_SUMS = f"{_PER_EXAMPLE}.sparse_sums"
 
 FAULTS = (
     # Bounds.
@@ -236,50 +235,26 @@ FAULTS = (
     Fault(
         name="micro_batch_added_up",
         behaviour="A micro-batch of a linear model contributes the sum of its gradients.",
-        module=_SPARSE_SUMS,
-        old="own = self.own / np.repeat(sizes, sizes)[:, np.newaxis]",
-        new="own = self.own + 0.0",
+        module=f"{_PER_EXAMPLE}.linear",
+        old="np.repeat(1.0 / sizes, sizes)",
+        new="np.ones(len(updates))",
         tests=("training/per_example/linear/test_sums.py::TestEqualsTheDenseLoop",),
     ),
     Fault(
         name="example_bounded_before_its_multiplier",
         behaviour="The norm of an example's update is that before it is preconditioned.",
-        module=_SPARSE_SUMS,
-        old="if self.multiplier is None else self.multiplier[touched]",
-        new="",
+        module=_MODULE,
+        old="left = left @ self.multiplier[name].square()",
+        new="left = left.sum(dim=1, keepdim=True)",
         tests=("laws/bounds/test_context.py::test_a_single_example_keeps_the_bounds_norm",),
-    ),
-    Fault(
-        name="offset_outside_touched_rows_forgotten",
-        behaviour="The norm of a mixture leaves out the rows that an example does not touch.",
-        module=_SPARSE_SUMS,
-        old="squares[groups] += np.where(rows, energy, 0.0).sum(axis=1)",
-        new="squares[groups] += 0.0",
-        tests=("laws/bounds/test_context.py::test_a_single_example_keeps_the_bounds_norm",),
-    ),
-    Fault(
-        name="cancelled_norms_as_they_come",
-        behaviour="A mixture that nearly cancels has the norm that is left after rounding.",
-        module=_SPARSE_SUMS,
-        old="np.where(rows, energy, 0.0).sum(axis=1)",
-        new="energy.sum() - np.where(rows, 0.0, energy).sum(axis=1)",
-        tests=("training/per_example/linear/test_failures.py::TestCancellation",),
     ),
     Fault(
         name="infinite_residuals_times_zero",
         behaviour="An example that is left out is multiplied by zero, infinities included.",
-        module=_SPARSE_SUMS,
-        old="        kept = factors != 0.0\n        found = np.asarray(inputs[kept].T",
-        new="        kept = factors == factors\n        found = np.asarray(inputs[kept].T",
+        module="fedpriv.sums",
+        old="kept = np.flatnonzero(each)",
+        new="kept = np.arange(len(each))",
         tests=("training/per_example/linear/test_failures.py::TestWhatFails",),
-    ),
-    Fault(
-        name="no_room_for_the_error_of_floats",
-        behaviour="A sum of floats that is rounded to a grid has no room for its own error.",
-        module=_EXAMPLE_SUM,
-        old="share = 1.0 - SLACK - error - num_elements * SLACK_EACH",
-        new="share = 1.0 - SLACK - num_elements * SLACK_EACH",
-        tests=("training/per_example/linear/test_rounded_sums_worst.py",),
     ),
     Fault(
         name="groups_in_order_of_arrival",

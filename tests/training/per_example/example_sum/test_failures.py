@@ -12,7 +12,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms import AdaptiveClip, Capped, Clip, Normalise, Rounded
+from fedpriv.mechanisms import AdaptiveClip, Capped, Clip, Normalise
 from fedpriv.mechanisms.bounds import Checked, bounded_factors
 from fedpriv.runs.loop import rounds
 from fedpriv.training.failures import contributes_zero, counted_failures
@@ -130,22 +130,6 @@ def test_factors_are_those_of_single_norms_to_the_bit():
                 assert (found * norms <= bound.l2_bound).all()
 
 
-class OwnGrid(Clip):
-    """A bound on a grid that leaves room for rounding each example, and not their sum."""
-
-    granularity = 1 / 16
-
-    def longest(self, num_elements):
-        return self.l2_clip_norm - num_elements**0.5 / 32
-
-
-def test_a_grid_for_each_example_is_none_for_their_sum():
-    gradients, params = spoilt("logistic", 0.0)
-    work = CentralSum(gradients=gradients, num_examples=30)
-    with pytest.raises(ValueError):
-        contributed(work, params, ids=[0], bound=OwnGrid(l2_clip_norm=1.0), key=KEY)
-
-
 @pytest.mark.parametrize("bound", [Checked(l2_bound=1.0), Capped(cap=1.0, num_coordinates=9)])
 def test_bounds_of_coordinates_are_refused_before_anything_is_charged(bound):
     def refine(made):
@@ -156,11 +140,7 @@ def test_bounds_of_coordinates_are_refused_before_anything_is_charged(bound):
         build(replace(BASE, refine=refine), task=task())
 
 
-@pytest.mark.parametrize(
-    "bound", [Rounded(bound=Clip(l2_clip_norm=1.0)), AdaptiveClip(initial=1.0, least=0.1, most=9.0)]
-)
-def test_bounds_that_single_examples_cannot_have_are_refused(bound):
-    """A grid for each, and a clip norm that adapts where the context brings none."""
+def test_a_clip_norm_that_adapts_is_in_the_context():
     gradients, params = spoilt("logistic", 0.0)
     with pytest.raises(ValueError):
-        gradients.bounded_sum(params, np.arange(3), bound)
+        gradients.bounded_sum(params, np.arange(3), AdaptiveClip(initial=1.0, least=0.1, most=9.0))

@@ -9,10 +9,10 @@ import pytest
 
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Rounded
-from fedpriv.training.per_example.linear import LinearRegressionGradients
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import CLIP, contributed
 from tests.training.per_example.example_sum.reviews import BASE, KEY, task
+from tests.training.per_example.linear.case import at_zero
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,12 @@ def test_guides_that_need_public_examples_say_so():
         build(BASE.with_options({"preconditioner": "r-pub"}), task=bare)
 
 
-def test_a_grid_is_of_the_sum_where_its_error_is_stated():
+def test_a_grid_is_where_updates_are_exact():
     components = build(BASE)
     params = components.task.init_params(KEY)
     found = contributed(components.trainer, params, ids=[1], bound=Rounded(bound=CLIP))
-    assert found.granularity == 2.0**-24 and found.total["weight"].dtype == np.int64
-    work = replace(components.trainer, gradients=LinearRegressionGradients(np.eye(3), np.ones(3)))
-    with refuses(ValueError, "LinearRegressionGradients"):
-        contributed(work, {"weight": np.zeros(3)}, ids=[1], bound=Rounded(bound=CLIP))
+    assert found.granularity == 2.0**-24 and found.total["weight"].dtype == np.int32
+    gradients, params = at_zero("module", np.eye(3, dtype=np.float32), np.zeros(3, np.int64))
+    with refuses(ValueError, "ModuleGradients"):
+        work = replace(components.trainer, gradients=gradients)
+        contributed(work, params, ids=[1], bound=Rounded(bound=CLIP))

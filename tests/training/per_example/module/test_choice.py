@@ -66,19 +66,17 @@ def test_words_are_vectorised():
 
 
 @pytest.mark.parametrize("way", ["factors", "vmap"])
-def test_what_draws_needs_a_key(way):
+def test_what_is_drawn_follows_from_the_key(way):
     def noisy(_, h):
         return h * torch.rand(())
 
     gradients, params = made(Layer(noisy), way=way)
     before = torch.get_rng_state()
-    with refuses(ValueError, "key"):
-        gradients.bounded_sum(params, EVERYBODY, BOUND)
-    assert torch.equal(torch.get_rng_state(), before)  # of whoever calls
-    found, other = (
-        gradients.bounded_sum(params, EVERYBODY, BOUND, key) for key in (KEY, KEY.fold(1))
+    found, again, other = (
+        gradients.bounded_sum(params, EVERYBODY, BOUND, key) for key in (KEY, KEY, KEY.fold(1))
     )
-    assert gap(found, other) > 1e-3
+    assert gap(found, other) > 1e-3 and gap(found, again) == 0.0
+    assert torch.equal(torch.get_rng_state(), before)  # of whoever calls
 
 
 class TestPenalties:

@@ -156,11 +156,9 @@ def test_a_multiplier_broadcasts_as_it_does_for_users():
     assert all(np.array_equal(found[n], expected[n]) for n in params)
 
 
-def test_dropout_needs_a_key_and_draws_anew_with_another():
+def test_dropout_draws_from_the_key():
     gradients, params = built("partly frozen")
     bound = Clip(l2_clip_norm=0.7)
-    with pytest.raises(ValueError, match="key"):
-        gradients.bounded_sum(params, EVERYBODY, bound)
     one = gradients.bounded_sum(params, EVERYBODY, bound, KEY.fold(1))
     again = gradients.bounded_sum(params, EVERYBODY, bound, KEY.fold(1))
     other = gradients.bounded_sum(params, EVERYBODY, bound, KEY.fold(2))
