@@ -401,12 +401,7 @@ class TagLearner:
             order = self.key.fold(number).generator().permutation(len(self.examples))
             for first in range(0, len(order), BATCH_EXAMPLES):
                 block = order[first : first + BATCH_EXAMPLES]
-                examples = (
-                    self.examples.take(block)
-                    if features is None
-                    else self.examples.with_features(features, block)
-                )
-                learning.step(examples, self.inputs)
+                learning.step(self.examples.with_features(features, block), self.inputs)
             yield params
 
 
