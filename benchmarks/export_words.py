@@ -19,7 +19,6 @@ from harness.main_job import roster_of_400
 
 from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.word_view import open_word_view
-from fedpriv.models.text import Tokens
 from fedpriv.rng import Key
 from fedpriv.tasks.next_words import Encoding
 
@@ -30,7 +29,7 @@ def export(folder: Path, *, corpus_name: str | None, most: int = MAX_SENTENCES) 
     """Write the users to a folder that does not exist yet, whole or not at all."""
     corpus = resolve_corpus(corpus_name, allow_synthetic=True)
     view = open_word_view(corpus, roster_of_400(corpus))
-    encode = Encoding(tokens=Tokens(num_words=10_000))
+    encode = Encoding(num_words=10_000)
     key = Key.simulation(0).fold("export")
     starts, xs, ys = [0], [], []
     for user in view.roster:

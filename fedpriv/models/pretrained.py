@@ -41,7 +41,21 @@ def pool_states(states: Tensor, real: Tensor, pooling: Pooling) -> Tensor:
     return (states * weight).sum(dim=1) / weight.sum(dim=1)
 
 
-class TextClassifier(nn.Module):
+class _OnTransformer(nn.Module):
+    """Base of modules on a body of transformers."""
+
+    def __init__(self, body: Any, *, padding: int = 0) -> None:
+        super().__init__()
+        replace_other_tables(body)
+        self.body, self.padding = body, padding
+
+    def without_padding(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return one user's token ids, and targets of each token, cut to their own length."""
+        length = own_length(x)
+        return x[:, :length], y[:, :length] if y.ndim > 1 else y
+
+
+class TextClassifier(_OnTransformer):
     """A softmax layer on the rows of texts, scaled to one norm.
 
     Columns that are padding in a whole batch are left out, and what is measured goes in small
@@ -65,11 +79,9 @@ class TextClassifier(nn.Module):
         row_norm: float = 1.0,
         padding: int = 0,
     ) -> None:
-        super().__init__()
-        replace_other_tables(body)
-        self.body = body
+        super().__init__(body, padding=padding)
         self.pooling: Pooling = pooling
-        self.row_norm, self.padding = row_norm, padding
+        self.row_norm = row_norm
         self.head = nn.Linear(body.config.hidden_size, num_classes)
         nn.init.normal_(self.head.weight, std=_HEAD_STDDEV)
         nn.init.zeros_(self.head.bias)
@@ -77,10 +89,6 @@ class TextClassifier(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits `(b, num_classes)` of token ids `(b, length)`."""
         return self.head(self.row_norm * functional.normalize(self._rows(tokens), dim=1))
-
-    def without_padding(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return one user's token ids cut to their own length, and the labels."""
-        return x[:, : own_length(x)], y
 
     def _rows(self, tokens: Tensor) -> Tensor:
         """Return a row for each text, `(b, width)`, of its token ids `(b, length)`."""
@@ -94,18 +102,13 @@ class TextClassifier(nn.Module):
         return pool_states(states, real, self.pooling)
 
 
-class CausalModel(nn.Module):
+class CausalModel(_OnTransformer):
     """Scores of the token that follows each, by a causal model of transformers.
 
     Args:
         body: With a head of scores, such as GPT-2's.
         padding: The body's id of padding.
     """
-
-    def __init__(self, body: Any, *, padding: int = 0) -> None:
-        super().__init__()
-        replace_other_tables(body)
-        self.body, self.padding = body, padding
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return scores `(b, length, vocabulary)` of token ids `(b, length)`."""
@@ -117,11 +120,6 @@ class CausalModel(nn.Module):
             attention_mask=mask.masked_fill(hidden, torch.finfo(mask.dtype).min),
             use_cache=False,
         ).logits
-
-    def without_padding(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return one user's token ids and those that follow, cut to their own length."""
-        length = own_length(x)
-        return x[:, :length], y[:, :length] if y.ndim > 1 else y
 
 
 def own_length(tokens: np.ndarray) -> int:

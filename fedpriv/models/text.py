@@ -5,8 +5,6 @@ They are written from dense layers, so that per-example gradients have a rule fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
@@ -22,50 +20,6 @@ IGNORED = -100
 """A target that is not counted, as PyTorch's losses have it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """Token numbers as TensorFlow Federated has them: padding, words, unknown words, begin, end.
-
-    >>> tokens = Tokens(num_words=10_000)
-    >>> tokens.pad, tokens.unknown, tokens.begin, tokens.end, tokens.total
-    (0, 10001, 10002, 10003, 10004)
-
-    Attributes:
-        num_words: Of the vocabulary; word of rank r, from 0, is token r + 1.
-    """
-
-    num_words: int
-
-    def __post_init__(self) -> None:
-        if self.num_words < 1:
-            raise ValueError(f"num_words {self.num_words} must be at least 1")
-
-    @property
-    def pad(self) -> int:
-        """Padding behind a short sentence."""
-        return 0
-
-    @property
-    def unknown(self) -> int:
-        """Every word outside the vocabulary."""
-        return self.num_words + 1
-
-    @property
-    def begin(self) -> int:
-        """Begin of a sentence; never a target."""
-        return self.num_words + 2
-
-    @property
-    def end(self) -> int:
-        """End of a sentence."""
-        return self.num_words + 3
-
-    @property
-    def total(self) -> int:
-        """Number of tokens."""
-        return self.num_words + 4
-
-
 class WordLSTM(nn.Module):
     """Embedding, one LSTM layer, a dense layer of the embedding's width, a score for each token.
 
@@ -76,7 +30,7 @@ class WordLSTM(nn.Module):
     Glorot, an orthogonal recurrent matrix, and 1 for the biases of the forget gates.
 
     Args:
-        num_tokens: Size of the embedding and number of scores (`Tokens.total`).
+        num_tokens: Size of the embedding and number of scores.
         width: Of the embedding.
         units: Of the LSTM.
         tied: Whether scores are products with the embedding itself, which saves a matrix.

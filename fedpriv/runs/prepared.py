@@ -91,10 +91,10 @@ from fedpriv.tasks.checks import (
     find_cautions,
     fresh_works,
     measure_few,
-    public_loss,
+    refuse_unsaved,
+    refuse_unused,
     try_central_task,
 )
-from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
 from fedpriv.tasks.task import BaseTask, Task, has_public_folds
 from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.failures import counted_failures
@@ -339,7 +339,7 @@ def start_run(
         described = components.task.describe().to_json()
         unit, options = components.plan.unit, experiment.options()
         refuse_private_knowledge(unit, described, known, options)
-        _refuse_simulated(components)
+        _refuse_dropouts(components)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     if has_public_folds(components.task):
         tell("learning from public examples alone")
@@ -428,20 +428,17 @@ def resume_run(
     )
 
 
-def _refuse_simulated(components: Components) -> None:
-    """Refuse in a secure run what only a simulation may do.
+def _refuse_dropouts(components: Components) -> None:
+    """Refuse a secure run in which users are to simulate dropping out.
 
     Raises:
-        ValueError: If users are to simulate dropping out, or the task would measure what is
-            personal to rostered users.
+        ValueError: If they are.
     """
     if components.dropout_rate:
         raise ValueError(
             f"dropout-rate {components.dropout_rate:g} simulates users who do not answer, and in a "
             "secure run users do so by themselves; leave it out"
         )
-    if why := components.task.simulation_only:
-        raise ValueError(why)
 
 
 def _built(
@@ -516,11 +513,8 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
         components.algorithm.check_params(begun.params)
     with user_code(when, refusals=False):
         state = components.algorithm.init(begun.params)
-        loss = None
         if experiment.unit == "example":
             found = try_central_task(task, state.params)
-            if components.algorithm.checks_start:
-                loss = public_loss(task, state.params)
         else:
             batch = task.synthetic_batch()
             untried = describe_untried(task) if batch is None else ""
@@ -531,9 +525,7 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
     with user_code("while the model was saved and loaded, before anything was charged"):
         refuse_unsaved(components.algorithm, begun.params, task.outputs)
         refuse_unused(task, begun.params)
-    if loss is None and found is not None:
-        loss = found.get("loss")
-    if loss is not None:
+    if found is not None and (loss := found.get("loss")) is not None:
         components.algorithm.check_start(loss)
     noticed = _describe_noise_length(components, tree.num_elements(state.params))
     if components.settings is not None:

@@ -11,6 +11,12 @@ nothing, and then all one after the other, in both orders, by one trainer. A tra
 scaler on the first data that it sees treats everybody alike after that, but another process makes
 another trainer, and there a rostered user comes first. So each synthetic user is once the first of
 all.
+
+Noise moves every weight of a released model, so an untrained tensor looks trained there,
+and a look at users' raw updates would be an answer that nothing is charged for. So it is looked
+for here that each tensor moves and changes the model's answers, and that a saved model is whole.
+The second of two steps starts from params that were all moved at random, as noise does: the first
+factor of a low-rank adapter has no gradient before the second one has left zero.
 """
 
 from __future__ import annotations
@@ -19,24 +25,24 @@ import copy
 import math
 import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.checkpoints.tensor_files import read_tensor_bytes, released_models, tensor_bytes
 from fedpriv.measures import Measure, check_measures
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.plan import BY_EXAMPLE
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.central import CentralTask
-from fedpriv.tasks.guards import refuse_untrained
-from fedpriv.tasks.task import BaseTask, Task, TaskDescription
-from fedpriv.training.algorithm import Context, SumRequest
+from fedpriv.tasks.task import EQUAL, BaseTask, Task, TaskDescription
+from fedpriv.training.algorithm import Algorithm, Context, SumRequest
 from fedpriv.training.bounded_sum import NotFiniteError
-from fedpriv.training.dp_agd import ExampleLosses
 from fedpriv.training.evaluate import FEW, Metrics
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.independence import differs, keeps_state, refuse_dependence
@@ -136,17 +142,15 @@ def _taken(batch: Any, index: np.ndarray) -> Any:
 
 def _larger(batch: Any) -> Any | None:
     """Return examples of larger inputs; None where it is not known which numbers are inputs."""
-    from fedpriv.training.local.module import ArrayExamples  # slow: it imports torch
-
-    if isinstance(batch, ArrayExamples):
-        x = _larger(np.asarray(batch.x))
-        return None if x is None else ArrayExamples(x, batch.y)
-    if isinstance(batch, tuple) and batch:
-        x = _larger(batch[0])
-        return None if x is None else (x, *batch[1:])
-    if isinstance(batch, np.ndarray) and batch.dtype.kind == "f":
-        return (_TIMES * batch).astype(batch.dtype)
-    return None
+    x = batch[0] if isinstance(batch, tuple) and batch else batch
+    if is_dataclass(batch):
+        x = getattr(batch, "x", None)
+    if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
+        return None
+    large = (_TIMES * x).astype(x.dtype)
+    if isinstance(batch, tuple):
+        return (large, *batch[1:])
+    return large if x is batch else replace(batch, x=large)
 
 
 def ask_synthetic(
@@ -199,7 +203,7 @@ def check_work(
         Exception: What the work raises of a user, but for large inputs, which a model need not
             take.
         ValueError: As of `ask_synthetic`; or if one of the tensors does not move
-            (`fedpriv.tasks.guards`).
+            (`refuse_untrained`).
         KeepsStateError: If a user contributes another update after or next to others: no bound of
             a single contribution would hold then.
     """
@@ -390,19 +394,18 @@ def _the_task(task: Any, of: str) -> str:
 
 
 _KEY = Key.simulation(0).fold("trial of a task")
-# Public examples that are looked at, and those whose loss is.
+# Public examples that are looked at, and those that are measured.
 _SEVERAL, _SOME = 64, 1024
 
 
-# By whether the model learns from the examples.
-_EQUAL_TO_ROSTERED = {
-    False: "public examples are equal to examples of rostered users: what is measured on them is "
+_EQUAL_TO_ROSTERED = dict(zip(EQUAL, (
+    "public examples are equal to examples of rostered users: what is measured on them is "
     "not released but private, and covered by no ε; take public examples of users outside the "
     "roster",
-    True: "examples of public_train are equal to examples of rostered users: what is learnt from "
+    "examples of public_train are equal to examples of rostered users: what is learnt from "
     "them is not public but private, and a start from it is covered by no ε; take examples of "
     "users outside the roster",
-}
+), strict=True))  # fmt: skip
 
 
 def describe_untried(task: BaseTask) -> str:
@@ -429,12 +432,11 @@ def find_cautions(task: BaseTask, found: Metrics | None, *, simulated: bool) -> 
             "give the task public examples, of users outside the roster"
         )
     if simulated and not task.equal_by_chance:
-        for learnt, text in _EQUAL_TO_ROSTERED.items():
-            equal, number = task.public_of_rostered(learnt=learnt)
+        for name, (equal, number) in task.public_of_rostered().items():
             if equal:
                 cautions.append(
-                    f"{equal:,} of {number:,} {text}; or, where they are values that many people "
-                    "share and no copies, declare it: equal_by_chance=True"
+                    f"{equal:,} of {number:,} {_EQUAL_TO_ROSTERED[name]}; or, where they are "
+                    "values that many people share and no copies, declare it: equal_by_chance=True"
                 )
     return tuple(cautions)
 
@@ -451,9 +453,8 @@ def public_of_rostered(task: BaseTask, *, learnt_from: bool) -> dict[str, int]:
         both together as "equal_by_chance", where the task declares that they are. Nothing where
         there are none.
     """
-    found = {"public_of_rostered": task.public_of_rostered()[0]}
-    if learnt_from:
-        found["public_train_of_rostered"] = task.public_of_rostered(learnt=True)[0]
+    names = EQUAL if learnt_from else EQUAL[:1]
+    found = {n: equal for n, (equal, _) in task.public_of_rostered().items() if n in names}
     if task.equal_by_chance:
         found = {"equal_by_chance": sum(found.values())}
     return {name: equal for name, equal in found.items() if equal}
@@ -498,7 +499,7 @@ def measure_few(task: BaseTask, params: Params) -> Metrics | None:
 
 
 def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
-    """Make gradients of a few public examples; without any, measure the params on the test set.
+    """Make gradients of a few public examples, and measure some; without any, measure the test set.
 
     A module without public examples has its gradients at synthetic ones, if it takes such.
 
@@ -508,12 +509,15 @@ def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
 
     Raises:
         Exception: What the model or its loss raises.
-        ValueError: If a tensor of the params does not move (`fedpriv.tasks.guards`).
+        ValueError: If a tensor of the params does not move (`refuse_untrained`).
     """
-    examples, number, found = task.public, task.num_public, None
+    examples, number = task.public, task.num_public
+    if task.public_measure is None or not number:
+        found = task.measure(params)
+    else:
+        found = task.public_measure(params, np.arange(min(number, _SOME)))
     if examples is None:
-        found, number = task.measure(params), 2
-        on_synthetic = getattr(task.train, "on_synthetic", None)
+        on_synthetic, number = getattr(task.train, "on_synthetic", None), 2
         if on_synthetic is None:
             return found
         examples = on_synthetic(number)
@@ -532,16 +536,156 @@ def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
     return found
 
 
-def public_loss(task: CentralTask, params: Params) -> float | None:
-    """Return the mean loss of some public examples; None without any, or where it is not finite.
+Outputs = Callable[[Params], np.ndarray | None]
+"""From params to what the model answers to the same few examples; None where nothing does."""
+
+_MOVES = Key.simulation(0).fold("guards")
+# How far tensors are moved, in their own lengths, until one step shows what is looked for: at the
+# first a deep model is still itself, at the second a unit that was off may be on.
+_FAR = (0.1, 1.0, 0.01)
+# A start must not become too long for an algorithm that bounds it.
+_NEAR = 0.01
+_SAME = 1e-4
+
+
+def moved(params: Params, far: float, stream: str, only: Collection[str] | None = None) -> Params:
+    """Return float32 params of which tensors are moved at random, the same each time.
 
     Args:
-        task: Its private training set and its test set are not looked at.
-        params: Before the first step; not changed.
+        params: Not changed.
+        far: l2 norm of a tensor's move, about, over that of the tensor, or over 1 where that is 0.
+        stream: Other moves for another one.
+        only: Which tensors; None for all.
     """
-    if not isinstance(task.public, ExampleLosses):
-        return None
-    nowhere = {name: np.zeros_like(array) for name, array in params.items()}
-    index = np.arange(min(task.num_public, _SOME))
-    found = float(np.mean(task.public.losses_along(params, nowhere, [0.0], index)))
-    return found if math.isfinite(found) else None
+    found = dict(params)
+    for name in params if only is None else only:
+        array = params[name]
+        size = far * (tree.l2_norm({name: array}) or 1.0) / math.sqrt(max(array.size, 1))
+        draws = _MOVES.fold(stream).fold(name).generator()
+        found[name] = array + np.float32(size) * draws.standard_normal(array.shape, np.float32)
+    return found
+
+
+def refuse_untrained(
+    update: Callable[[Params], Tree], params: Params, names: Collection[str]
+) -> None:
+    """Refuse training that leaves a tensor exactly where it is, in each of several steps.
+
+    A tensor counts as moved by any number other than zero, so by the rows of the words that occur,
+    say. Further steps are taken only where the first moved too little.
+
+    Args:
+        update: From params to an update, a gradient or a sum of these.
+        params: Where training starts; not changed.
+        names: Of the tensors to be trained; what updates are not of is no matter of this.
+
+    Raises:
+        Exception: What the first step raises.
+        ValueError: Names the first tensor that does not move.
+    """
+    trained = [name for name in names if name in params]
+    still = trained
+    for far in (0.0, *_FAR):
+        try:
+            found = update(moved(params, far, "second step", trained) if far else params)
+        except Exception as error:
+            end_if_interrupted(error)
+            if not far:
+                raise
+            continue  # of numbers that it need not take
+        still = [name for name in still if name in found and _is_zero(found[name])]
+        if not still:
+            return
+    if still:
+        raise ValueError(
+            f"no update moves tensor {_listed(still)}, which is to be trained: two steps on public "
+            "or synthetic examples leave it exactly where it is, so that a run would give it noise "
+            "alone; let the loss depend on it (no detach(), no no_grad(), no copy of it made "
+            "beforehand, on another device say), try it on examples that use it (inputs that are "
+            "all zero do not), or freeze it (requires_grad_(False)), as the bias of an attention's "
+            "keys or before a normalisation, which moves no output"
+        )
+
+
+def _is_zero(tensor: tree.Tensor) -> bool:
+    return not np.any(tree.to_dense_tensor(tensor))
+
+
+def _listed(names: Collection[str]) -> str:
+    first, *others = names
+    return f"{first!r}" + (f" (and {len(others)} more)" if others else "")
+
+
+def refuse_unused(task: BaseTask, params: Params) -> None:
+    """Refuse a model that answers the same whatever one of its tensors is.
+
+    Args:
+        task: Says what it answers.
+        params: Where training starts; not changed.
+
+    Raises:
+        ValueError: Names the first such tensor.
+    """
+    unused = list(params)
+    for far in _FAR:
+        at = moved(params, far, "second step")
+        before = task.outputs(at)
+        if before is None:
+            return
+        unused = [
+            name
+            for name in unused
+            if (after := task.outputs(moved(at, far, "one alone", [name]))) is not None
+            and np.array_equal(before, after, equal_nan=True)
+        ]
+        if not unused:
+            return
+    raise ValueError(
+        f"the model answers the same whatever tensor {_listed(unused)} is, which is trained: its "
+        "noise would be for nothing; let the model that is evaluated (in evaluation mode) use it, "
+        "or freeze it (requires_grad_(False)), so that it is not among the params"
+    )
+
+
+def refuse_unsaved(algorithm: Algorithm, params: Params, outputs: Outputs) -> None:
+    """Refuse a model that is another one after it was saved and loaded, or exported.
+
+    Args:
+        algorithm: Whose state is saved.
+        params: Where training starts; not changed.
+        outputs: What the model answers.
+
+    Raises:
+        ValueError: Names the first tensor that is lost or changed; or says that what the model
+            computes with is not all in its tensors.
+        Exception: What the loaded model raises.
+    """
+    start = {name: array.copy() for name, array in params.items()}
+    state = algorithm.init(moved(params, _NEAR, "saved"))
+    result = algorithm.result(state)
+    released, rest = (read_tensor_bytes(tensor_bytes(held)) for held in state.save())
+    loaded = algorithm.init(start).load(state.round_num, released, rest, state.numbers)
+    exported, resumed = next(iter(released_models(released).values())), algorithm.result(loaded)
+    for (name, array), other in product(result.items(), (exported, resumed)):
+        if not np.array_equal(array, other.get(name), equal_nan=True):
+            raise ValueError(
+                f"tensor {name!r} of the result is missing or another one in the model exported "
+                "or in that of a run that is resumed, which are of the released tensors without "
+                "'/' in their names; have the state's save() return them all, its load() take "
+                "them, and result() return the params"
+            )
+    before, after = outputs(result), outputs(exported)
+    if before is None:
+        return
+    size = _SAME * float(np.max(np.abs(before), initial=0.0))
+    if (
+        after is None
+        or before.shape != after.shape
+        or not np.allclose(before, after, rtol=_SAME, atol=size, equal_nan=True)
+    ):
+        raise ValueError(
+            "the model answers otherwise after it was saved and loaded: some of what it computes "
+            "with is in no tensor that is saved, or it takes tensors by their order and not by "
+            "their names; register its layers and constants (nn.ModuleList instead of a list, "
+            "register_buffer instead of an attribute), and look params up by name"
+        )

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -24,7 +25,7 @@ from fedpriv.libraries import one_thread
 from fedpriv.measures import Measure
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
-from fedpriv.tasks.task import EMPTY, Task, TaskDescription
+from fedpriv.tasks.task import EMPTY, EQUAL, Task, TaskDescription
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, combined
 from fedpriv.training.local.module import (
@@ -285,7 +286,7 @@ class PersonalLayers:
         names: Of the parameters, as `named_parameters()` has them.
         test: Held-out examples of rostered users by id. The model is measured on each user's after
             its personal parameters were trained on its training examples, the others as released: a
-            diagnostic that no ε covers, and that a secure run refuses.
+            diagnostic that no ε covers, and that a secure run does not take.
         learning_rate: Of the steps before that measurement.
         steps: How many these are, on batches of at most `batch_size`.
         batch_size: Examples of such a step.
@@ -315,12 +316,11 @@ class PersonalLayers:
         )
 
 
-#: Examples that a task is tried on.
-_TRIED = 2
+# Examples that a task is tried on, and those that its loss and its measures are tried on at most.
+_TRIED, _LOOKED_AT = 2, 16
 # Examples that outputs are looked at of, at most: a tensor may matter to one of many alone.
 _ANSWERED = 512
 _PERSONAL = Key.simulation(0).fold("personal layers")
-_LOOKED_AT = 16
 _LOOK = Key.simulation(0).fold("look at the loss")
 
 
@@ -403,6 +403,13 @@ class ModuleTask(Task):
         client_optimizer: Callable[..., ClientOptimizer | torch.optim.Optimizer] = SGD,
         personal: PersonalLayers | None = None,
     ) -> None:
+        if personal is not None:
+            if public_train is not None or test is not None:
+                raise ValueError(
+                    "public_train and test are of a model without personal layers; leave them out, "
+                    "and give held-out examples by user: PersonalLayers(test={...})"
+                )
+            test = personal.test
         if users_at_once is not None:
             positive_int("users_at_once", users_at_once)
         if isinstance(module, nn.Module) or not callable(module):
@@ -415,16 +422,19 @@ class ModuleTask(Task):
         self._published = dict(published) if published else None
         self._provenance = dict(provenance or {})
         self._make, self._loss = SameFrozen(module, published=bool(published)), loss
-        self.data = self._array_users = ArrayUsers(users)
+        self.data: ArrayUsers = ArrayUsers(users)
         self.roster = tuple(sorted(users))
-        self._test_counts: list[int] | None = None
+        self._test_counts: np.ndarray | None = None
         if isinstance(test, Mapping):
             test = self._pooled(test)
-        self._sets = {False: _given(test, "test"), True: _given(public, "public")}
-        self._public_train = _given(public_train, "public_train")
-        if self._public_train is not None:
-            check_learnt_from(self._public_train, self._sets[True])
-        self._synthetic_batch = _given(synthetic_batch, "synthetic_batch")
+        given = {"test": test, "public": public, "public_train": public_train}
+        given["synthetic_batch"] = synthetic_batch
+        self._sets = {
+            name: None if own is None else array_examples(own, f"the {name} examples")
+            for name, own in given.items()
+        }
+        if (learnt := self._sets["public_train"]) is not None:
+            check_learnt_from(learnt, self._sets["public"])
         self._users_at_once = users_at_once
         self._client_optimizer = as_client_optimizer(client_optimizer)
         self._said_apart = False
@@ -437,23 +447,16 @@ class ModuleTask(Task):
                 "another name"
             )
         check_module(self._make())
-        self._personal, self._own_start = personal, dict[str, np.ndarray]()
-        if personal is not None:
-            self._own_start = self._personal_start(personal)
-            if personal.test is not None:
-                self.simulation_only = (
-                    "PersonalLayers(test=...) measures what each user has trained for itself, a "
-                    "diagnostic that no ε covers; a secure run refuses it: leave test out"
-                )
+        self._personal = personal
+        self._own_start = {} if personal is None else self._personal_start(personal)
         self._measures = None if measures is None else with_loss(measures, loss)
         self._checked = False
 
     def _hash_examples(self) -> dict[str, str]:
         """Return digests of users' examples and of those that belong to no rostered user."""
-        others = {"test": self._sets[False], "public": self._sets[True],
-                  "public_train": self._public_train}  # fmt: skip
-        found = {n: fingerprint(own.x, own.y) for n, own in others.items() if own is not None}
-        return {"private": self._array_users.sha256() or "", **found}
+        found = {n: fingerprint(own.x, own.y) for n, own in self._sets.items() if own is not None}
+        found.pop("synthetic_batch", None)
+        return {"private": self.data.sha256() or "", **found}
 
     @property
     def user_defined(self) -> Mapping[str, str]:
@@ -487,40 +490,39 @@ class ModuleTask(Task):
                 f"personal {personal.names!r}: name some of {', '.join(found)}, and not all, so "
                 "that one is left to learn together"
             )
-        if self._public_train is not None or self._sets[False] is not None:
-            raise ValueError(
-                "public_train and test are of a model without personal layers; leave them out, and "
-                "give held-out examples by user: PersonalLayers(test={...})"
-            )
         return {name: found[name] for name in personal.names}
 
     def _model(self, params: Params) -> nn.Module:
         """Return a module of these params, its personal parameters as every user finds them."""
         return load_params(self._make(), {**self._own_start, **params})
 
-    def _personal_models(
-        self, params: Params, part: Part = WHOLE
-    ) -> Iterator[tuple[str, nn.Module, ArrayExamples]]:
-        """Yield users with their own models and held-out examples, in the roster's order."""
+    def _models(
+        self, params: Params, *, public: bool, part: Part = WHOLE
+    ) -> Iterator[tuple[slice, nn.Module, ArrayExamples, Part]]:
+        """Yield modules, each with the examples, and the share of these, that it is measured on.
+
+        One module, or with personal layers that of each user. The first item is whose examples
+        held-out ones are, as places in the roster.
+        """
+        examples, counts = self._sets["public" if public else "test"], self._test_counts
         personal = self._personal
-        if personal is None or not personal.test:
+        if examples is None:
             return
-        trainer = self._alone(personal.schedule(), {}, "cpu")
-        for user_id in [user for user in self.roster if user in personal.test][part[0] :: part[1]]:
-            key = _PERSONAL.fold(user_id)
+        if public or personal is None or counts is None:
+            yield slice(None), self._model(params).eval(), examples, part
+            return
+        trainer, ends = self._alone(personal.schedule(), {}, "cpu"), np.cumsum(counts)
+        for place in np.flatnonzero(counts)[part[0] :: part[1]]:
+            user_id = self.roster[place]
             try:
+                key = _PERSONAL.fold(user_id)
                 own = trainer.personalise(params, self.data.examples(user_id), key)
-                seen = array_examples(personal.test[user_id], f"the test examples of {user_id!r}")
             except Exception as error:  # contributes zero where it trains, and is not measured
                 end_if_interrupted(error)
                 continue
-            yield user_id, load_params(self._make(), {**params, **own}).eval(), seen
-
-    def _personal_metrics(self, params: Params, part: Part) -> Metrics | None:
-        """Return the measures on users' held-out examples, each by a model of its own."""
-        measures = self._module_measures()
-        found = self._personal_models(params, part)
-        return combined(module_metrics(module, measures, e.x, e.y) for _, module, e in found)
+            module = load_params(self._make(), {**params, **own}).eval()
+            seen = examples.take(slice(ends[place] - counts[place], ends[place]))
+            yield slice(place, place + 1), module, seen, WHOLE
 
     def trainer(
         self,
@@ -590,7 +592,7 @@ class ModuleTask(Task):
         ]
         if not filled:
             raise ValueError("no user has an example; give some")
-        declared = self._batch()[0] or filled[0][1]
+        declared = self._batch[0] or filled[0][1]
         x, y = (
             np.zeros((*slots.shape, *found.shape[1:]), found.dtype)
             for found in (model_inputs(declared.x[:1]), model_targets(declared.y[:1]))
@@ -621,10 +623,10 @@ class ModuleTask(Task):
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return what `measures` names."""
-        if self._personal is not None and not public:
-            return self._personal_metrics(params, part)
-        examples = self._sets[public]
-        return None if examples is None else self.metrics(params, examples, part)
+        return combined(
+            module_metrics(module, self._module_measures(), own.x, own.y, share)
+            for _, module, own, share in self._models(params, public=public, part=part)
+        )
 
     def metrics(
         self, params: Params, examples: ArrayExamples, part: Part = WHOLE
@@ -641,32 +643,27 @@ class ModuleTask(Task):
 
         None where test examples were not given by user, or the headline is no mean.
         """
-        headline, test = self._module_measures()[0], self._sets[False]
-        if self._personal is not None and self._personal.test and headline.value_is == "mean":
-            place = {user_id: number for number, user_id in enumerate(self.roster)}
-            sizes, sums = np.zeros(len(place), np.int64), np.zeros(len(place), np.float64)
-            for user_id, own, seen in self._personal_models(params):
-                [total] = module_totals(own, headline, seen.x, seen.y, [len(seen)])
-                sizes[place[user_id]], sums[place[user_id]] = total.count, total.sum
-            return sizes, sums
-        if self._test_counts is None or test is None or headline.value_is != "mean":
+        headline, counts = self._module_measures()[0], self._test_counts
+        if counts is None or self._sets["test"] is None or headline.value_is != "mean":
             return None
-        module = load_params(self._make(), params).eval()
-        totals = module_totals(module, headline, test.x, test.y, self._test_counts)
-        counts = np.array([total.count for total in totals], np.int64)
-        return counts, np.array([total.sum for total in totals], np.float64)
+        sizes, sums = np.zeros(len(counts), np.int64), np.zeros(len(counts))
+        for users, module, own, _ in self._models(params, public=False):
+            totals = module_totals(module, headline, own.x, own.y, counts[users])
+            sizes[users] = [total.count for total in totals]
+            sums[users] = [total.sum for total in totals]
+        return sizes, sums
 
     def class_scores(
         self, params: Params, *, public: bool, part: Part = WHOLE
     ) -> ClassScores | None:
         """Return softmax of the outputs and the targets; None where it is no classification."""
-        examples = self._sets[public]
         if not classifies(self._module_measures()):
             return None
-        if examples is None:
-            return iter(())
-        module = self._model(params).eval()
-        return module_class_scores(module, examples.x, examples.y, part)
+        return (
+            block
+            for _, module, own, share in self._models(params, public=public, part=part)
+            for block in module_class_scores(module, own.x, own.y, share)
+        )
 
     def synthetic_batch(self) -> ArrayExamples | None:
         """Return examples of no rostered user, to try the task on; None where none can be made.
@@ -676,7 +673,7 @@ class ModuleTask(Task):
         (targets uniform), words are of every embedding's vocabulary, classes the first two. Where
         the model's outputs on synthetic ones are not finite, it takes none such: None.
         """
-        batch, drawn = self._batch()
+        batch, drawn = self._batch
         if batch is None or not drawn:
             return batch
         try:
@@ -690,7 +687,7 @@ class ModuleTask(Task):
 
     def outputs(self, params: Params) -> np.ndarray | None:
         """Return the outputs, in evaluation mode, on `synthetic_batch()`, or their loss."""
-        few = self._few(self.synthetic_batch(), _ANSWERED)
+        few = _few(self.synthetic_batch(), _ANSWERED)
         if few is None:
             return None
         module = self._model(params).eval()
@@ -700,30 +697,26 @@ class ModuleTask(Task):
                 found = self._loss(found, as_tensor(model_targets(few.y)))
         return as_array(found)
 
+    @cached_property
     def _batch(self) -> tuple[ArrayExamples | None, bool]:
-        """Return examples of no rostered user, and whether they were drawn."""
-        if self._synthetic_batch is not None:
-            return self._synthetic_batch, False
-        made, public = self._array_users.synthetic(self._make(), _TRIED), self._sets[True]
+        """Examples of no rostered user, and whether they were drawn."""
+        if (given := self._sets["synthetic_batch"]) is not None:
+            return given, False
+        made, public = self.data.synthetic(self._make(), _TRIED), self._sets["public"]
         if public is None or not len(counted_places(public.y)):
             return made, True
         if made is None or (same_format(made, public) and public.x.any()):
             return public.take(_telling(public)), False
         return made, True
 
-    def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
-        """Return how many public examples equal a rostered user's, and of how many.
+    def public_of_rostered(self) -> Mapping[str, tuple[int, int]]:
+        """Return how many public examples equal a rostered user's, and of how many, by `EQUAL`.
 
         Of users that a plain dict or `UserRows` holds: another mapping may read files, and is not
         looked through.
-
-        Args:
-            learnt: Of `public_train`; else of `public`.
         """
-        examples = self._public_train if learnt else self._sets[True]
-        if examples is None:
-            return 0, 0
-        return self._array_users.num_equal(examples), len(examples)
+        sets = zip(EQUAL, (self._sets["public"], self._sets["public_train"]), strict=True)
+        return {n: (self.data.num_equal(own), len(own)) for n, own in sets if own is not None}
 
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from `public_train`, by Adam on the CPU; None without any.
@@ -736,7 +729,7 @@ class ModuleTask(Task):
             * Neither `users` nor `test` nor `public` goes into it, but for examples that
               `public_train` has too (`public_of_rostered` counts those of users).
         """
-        examples = self._public_train
+        examples = self._sets["public_train"]
         if examples is None:
             return None
         self._check_loss()
@@ -755,7 +748,7 @@ class ModuleTask(Task):
 
         What PyTorch keeps of the forward pass is counted, and as much again for the way back.
         """
-        module, (batch, _) = self._make(), self._batch()
+        module, (batch, _) = self._make(), self._batch
         still = [p for p in module.parameters() if not p.requires_grad]
         alone = ModuleTrainer(module=module, loss=self._loss, schedule=Schedule(learning_rate=1.0))
         kept = 0 if batch is None else Cost.of(alone, batch.x).num_bytes
@@ -767,28 +760,26 @@ class ModuleTask(Task):
 
     def describe(self) -> TaskDescription:
         """Return the little that is known."""
-        test = self._sets[False]
+        test, counts = self._sets["test"], self._test_counts
+        public = [own for name in ("public", "public_train") if (own := self._sets[name])]
         return TaskDescription(
             name=self._name,
             synthetic=self._synthetic,
             roster="all",
             num_users=len(self.roster),
-            num_public_examples=sum(
-                len(own) for own in (self._sets[True], self._public_train) if own is not None
-            )
-            or None,
-            num_test_examples=None if test is None or self._test_counts else len(test),
+            num_public_examples=sum(map(len, public)) or None,
+            num_test_examples=None if test is None or counts is not None else len(test),
             published=self._published,
             provenance=self._provenance,
             licence=self._provenance.get("licence"),
             credit=self._provenance.get("credit"),
-            majority_class_accuracy=self._majority(public=False),
-            majority_class_accuracy_public=self._majority(public=True),
+            majority_class_accuracy=self._majority("test"),
+            majority_class_accuracy_public=self._majority("public"),
         )
 
-    def _majority(self, *, public: bool) -> float | None:
+    def _majority(self, measured_on: str) -> float | None:
         """Return the share of the commonest class among what accuracy is measured on."""
-        examples = self._sets[public]
+        examples = self._sets[measured_on]
         if examples is None or not classifies(self._module_measures()):
             return None
         return commonest_share(examples.y)
@@ -817,7 +808,8 @@ class ModuleTask(Task):
                 len(test) - len(found),
                 len(test),
             )
-        self._test_counts = [len(found[u].y) if u in found else 0 for u in self.roster]
+        counts = [len(found[u]) if u in found else 0 for u in self.roster]
+        self._test_counts = np.array(counts, np.int64)
         own = [found[u] for u in self.roster if u in found]
         if not own:
             return None
@@ -828,10 +820,8 @@ class ModuleTask(Task):
         """Look at the module, the loss and the measures once, on public or synthetic examples."""
         if self._checked:
             return
-        given = self._synthetic_batch or self._sets[True]
-        if given is not None and not len(counted_places(given.y)):
-            given = None
-        batch = self._few(self._batch()[0] if given is None else given, _LOOKED_AT)
+        examples, drawn = self._batch
+        batch = _few(examples, _LOOKED_AT)
         if batch is not None:
             measures = self._module_measures()
 
@@ -841,33 +831,24 @@ class ModuleTask(Task):
                     check_pairs(own.mean, outputs, targets, name)
 
             module = made_from(_LOOK, self._make)  # the same in every process
-
-            drawn = given is None
             check_loss(module, self._loss, batch.x, batch.y, drawn=drawn, measured=measured)
         self._checked = True
 
     def _module_measures(self) -> tuple[ModuleMeasure, ...]:
+        """Return the measures given, or those that fit outputs on public or synthetic examples."""
         if self._measures is None:  # users may be files: nothing is read before it is needed
-            self._measures = with_loss(self._fitting_measures(), self._loss)
+            few = _few(self._batch[0], _LOOKED_AT)
+            found = () if few is None else fitting_measures(self._make(), few.x, few.y)
+            self._measures = with_loss(found, self._loss)
         return self._measures
 
-    def _fitting_measures(self) -> tuple[ModuleMeasure, ...]:
-        """Return the measures that the model's outputs ask for, on public or synthetic examples."""
-        few = self._few(self._sets[True] or self._batch()[0])
-        return () if few is None else fitting_measures(self._make(), few.x, few.y)
 
-    @staticmethod
-    def _few(batch: ArrayExamples | None, number: int = _TRIED) -> ArrayExamples | None:
-        """Return the first examples that have a target that is counted; all, where none has."""
-        if batch is None or not len(batch):
-            return None
-        kept = counted_places(batch.y)
-        return batch.take((kept if len(kept) else np.arange(len(batch)))[:number])
-
-
-def _given(examples: ArrayLike | None, what: str) -> ArrayExamples | None:
-    """Return a task's examples as arrays; None for none."""
-    return None if examples is None else array_examples(examples, f"the {what} examples")
+def _few(batch: ArrayExamples | None, number: int) -> ArrayExamples | None:
+    """Return the first examples that have a target that is counted; all, where none has."""
+    if batch is None or not len(batch):
+        return None
+    kept = counted_places(batch.y)
+    return batch.take((kept if len(kept) else np.arange(len(batch)))[:number])
 
 
 def _telling(examples: ArrayExamples) -> np.ndarray:

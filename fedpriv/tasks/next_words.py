@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,20 +29,12 @@ from fedpriv.datasets.stackexchange.word_view import WordSequences, WordView
 from fedpriv.libraries import one_thread
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import SideInformation
-from fedpriv.models.text import IGNORED, Tokens, WordLSTM, next_word_loss
+from fedpriv.models.text import IGNORED, WordLSTM, next_word_loss
 from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.tasks.view_task import ViewTask
 from fedpriv.training.devices import usable_device
-from fedpriv.training.evaluate import (
-    WHOLE,
-    ClassScores,
-    Metrics,
-    Part,
-    Total,
-    chunks,
-    combined,
-)
+from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, chunks, combined
 from fedpriv.training.local.module import ModuleTrainer, module_params
 from fedpriv.training.local.module_state import made_from
 from fedpriv.training.local.schedule import Schedule
@@ -54,42 +46,71 @@ from fedpriv.training.public_learning import PublicLearner, gradient_learner
 from fedpriv.training.work import Trainer
 from fedpriv.tree import Params
 
+PAD = 0
+"""Token behind a short sentence."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """From sentences to tokens.
+    """From sentences to token numbers: padding, words, unknown words, begin and end, as in TFF.
+
+    >>> encoding = Encoding(num_words=10_000)
+    >>> encoding.unknown, encoding.begin, encoding.end, encoding.num_tokens
+    (10001, 10002, 10003, 10004)
 
     Attributes:
-        tokens: Their numbers; words of a rank beyond its `num_words` are unknown.
+        num_words: Of the vocabulary; the word of rank r, from 0, is token r + 1. Words of a rank
+            beyond are unknown.
         length: Words of a sentence that are looked at, and of inputs and targets.
     """
 
-    tokens: Tokens
+    num_words: int
     length: int = 20
 
     def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ValueError(f"sequence-length {self.length} must be at least 1")
+        if self.length < 1 or self.num_words < 1:
+            raise ValueError(
+                f"sequence-length {self.length} of {self.num_words} words: each must be at least 1"
+            )
+
+    @property
+    def unknown(self) -> int:
+        """Every word outside the vocabulary."""
+        return self.num_words + 1
+
+    @property
+    def begin(self) -> int:
+        """Begin of a sentence; never a target."""
+        return self.num_words + 2
+
+    @property
+    def end(self) -> int:
+        """End of a sentence."""
+        return self.num_words + 3
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens."""
+        return self.num_words + 4
 
     def __call__(self, sentences: WordSequences) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs and targets, int64 `(n, length)` each.
 
         Targets are IGNORED where there is padding.
         """
-        tokens, n = self.tokens, len(sentences)
-        starts = np.asarray(sentences.starts)
+        n, starts = len(sentences), np.asarray(sentences.starts)
         lengths = np.minimum(np.diff(starts), self.length)
         place = np.arange(self.length)
         inside = place < lengths[:, None]
-        rows = np.full((n, self.length + 1), tokens.pad, np.int64)
-        rows[:, 0] = tokens.begin
+        rows = np.full((n, self.length + 1), PAD, np.int64)
+        rows[:, 0] = self.begin
         ranks = np.asarray(sentences.words[(starts[:-1, None] + place)[inside]], np.int64)
-        known = (ranks >= 0) & (ranks < tokens.num_words)
-        rows[:, 1:][inside] = np.where(known, ranks + 1, tokens.unknown)
+        known = (ranks >= 0) & (ranks < self.num_words)
+        rows[:, 1:][inside] = np.where(known, ranks + 1, self.unknown)
         short = np.flatnonzero(lengths < self.length)
-        rows[short, lengths[short] + 1] = tokens.end
+        rows[short, lengths[short] + 1] = self.end
         targets = rows[:, 1:].copy()
-        targets[targets == tokens.pad] = IGNORED
+        targets[targets == PAD] = IGNORED
         return rows[:, :-1], targets
 
 
@@ -104,31 +125,31 @@ _BLOCK = 128
 _SCORED = 32
 
 
-def counted(targets: np.ndarray, tokens: Tokens) -> np.ndarray:
+def counted(targets: np.ndarray, of: Encoding) -> np.ndarray:
     """Return where a target counts for `WORD_ACCURACY`, bool of the targets' shape."""
-    left_out = (IGNORED, tokens.pad, tokens.unknown, tokens.end)
+    left_out = (IGNORED, PAD, of.unknown, of.end)
     return ~np.isin(targets, left_out)
 
 
-def shares_right(predicted: np.ndarray, targets: np.ndarray, tokens: Tokens) -> Mapping[str, Total]:
+def shares_right(predicted: np.ndarray, targets: np.ndarray, of: Encoding) -> Mapping[str, Total]:
     """Return the three accuracies of predictions.
 
     Args:
         predicted: int64, any shape.
         targets: int64, the same; IGNORED for padding.
-        tokens: Their numbers.
+        of: Their encoding.
     """
     right = predicted == targets
-    with_all = (targets != IGNORED) & (targets != tokens.pad)
-    with_end = with_all & (targets != tokens.unknown)
-    places = (counted(targets, tokens), with_end, with_all)
+    with_all = (targets != IGNORED) & (targets != PAD)
+    with_end = with_all & (targets != of.unknown)
+    places = (counted(targets, of), with_end, with_all)
     return {
         measure.name: Total(sum=int(np.count_nonzero(right & where)), count=int(where.sum()))
         for measure, where in zip((WORD_ACCURACY, WITH_END, WITH_ALL), places, strict=True)
     }
 
 
-def count_bigrams(x: np.ndarray, y: np.ndarray, tokens: Tokens) -> tuple[int, np.ndarray]:
+def count_bigrams(x: np.ndarray, y: np.ndarray, of: Encoding) -> tuple[int, np.ndarray]:
     """Return the commonest word of a text, and after each token the commonest, int64 (tokens,).
 
     Only what `WORD_ACCURACY` counts is counted: words, neither unknown ones nor ends. Ties go to
@@ -137,21 +158,21 @@ def count_bigrams(x: np.ndarray, y: np.ndarray, tokens: Tokens) -> tuple[int, np
     Args:
         x: int64 tokens `(n, time)`.
         y: int64 targets, likewise.
-        tokens: Their numbers.
+        of: Their encoding.
 
     Raises:
         ValueError: If there is no word.
     """
-    where = counted(y, tokens)
+    where = counted(y, of)
     before, after = x[where], y[where]
     if not len(after):
         raise ValueError("there is no public text with a word of the vocabulary to count")
-    commonest = int(np.argmax(np.bincount(after, minlength=tokens.total)))
-    pairs, times = np.unique(before * tokens.total + after, return_counts=True)
-    first, second = np.divmod(pairs, tokens.total)
+    commonest = int(np.argmax(np.bincount(after, minlength=of.num_tokens)))
+    pairs, times = np.unique(before * of.num_tokens + after, return_counts=True)
+    first, second = np.divmod(pairs, of.num_tokens)
     # Sorted by count within a token, the commonest and lowest last: later writes win.
     order = np.lexsort((-second, times, first))
-    follows = np.full(tokens.total, commonest, np.int64)
+    follows = np.full(of.num_tokens, commonest, np.int64)
     follows[first[order]] = second[order]
     return commonest, follows
 
@@ -178,10 +199,6 @@ class Size:
     width: int
     units: int
     tied: bool
-
-    def module(self, tokens: Tokens) -> WordLSTM:
-        """Return a network."""
-        return WordLSTM(tokens.total, width=self.width, units=self.units, tied=self.tied)
 
 
 FULL = Size(num_words=10_000, width=96, units=670, tied=False)
@@ -228,14 +245,16 @@ class NextWords(ViewTask[WordView]):
         super().__init__(view, data_sha256)
         self._measured_at_most, self._multipliers, self._shift = measured, multipliers, shift
         self.round_tensors = None if shift is None else shift.extra
-        if shift is not None and len(set(self._public_kinds())) < 2:
-            raise ValueError(
-                f"shift {shift.kind}: public users' sentences are not of questions and of answers, "
-                "as far as this corpus knows; import one that says, or leave shift at none"
-            )
-        tokens = Tokens(num_words=min(size.num_words, len(view.words)))
-        self._size = replace(size, num_words=tokens.num_words)
-        self.encoding = Encoding(tokens=tokens, length=length)
+        if shift is not None:
+            kinds = np.unique(view.columns.kinds[view.public_rows("train")])
+            if np.count_nonzero(kinds) < 2:  # 0 is of posts of no known kind
+                raise ValueError(
+                    f"shift {shift.kind}: public users' sentences are not of questions and of "
+                    "answers, as far as this corpus knows; import one that says, or leave shift "
+                    "at none"
+                )
+        self._size = size
+        self.encoding = Encoding(num_words=min(size.num_words, len(view.words)), length=length)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -244,7 +263,8 @@ class NextWords(ViewTask[WordView]):
 
     def module(self, *, fused: bool = True) -> WordLSTM:
         """Return the network, newly initialised from torch's generator; see `WordLSTM`."""
-        module = self._size.module(self.encoding.tokens)
+        of, number = self._size, self.encoding.num_tokens
+        module = WordLSTM(number, width=of.width, units=of.units, tied=of.tied)
         module.fused = fused
         return module
 
@@ -292,7 +312,7 @@ class NextWords(ViewTask[WordView]):
         rows = self.held_rows(public=public)
         for scores, targets, _ in self._scores(params, rows, part, _SCORED):
             with one_thread():
-                where = torch.from_numpy(counted(targets.numpy(), self.encoding.tokens))
+                where = torch.from_numpy(counted(targets.numpy(), self.encoding))
                 probabilities = scores[where].double().softmax(dim=1)
             yield probabilities.numpy(), targets[where].numpy()
 
@@ -308,9 +328,8 @@ class NextWords(ViewTask[WordView]):
             return {}
         (commonest, follows), (x, y) = self.bigrams, self._encoded(rows)
         found = {"unigram": np.full_like(x, commonest), "bigram": follows[x]}
-        tokens = self.encoding.tokens
         return {
-            name: Metrics(totals=shares_right(predicted, y, tokens), num_examples=len(x))
+            name: Metrics(totals=shares_right(predicted, y, self.encoding), num_examples=len(x))
             for name, predicted in found.items()
         }
 
@@ -318,7 +337,7 @@ class NextWords(ViewTask[WordView]):
     def bigrams(self) -> tuple[int, np.ndarray] | None:
         """`count_bigrams` of public training text; None where there is none."""
         rows = self.view.public_rows("train")
-        return count_bigrams(*self._encoded(rows), self.encoding.tokens) if len(rows) else None
+        return count_bigrams(*self._encoded(rows), self.encoding) if len(rows) else None
 
     def side_information(self) -> SideInformation:
         """Return multipliers of the embedding's and the scores' rows, by rank in public text.
@@ -328,9 +347,9 @@ class NextWords(ViewTask[WordView]):
         """
         if self._multipliers is None:
             raise ValueError("the task was given no rule for multipliers; leave precondition out")
-        tokens = self.encoding.tokens
-        rows = np.ones(tokens.total, np.float32)
-        rows[1 : tokens.num_words + 1] = self._multipliers(tokens.num_words)
+        number = self.encoding.num_words
+        rows = np.ones(self.encoding.num_tokens, np.float32)
+        rows[1 : number + 1] = self._multipliers(number)
         names = ["embedding.weight"] if self._size.tied else ["embedding.weight", "output"]
         return SideInformation(
             multiplier={name: rows[:, None] for name in names},
@@ -386,17 +405,17 @@ class NextWords(ViewTask[WordView]):
 
     def files(self) -> dict[str, bytes]:
         """Return the words in the order of their tokens, and what the other tokens are."""
-        tokens = self.encoding.tokens
+        of = self.encoding
         content = {
             "format": "fedpriv-tokens",
             "version": 1,
             "words_from": 1,
-            "words": list(self.view.words[: tokens.num_words]),
-            "pad": tokens.pad,
-            "unknown": tokens.unknown,
-            "begin": tokens.begin,
-            "end": tokens.end,
-            "sequence_length": self.encoding.length,
+            "words": list(self.view.words[: of.num_words]),
+            "pad": PAD,
+            "unknown": of.unknown,
+            "begin": of.begin,
+            "end": of.end,
+            "sequence_length": of.length,
         }
         return {TOKENS_FILE: json.dumps(content).encode()}
 
@@ -404,7 +423,7 @@ class NextWords(ViewTask[WordView]):
         """Return names, counts and provenance of the view."""
         unigram = self.trivial(public=False).get("unigram")
         return self._description(
-            num_words=self.encoding.tokens.num_words,
+            num_words=self.encoding.num_words,
             majority_class_accuracy=None if unigram is None else unigram.get(WORD_ACCURACY.name),
         )
 
@@ -417,11 +436,6 @@ class NextWords(ViewTask[WordView]):
         else:
             rows = view.public_rows(on) if public else view.all_rows(view.roster, on)
         return _spread(rows, self._measured_at_most)
-
-    def _public_kinds(self) -> list[int]:
-        """Return the kinds of posts that public sentences stand in, where they are known."""
-        kinds = np.unique(self.view.columns.kinds[self.view.public_rows("train")])
-        return kinds[kinds > 0].tolist()
 
     def _encoded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.encoding(self.view.columns.take(rows))
@@ -445,7 +459,7 @@ class NextWords(ViewTask[WordView]):
                 loss = nn.functional.cross_entropy(scores, targets, reduction="sum").double()
                 predicted = scores.argmax(dim=1).numpy()
             count = len(targets)
-            totals = dict(shares_right(predicted, targets.numpy(), self.encoding.tokens))
+            totals = dict(shares_right(predicted, targets.numpy(), self.encoding))
             totals[PERPLEXITY.name] = Total(sum=float(loss), count=count, value_is="exp of mean")
             totals[LOSS.name] = Total(sum=float(loss), count=count)
             return Metrics(totals=totals, num_examples=number)

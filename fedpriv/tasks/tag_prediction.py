@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,10 +24,10 @@ from fedpriv.datasets.stackexchange.embeddings import EncodedTexts
 from fedpriv.datasets.stackexchange.splits import PublicText
 from fedpriv.datasets.stackexchange.tag_view import (
     INPUTS,
+    DenseFeatures,
     Features,
     TagExamples,
     TagView,
-    model_blocks,
 )
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
@@ -46,6 +46,7 @@ from fedpriv.training.per_example.linear import (
 )
 from fedpriv.training.permutation_sgd import Constants, loss_constants
 from fedpriv.training.public_learning import PublicLearner, tag_learner
+from fedpriv.training.public_selection import PublicFold
 from fedpriv.training.work import Trainer
 from fedpriv.tree import Params
 
@@ -56,7 +57,11 @@ _TOP = 5
 
 
 def evaluate_tags(
-    params: Params, examples: TagExamples, inputs: str, rows: np.ndarray | None = None
+    params: Params,
+    columns: TagExamples,
+    inputs: str,
+    rows: np.ndarray | None = None,
+    features: Features | None = None,
 ) -> Metrics | None:
     """Return the metrics of softmax regression on tag examples, or None when there are none.
 
@@ -65,20 +70,21 @@ def evaluate_tags(
     example's five most probable. "loss" is the mean cross-entropy in nats.
 
     Args:
-        params: `kernel` and `bias`.
-        examples: Read where they lie; they may be mapped from a file larger than memory.
+        params: As of `tag_logits`, as the other arguments.
+        columns: The examples.
         inputs: "tff" or "unit-norm".
         rows: int64, which examples; None for all.
+        features: Of their words.
 
     Raises:
         ValueError: If a word or a tag is outside the model, or the inputs are unknown.
     """
-    chosen = np.arange(len(examples)) if rows is None else rows
+    chosen = np.arange(len(columns)) if rows is None else rows
     number = len(chosen)
     if number == 0:
         return None
-    right, found, _, losses = score_tags(params, examples, inputs, chosen)
-    pairs = int((examples.tag_indptr[chosen + 1] - examples.tag_indptr[chosen]).sum())
+    right, found, _, losses = score_tags(params, columns, inputs, chosen, features)
+    pairs = int((columns.tag_indptr[chosen + 1] - columns.tag_indptr[chosen]).sum())
     loss = float(np.cumsum(losses)[-1]) + 0.0  # one after the other; never -0
     return Metrics(
         totals={
@@ -91,16 +97,65 @@ def evaluate_tags(
     )
 
 
-def score_tags(
-    params: Params, examples: TagExamples, inputs: str, chosen: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Score some of a set of tag examples, each by itself.
+def tag_logits(
+    params: Params,
+    columns: TagExamples,
+    inputs: str,
+    rows: np.ndarray,
+    features: Features | None = None,
+) -> Iterator[tuple[np.ndarray, TagExamples]]:
+    """Yield logits, float32 `(n, tags)`, and the examples that they are of, a block at a time.
 
     Args:
-        params: `kernel` and `bias`.
-        examples: May be mapped from a file larger than memory, and are read where they lie.
+        params: `kernel`, and `bias` where there is one.
+        columns: Read where they lie; they may be mapped from a file larger than memory.
         inputs: "tff" or "unit-norm".
-        chosen: int64 (n,), which examples.
+        rows: int64, which examples.
+        features: Make the model's inputs of the examples; None for the counts of their words.
+
+    Raises:
+        ValueError: If a word is outside the model, or the inputs are unknown.
+    """
+    from fedpriv.kernels.sparse_softmax import logits_of
+
+    kernel = np.ascontiguousarray(params["kernel"], np.float32)
+    bias = np.ascontiguousarray(params.get("bias", np.zeros(kernel.shape[1])), np.float32)
+    for first in range(0, len(rows), SCORED_EXAMPLES):
+        chosen = rows[first : first + SCORED_EXAMPLES]
+        if isinstance(features, DenseFeatures):
+            some = columns.take(chosen)
+            yield features.dense(some) @ kernel, some
+        else:
+            some = columns.with_features(features, chosen)
+            yield logits_of(some.indptr, some.indices, some.values(inputs), kernel, bias), some
+
+
+def score_tags(
+    params: Params,
+    columns: TagExamples,
+    inputs: str,
+    rows: np.ndarray,
+    features: Features | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return what `score_logits` does of the examples at some rows; arguments as of `tag_logits`.
+
+    Raises:
+        ValueError: If a word or a tag is outside the model, or the inputs are unknown.
+    """
+    found: list[tuple[np.ndarray, ...]] = [(np.empty(0, np.uint8),) * 2 + (np.empty(0),) * 2]
+    found += [score_logits(*block) for block in tag_logits(params, columns, inputs, rows, features)]
+    right, ahead, gains, losses = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return right, ahead, gains, losses
+
+
+def score_logits(
+    logits: np.ndarray, examples: TagExamples
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Score tag examples, each by itself.
+
+    Args:
+        logits: float32 `(n, tags)`.
+        examples: n of them; only labels and tags are looked at.
 
     Returns:
         Of each: whether its label scored highest, uint8; how many of its tags are among the five
@@ -110,24 +165,8 @@ def score_tags(
         lower number.
 
     Raises:
-        ValueError: If a word or a tag is outside the model, or the inputs are unknown.
+        ValueError: If a tag is outside the model.
     """
-    if inputs not in INPUTS:
-        raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
-    from fedpriv.kernels.sparse_softmax import logits_of
-
-    kernel, bias = (np.ascontiguousarray(params[n], np.float32) for n in ("kernel", "bias"))
-    found: list[tuple[np.ndarray, ...]] = [(np.empty(0, np.uint8),) * 2 + (np.empty(0),) * 2]
-    for first in range(0, len(chosen), SCORED_EXAMPLES):
-        some = examples.take(chosen[first : first + SCORED_EXAMPLES])
-        logits = logits_of(some.indptr, some.indices, some.values(inputs), kernel, bias)
-        found.append(_scores(logits, some))
-    right, ahead, gains, losses = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return right, ahead, gains, losses
-
-
-def _scores(logits: np.ndarray, examples: TagExamples) -> tuple[np.ndarray, ...]:
-    """Return what `score_tags` does, by logits, float32 `(n, tags)`."""
     number, num_tags = logits.shape
     labels, tags = examples.labels, examples.tag_indices
     for numbers in (labels, tags):
@@ -153,21 +192,6 @@ def _scores(logits: np.ndarray, examples: TagExamples) -> tuple[np.ndarray, ...]
     )
 
 
-def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.ndarray:
-    """Return the tags' probabilities, float64 `(n, tags)`, of examples that fit into memory.
-
-    Args:
-        params: `kernel`, and `bias` where there is one.
-        examples: Their words are the kernel's rows.
-        inputs: "tff" or "unit-norm".
-    """
-    words, columns = np.unique(examples.indices, return_inverse=True)
-    values = examples.values(inputs).astype(np.float64)
-    rows = sparse.csr_array((values, columns, examples.indptr), (len(examples), len(words)))
-    logits = rows @ params["kernel"][words].astype(np.float64) + params.get("bias", 0.0)
-    return softmax(logits, axis=1)
-
-
 def majority_share(label_counts: np.ndarray) -> float | None:
     """Return the accuracy of always naming the commonest label, or None without examples.
 
@@ -185,81 +209,24 @@ MOST_PARAMETERS = 10_000_000
 
 
 def spread_examples(
-    examples: TagExamples, there: np.ndarray, inputs: str
+    columns: TagExamples, rows: np.ndarray, inputs: str, features: Features | None = None
 ) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """Return examples in some places of a list: rows and labels; elsewhere zeros, labelled 0.
+    """Return inputs and labels of the examples at some rows; of an `EMPTY` row zeros, labelled 0.
 
     Args:
-        examples: One for each place that is filled, in order.
-        there: bool (n,), which are.
+        columns: As of `tag_logits`, as the other arguments.
+        rows: int64 (n,).
         inputs: "tff" or "unit-norm".
+        features: Of their words.
     """
+    there = rows != EMPTY
+    examples = columns.with_features(features, rows[there])
     found = sparse.csr_matrix(examples.features(inputs))
-    lengths, labels = np.zeros(len(there), np.int64), np.zeros(len(there), np.int64)
+    lengths, labels = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     lengths[there], labels[there] = np.diff(found.indptr), examples.labels
     indptr = np.concatenate([[0], np.cumsum(lengths)])
-    shape = (len(there), examples.num_words)
+    shape = (len(rows), examples.num_words)
     return sparse.csr_matrix((found.data, found.indices, indptr), shape=shape), labels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TagFold:
-    """Tag prediction without the public threads of one fold; a `PublicFold`.
-
-    Attributes:
-        task: The task.
-        judging: Rows of the view's columns that judge, int64, in threads of this fold.
-        tuning: Rows of the next fold, on which settings are chosen.
-        learning: Rows of all others.
-    """
-
-    task: TagPrediction
-    judging: np.ndarray = field(repr=False)
-    tuning: np.ndarray = field(repr=False)
-    learning: np.ndarray = field(repr=False)
-
-    @property
-    def measures(self) -> Sequence[Measure]:
-        """The task's."""
-        return self.task.measures
-
-    @property
-    def groups(self) -> np.ndarray:
-        """The threads of the examples held out."""
-        return self.task.view.threads[self.judging]
-
-    def init_params(self, key: Key) -> Params:
-        """Return the params before training."""
-        return self.task.init_params(key)
-
-    def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
-        """Return a learner of the other folds; choosing keeps the next one back to measure on."""
-        rows = self.learning if choosing else np.concatenate([self.learning, self.tuning])
-        if not len(rows) or not len(self.tuning):
-            return None
-        return self.task.learner(rows, key, self.tuning)
-
-    def values(self, params: Params) -> np.ndarray:
-        """Return for each example held out whether its label is the likeliest tag, 0.0 or 1.0.
-
-        Words that occur in this fold alone are left out, as words outside the vocabulary are: for
-        a test thread they would be.
-        """
-        task = self.task
-        others = task.examples(np.concatenate([self.learning, self.tuning]))
-        known = np.zeros(others.num_words, bool)
-        known[others.indices] = True
-        right = []
-        for first in range(0, len(self.judging), SCORED_EXAMPLES):
-            block = task.examples(self.judging[first : first + SCORED_EXAMPLES])
-            kept = known[block.indices]
-            indptr = np.concatenate([[0], np.cumsum(kept)])[block.indptr]
-            block = replace(
-                block, indptr=indptr, indices=block.indices[kept], counts=block.counts[kept]
-            )
-            likeliest = tag_probabilities(params, block, task.norm).argmax(axis=1)
-            right.append(likeliest == block.labels)
-        return np.concatenate(right).astype(np.float64)
 
 
 class TagPrediction(ViewTask[TagView]):
@@ -313,10 +280,11 @@ class TagPrediction(ViewTask[TagView]):
         self._inputs, self._power = inputs, tf_idf_power
         self._pairs, self._pair_weight, self._encoded = pairs, pair_weight, encoded
         self._word_features = self.features_of(view)
-        if pairs and self._num_parameters() > MOST_PARAMETERS:
+        number = (self._num_rows() + 1) * len(view.tags)
+        if pairs and number > MOST_PARAMETERS:
             room = MOST_PARAMETERS // len(view.tags) - len(view.words) - 1
             raise ValueError(
-                f"pairs {pairs:,} make a model of {self._num_parameters():,} parameters, above "
+                f"pairs {pairs:,} make a model of {number:,} parameters, above "
                 f"{MOST_PARAMETERS:,}; give at most {max(room, 0):,}"
             )
         self._choosing = choosing
@@ -391,9 +359,9 @@ class TagPrediction(ViewTask[TagView]):
         for place, user in enumerate(self.roster):
             own, filled = view.all_rows([user], "train"), slots[place] != EMPTY
             rows[place, filled] = own[slots[place, filled]]
-        rows = rows.reshape(-1)
-        there = rows != EMPTY
-        inputs, labels = spread_examples(self.examples(rows[there]), there, self.norm)
+        inputs, labels = spread_examples(
+            view.columns, rows.reshape(-1), self.norm, self._word_features
+        )
         made = SoftmaxGradients if self._encoded is None else UnbiasedSoftmaxGradients
         return made(inputs, labels, len(view.tags))
 
@@ -477,10 +445,11 @@ class TagPrediction(ViewTask[TagView]):
 
     def class_scores(self, params: Params, *, public: bool, part: Part = WHOLE) -> ClassScores:
         """Return the tags' probabilities and the labels of the same examples."""
+        columns, features = self.view.columns, self._word_features
         for rows in self._held_out(public, part):
-            for at in range(0, len(rows), SCORED_EXAMPLES):
-                block = self.examples(rows[at : at + SCORED_EXAMPLES])
-                yield tag_probabilities(params, block, self.norm), block.labels.astype(np.int64)
+            for logits, examples in tag_logits(params, columns, self.norm, rows, features):
+                labels = examples.labels.astype(np.int64)
+                yield softmax(logits.astype(np.float64), axis=1), labels
 
     def _held_out(self, public: bool, part: Part) -> Iterable[np.ndarray]:
         view, (number, of) = self.view, part
@@ -492,26 +461,26 @@ class TagPrediction(ViewTask[TagView]):
 
     def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return each user's mean cross-entropy over its training examples, and their number."""
-        numbers = [self.view.num_examples(user, "train") for user in user_ids]
-        losses = np.full(len(numbers), np.nan)
-        for place, user in enumerate(user_ids):
-            for rows in self.view.rows([user], "train", size=max(numbers[place], 1)):
-                found = self.measured(params, rows)
-                assert found is not None
-                losses[place] = found.totals["loss"].value
-        return losses, np.array(numbers, np.int64)
+        numbers, _, sums = self._sums_by_user(params, user_ids, "train")
+        return np.where(numbers > 0, sums / np.maximum(numbers, 1), np.nan), numbers
 
     def held_out_by_user(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
         """Return how many held-out examples each rostered user has, and how many are right."""
-        view, on = self.view, self.view.split.measured_on
-        counts = np.array([view.num_examples(user, on) for user in view.roster], np.int64)
-        rows = view.all_rows(view.roster, on)  # user after user
-        blocks = model_blocks(params, view.columns, self._word_features, rows)
-        right = [
-            score_tags(model, examples, self.norm, chosen)[0] for model, examples, chosen in blocks
-        ]
-        users = np.repeat(np.arange(len(counts)), counts)
-        return counts, np.bincount(users, np.concatenate([[], *right]), minlength=len(counts))
+        return self._sums_by_user(params, self.roster, self.view.split.measured_on)[:2]
+
+    def _sums_by_user(
+        self, params: Params, user_ids: Sequence[str], subset: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return each user's number of examples, how many are right, and the sum of losses."""
+        view, features = self.view, self._word_features
+        numbers = np.array([view.num_examples(user, subset) for user in user_ids], np.int64)
+        rows = view.all_rows(user_ids, subset)  # user after user
+        right, _, _, losses = score_tags(params, view.columns, self.norm, rows, features)
+        users = np.repeat(np.arange(len(numbers)), numbers)
+        of_right, of_losses = (
+            np.bincount(users, n, minlength=len(numbers)) for n in (right, losses)
+        )
+        return numbers, of_right, of_losses
 
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public users' training examples; None where there are none.
@@ -554,23 +523,28 @@ class TagPrediction(ViewTask[TagView]):
 
     def examples(self, rows: np.ndarray) -> TagExamples:
         """Return rows of the view's columns as the model takes them."""
-        features = self._word_features
-        columns = self.view.columns
-        return columns.take(rows) if features is None else columns.with_features(features, rows)
+        return self.view.columns.with_features(self._word_features, rows)
 
-    def public_folds(self) -> Sequence[TagFold] | None:
-        """Return the folds of public training threads, in which each thread judges once.
+    def public_folds(self) -> Sequence[PublicFold] | None:
+        """Return the folds of `fold_rows`; None where rostered users train on these threads.
+
+        That is so unless the split selects (`Split.selecting`).
+        """
+        selecting = self.view.split.selecting
+        return [self._fold(*rows) for rows in self.fold_rows()] if selecting else None
+
+    def fold_rows(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Return rows by fold of public training threads, in which each thread judges once.
 
         Labels that occur in one fold alone are not judged by: no model of the others could name
         them.
 
         Returns:
-            `NUM_FOLDS` of them; none where one would be empty, and None where rostered users train
-            on these threads (`Split.selecting`).
+            Of `NUM_FOLDS` folds: rows of the view's columns that judge, in threads of this fold,
+            those of the next one, on which settings are chosen, and those of all others to learn
+            from, int64 each. Nothing where one would be empty.
         """
         view = self.view
-        if not view.split.selecting:
-            return None
         learnt, judged = view.public_rows("train", of=self._public_text), view.public_rows("train")
         threads, first, place = np.unique(
             view.threads[learnt], return_index=True, return_inverse=True
@@ -586,10 +560,39 @@ class TagPrediction(ViewTask[TagView]):
             judging = judged[fold_of_judged == number]
             judging = judging[np.isin(labels[judging], labels[learnt[others]])]
             if not len(judging) or not tuning.any():
-                return ()
-            learning, tuned = learnt[others & ~tuning], learnt[tuning]
-            folds.append(TagFold(task=self, judging=judging, tuning=tuned, learning=learning))
-        return tuple(folds)
+                return []
+            folds.append((judging, learnt[tuning], learnt[others & ~tuning]))
+        return folds
+
+    def _fold(self, judging: np.ndarray, tuning: np.ndarray, learning: np.ndarray) -> PublicFold:
+        """Return the task without the public threads of one fold, given as of `fold_rows`."""
+        whole = np.concatenate([learning, tuning])
+
+        def learner(key: Key, *, choosing: bool) -> PublicLearner | None:
+            rows = learning if choosing else whole
+            return self.learner(rows, key, tuning) if len(rows) else None
+
+        def right(params: Params) -> np.ndarray:
+            """Words that no other fold has are left out, as of a test thread they would be."""
+            others, found = self.examples(whole), []
+            known = np.isin(np.arange(others.num_words), others.indices)
+            for first in range(0, len(judging), SCORED_EXAMPLES):
+                block = self.examples(judging[first : first + SCORED_EXAMPLES])
+                kept = known[block.indices]
+                indptr = np.concatenate([[0], np.cumsum(kept)])[block.indptr]
+                block = replace(
+                    block, indptr=indptr, indices=block.indices[kept], counts=block.counts[kept]
+                )
+                found.append(score_tags(params, block, self.norm, np.arange(len(block)))[0])
+            return np.concatenate(found).astype(np.float64)
+
+        return PublicFold(
+            measures=self.measures,
+            groups=self.view.threads[judging],
+            init_params=self.init_params,
+            public_learner=learner,
+            values=right,
+        )
 
     def public_users_held_out(self) -> Iterator[tuple[PublicLearner, list[TagExamples]]]:
         """Yield learners of public examples, and users whose threads they do not learn from.
@@ -598,8 +601,10 @@ class TagPrediction(ViewTask[TagView]):
         public.
         """
         view = self.view
-        learnt = view.public_rows("train", of=self._public_text)
-        by_user = [rows for rows in self._public_by_user() if len(rows)]
+        learnt, public = view.public_rows("train", of=self._public_text), view.public_rows("train")
+        found = (view.all_rows([user], "train") for user in view.public_users)
+        # In threads that a public user asked.
+        by_user = [own for rows in found if len(own := rows[np.isin(rows, public)])]
         for number in range(NUM_FOLDS):
             held = by_user[number::NUM_FOLDS]
             if not held:
@@ -610,13 +615,6 @@ class TagPrediction(ViewTask[TagView]):
                 key = Key.simulation(0).fold("public users").fold(number)
                 learner = self.learner(others, key, others[:0])
                 yield learner, [view.columns.take(rows) for rows in held]
-
-    def _public_by_user(self) -> list[np.ndarray]:
-        """Return each public user's training rows, in threads that a public user asked."""
-        view = self.view
-        public = view.public_rows("train")
-        found = (view.all_rows([user], "train") for user in view.public_users)
-        return [rows[np.isin(rows, public)] for rows in found]
 
     def describe(self) -> TaskDescription:
         """Return names, counts and provenance of the view."""
@@ -661,9 +659,6 @@ class TagPrediction(ViewTask[TagView]):
         made = self._word_features
         return len(self.view.words) if made is None else made.num_rows
 
-    def _num_parameters(self) -> int:
-        return (self._num_rows() + (self._encoded is None)) * len(self.view.tags)
-
     def measured(
         self, params: Params, rows: np.ndarray, view: TagView | None = None
     ) -> Metrics | None:
@@ -671,10 +666,7 @@ class TagPrediction(ViewTask[TagView]):
         columns, features = self.view.columns, self._word_features
         if view is not None:
             columns, features = view.columns, self.features_of(view)
-        blocks = model_blocks(params, columns, features, rows)
-        return combined(
-            evaluate_tags(model, examples, self.norm, chosen) for model, examples, chosen in blocks
-        )
+        return evaluate_tags(params, columns, self.norm, rows, features)
 
     def _weights_from(self) -> dict[str, Any]:
         """Return what the provenance says of weights of words, or of an encoder, if any."""

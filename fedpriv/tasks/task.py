@@ -29,6 +29,8 @@ DRAWS = Key.simulation(0).fold("two draws of a model")
 """Two of its children are the keys that `BaseTask.brought` compares."""
 EMPTY = -1
 """In `Task.example_gradients`, a slot without an example."""
+EQUAL = "public_of_rostered", "public_train_of_rostered"
+"""Names of counts of public examples: of those that are measured on, and of those learnt from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,6 @@ class BaseTask(ABC):
             each run draws again.
         equal_by_chance: Whether public examples that equal rostered users' are declared to be no
             copies of them (`public_of_rostered`).
-        simulation_only: Why a secure run refuses the task, with what to do; "" where it does not.
     """
 
     __slots__ = ()
@@ -113,7 +114,6 @@ class BaseTask(ABC):
     measures: Sequence[Measure] = ()
     data_sha256: Callable[[], Mapping[str, str]] | None = None
     equal_by_chance: bool = False
-    simulation_only: str = ""
 
     @property
     def roster_sha256(self) -> str:
@@ -206,15 +206,13 @@ class BaseTask(ABC):
         """
         return None
 
-    def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
-        """Return how many public examples equal a rostered user's, and of how many were looked at.
+    def public_of_rostered(self) -> Mapping[str, tuple[int, int]]:
+        """Return how many public examples equal a rostered user's, and of how many, by `EQUAL`.
 
-        Private, since it looks at rostered users' examples: asked by simulations only.
-
-        Args:
-            learnt: Of the examples that the model learns from; else of those it is measured on.
+        Private, since it looks at rostered users' examples: asked by simulations only. Empty where
+        there are none to look at.
         """
-        return 0, 0
+        return {}
 
     def model_memory(self) -> tuple[int, int]:
         """Return bytes of the model besides its params, and of what a step keeps of an example.

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 import numpy as np
 
@@ -308,8 +308,6 @@ class Algorithm(ABC):
 
     #: How several models are measured together (`fedpriv.checkpoints.aggregates`); None for one.
     outputs: Rule | None = None
-    #: Whether `check_start` is to be asked, which on examples costs a look at a test set.
-    checks_start: ClassVar[bool] = False
 
     def init(self, params: Params) -> Any:
         """Return the state before the first step."""
@@ -366,7 +364,7 @@ class Algorithm(ABC):
         return
 
     def check_start(self, loss: float) -> None:
-        """Refuse a start that is of no use; asked where `checks_start` is true.
+        """Refuse a start that is of no use.
 
         Args:
             loss: Its mean loss on public examples, in the task's own terms; of a task of single

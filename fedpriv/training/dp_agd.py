@@ -346,8 +346,6 @@ class AdaptiveDescent(Algorithm):
         """Return that of a gradient and that of a choice, which are all there are."""
         return (self._noised(self.prices.gradient), self._selection(None))
 
-    checks_start: ClassVar[bool] = True
-
     def check_start(self, loss: float) -> None:
         """Refuse a cap below the loss at the start: every candidate would then score alike.
 

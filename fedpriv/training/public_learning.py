@@ -385,12 +385,7 @@ def tag_learner(
             order = key.fold(number).generator().permutation(len(examples))
             for first in range(0, len(order), BATCH_EXAMPLES):
                 block = order[first : first + BATCH_EXAMPLES]
-                learning.step(
-                    examples.take(block)
-                    if features is None
-                    else examples.with_features(features, block),
-                    inputs,
-                )
+                learning.step(examples.with_features(features, block), inputs)
             yield params
 
     return PublicLearner(

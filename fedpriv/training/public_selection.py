@@ -7,9 +7,9 @@ sentences of a thread, are resampled together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -31,30 +31,24 @@ _BLOCK = 100  # resamples whose signs are in memory at once
 _ROUNDING = 1e-9  # relative; sums in another order are not larger
 
 
-class PublicFold(Protocol):
-    """A task without some of its public examples, and these examples to judge its models by."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicFold:
+    """A task without some of its public examples, and these examples to judge its models by.
 
-    @property
-    def measures(self) -> Sequence[Measure]:
-        """The task's; the headline first."""
-        ...
+    Attributes:
+        measures: The task's; the headline first.
+        groups: int64 (examples,): the group of each example held out, such as its thread.
+        init_params: From a key to the params before training.
+        public_learner: From (key, choosing=) to what learns from the task's other public examples;
+            as of a `BaseTask`.
+        values: From params to the headline measure of each example held out, float64 (examples,).
+    """
 
-    @property
-    def groups(self) -> np.ndarray:
-        """int64 (examples,): the group of each example held out, such as its thread."""
-        ...
-
-    def init_params(self, key: Key) -> Params:
-        """Return the params before training."""
-        ...
-
-    def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
-        """Return what learns from the task's other public examples; as of a `BaseTask`."""
-        ...
-
-    def values(self, params: Params) -> np.ndarray:
-        """Return the headline measure of each example held out, float64 (examples,)."""
-        ...
+    measures: Sequence[Measure]
+    groups: np.ndarray = field(repr=False)
+    init_params: Callable[[Key], Params] = field(repr=False)
+    public_learner: Callable[..., PublicLearner | None] = field(repr=False)
+    values: Callable[[Params], np.ndarray] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ python -m simulations bolt-on-mnist --seeds 5 -s studies=mnist,pair-svm -s sides
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -82,8 +82,6 @@ _TRIED = {
 }
 #: The reference that costs no ε.
 _PUBLIC = LEVELS[1]
-#: k of the talk's figures.
-_OF_THE_TALK = 10
 _TITLES: Mapping[Guarantee, str] = {"pure": "pure ε, δ = 0", "approximate": "(ε, δ = 1/m²)"}
 
 #: Excess risks by method and training rows, and the settings that were chosen.
@@ -251,10 +249,10 @@ def page(
         tried=_TRIED[reduced],
         losses=losses, of_one_line=losses & set(OF_ONE_LINE), accuracy_table=_accuracy_table,
         below_public=_below_public, projected=_projected(items), against=_against,
-        claimed=_claimed, grid_table=_grid_table,
+        grid_table=_grid_table,
         settings_table=_settings_table, edges=_edges, batch_table=_batch_table,
-        batch_edges=_batch_edges, batch_seeds=_batch_seeds, excess_table=_excess_table,
-        excess_edges=_excess_edges, excess_words=_excess_words, time_table=_time_table,
+        batch_edges=_batch_edges, excess_table=_excess_table,
+        excess_edges=_excess_edges, time_table=_time_table,
         **found | {"excess": None, "excess_picture": None, "excess_synthetic": ""} | sides,
     )  # fmt: skip
 
@@ -329,16 +327,11 @@ def _best(
     return values[top], top
 
 
-def _ours(item: Found, guarantee: Guarantee, epsilon: float) -> list[float]:
-    names = [m for m in METHODS[guarantee] if m.startswith("bolt-on")]
-    return _best(item, guarantee, epsilon, names)[0]
-
-
 def _against(item: Found, guarantee: Guarantee, others: Sequence[str]) -> str:
     said = {"ahead": "ahead of", "not told apart": "not told apart from", "behind": "behind"}
-    parts = []
+    ours, parts = [m for m in METHODS[guarantee] if m.startswith("bolt-on")], []
     for epsilon in item.epsilons:
-        own = _ours(item, guarantee, epsilon)
+        own, _ = _best(item, guarantee, epsilon, ours)
         other, theirs = _best(item, guarantee, epsilon, others)
         parts.append(
             f"ε {rounded_up_to(epsilon, 3):g}: {said[verdict(own, other)]} {LABELS[theirs]} "
@@ -364,42 +357,6 @@ def _below_public(item: Found, guarantee: Guarantee) -> str:
         f"Below public examples alone ({100 * public[0]:.1f}, ε = 0), each method at its best k, "
         f"by the 95 % interval of its mean (one that is not named is above, or not told apart): "
         f"{said or 'none'}."
-    )
-
-
-def _claimed(item: Found, guarantee: Guarantee) -> str:
-    """Return what the talk says of (ε, δ), and what is so here; "" of pure ε, or synthetic data."""
-    if guarantee == "pure" or item.study.problem.data.synthetic:
-        return ""
-    stands: dict[str, list[str]] = {"ahead": [], "not told apart": [], "behind": []}
-    for epsilon in item.epsilons:
-        best = _best(item, guarantee, epsilon, ("bst14", "dp-sgd"))[0]
-        where = stands[verdict(_ours(item, guarantee, epsilon), best)]
-        where.append(f"{rounded_up_to(epsilon, 3):g}")
-    verdicts = "; ".join(
-        f"{word} at ε {', '.join(where)}" for word, where in stands.items() if where
-    )
-
-    def most(own: Callable[[float], list[float]], passes: int | None) -> str:
-        pairs = [
-            (own(e), item.best(guarantee, "bst14-published", e, passes), e) for e in item.epsilons
-        ]
-        ours, published, epsilon = max(pairs, key=lambda pair: mean(pair[0]) / mean(pair[1]))
-        return (
-            f"at most {mean(ours) / mean(published):.2f} times that of BST14 as published "
-            f"(ε = {rounded_up_to(epsilon, 3):g}: {mean_and_spread(ours)} to "
-            f"{mean_and_spread(published)})"
-        )
-
-    as_said = ""
-    if _OF_THE_TALK in item.passes:
-        convex = most(lambda e: item.best(guarantee, "bolt-on", e, _OF_THE_TALK), _OF_THE_TALK)
-        as_said = f" In that setting it is here {convex}."
-    return (
-        f"The talk says of MNIST's digits, convex, b = 50, {_OF_THE_TALK} passes, under (ε, δ): up "
-        f"to four times the accuracy.{as_said} Of bolt-on and BST14 each at its best k it is "
-        f"{most(partial(_ours, item, guarantee), None)}, and against the better of BST14 with the "
-        f"least noise and DP-SGD: {verdicts}."
     )
 
 
@@ -465,10 +422,6 @@ def _batch_edges(batches: Batches, tiny: bool) -> str:
     return edge_notes(chosen, tiny=tiny)
 
 
-def _batch_seeds(batches: Batches) -> int:
-    return len(next(iter(batches.values()))[0])
-
-
 def _time_table(times: Sequence[Timed]) -> str:
     return table(["", "with noise", "without", "ratio"], [item.cells() for item in times])
 
@@ -488,30 +441,6 @@ def _excess_table(excess: Excess) -> str:
         shown = (f"{mean(points[m]):.4f} ± {spread(points[m]):.4f}" for m in sizes)
         rows.append([LABELS[method], *shown, f"{slope(points):.2f}"])
     return table(["", *(f"m = {m:,}" for m in sizes), "exponent"], rows)
-
-
-def _excess_words(excess: Excess, *, synthetic: bool) -> str:
-    """Return what the talk says of excess risk, what is so here, and how wide intervals are.
-
-    Of synthetic data nothing is said of the talk.
-    """
-    risks = {method: _risks(excess, method) for method in excess}
-    most = max(m for points in risks.values() for m in points)
-    least = {method: mean(points[most]) for method, points in risks.items()}
-    width, method, m = max(
-        (spread(values) / mean(values), method, m)
-        for method, points in risks.items()
-        for m, values in points.items()
-    )
-    talk = "" if synthetic else (
-        "The talk says of few passes under (ε, δ): less excess empirical risk than BST14's, by a "
-        f"factor (log m)^O(1). Here at m = {most:,}: {least['bolt-on']:.3f}, BST14 as published "
-        f"{least['bst14-published']:.3f}, BST14 with the least noise {least['bst14']:.3f}. "
-    )  # fmt: skip
-    return (
-        f"{talk}Exponents are fitted to means, however wide their intervals: the widest is "
-        f"{100 * width:.0f} % of its mean ({LABELS[method]}, m = {m:,})."
-    )
 
 
 def _risks(excess: Excess, method: str) -> dict[int, Sequence[float]]:

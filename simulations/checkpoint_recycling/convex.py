@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta, format_epsilon
 from fedpriv.runs.progress import Pace
-from simulations.checkpoint_recycling.checkpoints import kind_of
+from simulations.checkpoint_recycling.checkpoints import Marks, draw_gains, kind_of
 from simulations.checkpoint_recycling.convex_studies import (
     DELTA,
     KS,
@@ -219,18 +219,14 @@ def draw(found: Found, path: Path) -> None:
     one.set_xlabel("steps T")
     one.legend(frameon=False, fontsize=8)
     names = [n for n in next(iter(found.control.values())) if n != "last"]
+    cases = []
     for place, (kind, by) in enumerate(found.control):
-        gains = [_gains(found, (kind, by), name) for name in names]
-        heights = np.arange(len(names)) + 0.13 * (place - (len(found.control) - 1) / 2)
-        two.errorbar(
-            [mean(g) for g in gains], heights, xerr=[spread(g) for g in gains],
-            fmt="osDosD"[place % 6], color=f"C{place % 3}", markersize=4, capsize=2,
-            markerfacecolor=None if by == 1 else "white",
-            label=_short(kind) + (", rate × 10" if by > 1 else ""),
-        )  # fmt: skip
-    two.axvline(0, color="#666666", linewidth=0.8)
-    two.set_yticks(range(len(names)), names, fontsize=8)
-    two.invert_yaxis()
+        gains = {name: _gains(found, (kind, by), name) for name in names}
+        cases.append(Marks(
+            label=_short(kind) + (", rate × 10" if by > 1 else ""), color=f"C{place % 3}",
+            gains={name: (mean(own), spread(own)) for name, own in gains.items()}, filled=by == 1,
+        ))  # fmt: skip
+    draw_gains(two, names, cases)
     two.set_title("Gain over the last iterate, points of accuracy", fontsize=10)
     two.legend(frameon=False, fontsize=8)
     for place, k in enumerate(sorted({c.k for c in found.coverage})):

@@ -14,8 +14,7 @@ counts it (σ = .6558, .8429, 1.1457) and these grids are ours. Its dropout and 
 known here; nothing is dropped, rates are constant.
 
 One core took 0.24 s an example (16 sentences of 4 to 40 tokens), so about 45 hours a run, and 4
-GiB; the command times some examples first and says how long it will take. Settings are judged on a
-tenth of the training set, held out, which no ε covers.
+GiB. Settings are judged on a tenth of the training set, held out, which no ε covers.
 
 What ε means here: GLUE's training examples are phrases, and many are cut from one sentence. The
 unit is one of these examples, not the sentence, nor who wrote it. That the weights have seen none
@@ -27,25 +26,19 @@ Private Non-Convex Optimization" (2022, arXiv:2206.13033), Appendix D.1.
 
 from __future__ import annotations
 
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
-from fedpriv.rng import Key
-from fedpriv.tasks.central import CentralTask
 from simulations.dpnsgd.grid import HEAD, SEEDS, Done, Grid, trained
 from simulations.dpnsgd.images import RULES, bounded
-from simulations.dpnsgd.sst2 import SIGMA, ByLength, Setup, digest, reduced_setup, task
+from simulations.dpnsgd.sst2 import SIGMA, Setup, digest, reduced_setup, task
 from simulations.reproduction.items import Split, Study
 from simulations.reproduction.study import publish, render, table
 from simulations.reviews.sst2 import load_sst2
@@ -115,7 +108,7 @@ def experiment(setup: Setup, method: str, rate: float, size: float, split: Split
     return CentralExperiment(
         name=f"{setup.data.name}-roberta-{digest(setup.weights)[:12]}-{setup.length}-tokens",
         description=f"{kind.title}, RoBERTa with frozen embeddings.",
-        task=lambda chosen, corpus: _with_progress(task(setup, split), chosen),
+        task=lambda chosen, corpus: task(setup, split),
         batch_size=float(setup.batch),
         steps=setup.steps(split),
         delta=DELTA,
@@ -128,54 +121,6 @@ def experiment(setup: Setup, method: str, rate: float, size: float, split: Split
             **bounded("normalise" if kind.normalise else "clip", size),
         }
     )
-
-
-class _Progress:
-    """Says after the second step of a run, and then twice a minute, how far it is."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps, self._done = steps, 0
-        self._first = self._reported = 0.0
-
-    def __call__(self) -> None:
-        now = time.perf_counter()
-        self._done += 1
-        if self._done == 1:  # it has to find out how gradients are made
-            self._first = now
-        if self._done == 1 or (self._done > 2 and now - self._reported < 30.0):
-            return
-        self._reported = now
-        each = (now - self._first) / (self._done - 1)
-        left = _duration(each * (self._steps - self._done))
-        line = f"  step {self._done}/{self._steps}, {each:.1f} s a step, {left} left"
-        print(line, file=sys.stderr, flush=True)
-
-
-def _with_progress(made: CentralTask, experiment: Experiment) -> CentralTask:
-    """Return the task that reports progress."""
-    assert isinstance(experiment, CentralExperiment)
-    train, steps = made.train, experiment.num_steps(made.num_train)
-    assert isinstance(train, ByLength)
-    return replace(made, train=replace(train, after=_Progress(steps)))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def seconds_a_step(setup: Setup, number: int = 32) -> float:
-    """Return about how long a step takes, by the gradients of some training examples."""
-    made = task(setup, "test")
-    params, key = made.init_params(Key.simulation(0)), Key.simulation(0)
-    made_of: Any = experiment(setup, "dp-nsgd", 0.1, 0.1, "test")
-    bound = made_of.bound.make()
-    index = np.linspace(0, made.num_train - 1, number).astype(np.int64)
-    made.train.bounded_sum(params, index, bound, key)  # finds out how
-    started = time.perf_counter()
-    made.train.bounded_sum(params, index, bound, key)
-    return (time.perf_counter() - started) * setup.batch / number
 
 
 def grid_of(
@@ -252,19 +197,8 @@ def reproduce(
         else:
             setup = Setup(weights=Path(weights), data=load_sst2(data), **options)
         grids = [grid_of(setup, name, rates, sizes) for name in methods]
-        _forecast(setup, grids, processes)
         done, _ = trained(grids, processes=processes)
         publish(page(setup, grids, done), out)
-
-
-def _forecast(setup: Setup, grids: Sequence[Grid], processes: int) -> None:
-    """Print how many runs there are, and how long they will take on this machine."""
-    tuning, finals = sum(1 for grid in grids for _ in grid.tuning()), len(SEEDS) * len(grids)
-    kind = "SYNTHETIC sentences, a tiny random model: " if setup.data.synthetic else ""
-    print(f"{kind}{tuning} settings to try, then {finals} final runs", flush=True)
-    each = seconds_a_step(setup) * setup.steps("test")
-    total = _duration(each * (tuning + finals) / processes)
-    print(f"about {_duration(each)} a run, {total} in all on this machine", flush=True)
 
 
 REPRODUCTIONS = (

@@ -40,19 +40,16 @@ class ByLength(ExampleGradients):
     Attributes:
         parts: By width, the model on all rows cut to it.
         place: Which part each row belongs to, int64 `(n,)`.
-        after: Called after each bounded sum, to show progress.
     """
 
     parts: tuple[ExampleGradients, ...] = field(repr=False)
     place: np.ndarray = field(repr=False)
-    after: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def stacks(self, params: Params, index: Examples, key: Key | None = None) -> Iterator[Stack]:
         """Yield all parts' stacks; of groups those of rows of full width."""
         if isinstance(index, np.ndarray):
             for part, mine in self._split(index):
                 yield from part.stacks(params, mine, key)
-            self.after()
         else:
             yield from self.parts[-1].stacks(params, index, key)
 

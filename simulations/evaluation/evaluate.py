@@ -1,4 +1,4 @@
-"""Results of an evaluation: every value of every model with its intervals, as JSON and back."""
+"""Results of an evaluation: every value of every model with its intervals, also as JSON."""
 
 from __future__ import annotations
 
@@ -51,15 +51,6 @@ class Estimate:
     value: float | None
     by_thread: Interval | None = None
     by_user: Interval | None = None
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Estimate:
-        """Return what `dataclasses.asdict` wrote."""
-        ends = {
-            kind: None if document[kind] is None else Interval(**document[kind])
-            for kind in ("by_thread", "by_user")
-        }
-        return cls(value=document["value"], **ends)
 
     @property
     def excludes_zero(self) -> bool:

@@ -14,12 +14,16 @@ from fedpriv.datasets.stackexchange.tag_view import (
     Features,
     TagExamples,
     TagView,
-    model_blocks,
 )
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_prediction import evaluate_tags, score_tags
-from fedpriv.training.evaluate import Metrics, combined
+from fedpriv.tasks.tag_prediction import (
+    SCORED_EXAMPLES,
+    evaluate_tags,
+    score_logits,
+    score_tags,
+)
+from fedpriv.training.evaluate import Metrics
 from fedpriv.training.public_learning import (
     MOST_PASSES,
     AdaGrad,
@@ -123,12 +127,16 @@ def outcomes(
     Raises:
         ValueError: If the params are not finite, or not of this view's words and tags.
     """
-    rows = held_rows(view)
-    blocks = model_blocks(params, view.columns, features, rows)
-    return joined([scored(model, made, inputs, chosen) for model, made, chosen in blocks])
+    return scored(params, view.columns, inputs, held_rows(view), features)
 
 
-def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray) -> Outcomes:
+def scored(
+    params: Params,
+    examples: TagExamples,
+    inputs: str,
+    rows: np.ndarray,
+    features: Features | None = None,
+) -> Outcomes:
     """Return what a model does to some of a set of examples, which may be mapped from a file.
 
     Raises:
@@ -139,17 +147,15 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
             f"inputs {inputs!r} cannot be scored; use tff or unit-norm, the latter with the "
             "features of a task of weighted words"
         )
-    kernel, bias = params["kernel"], params["bias"]
-    if kernel.shape != (examples.num_words, examples.num_tags):
+    shape = params["kernel"].shape
+    num_words = examples.num_words if features is None else features.num_rows
+    if shape != (num_words, examples.num_tags):
         raise ValueError(
-            f"a kernel of {kernel.shape[0]} x {kernel.shape[1]} is not one of "
-            f"{examples.num_words} words and {examples.num_tags} tags; every split has its own"
+            f"a kernel of {shape[0]} x {shape[1]} is not one of {num_words} words and "
+            f"{examples.num_tags} tags; every split has its own"
         )
-    # Nothing scores higher than NaN, so that a model of such would never be wrong.
-    if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
-        raise ValueError("the model diverged: its params are not finite; leave it out")
-    right, found, ndcg, _ = score_tags(params, examples, inputs, rows)
-    return Outcomes(right=right, found=found, ndcg=ndcg.astype(np.float32))
+    _check_finite(*params.values())
+    return _outcomes(*score_tags(params, examples, inputs, rows, features))
 
 
 def of_logits(logits: np.ndarray, place: np.ndarray, examples: TagExamples) -> Outcomes:
@@ -160,16 +166,22 @@ def of_logits(logits: np.ndarray, place: np.ndarray, examples: TagExamples) -> O
         place: int64 `(n,)`, which row of them each example has.
         examples: n of them.
     """
-    # Each example as a single word, whose row of the kernel is its logits.
-    words = replace(
-        examples,
-        indptr=np.arange(len(examples) + 1),
-        indices=place.astype(np.int32),
-        counts=np.ones(len(examples), np.uint8),
-        num_words=len(logits),
-    )
-    params = {"kernel": logits, "bias": np.zeros(logits.shape[1], np.float32)}
-    return scored(params, words, "tff", np.arange(len(examples)))
+    _check_finite(logits)
+    ends = (slice(at, at + SCORED_EXAMPLES) for at in range(0, len(examples), SCORED_EXAMPLES))
+    parts = ((logits[place[at]], examples.part(at.start, at.stop)) for at in ends)
+    return joined([_outcomes(*score_logits(*part)) for part in parts])
+
+
+def _check_finite(*arrays: np.ndarray) -> None:
+    # Nothing scores higher than NaN, so that a model of such would never be wrong.
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise ValueError("the model diverged: its numbers are not finite; leave it out")
+
+
+def _outcomes(
+    right: np.ndarray, found: np.ndarray, ndcg: np.ndarray, losses: np.ndarray
+) -> Outcomes:
+    return Outcomes(right=right, found=found, ndcg=ndcg.astype(np.float32))
 
 
 _LEARNING_RATE = 0.1  # of each user's own AdaGrad
@@ -181,7 +193,7 @@ def majority(view: TagView) -> Outcomes:
     It looks at the labels that it is measured on: no constant answer is more often right.
     """
     counts = view.label_counts(view.roster, view.split.measured_on)
-    return _ranked(counts.astype(np.float32), _without_words(view.columns.take(held_rows(view))))
+    return _ranked(counts.astype(np.float32), view.columns.take(held_rows(view)))
 
 
 def own_majority(view: TagView) -> Outcomes:
@@ -199,7 +211,7 @@ def own_majority(view: TagView) -> Outcomes:
         # As ranks: whole numbers that single precision holds, whatever the counts are.
         ranks = np.empty(len(overall), np.float32)
         ranks[np.lexsort((commoner, own))] = np.arange(len(overall))
-        found.append(_ranked(ranks, _without_words(held)))
+        found.append(_ranked(ranks, held))
     return joined(found)
 
 
@@ -257,20 +269,9 @@ def _among(examples: TagExamples, words: np.ndarray) -> TagExamples:
     return replace(examples, indices=indices, num_words=len(words))
 
 
-def _without_words(examples: TagExamples) -> TagExamples:
-    return replace(
-        examples,
-        indptr=np.zeros(len(examples) + 1, np.int64),
-        indices=np.empty(0, np.int32),
-        counts=np.empty(0, np.uint8),
-        num_words=0,
-    )
-
-
 def _ranked(scores: np.ndarray, examples: TagExamples) -> Outcomes:
-    """Return what ranking tags by scores does to examples without words."""
-    params = {"kernel": np.zeros((0, len(scores)), np.float32), "bias": scores}
-    return scored(params, examples, "tff", np.arange(len(examples)))
+    """Return what ranking tags by scores does to examples."""
+    return of_logits(scores[None], np.zeros(len(examples), np.int64), examples)
 
 
 MAJORITY = "majority"
@@ -437,9 +438,6 @@ def _learner(
     held = held_rows(view)
 
     def measure(params: Params) -> Metrics | None:
-        blocks = model_blocks(params, view.columns, features, held)
-        return combined(
-            evaluate_tags(model, made, inputs, chosen) for model, made, chosen in blocks
-        )
+        return evaluate_tags(params, view.columns, inputs, held, features)
 
     return tag_learner(view.columns.take(rows), inputs, key, measure, features)

@@ -59,7 +59,7 @@ from simulations.reproduction import items
 from simulations.reproduction.study import publish, render, table
 from simulations.threads.encoders import ENCODED, MINILM, PRIVATE
 from simulations.threads.methods import Method
-from simulations.threads.page import epsilon_words
+from simulations.threads.page import differences_table, epsilon_words
 from simulations.threads.study import (
     CENTRAL,
     PUBLIC,
@@ -387,11 +387,7 @@ def reproduce(
         "threads/adapters.md.jinja", evaluation=evaluated, data=evaluated.data, folds=folds,
         seeds=seeds, guarantee=words,
         accuracy=table(["model", *(f"ε = {e:g}" for e in epsilons), "clipped, no noise"], rows),
-        differences=table(
-            ["", "against", "difference"],
-            [[a, b, percent(one, signed=True)] for (a, b), one in compared.items()],
-            words=2,
-        ),
+        differences=differences_table(compared),
     )  # fmt: skip
     publish(page, out, evaluated.to_json() | {"guarantee": words})
 

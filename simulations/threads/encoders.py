@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,13 +43,19 @@ from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.ranges import Range
 from fedpriv.report.charts import Reference, tradeoff_plot
 from fedpriv.rng import Key
-from simulations.evaluation.evaluate import Evaluation, differences, evaluate
+from simulations.evaluation.evaluate import (
+    Estimate,
+    Evaluation,
+    ModelFigures,
+    differences,
+    evaluate,
+)
 from simulations.evaluation.held_out import MAJORITY, Fold
 from simulations.evaluation.table import percent
 from simulations.reproduction import items
 from simulations.reproduction.study import publish, render, table, write
 from simulations.threads.methods import BY_SIZE, PLAIN_WORDS, Method
-from simulations.threads.page import epsilon_words, point
+from simulations.threads.page import differences_table, epsilon_words, point
 from simulations.threads.study import CENTRAL, PUBLIC, Study, check_options, model_name
 
 MINILM = "all-minilm-l6-v2-10f28a0f1270785b"
@@ -277,6 +283,8 @@ def reproduce(
     )
     words = epsilon_words(first)
     data = next(iter(evaluated.values()))
+    private = {model_name(PRIVATE, epsilon): f"ε = {epsilon:g}" for epsilon in epsilons}
+    majority = percent(data.models[MAJORITY].values["accuracy"])
     page = render(
         "threads/encoders.md.jinja",
         dense_is_easier=_dense_is_easier(evaluated),
@@ -284,14 +292,18 @@ def reproduce(
         chart=None if plot is None else plot.name,
         controls=any(kind.control for kind in kinds.values()),
         only=",".join(kinds), epsilons=",".join(f"{one:g}" for one in epsilons),
-        accuracy=_accuracies(evaluated, kinds, epsilons),
-        shares=_shares(evaluated, kinds, epsilons),
-        returned=_returned(selected, kinds, returned) if selected else "",
-        differences=table(
-            ["", "against", "difference"],
-            [[a, b, percent(one, signed=True)] for (a, b), one in compared.items()],
-            words=2,
+        accuracy=_by_inputs(
+            evaluated, kinds, {PUBLIC: "public-only", **private, CENTRAL: "central, not private"},
+            first=[["majority class", *[majority] * (len(private) + 2)]],
         ),
+        shares=_by_inputs(
+            evaluated, kinds, private, lambda model: model.closed_shares.get("accuracy")
+        ),
+        returned=_by_inputs(
+            selected, kinds,
+            {PUBLIC: "public-only", **{model_name(RETURNED, e): f"ε = {e:g}" for e in returned}},
+        ) if selected else "",
+        differences=differences_table(compared),
     )  # fmt: skip
     if plot is not None:
         write(_chart(evaluated, kinds, epsilons, words), plot)
@@ -342,40 +354,19 @@ def _pairs(kinds: Mapping[str, Inputs], epsilons: Sequence[float]) -> list[tuple
     return found
 
 
-def _accuracies(
-    evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
+def _by_inputs(
+    found: Mapping[str, Evaluation],
+    kinds: Mapping[str, Inputs],
+    columns: Mapping[str, str],
+    of: Callable[[ModelFigures], Estimate | None] = lambda model: model.values["accuracy"],
+    first: Sequence[Sequence[str]] = (),
 ) -> str:
-    columns = [PUBLIC, *(model_name(PRIVATE, epsilon) for epsilon in epsilons), CENTRAL]
-    rows = []
-    for name, own in evaluated.items():
-        models = {model: figures.values["accuracy"] for model, figures in own.models.items()}
-        rows.append([kinds[name].label, *(percent(models.get(column)) for column in columns)])
-    majority = next(iter(evaluated.values())).models[MAJORITY].values["accuracy"]
-    rows.insert(0, ["majority class", *(percent(majority) for _ in columns)])
-    headings = ["inputs", "public-only", *(f"ε = {e:g}" for e in epsilons), "central, not private"]
-    return table(headings, rows)
-
-
-def _shares(
-    evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
-) -> str:
-    rows = []
-    for name, own in evaluated.items():
-        found = {m: figures.closed_shares.get("accuracy") for m, figures in own.models.items()}
-        cells = [percent(found.get(model_name(PRIVATE, epsilon))) for epsilon in epsilons]
-        rows.append([kinds[name].label, *cells])
-    return table(["inputs", *(f"ε = {target:g}" for target in epsilons)], rows)
-
-
-def _returned(
-    selected: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
-) -> str:
-    names = [PUBLIC, *(model_name(RETURNED, epsilon) for epsilon in epsilons)]
+    """Return a table with a row for each kind of inputs, and a column for each model."""
     rows = [
-        [kinds[name].label, *(percent(own.models[one].values["accuracy"]) for one in names)]
-        for name, own in selected.items()
+        [kinds[name].label, *(percent(of(own.models[one])) for one in columns)]
+        for name, own in found.items()
     ]
-    return table(["inputs", "public-only", *(f"ε = {e:g}" for e in epsilons)], rows)
+    return table(["inputs", *columns.values()], [*first, *rows])
 
 
 _COLOURS = ("s4", "s1", "s2", "s5", "s6", "s7")

@@ -13,13 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-import numpy as np
-from scipy import sparse
-
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import option
@@ -65,9 +62,10 @@ def make_task(
 def task_of(view: TagView) -> CentralTask:
     """Return the task of a view: all its training sentences, or the listed ones."""
     most = view.split.examples_per_owner
-    rows = view.listed if most is not None else _rows(view, "train")
-    x, y = _matrix(view.columns, rows)
-    x_test, y_test = _matrix(view.columns, _rows(view, "test"))
+    rows = view.listed if most is not None else view.all_rows(view.roster, "train")
+    x, y = spread_examples(view.columns, rows, "unit-norm")
+    tested = view.all_rows(view.roster, "test")
+    x_test, y_test = spread_examples(view.columns, tested, "unit-norm")
     words, tags = len(view.words), len(view.tags)
     data = Dataset(
         name=f"{view.name}, sentence by sentence",
@@ -84,16 +82,6 @@ def task_of(view: TagView) -> CentralTask:
         {"kernel": (words, tags), "bias": (tags,)},
     )
     return task if most is None else replace(task, owned=OwnedExamples(blank=rows < 0, most=most))
-
-
-def _rows(view: TagView, subset: str) -> np.ndarray:
-    return view.all_rows(view.roster, subset)
-
-
-def _matrix(columns: TagExamples, rows: np.ndarray) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """Return examples of unit norm and their labels; of a row -1 an empty one, labelled 0."""
-    there = rows >= 0
-    return spread_examples(columns.take(rows[there]), there, "unit-norm")
 
 
 def dp_sgd_tags() -> Experiment:

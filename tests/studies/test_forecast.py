@@ -166,7 +166,7 @@ def test_methods_that_start_differently_are_said_to(tiny_corpus, tmp_path, monke
 
 def other(experiment):
     made = task(experiment)
-    made._sets[True] = made._sets[True].take(slice(20))
+    made._sets["public"] = made._sets["public"].take(slice(20))
     return made
 
 

@@ -199,7 +199,7 @@ class TestByUser:
         for place in range(len(made.roster)):
             if count[place]:
                 at = int(count[:place].sum())
-                alone = made._sets[False].take(np.arange(at, at + count[place]))
+                alone = made._sets["test"].take(np.arange(at, at + count[place]))
                 found = made.metrics(params, alone)
                 assert value[place] == found.totals["accuracy"].sum
 

@@ -68,7 +68,8 @@ def test_by_example_its_slots_are_empty():
 
 def test_equal_public_examples_are_counted_of_the_others():
     users, _ = users_with(BAD["a null label"], 0)
-    assert task(users=users, public=person(3)).public_of_rostered() == (6, 6)
+    made = task(users=users, public=person(3))
+    assert made.public_of_rostered() == {"public_of_rostered": (6, 6)}
 
 
 def test_personal_layers_are_measured_of_the_others():

@@ -14,8 +14,8 @@ from torch import nn
 from fedpriv.experiments.averaging import CentralExperiment, ExampleSampling
 from fedpriv.measures import LOSS
 from fedpriv.models.lora import add_adapters
+from fedpriv.tasks.checks import refuse_unsaved
 from fedpriv.tasks.dataset_tasks import module_task
-from fedpriv.tasks.guards import refuse_unsaved
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState
 from fedpriv.training.evaluate import Metrics

@@ -363,7 +363,7 @@ def test_memory_is_of_frozen_weights_adapters_and_a_batch(model):
     assert cost.num_params == sum(weights[n] for n in trained) / 4
     buffers = sum(b.nbytes for b in module.buffers())
     assert cost.frozen_bytes == sum(weights.values()) - 4 * cost.num_params + buffers
-    ids = of(model)._batch()[0].x[:1]
+    ids = of(model)._batch[0].x[:1]
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         module(torch.from_numpy(ids))

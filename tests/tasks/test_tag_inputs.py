@@ -87,7 +87,7 @@ def test_the_public_learner_learns_what_is_measured(tiny_corpus, monkeypatch, op
     loss = [learner.measure(params).totals["loss"] for params in (whole, learner.begun)]
     assert loss[0].sum < loss[1].sum and loss[0].count == loss[1].count > 10
     monkeypatch.setattr("fedpriv.training.public_learning.BATCH_EXAMPLES", 7)
-    monkeypatch.setattr("fedpriv.datasets.stackexchange.tag_view.BATCH_EXAMPLES", 5)
+    monkeypatch.setattr("fedpriv.tasks.tag_prediction.SCORED_EXAMPLES", 5)
     again, blocks = learnt()
     assert_same(blocks, whole)
     found, expected = again.measure(blocks).totals, learner.measure(whole).totals

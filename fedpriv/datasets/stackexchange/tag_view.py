@@ -14,7 +14,7 @@ Files in a view's folder, besides those of every view (`roster_view`):
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -23,7 +23,6 @@ import numpy as np
 
 from fedpriv.datasets.arrays import array_writers, offsets, open_array, ranges
 from fedpriv.datasets.stackexchange.roster_view import (
-    BATCH_EXAMPLES,
     RosterView,
     save_user_rows,
 )
@@ -116,15 +115,18 @@ class TagExamples:
             texts=None if self.texts is None else self.texts[rows],
         )
 
-    def with_features(self, features: Features, rows: np.ndarray) -> TagExamples:
+    def with_features(self, features: Features | None, rows: np.ndarray) -> TagExamples:
         """Return the examples at the given row numbers with other inputs (a copy).
 
-        Their `counts` are float32 and to be scaled to unit norm. Only these rows are read.
+        Their `counts` are float32 and to be scaled to unit norm. Only these rows are read. Without
+        features it is `take`.
 
         Raises:
             ValueError: a word is outside the vocabulary.
         """
         chosen = self.take(rows)
+        if features is None:
+            return chosen
         indptr, indices, values = features.inputs(chosen)
         return replace(
             chosen, indptr=indptr, indices=indices, counts=values, num_words=features.num_rows
@@ -185,58 +187,6 @@ class DenseFeatures(Features, Protocol):
     def dense(self, examples: TagExamples, chosen: np.ndarray | None = None, /) -> np.ndarray:
         """Return inputs of some examples, or all, scaled to unit norm, float32 `(n, num_rows)`."""
         ...
-
-
-def model_inputs(
-    params: dict[str, np.ndarray], columns: TagExamples, features: Features, rows: np.ndarray
-) -> tuple[dict[str, np.ndarray], TagExamples]:
-    """Return a model and examples that have the logits of a model on features.
-
-    For dense features the examples have one input each, whose row of the kernel is their logits.
-
-    Args:
-        params: `kernel` of softmax regression on the features, and `bias` unless they are dense.
-        columns: The examples; only those at `rows` are read.
-        features: Of the examples.
-        rows: int64 (n,), few enough to be held in memory.
-    """
-    if not isinstance(features, DenseFeatures):
-        return params, columns.with_features(features, rows)
-    examples, number = columns.take(rows), len(rows)
-    logits = features.dense(examples) @ params["kernel"]
-    alike = replace(
-        examples,
-        indptr=np.arange(number + 1),
-        indices=np.arange(number, dtype=np.int32),
-        counts=np.ones(number, np.float32),
-        num_words=number,
-    )
-    return {"kernel": logits, "bias": np.zeros(logits.shape[1], np.float32)}, alike
-
-
-def model_blocks(
-    params: dict[str, np.ndarray],
-    columns: TagExamples,
-    features: Features | None,
-    rows: np.ndarray,
-) -> Iterator[tuple[dict[str, np.ndarray], TagExamples, np.ndarray]]:
-    """Yield a model, examples and which of them are meant, until all rows were there, in order.
-
-    Without features that is once, of the columns as they are. With them it is a block at a time, as
-    `model_inputs`: with pairs of words an example is several times as large as on disk.
-
-    Args:
-        params: As of `model_inputs`.
-        columns: The examples.
-        features: Of the examples; None for the counts of their words.
-        rows: int64 (n,).
-    """
-    if features is None:
-        yield params, columns, rows
-        return
-    for at in range(0, len(rows), BATCH_EXAMPLES):
-        made = model_inputs(params, columns, features, rows[at : at + BATCH_EXAMPLES])
-        yield *made, np.arange(len(made[1]))
 
 
 def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.central import OwnedExamples
-from fedpriv.training.per_example.linear import LogisticGradients
+from fedpriv.training.per_example.linear import LogisticGradients, linear_metrics
 from tests.harness.refusals import refuses
 from tests.running.methods.test_runs import AGD, BOLT_ON, central, of
 
@@ -63,10 +63,13 @@ def test_of_users_the_statement_says_what_add_remove_is(tiny_corpus):
 
 def with_public(loss_of=LogisticGradients, far=0.0):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(30, 5)).astype(np.float32)
-    public = loss_of(sparse.csr_matrix(x), (x[:, 0] > 0).astype(int))
+    x = sparse.csr_matrix(rng.normal(size=(30, 5)).astype(np.float32))
+    y = (x[:, [0]].toarray()[:, 0] > 0).astype(int)
     start = {"weight": np.full(5, far, np.float32), "bias": np.zeros(1, np.float32)}
-    return replace(central(LogisticGradients), public=public, num_public=30, init=lambda key: start)
+    return replace(
+        central(LogisticGradients), public=loss_of(x, y), num_public=30, init=lambda key: start,
+        public_measure=lambda params, index: linear_metrics(params, x[index], y[index]),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("task", [with_public(), central(LogisticGradients)])

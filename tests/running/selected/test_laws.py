@@ -131,13 +131,11 @@ def test_no_thread_judges_a_model_that_it_taught(corpus):
     task = build(topical.experiment(), corpus).task
     folds, seen = task.public_folds(), []
     assert len(folds) == 5
-    for fold in folds:
+    for fold, (held, *others) in zip(folds, task.fold_rows(), strict=True):
         judged = set(np.unique(fold.groups).tolist())
-        learning, tuning = (
-            set(task.view.threads[n].tolist()) for n in (fold.learning, fold.tuning)
-        )
+        tuning, learning = (set(task.view.threads[rows].tolist()) for rows in others)
         assert not judged & (learning | tuning) and not learning & tuning
-        own = threads_read(task, task.view.columns.take(fold.judging))
+        own = threads_read(task, task.view.columns.take(held))
         for choosing in (True, False):
             learner = fold.public_learner(KEY, choosing=choosing)
             assert own and not own & threads_learnt(task, learner)
@@ -145,7 +143,7 @@ def test_no_thread_judges_a_model_that_it_taught(corpus):
         trained = [task.data.examples(user) for user in task.roster]
         assert not any(own & threads_read(task, examples) for examples in trained)
     assert len(seen) == len(set(seen))
-    rows = np.sort(np.concatenate([fold.judging for fold in folds]))
+    rows = np.sort(np.concatenate([held for held, *_ in task.fold_rows()]))
     assert np.array_equal(rows, np.sort(task.view.public_rows("train")))
 
 
@@ -164,10 +162,10 @@ def test_no_public_user_is_measured_at_a_start_that_its_threads_taught(corpus):
 def test_words_of_one_fold_alone_do_not_help(corpus):
     """Of a test thread they would be unknown."""
     task = build(topical.experiment(), corpus).task
-    for fold in task.public_folds():
+    for fold, (held, *_) in zip(task.public_folds(), task.fold_rows(), strict=True):
         params = fold.init_params(KEY)
         before = fold.values(params)
-        for thread in threads_read(task, task.view.columns.take(fold.judging)):
+        for thread in threads_read(task, task.view.columns.take(held)):
             params["kernel"][task.view.words.index(f"only{thread}")] = [0.0, 50.0, 0.0, 0.0]
         assert np.array_equal(fold.values(params), before)
 
@@ -180,5 +178,5 @@ def test_labels_of_one_fold_alone_are_not_judged(tmp_path):
     task = build(topical.experiment(), corpus).task
     column, labels = task.view.tags.index("alone"), task.view.columns.labels
     assert column in labels[task.view.public_rows("train")]
-    for fold in task.public_folds():
-        assert column not in labels[fold.judging]
+    for held, *_ in task.fold_rows():
+        assert column not in labels[held]
