@@ -184,8 +184,14 @@ def scale_then_privatise(w, updates_of, noise, *, C, m, server, beta=0.9, eps=1e
     return iterates
 
 
-def dp2(w, updates_of, noise, *, C, m, plain, preconditioned, beta=0.9, eps=1e-3):
-    """DP² (Li et al. 2023), Algorithm 1: `plain` rounds gather the mean that then preconditions."""
+def dp2(w, updates_of, noise, *, C, m, plain, preconditioned, beta=0.9, eps=1e-3,
+        clip_ratio=1.0, rate_ratio=1.0):  # fmt: skip
+    """DP² (Li et al. 2023), Algorithm 1: `plain` rounds gather the mean that then preconditions.
+
+    Args:
+        clip_ratio, rate_ratio: C and the rate of preconditioned rounds over those of plain ones.
+        noise: On each sum of updates bounded to C; one bounded to a C' has C'/C times as much.
+    """
     v, gathered, iterates = np.zeros_like(w), np.zeros_like(w), []
     for t, z in enumerate(noise):
         place = t % (plain + preconditioned)
@@ -193,11 +199,13 @@ def dp2(w, updates_of, noise, *, C, m, plain, preconditioned, beta=0.9, eps=1e-3
             gathered = np.zeros_like(w)
         if place == plain:
             v = beta * v + (1 - beta) * (gathered / plain) ** 2
-        A = 1.0 if place < plain else np.sqrt(v) + eps
-        total = z
+        A, wider, rate = 1.0, 1.0, 1.0
+        if place >= plain:
+            A, wider, rate = np.sqrt(v) + eps, clip_ratio, rate_ratio
+        total = wider * z
         for delta in updates_of(w, t):
-            total = total + clip(delta / A, C)
-        mean = total / m
+            total = total + clip(delta / A, wider * C)
+        mean = rate * total / m
         if place < plain:
             gathered = gathered + mean
         w = w + mean

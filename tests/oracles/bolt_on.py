@@ -46,9 +46,16 @@ def permutation_sgd(w, grad, orders, etas, *, b, reg=0.0, R=np.inf, K=1, server=
     return np.mean(iterates, axis=0) if average else w
 
 
-def convex_sensitivity(L, etas, *, passes, b, K=1):
-    """Return Δ₂ for a replaced example: 2 L Σ_j max η of pass j / b; 2kLη/b of a constant step."""
-    return 2 * L * K * sum(max(part) for part in np.split(np.asarray(etas), passes)) / b
+def convex_sensitivity(L, etas, *, passes, b, K=1, average=False):
+    """Return Δ₂ for a replaced example: 2 L Σ_j max η of pass j / b; 2kLη/b of a constant step.
+
+    Of the mean of all iterates it is the mean of what each one is apart at most.
+    """
+    reached, apart = 0.0, []
+    for part in np.split(np.asarray(etas), passes):
+        apart += [reached + max(part[: t + 1]) for t in range(len(part))]
+        reached = apart[-1]
+    return 2 * L * K / b * (np.mean(apart) if average else reached)
 
 
 def strongly_convex_sensitivity(L, gamma, m):

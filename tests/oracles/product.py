@@ -430,12 +430,13 @@ def rho(epsilon: float, delta: float) -> float:
 def replaced_by_bolt_on(
     passes: int, batch: int, number: int, smoothness: float, *, step_schedule: str,
     step_rate: float | None = None, step_exponent: float = 0.5, regulariser: float = 0.0,
+    K: int = 1, average: bool = False,
 ) -> float:  # fmt: skip
     """Δ₂ of a replaced example, of a loss with L₀ = 1 and this β; rounding left out."""
     schedule = StepSchedule(name=step_schedule, rate=step_rate, exponent=step_exponent)
-    taken = Passes(passes=passes, batch_size=batch, schedule=schedule)
+    taken = Passes(passes=passes, batch_size=batch, schedule=schedule, average=average)
     constants = Constants(name="own", lipschitz=1.0, smoothness=smoothness, convexity=regulariser)
-    return 2.0 * taken.displacement(constants, number)
+    return 2.0 * taken.displacement(constants, number, local_steps=K)
 
 
 def sphere_draws(d: int, *, sensitivity: float, epsilon: float, number: int) -> np.ndarray:

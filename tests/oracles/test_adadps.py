@@ -225,15 +225,31 @@ def test_scale_then_privatise(server):
     product.check(played, found)
 
 
-def test_dp2():
+PAST = {
+    "beta": "release_preconditioner.decay", "eps": "release_preconditioner.regulariser",
+    "clip_ratio": "release_preconditioner.clip_ratio",
+    "rate_ratio": "release_preconditioner.rate_ratio",
+}  # fmt: skip
+MOMENTS = {"beta": 0.6, "eps": 0.02}
+
+
+def named(numbers):
+    """Options of the product by the oracles' names of their numbers."""
+    return {PAST[name]: value for name, value in numbers.items()}
+
+
+@pytest.mark.parametrize(
+    "numbers", [{}, {**MOMENTS, "clip_ratio": 2.0, "rate_ratio": 0.3}], ids=["default", "others"]
+)
+def test_dp2(numbers):
     start, played = product.play(product.by_user(
-        **{**BY_USER, "rounds": 9}, release_preconditioner="delayed",
+        **{**BY_USER, "rounds": 9}, release_preconditioner="delayed", **named(numbers),
         **{"release_preconditioner.delay_plain": 2,
            "release_preconditioner.delay_preconditioned": 3},
     ))  # fmt: skip
     found = adadps.dp2(
         product.flat(start), updates_of(played), product.noise_of(played), C=0.7, m=4.0, plain=2,
-        preconditioned=3,
+        preconditioned=3, **numbers,
     )  # fmt: skip
     product.check(played, found)
 

@@ -58,18 +58,19 @@ def test_users(steps, share):
     product.check([played], [found + product.flat(played.draws[-1])])
 
 
+@pytest.mark.parametrize("more", [{}, {"K": 3}, {"average": True}], ids=str)
 @pytest.mark.parametrize("batch", [1, 10])
 @pytest.mark.parametrize("name", ["constant", "decreasing", "square-root"])
-def test_convex_sensitivity(name, batch):
+def test_convex_sensitivity(name, batch, more):
     given = SCHEDULES[name]
     etas = etas_of(name, 5 * 100 // batch, 100, 0.25, given)
-    expected = bolt_on.convex_sensitivity(1.0, etas, passes=5, b=batch)
-    ours = product.replaced_by_bolt_on(5, batch, 100, 0.25, **given)
+    expected = bolt_on.convex_sensitivity(1.0, etas, passes=5, b=batch, **more)
+    ours = product.replaced_by_bolt_on(5, batch, 100, 0.25, **given, **more)
     assert ours == pytest.approx(expected, rel=1e-9)
     # Of a linear loss the bound is reached: the sign of the first example of each pass is turned.
     order = [np.arange(100)] * 5
     ends = [bolt_on.permutation_sgd(np.zeros(1), lambda w, i, s=sign: -s if i == 0 else -1.0, order,
-                                    etas, b=batch) for sign in (1.0, -1.0)]  # fmt: skip
+                                    etas, b=batch, **more) for sign in (1.0, -1.0)]  # fmt: skip
     assert abs(ends[0] - ends[1]).item() == pytest.approx(expected, rel=1e-9)
 
 

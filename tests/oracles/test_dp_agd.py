@@ -17,11 +17,17 @@ UNITS = {
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("regulariser", [0.0, 0.01])
-def test_dp_agd(unit, regulariser):
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"regulariser": 0.01}, {"relation": "replace-one"}, {"selection": "permute-and-flip"}],
+    ids=str,
+)
+def test_dp_agd(unit, changes):
+    """What each answer costs decides how many there are, under each relation and choice."""
     make, of, records = UNITS[unit]
-    experiment = make(method="agd", target_epsilon=10.0, conversion="plain", prices="paper",
-                      regulariser=regulariser, **GIVEN)  # fmt: skip
+    experiment = make(
+        method="agd", target_epsilon=10.0, conversion="plain", prices="paper", **changes, **GIVEN
+    )
     start, played = product.play(experiment)
     noise = [[-product.flat(z) for z in one.draws] for one in played]  # on sums of -gradients
     omegas, answers = [], iter([index for one in played for index in one.chosen])
@@ -34,7 +40,7 @@ def test_dp_agd(unit, regulariser):
         product.flat(start), partial(of, product.gradient), partial(of, product.loss), records,
         noise, choose,
         rho=dp_agd.rho_of(10.0, 1e-3), prices=dp_agd.paper_prices(10.0, 1e-3, splits=12), gamma=0.1,
-        C=0.8, C_obj=1.5, sizes=5, every=2, reg=regulariser,
+        C=0.8, C_obj=1.5, sizes=5, every=2, reg=changes.get("regulariser", 0.0),
     )  # fmt: skip
     assert len(found) > 2 and max(map(len, noise)) > 1  # some directions were rejected
     # What is under way when the budget ends is not applied.
@@ -79,7 +85,8 @@ def test_budget(epsilon):
     assert dp_agd.rho_of(epsilon, 1e-8) == pytest.approx(product.rho(epsilon, 1e-8), rel=1e-9)
 
 
-def test_prices_of_the_paper():
+@pytest.mark.parametrize(("relation", "moved"), [("add-remove", 1), ("replace-one", 2)])
+def test_prices_of_the_paper(relation, moved):
     """The product's, known numbers, and the noise of the first gradient in 6 runs.
 
     Its deviation over 90 coordinates is met to a quarter, a false alarm in 10^3.
@@ -87,12 +94,13 @@ def test_prices_of_the_paper():
     known = dp_agd.paper_prices(1.6, 1e-8)
     assert known == pytest.approx((2.383870e-6, 8.888889e-5), rel=1e-6)
     experiment = product.by_example(
-        method="agd", target_epsilon=10.0, conversion="plain", prices="paper", **GIVEN
-    )
+        method="agd", target_epsilon=10.0, conversion="plain", prices="paper", relation=relation,
+        **GIVEN,
+    )  # fmt: skip
     ours = product.prices_of(experiment)
     assert ours == pytest.approx(dp_agd.paper_prices(10.0, 1e-3, splits=12), rel=1e-9)
     drawn = [product.flat(product.play(experiment, seed)[1][0].draws[0]) for seed in range(6)]
-    assert np.std(drawn) == pytest.approx(0.8 / np.sqrt(2 * ours[0]), rel=0.25)
+    assert np.std(drawn) == pytest.approx(moved * 0.8 / np.sqrt(2 * ours[0]), rel=0.25)
 
 
 # -- comparators ----------------------------------------------------------------------------------
