@@ -511,6 +511,11 @@ class Encoder:
                 "save the tokeniser without"
             )
         largest, known = max(made.get_vocab().values(), default=0), int(self.config.vocab_size)
+        if not 0 <= self.padding < known:
+            raise ValueError(
+                f"{self.files.folder / CONFIG}: pad_token_id {self.padding} is none of the model's "
+                f"{known} tokens"
+            )
         if largest >= known:
             raise ValueError(
                 f"{path} has token {largest}, and the model knows {known} tokens ({CONFIG}): a "
