@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -150,7 +150,7 @@ def _larger(batch: Any) -> Any | None:
     large = (_TIMES * x).astype(x.dtype)
     if isinstance(batch, tuple):
         return (large, *batch[1:])
-    return large if x is batch else replace(batch, x=large)
+    return large if x is batch else cast(Any, replace)(batch, x=large)
 
 
 def ask_synthetic(
@@ -398,7 +398,7 @@ _KEY = Key.simulation(0).fold("trial of a task")
 _SEVERAL, _SOME = 64, 1024
 
 
-_EQUAL_TO_ROSTERED = dict(zip(EQUAL, (
+_EQUAL_TO_ROSTERED: dict[str, str] = dict(zip(EQUAL, (
     "public examples are equal to examples of rostered users: what is measured on them is "
     "not released but private, and covered by no ε; take public examples of users outside the "
     "roster",
@@ -667,7 +667,7 @@ def refuse_unsaved(algorithm: Algorithm, params: Params, outputs: Outputs) -> No
     loaded = algorithm.init(start).load(state.round_num, released, rest, state.numbers)
     exported, resumed = next(iter(released_models(released).values())), algorithm.result(loaded)
     for (name, array), other in product(result.items(), (exported, resumed)):
-        if not np.array_equal(array, other.get(name), equal_nan=True):
+        if name not in other or not np.array_equal(array, other[name], equal_nan=True):
             raise ValueError(
                 f"tensor {name!r} of the result is missing or another one in the model exported "
                 "or in that of a run that is resumed, which are of the released tensors without "

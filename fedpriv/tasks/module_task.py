@@ -521,7 +521,7 @@ class ModuleTask(Task):
                 end_if_interrupted(error)
                 continue
             module = load_params(self._make(), {**params, **own}).eval()
-            seen = examples.take(slice(ends[place] - counts[place], ends[place]))
+            seen = examples.take(np.arange(ends[place] - counts[place], ends[place]))
             yield slice(place, place + 1), module, seen, WHOLE
 
     def trainer(
@@ -648,7 +648,7 @@ class ModuleTask(Task):
             return None
         sizes, sums = np.zeros(len(counts), np.int64), np.zeros(len(counts))
         for users, module, own, _ in self._models(params, public=False):
-            totals = module_totals(module, headline, own.x, own.y, counts[users])
+            totals = module_totals(module, headline, own.x, own.y, counts[users].tolist())
             sizes[users] = [total.count for total in totals]
             sums[users] = [total.sum for total in totals]
         return sizes, sums

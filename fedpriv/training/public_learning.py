@@ -356,7 +356,7 @@ def tag_learner(
             logit is not finite.
     """
     rows = examples.num_words if features is None else features.num_rows
-    begun = {"kernel": np.zeros((rows, examples.num_tags), np.float32)}
+    begun: dict[str, np.ndarray] = {"kernel": np.zeros((rows, examples.num_tags), np.float32)}
 
     if isinstance(features, DenseFeatures):
         from scipy.special import softmax

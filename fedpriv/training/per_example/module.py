@@ -401,7 +401,7 @@ class ModuleGradients(ExampleGradients):
                 end_if_interrupted(error)
                 made = list[Updates]()
                 for position in np.split(part, len(part)):
-                    with contributing_zero_on_failure(Exception):
+                    with contributing_zero_on_failure():
                         made.append(self._of(position, key))
             yield from made
 
