@@ -229,14 +229,13 @@ def run_canaries(
 
 def _noised_sum(answer: Any, name: str, mechanism: Mechanism) -> np.ndarray:
     """Return what was released of each canary, over the bound."""
-    update = getattr(answer, "update", None)
-    if update is None:
+    if not isinstance(answer, Mapping):
         raise ValueError(
             f"{mechanism.privatizer.name} releases a {type(answer).__name__}, whose coordinates "
             "are unknown here; the audit is of noised means"
         )
     scale = mechanism.denominator / mechanism.l2_bound
-    return update[name].reshape(-1).astype(np.float64) * scale
+    return answer[name].reshape(-1).astype(np.float64) * scale
 
 
 def scores_of(trials: Sequence[Trials]) -> tuple[Scores, Scores]:

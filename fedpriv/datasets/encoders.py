@@ -115,10 +115,12 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
     optional = (*_OPTIONAL, _TOKENIZER_SETTINGS)
     missing = [file for file in files if file not in optional and not (folder / file).is_file()]
     if missing:
-        raise ValueError(
-            f"{folder} has no {' and no '.join(missing)}; pickled weights (.bin, .pt, .pkl) can "
-            "run code when they are opened and are not read: save the model as safetensors"
+        pickled = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pkl"))
+        unread = (
+            f"; {', '.join(pickled)}: pickled weights can run code when they are opened and are "
+            "not read, so save the model as safetensors"
         )
+        raise ValueError(f"{folder} has no {' and no '.join(missing)}{unread if pickled else ''}")
     _check_settings(folder)
     weights = remembered_sha256(folder / WEIGHTS, cache_dir(), progress)
     digests = {WEIGHTS: weights} | {

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -74,7 +73,7 @@ def lines(
     started = time.perf_counter()
     trial = _learner(view, inputs, view.all_rows(public, "train"), view.all_rows(public, "test"))
     chosen = choose(trial, ACCURACY, rates=rates, factors=(1.0,), most_passes=most_passes).by_figure
-    whole = replace(trial, examples=view.columns.take(view.all_rows(public, "all")))
+    whole = _learner(view, inputs, view.all_rows(public, "all"), view.all_rows(public, "test"))
     reached = evaluate_tags(learn(whole, chosen).params, view.columns, inputs, tested)
     assert reached is not None
     yield {

@@ -27,7 +27,7 @@ def assert_nothing_shared_moved(before, after):
     key = Key.simulation(0)
     ours, theirs = (t.public_learner(key, choosing=True) for t in (after, before))
     assert ours.num_examples == theirs.num_examples
-    assert ours.measure(ours.init()).totals == theirs.measure(theirs.init()).totals
+    assert ours.measure(ours.begun).totals == theirs.measure(theirs.begun).totals
 
 
 @pytest.mark.parametrize("deleted", ["u00", "u05", "u13"])
