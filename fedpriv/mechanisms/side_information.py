@@ -119,11 +119,11 @@ def magnitude_multiplier(
 ) -> np.ndarray:
     """Return min(cap, max a / a_j) / division for magnitudes a, float32 `(num_features,)`.
 
-    For a linear model the gradient of weight j is proportional to x_ij, so the mean of |x_ij|
-    estimates its scale. A feature that is 0 in every row gets the cap.
+    For a linear model the gradient of weight j is proportional to `x_ij`, so the mean of
+    `abs(x_ij)` estimates its scale. A feature that is 0 in every row gets the cap.
 
     Args:
-        magnitude: Mean of |x_ij| over rows i, `(num_features,)`.
+        magnitude: Mean of `abs(x_ij)` over rows i, `(num_features,)`.
         cap: Largest ratio.
         division: Divides all multipliers.
 

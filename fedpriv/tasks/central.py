@@ -82,7 +82,7 @@ class CentralTask(BaseTask):
         data_sha256: From nothing to digests in hex of what must not change in a run: "private"
             of the training set, "public" of the public examples (`fingerprint`, or
             `Dataset.sha256`). With None it is not checked that a run is resumed on the data it was
-            started with, and each simulation draws again, whatever its seed.
+            started with, and each simulation draws other noise, whatever its seed.
         synthetic: Whether a generator made the data.
         owned: Where the unit is an owner of several examples, how they were chosen; None where
             each example is a unit.

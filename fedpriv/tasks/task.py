@@ -103,7 +103,7 @@ class BaseTask(ABC):
         measures: Those of `evaluate`, the headline first; empty where nothing is measured.
         data_sha256: From nothing to digests in hex by part, by which a resumed run recognises its
             data, and of which a simulation's draws are made; None where they are not known, and
-            each run draws again.
+            each run draws other noise.
         equal_by_chance: Whether public examples that equal rostered users' are declared to be no
             copies of them (`public_of_rostered`).
     """

@@ -276,7 +276,8 @@ def _norms_by_user(block: Block) -> np.ndarray:
     lengths, owners, number = row_norms(block.values), block.owners, len(block.starts) - 1
     unit = np.ones(number)
     if block.values.dtype != np.float32:  # whose squares neither overflow float64 nor vanish
-        np.maximum.at(most := np.zeros(number), owners, lengths)
+        most = np.zeros(number)
+        np.maximum.at(most, owners, lengths)
         unit = np.where((most > 0.0) & np.isfinite(most), most, 1.0)
     return unit * np.sqrt(np.bincount(owners, np.square(lengths / unit[owners]), number))
 

@@ -28,7 +28,7 @@ from tests.harness.threads import Shared
 from tests.harness.toy_users import toy_experiment
 from tests.running.methods.test_runs import started
 
-SECRET = 4711
+SECRET = "label-of-theirs"
 SETTINGS = GridSettings(allow_unauthenticated_nodes=True)
 
 
@@ -86,7 +86,7 @@ def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, t
     assert "ValueError" in said and "test_all_failed.py" in said
     assert len(charged(out)) == 1 and not json_lines.read(out / "rounds.jsonl")
     # On a node of Flower's there may be people's own data: no value leaves it.
-    assert (str(SECRET) in said) is (backend != "flower"), said
+    assert (SECRET in said) is (backend != "flower"), said
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, backend, c
     assert not json_lines.read(out / "diagnostics.jsonl")
     assert not any(told in caplog.text for told in ("contributes", "drawn", "noise"))
     for text in (caplog.text, *(file.read_text() for file in out.glob("*.json*"))):
-        assert "ValueError" not in text and str(SECRET) not in text
+        assert "ValueError" not in text and SECRET not in text
 
 
 @pytest.mark.slow
