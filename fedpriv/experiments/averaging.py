@@ -210,7 +210,7 @@ class FederatedExperiment(Averaging):
             )
 
     def _check_effects(self) -> None:
-        """Refuse a preconditioner, or a rise of the rate, that nothing released depends on.
+        """Refuse options that no released value depends on.
 
         Raises:
             ValueError: If there is one.
@@ -237,6 +237,24 @@ class FederatedExperiment(Averaging):
                 "warmup-rounds 1 has no effect with rate-schedule 'constant': the rate is whole in "
                 "the first round; give 2 or more, or 0"
             )
+        if self.local.rate_schedule == "cosine" and self.rounds - self.local.warmup_rounds == 1:
+            raise ValueError(
+                "rate-schedule 'cosine' has no effect in the single round after warmup-rounds "
+                f"{self.local.warmup_rounds} of {self.rounds}: the rate is whole there; give fewer "
+                "warm-up rounds, or rate-schedule 'constant'"
+            )
+        of_further_steps = {
+            f"proximal-mu {self.local.proximal_mu:g}": self.local.proximal_mu != 0.0,
+            f"client-optimizer {optimizer!r}": optimizer == "momentum",
+        }
+        for option, given in of_further_steps.items():
+            if given and self.local.most_steps == 1:
+                raise ValueError(
+                    f"{option} has no effect on a user's first step, and with batch-size "
+                    f"{self.local.batch_size}, epochs {self.local.epochs} and "
+                    f"max-examples-per-user {self.local.max_examples_per_user} none takes another; "
+                    "give local-steps above 1, or leave it out"
+                )
 
     def make_side_information(self, task: Task) -> SideInformation | None:
         """Return 1/A and where it came from; None where nothing is preconditioned.

@@ -110,6 +110,13 @@ class LocalSgd(Part):
                 "does; leave one of them out"
             )
 
+    @property
+    def most_steps(self) -> int:
+        """Number of steps of a user with as many examples as are used: no one takes more."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return self.epochs * -(-self.max_examples_per_user // self.batch_size)
+
     def schedule(self) -> Schedule:
         """Return the schedule of local steps."""
         return Schedule(
