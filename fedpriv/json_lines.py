@@ -3,13 +3,15 @@
 A process that is killed while it writes leaves half a line at the end. Readers leave it out, so a
 file may be read while it is written to; the next writer cuts it off first.
 
->>> import tempfile
->>> path = Path(tempfile.mkdtemp()) / "rounds.jsonl"
+>>> from tempfile import TemporaryDirectory
+>>> folder = TemporaryDirectory()
+>>> path = Path(folder.name) / "rounds.jsonl"
 >>> append(path, {"round_num": 1})
 >>> with path.open("a") as file:
 ...     _ = file.write('{"round_')
 >>> read(path)
 [{'round_num': 1}]
+>>> folder.cleanup()
 """
 
 from __future__ import annotations

@@ -6,12 +6,14 @@ import importlib.util
 import os
 from collections.abc import Callable, Generator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
+from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.importers.writer import CorpusDescription, Sentence, write_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
@@ -33,6 +35,26 @@ settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25
 )
 settings.load_profile("fedpriv")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session a cache, which goes with it; xdist's workers have their controller's.
+
+    It has links to the entries of the user's cache, such as what `make encoder` adds. Locks and new
+    entries are the session's.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    users, folder = cache_dir(), TemporaryDirectory(prefix="fedpriv-cache-")
+    config.add_cleanup(folder.cleanup)
+    for entry in users.glob("*/*"):
+        if entry.parent.name != "locks":
+            kind = Path(folder.name) / entry.parent.name
+            kind.mkdir(exist_ok=True)
+            (kind / entry.name).symlink_to(entry.resolve())
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    patch.setenv("FEDPRIV_CACHE", folder.name)
 
 
 @pytest.fixture

@@ -4,18 +4,21 @@ Each value of an axis is run with each value of every other axis, for five round
 effect is compared with the run that has the other value alone. All draws are of one key, also those
 of secure runs, so that no option has an effect through the digest that keys are made of.
 
-`python -m tests.oracles.combinations` prints how many pairs run, and why others are refused.
+`python -m tests.oracles.combinations` prints how many pairs run, and why others are refused. With
+`--record` it writes which ones are to tests/golden/refused_pairs.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,8 @@ from tqdm import tqdm
 
 from tests.oracles.runs import Outcome, outcome, write_start
 
+REFUSED = Path(__file__).parents[1] / "golden" / "refused_pairs.json"
+"""Names of the pairs that are refused, as recorded."""
 BASE = {
     "rounds": 5, "cohort": 3.0, "l2-clip-norm": 0.5, "noise.multiplier": 1.0,
     "local.batch-size": 4, "local-steps": 3, "local.learning-rate": 0.3,
@@ -237,11 +242,16 @@ def pairs() -> Iterator[tuple[Place, Place]]:
             yield (one, value), (other, beside)
 
 
+def name_of(one: Place, other: Place) -> str:
+    return f"{': '.join(one)} beside {': '.join(other)}"
+
+
 @cache
-def start_file() -> str:
-    path = Path(mkdtemp()) / "start.safetensors"
-    write_start(path)
-    return str(path)
+def start_folder() -> TemporaryDirectory[str]:
+    """Return a folder with a start in it, which goes with the process."""
+    folder = TemporaryDirectory(prefix="start-")
+    write_start(Path(folder.name) / "start.safetensors")
+    return folder
 
 
 @cache
@@ -260,7 +270,7 @@ def run(*places: Place, beside: Place | None = None) -> Outcome | str:
         options |= value.options
         keywords |= value.keywords
     if ("start", "file") in places:
-        options["start.file"] = start_file()
+        options["start.file"] = str(Path(start_folder().name) / "start.safetensors")
     try:
         return outcome(options, **keywords)
     except ValueError as error:
@@ -310,6 +320,9 @@ def check(one: Place, other: Place) -> str | None:
 
 def main() -> None:
     """Print how many pairs there are, and each one that is refused."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", action="store_true", help="write which pairs are refused")
+    given = parser.parse_args()
     refused, broken, number = dict[tuple[Place, Place], str](), list[str](), 0
     for one, other in tqdm(list(pairs())):
         number += 1
@@ -322,6 +335,9 @@ def main() -> None:
         print(f"{': '.join(one)} | {': '.join(other)} | {reason}")
     print(*broken, sep="\n")
     print(f"{number} pairs, {len(refused)} refused with a reason, {len(broken)} broken")
+    if given.record:
+        names = sorted(name_of(*pair) for pair in refused)
+        REFUSED.write_text(json.dumps(names, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

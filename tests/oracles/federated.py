@@ -25,6 +25,16 @@ def local_update(w, grad, batches, *, eta, mu=0.0, momentum=0.0):
     return w_k - w
 
 
+def local_adam(w, grad, batches, *, eta, mu=0.0, betas, eps):
+    """The same by Adam with bias correction, whose moments begin at zero with each user."""
+    w_k, m, v = w, np.zeros_like(w), np.zeros_like(w)
+    for t, batch in enumerate(batches, 1):
+        g = grad(w_k, batch) + mu * (w_k - w)
+        m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g**2
+        w_k = w_k - eta * m / (1 - betas[0] ** t) / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
+    return w_k - w
+
+
 def update_noise(z, sigma_b):
     """Return z_Δ, so that update and count together cost a Gaussian of z (Theorem 1)."""
     return (z**-2 - (2 * sigma_b) ** -2) ** -0.5

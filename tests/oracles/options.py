@@ -77,6 +77,7 @@ WITH: dict[str, dict[str, Any]] = {
     "aggregate=opa": {"aggregate.k": 2},
     "aggregate=omv": {"aggregate.k": 2},
     "epochs": {"steps": None, "epochs": 1.0},
+    "schedule": {"steps": 4},  # of a step that is at one of the step schedule's places
     "local.epochs": {},
     "refresh": {"public-batch": 5},
     "warm_start_rate": {"warm-start-epochs": 1},

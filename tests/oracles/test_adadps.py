@@ -39,6 +39,22 @@ def test_federated(where, server):
     product.check(played, federated(start, played, where=where, server=own))
 
 
+@pytest.mark.parametrize("where", ["none", "local"])
+def test_on_the_grid(where):
+    """The default sum is of whole multiples of C/2^24: each user and the noise are rounded once.
+
+    So each round's mean is off by half a unit of so many on each of 15 coordinates; its clipping
+    leaves room for as much again, and w is float32 as everywhere.
+    """
+    side = {} if where == "none" else {"side_information": "own"}
+    start, played = played_by_user(precondition=where, **{"noise.exact-sum": None}, **side)
+    unit, off = 0.7 * 2.0**-24, 0.0
+    for one, w in zip(played, federated(start, played, where=where), strict=True):
+        off += (2 * len(one.present) + 1) * np.sqrt(15) * unit / 2 / 4.0
+        float32 = 2.0**-23 * np.linalg.norm(w)
+        assert np.linalg.norm(product.flat(one.params) - w) <= 2 * off + 4 * float32
+
+
 def test_dp_fedadam():
     start, played = played_by_user(server="adam", **{"server.learning_rate": 0.1})
     rate = partial(adadps.server_adam, alpha=0.1, eps=1e-3)
@@ -215,16 +231,6 @@ def updates_of(played):
     return updates
 
 
-@pytest.mark.parametrize("server", ["sgd", "ema-momentum"])
-def test_scale_then_privatise(server):
-    start, played = played_by_user(server=server, release_preconditioner="past-releases")
-    own = partial(adadps.ema_momentum, beta=0.0 if server == "sgd" else 0.9)
-    found = adadps.scale_then_privatise(
-        start, updates_of(played), product.noise_of(played), C=0.7, m=4.0, server=own
-    )
-    product.check(played, found)
-
-
 PAST = {
     "beta": "release_preconditioner.decay", "eps": "release_preconditioner.regulariser",
     "clip_ratio": "release_preconditioner.clip_ratio",
@@ -236,6 +242,19 @@ MOMENTS = {"beta": 0.6, "eps": 0.02}
 def named(numbers):
     """Options of the product by the oracles' names of their numbers."""
     return {PAST[name]: value for name, value in numbers.items()}
+
+
+@pytest.mark.parametrize("numbers", [{}, MOMENTS], ids=["default", "others"])
+@pytest.mark.parametrize("server", ["sgd", "ema-momentum"])
+def test_scale_then_privatise(server, numbers):
+    start, played = played_by_user(
+        server=server, release_preconditioner="past-releases", **named(numbers)
+    )
+    own = partial(adadps.ema_momentum, beta=0.0 if server == "sgd" else 0.9)
+    found = adadps.scale_then_privatise(
+        start, updates_of(played), product.noise_of(played), C=0.7, m=4.0, server=own, **numbers
+    )
+    product.check(played, found)
 
 
 @pytest.mark.parametrize(

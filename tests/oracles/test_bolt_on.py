@@ -43,19 +43,29 @@ def test_examples(name, batch, average):
     product.check([played], [found + product.flat(played.draws[-1])])
 
 
-@pytest.mark.parametrize(("steps", "share"), [(1, 1.0), (3, 0.5)])
-def test_users(steps, share):
+@pytest.mark.parametrize(
+    ("steps", "share", "reg", "radius"),
+    [(1, 1.0, 0.0, None), (3, 0.5, 0.0, None), (3, 1.0, 0.0, 0.7), (1, 0.5, 5.0, None)],
+)
+def test_users(steps, share, reg, radius):
     rate = 1e-3
-    start, [played] = product.play(
-        product.by_user(method="bolt-on", passes=2, users_per_update=2, local_steps=steps,
-                        server_rate=share, step_rate=rate, **PLAIN)
+    experiment = product.by_user(
+        method="bolt-on", passes=2, users_per_update=2, local_steps=steps, server_rate=share,
+        step_rate=rate, regulariser=reg, radius=radius, longest_start=4.0, **PLAIN,
     )  # fmt: skip
+    start, [played] = product.play(experiment)
     grad, users = partial(product.of_user, product.gradient), sorted(product.USERS)
     found = bolt_on.permutation_sgd(
         product.flat(start), lambda w, i: grad(w, users[i]), played.orders, [rate] * 4, b=2,
-        K=steps, server=share,
+        K=steps, server=share, reg=reg, R=radius or np.inf,
     )  # fmt: skip
     product.check([played], [found + product.flat(played.draws[-1])])
+    if not reg:  # of one who is there or not, with room for the rounding of params
+        r = max(np.linalg.norm(np.column_stack([x, np.ones(len(x))]), axis=1).max()
+                for x, _ in product.USERS.values())  # fmt: skip
+        L = np.sqrt(2) * r
+        least = share / 2 * bolt_on.convex_sensitivity(L, [rate] * 4, passes=2, b=2, K=steps)
+        assert least <= product.sensitivity_of(experiment) <= 1.01 * least
 
 
 @pytest.mark.parametrize("more", [{}, {"K": 3}, {"average": True}], ids=str)
@@ -145,19 +155,41 @@ def test_random_projection():
     np.testing.assert_allclose(ours, bolt_on.random_projection(x, matrix), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("unit", "epsilon"), [("example", 0.5), ("example", 3.0), ("user", 1.0)])
-def test_gaussian_release(unit, epsilon):
+ONE_RELEASE = {
+    "example": {"method": "bolt-on", "step_rate": 1e-3, "batch_size": 6},
+    "user": {"method": "bolt-on", "step_rate": 1e-3, "users_per_update": 2},
+}
+MAKE = {"example": product.by_example, "user": product.by_user}
+
+
+@pytest.mark.parametrize(
+    ("unit", "epsilon", "relation"),
+    [("example", 0.5, "replace-one"), ("example", 3.0, "zero-out"), ("user", 1.0, "replace-one"),
+     ("user", 1.0, "add-remove")],
+)  # fmt: skip
+def test_gaussian_release(unit, epsilon, relation):
     """σ over the distance that a replaced example moves the result: the least of its (ε, δ)."""
-    given = {"method": "bolt-on", "output_noise": "gaussian", "target_epsilon": epsilon,
-             "step_rate": 1e-3}  # fmt: skip
-    experiment = (
-        product.by_example(batch_size=6, **given)
-        if unit == "example"
-        else product.by_user(users_per_update=2, **given)
+    experiment = MAKE[unit](
+        output_noise="gaussian", target_epsilon=epsilon, relation=relation, **ONE_RELEASE[unit]
     )
     sigma = product.priced_sigma(experiment)
     assert bolt_on.gaussian_delta(sigma, epsilon) == pytest.approx(1e-3, rel=2e-3)
     assert bolt_on.gaussian_delta(0.161152 / 0.02, 0.5) == pytest.approx(1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("unit", "relation", "moved"),
+    [("example", "replace-one", 2), ("example", "zero-out", 1), ("user", "replace-one", 2),
+     ("user", "zero-out", 1)],
+)  # fmt: skip
+def test_spherical_release(unit, relation, moved):
+    """Lengths of 12 releases in 15 dimensions against Gamma(15, Δ₂/ε): a false alarm in 10^6."""
+    experiment = MAKE[unit](target_epsilon=2.0, relation=relation, delta=None, **ONE_RELEASE[unit])
+    drawn = [product.play(experiment, seed)[1][0].draws[-1] for seed in range(12)]
+    lengths = [np.linalg.norm(product.flat(noise)) for noise in drawn]
+    scale = moved * product.sensitivity_of(experiment) / 2.0
+    assert kstest(lengths, "gamma", args=(15, 0, scale)).pvalue > 1e-6
+    assert product.epsilon_of(experiment) == pytest.approx(2.0, rel=1e-9)
 
 
 # -- comparators ----------------------------------------------------------------------------------

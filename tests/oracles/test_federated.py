@@ -68,16 +68,30 @@ def test_noise_of_the_count():
     assert np.std(product.counts_of(played)) == pytest.approx(0.5, rel=1 / 3)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.6])
+LOCAL_OPTIMISERS = {
+    "sgd": ({}, federated.local_update),
+    "momentum": (
+        {"client_optimizer": "momentum", "client_optimizer.client_decay": 0.6},
+        partial(federated.local_update, momentum=0.6),
+    ),
+    "adam": (
+        {"client_optimizer": "adam", "client_optimizer.client_beta1": 0.7,
+         "client_optimizer.client_beta2": 0.97, "client_optimizer.client_adaptivity": 0.01},
+        partial(federated.local_adam, betas=(0.7, 0.97), eps=0.01),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("optimiser", LOCAL_OPTIMISERS)
 @pytest.mark.parametrize("mu", [0.0, 0.4])
 @pytest.mark.parametrize("rates", RATES)
-def test_fedprox(rates, mu, momentum):
-    own = {"client_optimizer": "momentum", "client_optimizer.client_decay": momentum}
-    start, played = product.play(product.by_user(
-        **BY_USER, **RATES[rates], **{"local.proximal_mu": mu}, **(own if momentum else {})
-    ))  # fmt: skip
+def test_fedprox(rates, mu, optimiser):
+    own, local = LOCAL_OPTIMISERS[optimiser]
+    start, played = product.play(
+        product.by_user(**BY_USER, **RATES[rates], **{"local.proximal_mu": mu}, **own)
+    )
     factors, w, found = factors_of(rates), product.flat(start), []
-    train = partial(federated.local_update, mu=mu, momentum=momentum)
+    train = partial(local, mu=mu)
     cohorts, noise = product.cohorts_of(played), product.noise_of(played)
     for users, z, factor in zip(cohorts, noise, factors, strict=True):
         deltas = [train(w, product.users_gradient, user, eta=0.3 * factor) for user in users]

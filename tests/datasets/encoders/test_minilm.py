@@ -28,7 +28,7 @@ def texts(tokenizer, number=1000):
 
 @pytest.fixture(autouse=True)
 def cache():
-    """The user's own cache."""
+    """The session's cache, which has the encoders of the user's."""
 
 
 @pytest.mark.slow
