@@ -100,8 +100,12 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that need Ray first and in a row: one process starts it."""
-    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+    """Put tests that need Ray first and in a row: one process starts it.
+
+    Then files with slow tests, so that no process is left with the longest ones at the end.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.get_closest_marker("ray") is None, item.path not in slow))
 
 
 @pytest.fixture(scope="module")
