@@ -146,7 +146,10 @@ def test_a_resumed_run_goes_on_at_its_round(tmp_path):
         ({"warmup_rounds": 4}, ["warmup-rounds 4"]),  # of as many rounds
         # Nothing would depend on these: of one step each, or one round at the whole rate.
         ({"proximal_mu": 0.1, "local_steps": 1}, ["proximal-mu 0.1"]),
-        ({"client_optimizer": "momentum", "max_examples_per_user": 9}, ["momentum", "max-examples-per-user 9"]),
+        (
+            {"client_optimizer": "momentum", "max_examples_per_user": 9},
+            ["momentum", "max-examples-per-user 9"],
+        ),
         ({"rate_schedule": "cosine", "warmup_rounds": 3}, ["cosine", "warmup-rounds 3"]),
         # A trainer would ignore these.
         ({"proximal_mu": 0.1}, ["proximal-mu 0.1", "Votes"]),
