@@ -247,10 +247,10 @@ class FederatedExperiment(Averaging):
             f"proximal-mu {self.local.proximal_mu:g}": self.local.proximal_mu != 0.0,
             f"client-optimizer {optimizer!r}": optimizer == "momentum",
         }
-        for option, given in of_further_steps.items():
+        for asked, given in of_further_steps.items():
             if given and self.local.most_steps == 1:
                 raise ValueError(
-                    f"{option} has no effect on a user's first step, and with batch-size "
+                    f"{asked} has no effect on a user's first step, and with batch-size "
                     f"{self.local.batch_size}, epochs {self.local.epochs} and "
                     f"max-examples-per-user {self.local.max_examples_per_user} none takes another; "
                     "give local-steps above 1, or leave it out"

@@ -511,7 +511,8 @@ class ModuleTask(Task):
         if public or personal is None or counts is None:
             yield slice(None), self._model(params).eval(), examples, part
             return
-        trainer, ends = self._alone(personal.schedule(), {}, "cpu"), np.cumsum(counts)
+        trainer = self._alone(personal.schedule(), {}, "cpu")
+        starts = np.cumsum(counts) - counts
         for place in np.flatnonzero(counts)[part[0] :: part[1]]:
             user_id = self.roster[place]
             try:
@@ -521,7 +522,7 @@ class ModuleTask(Task):
                 end_if_interrupted(error)
                 continue
             module = load_params(self._make(), {**params, **own}).eval()
-            seen = examples.take(np.arange(ends[place] - counts[place], ends[place]))
+            seen = examples.take(starts[place] + np.arange(int(counts[place])))
             yield slice(place, place + 1), module, seen, WHOLE
 
     def trainer(
