@@ -115,7 +115,8 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
     optional = (*_OPTIONAL, _TOKENIZER_SETTINGS)
     missing = [file for file in files if file not in optional and not (folder / file).is_file()]
     if missing:
-        pickled = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pkl"))
+        near = (p for file in missing for p in (folder / file).parent.glob("*"))
+        pickled = sorted({p.name for p in near if p.suffix in (".bin", ".pt", ".pkl")})
         unread = (
             f"; {', '.join(pickled)}: pickled weights can run code when they are opened and are "
             "not read, so save the model as safetensors"

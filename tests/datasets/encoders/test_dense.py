@@ -122,7 +122,7 @@ def test_other_settings_are_refused_in_a_line(tmp_path, changes, names):
         (lambda path: save_file({WEIGHT: torch.full((5, 16), torch.nan)}, path), "3_Dense"),
         (lambda path: save_file({"weight": torch.ones(5, 16)}, path), WEIGHT),
         (Path.unlink, "3_Dense/model.safetensors"),
-        (lambda path: path.rename(path.with_name("pytorch_model.bin")), ".bin"),
+        (lambda path: path.rename(path.with_name("pytorch_model.bin")), "pytorch_model.bin"),
     ],
     ids=["cut", "not-finite", "other-name", "missing", "pickled"],
 )
