@@ -313,11 +313,11 @@ def read_sealed_model(path: Path, sha256: str | None) -> Params:
     Raises:
         ValueError: If the file is gone, or is not the model that was named.
     """
+    resumed = path.name == SELECTED
+    instead = "resume the run: it is selected again" if resumed else "start a new run"
     if not path.is_file():
-        raise ValueError(f"{path} is missing; restore it, or start a new run")
+        raise ValueError(f"{path} is missing; restore it, or {instead}")
     params, _ = read_tensors(path)
     if params_sha256(params) != sha256:
-        raise ValueError(
-            f"{path} is not the model that its run names; restore it, or start a new run"
-        )
+        raise ValueError(f"{path} is not the model that its run names; restore it, or {instead}")
     return params

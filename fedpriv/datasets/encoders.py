@@ -516,8 +516,8 @@ class Encoder:
         largest, known = max(made.get_vocab().values(), default=0), int(self.config.vocab_size)
         if not 0 <= self.padding < known:
             raise ValueError(
-                f"{self.files.folder / CONFIG}: pad_token_id {self.padding} is none of the model's "
-                f"{known} tokens"
+                f"{self.files.folder / CONFIG}: pad_token_id {self.padding} is not among the "
+                f"model's {known} tokens"
             )
         if largest >= known:
             raise ValueError(
@@ -612,7 +612,7 @@ def _read_dense(folder: Path, width: int) -> torch.nn.Sequential:
                 f"{' or '.join(map(str, known.get(key, ('no such key',))))} is"
             )
     path = folder / WEIGHTS
-    linear = torch.nn.Linear(width, to, bias=said["bias"])
+    linear = torch.nn.utils.skip_init(torch.nn.Linear, width, to, bias=said["bias"])
     tanh = said["activation_function"].endswith(".Tanh")
     activation = torch.nn.Tanh() if tanh else torch.nn.Identity()
     dense = torch.nn.Sequential(OrderedDict(linear=linear, activation=activation))

@@ -115,15 +115,16 @@ def private_study(
     started = _check_same(out, stated)
     if target.exists() and not started:
         raise ValueError(f"{target} is there already and of no study; give another folder")
-    if target.exists():  # all was compared; of what is secret a crash may have left something
-        state.release(target)
-        return target
-    if started and not state.has_number:
+    if started and not target.exists() and not state.has_number:
         raise ValueError(
             f"{out} holds a study whose number of trials is gone, and another one may not be "
             "drawn: ε is of one draw; start a new study, whose ε comes on top"
         )
     with held(state.path, mode=0o700):
+        started = _check_same(out, stated)  # another process may have begun, or ended it
+        if target.exists():  # all was compared; of what is secret a crash may have left something
+            state.release(target)
+            return target
         number = state.keep_number(lambda: trials.number(_bits(root)))
         if not started:
             write_json(out / "study.json", stated)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from scipy import stats
 
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
+from fedpriv.studies import private_selection
 from fedpriv.studies.private_selection import Score, SecretState, _bits, private_study
 from tests.harness.kills import ROOT
 from tests.harness.refusals import refuses
@@ -291,6 +293,23 @@ def test_two_processes_do_not_run_one_study(tmp_path):
 
     trial = Again()
     assert go(tmp_path / "s", trial).is_dir() and trial.calls
+
+
+def test_a_study_that_another_process_ended_is_not_evaluated_again(tmp_path, monkeypatch):
+    """Which began and ended it after this one had looked, and before it had the lock."""
+    held, other, late = private_selection.held, Trial(), Trial()
+
+    @contextmanager
+    def waited_for(path, mode):
+        monkeypatch.setattr(private_selection, "held", held)
+        go(tmp_path / "s", other)
+        with held(path, mode):
+            yield
+
+    monkeypatch.setattr(private_selection, "held", waited_for)
+    assert go(tmp_path / "s", late) == tmp_path / "s" / "run"
+    assert other.calls and not late.calls
+    assert sorted(os.listdir(tmp_path / "s")) == ["run", "study.json"]
 
 
 def test_a_folder_that_is_no_study_is_left_alone(tmp_path):

@@ -149,7 +149,7 @@ def _by_name(name: str, progress: Progress | None) -> Corpus | None:
         try:
             return _open(found.path, progress, name=name)
         except ValueError as error:
-            # A damaged entry of the cache is made again if its raw file is further down the list.
+            # One of another version is made again where its raw file is further down the list.
             if not found.prepared:
                 raise
             damage = error

@@ -156,7 +156,7 @@ def write_corpus(
                 rows = _rows(database, sentences, titles_by_others=not description.own_text_only)
                 database.executemany(_ADD, rows)
                 totals = _write_sentences(database, folder)
-                if not description.own_text_only:  # titles by others are kept nowhere then
+                if not description.own_text_only:
                     _write_titles(database, folder)
             raw.unlink()
             if published is not None:
@@ -226,9 +226,10 @@ def _rows(
         asker = OWN if sentence.own_title else ELSEWHERE
         if not sentence.own_title and sentence.title_user_id is not None:
             asker = users(sentence.title_user_id)
-        thread, first = threads(sentence.thread_key), sentence.title_tokens
-        # A thread has the title that its first sentence has.
-        database.execute("INSERT OR IGNORE INTO titles VALUES (?, ?)", (thread, " ".join(first)))
+        thread = threads(sentence.thread_key)
+        if titles_by_others:  # a thread has the title that its first sentence has
+            first = " ".join(sentence.title_tokens)
+            database.execute("INSERT OR IGNORE INTO titles VALUES (?, ?)", (thread, first))
         yield (
             users(sentence.user_id),
             -1 if sentence.post is None else sentence.post,

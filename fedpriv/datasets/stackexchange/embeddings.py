@@ -8,9 +8,9 @@ Kept in the cache for each corpus and encoder, and shared by all rosters, splits
 A part of a corpus has its own, made of the text that it holds.
 
 A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. A stop
-leaves the rows that were made in `sentences.npy.part`; with the same versions of the libraries they
-are gone on with. Which versions these were is stored with the rows, in `sentences.json` and
-`titles.json`: a run says it.
+leaves the rows that were made in `sentences.npy.part`, and the next command goes on with them if
+the libraries have the same versions. These are stored with the rows, in `sentences.json` and
+`titles.json`: a run says them.
 """
 
 from __future__ import annotations
