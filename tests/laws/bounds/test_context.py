@@ -28,7 +28,7 @@ from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.sums import Block
 from fedpriv.training import bounded_sum as frame
 from fedpriv.training.algorithm import Context
-from fedpriv.training.bounded_sum import RowStack
+from fedpriv.training.bounded_sum import RowStack, Stack
 from fedpriv.training.device_sum import DeviceStack, DeviceSum
 from fedpriv.training.per_example.module import GradientStack
 from fedpriv.training.work import Trainer
@@ -46,6 +46,18 @@ EVERY = {
     ),
 }
 every_bound = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+
+
+def test_every_bound_and_every_stack_of_the_package_is_held():
+    """A new one is red until it is among those above, or below."""
+    made = [case(1.0) for case in EVERY.values()]
+    held = {type(bound) for bound in made} | {type(getattr(b, "bound", b)) for b in made}
+    held |= {Unbounded, OutputSensitivity}  # which leave contributions as they are
+    kinds = {kind for kind in Bound.kinds.values() if kind.__module__.startswith("fedpriv.")}
+    assert held == kinds
+    found = [kind for kind in Stack.__subclasses__() if kind.__module__.startswith("fedpriv.")]
+    # By name: dataclasses with slots are made twice.
+    assert {kind.__qualname__ for kind in found} == {"RowStack", "DeviceStack", "GradientStack"}
 
 
 class Engine(Trainer):
