@@ -102,10 +102,19 @@ def device(request: pytest.FixtureRequest) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests that need Ray first and in a row: one process starts it.
 
-    Then files with slow tests, so that no process is left with the longest ones at the end.
+    Then those of real nodes and scripts, which mostly wait, and other files with slow tests: else
+    some processes would have nothing left to do at the end while one waits.
     """
+    waiting = tuple(
+        str(HERE / room) for room in ("backends/flower/real", "benchmarks", "deployment")
+    )
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.get_closest_marker("ray") is None, item.path not in slow))
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool]:
+        ray = item.get_closest_marker("ray") is not None
+        return not ray, not str(item.path).startswith(waiting), item.path not in slow
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="module")
