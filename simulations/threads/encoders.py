@@ -283,7 +283,7 @@ def reproduce(
     )
     words = epsilon_words(first)
     data = next(iter(evaluated.values()))
-    private = {model_name(PRIVATE, epsilon): f"ε = {epsilon:g}" for epsilon in epsilons}
+    private = {model_name(PRIVATE, target): f"ε = {target:g}" for target in epsilons}
     majority = percent(data.models[MAJORITY].values["accuracy"])
     page = render(
         "threads/encoders.md.jinja",

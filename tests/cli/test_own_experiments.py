@@ -228,11 +228,11 @@ def test_what_an_own_task_does_not_follow_is_refused(
 
 @pytest.mark.slow
 def test_a_task_that_declares_and_follows_them_gets_them(fedpriv, tmp_path, tiny_corpus):
-    source = DECLARED.replace("range(10)", "range(users or 10)")
+    source = DECLARED.replace("range(10)", "range(self.users or 10)")
     assert fedpriv(source, "--users", "7", "--out", tmp_path / "seven")[0] == 0
     plan = json.loads((tmp_path / "seven" / "experiment.json").read_text())["plan"]
     assert plan["num_users"] == 7
-    reads = DECLARED.replace("range(10)", "corpus.view(roster).roster[:9]").replace(
+    reads = DECLARED.replace("range(10)", "corpus.view(self.roster).roster[:9]").replace(
         "(n + 1) / 9", "len(n) / 9"
     )
     reads = reads.replace('{f"u{n}": ', "{n: ").replace('users["u0"]', "None")
