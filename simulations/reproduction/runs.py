@@ -18,6 +18,7 @@ from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial, serial_on
 from fedpriv.runs.loop import rounds
+from fedpriv.runs.progress import Pace
 from fedpriv.runs.records import measured
 from fedpriv.studies.pool import Answer, Pool, failure
 from fedpriv.training.stopping import end_if_interrupted
@@ -25,6 +26,8 @@ from simulations.reproduction.items import TUNING_SEED, Cell, Settings, Split, T
 from simulations.reproduction.study import on_device
 
 Done = Mapping[str, dict[str, Any]]
+# Between two lines about a run under way; most runs are shorter.
+_REPORT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,8 @@ class Run:
 def perform(run: Run, device: str | None = None) -> dict[str, Any]:
     """Train to the end and return the figures of the last model, with its ε and what it is of.
 
-    What is measured is the test set, of users their own held-out examples; then there is also the
-    headline figure of public users. A run with a curve also gives `"curve": [[step, ...], ...]`,
+    A run of minutes says on stderr how far it is. What is measured is the test set, of users their
+    own held-out examples; then there is also the headline figure of public users. A run with a curve also gives `"curve": [[step, ...], ...]`,
     the last step included, with a figure for each of the measures that `"curve_of"` names.
 
     Args:
@@ -92,6 +95,7 @@ def perform(run: Run, device: str | None = None) -> dict[str, Any]:
             "by `fedpriv run`"
         )
     last, seen, curve = None, None, []
+    pace, reported = Pace(steps, of="steps"), started
     played = rounds(
         components, backend, Key.simulation(run.seed), eval_every=steps, ends_if_all_fail=False
     )
@@ -100,7 +104,10 @@ def perform(run: Run, device: str | None = None) -> dict[str, Any]:
         if step == steps or (run.curve and step % run.curve == 0):
             seen = backend.evaluate(components.algorithm.measured(state), public=not of_users)
             curve.append([step, *measured(measures, seen).values()])
-        last = record
+        last, pace.done = record, step
+        if (now := time.perf_counter()) - reported > _REPORT_SECONDS:
+            pace.say(str(run))
+            reported = now
     assert last is not None and last.diagnostics is not None
     baselines = {
         **{m.released_name: last.released.measured[m.name] for m in measures[:1]},

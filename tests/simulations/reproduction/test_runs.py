@@ -43,6 +43,16 @@ def test_chooses_by_validation_though_test_would_choose_otherwise():
     assert max(finals, key=finals.get) == 0.01
 
 
+def test_a_long_run_says_how_far_it_is(monkeypatch, capsys):
+    perform(Run(experiment=made(), split="test", seed=0, reduced=False))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(runs, "_REPORT_SECONDS", 0.0)
+    line = perform(Run(experiment=made(), split="test", seed=0, reduced=False))
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert f"1 of {line['steps']} steps" in first
+    assert "{0} of {0} steps".format(line["steps"]) in last
+
+
 def test_makes_no_test_set_and_runs_on_a_seed_no_table_reports():
     asked = []
 
