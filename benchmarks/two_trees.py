@@ -62,8 +62,8 @@ def environment(checkout: Path) -> dict[str, str]:
 def script_of(checkout: Path, script: Path) -> Path:
     """Return a checkout's script of this name, from a room or next to the commands; else ours."""
     room = checkout / "benchmarks" / script.relative_to(HERE)
-    beside = checkout / "benchmarks" / script.name
-    return next((each for each in (room, beside) if each.exists()), script)
+    plain = checkout / "benchmarks" / script.name
+    return next((each for each in (room, plain) if each.exists()), script)
 
 
 def interval(values: list[float], level: float = 0.95) -> tuple[float, float, float]:

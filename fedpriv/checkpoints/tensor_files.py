@@ -5,7 +5,7 @@ done here, for two reasons: the arrays go to the file without a copy, and the by
 of the tensors and the metadata alone (the library stores metadata in a random order, so that
 equal checkpoints would have unequal digests).
 
-Beside its checkpoints a run folder has the params that it started from, sealed by their digest
+Next to its checkpoints a run folder has the params that it started from, sealed by their digest
 (`START_FILE`), parameters that are not trained (`FROZEN`), and the model that the run returns where
 that was selected (`SELECTED`).
 """

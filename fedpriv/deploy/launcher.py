@@ -1,7 +1,7 @@
 """Launcher of Flower's SuperNode and SuperExec, so that a round does not wait for them.
 
-In place of Flower's SuperExec, `superexec` asks a Runtime API for tasks and has them done. Beside a
-SuperNode it keeps a warm process for each of the last runs, which answers messages; next to a
+In place of Flower's SuperExec, `superexec` asks a Runtime API for tasks and has them done. Next to
+a SuperNode it keeps a warm process for each of the last runs, which answers messages; next to a
 SuperLink it forks a process for each ServerApp. Both are forked off this one, which has imported
 what they need, but runs nothing of a bundle's. `supernode` is Flower's SuperNode, which looks for
 messages as often as they come, and not every three seconds.

@@ -199,7 +199,7 @@ def _accuracy_table(study: Study, loss: str) -> str:
     return table(["", *_heads(study)], rows)
 
 
-def stands(study: Study, loss: str, first: str, second: str, epsilon: float) -> Verdict | None:
+def compare(study: Study, loss: str, first: str, second: str, epsilon: float) -> Verdict | None:
     """Return how one method compares with another, or a level; None if that has no run."""
     own = accuracies(cell(study, loss, first, epsilon))
     if second in LEVELS:
@@ -214,7 +214,7 @@ def _standings_table(study: Study, loss: str) -> str:
     for first in _OURS:
         against = [*LEVELS[:2], *(name for name in _OURS if name != first), *_RIVALS]
         for second in against:
-            found = [stands(study, loss, first, second, e) for e in _epsilons(study)]
+            found = [compare(study, loss, first, second, e) for e in _epsilons(study)]
             shown = [one or "–" for one in found]
             rows.append([LABELS[first], LABELS.get(second, second), *shown])
     return table(["", "against", *_heads(study)], rows, words=2, align="---")
@@ -230,7 +230,7 @@ def _old_bound(study: Study, loss: str) -> dict[str, Any]:
     ahead = {
         method: [
             e for e in _epsilons(study)
-            if stands(study, loss, method, "agd-paper", e) == "ahead"
+            if compare(study, loss, method, "agd-paper", e) == "ahead"
         ]
         for method in ("sgd-old", "sgd")
     }  # fmt: skip

@@ -1,6 +1,6 @@
 """Corpora resampled from real text: rosters of any size, of copies of a few hundred people.
 
-Nobody on the source's roster is in one. A quarter of its public users are public again; the others
+No one on the source's roster is in one. A quarter of its public users are public again; the others
 are the originals that a roster is drawn from. Copies of a person are not independent: noise and ε
 are those of as many users as are on the roster, words and titles are those of the originals.
 """

@@ -73,8 +73,9 @@ def perform(run: Run, device: str | None = None) -> dict[str, Any]:
     """Train to the end and return the figures of the last model, with its ε and what it is of.
 
     A run of minutes says on stderr how far it is. What is measured is the test set, of users their
-    own held-out examples; then there is also the headline figure of public users. A run with a curve also gives `"curve": [[step, ...], ...]`,
-    the last step included, with a figure for each of the measures that `"curve_of"` names.
+    own held-out examples; then there is also the headline figure of public users. A run with a
+    curve also gives `"curve": [[step, ...], ...]`, the last step included, with a figure for each
+    of the measures that `"curve_of"` names.
 
     Args:
         run: What is trained.

@@ -20,9 +20,8 @@ operation without a rule) is trained by `ModuleTrainer` instead, alone.
 On the CPU `ModuleTrainer` is the default. Where convolutions do the work batching is no faster (0.9
 times on a CNN of 1.6 M parameters). Small models of linear layers are another matter: against a
 loop with `optim.SGD`, 50 users at once train 3 times faster up to 25,000 parameters, twice at
-100,000, 16 at once 1.3 times at 200,000, and from 400,000 on it is slower. Whoever wants that asks
-for it, and gets results that are equal to rounding. `benchmarks/dense_training.py` prints the
-ratios.
+100,000, 16 at once 1.3 times at 200,000, and from 400,000 on it is slower. It is an option, and its
+results are equal to rounding. `benchmarks/dense_training.py` prints the ratios.
 """
 
 from __future__ import annotations

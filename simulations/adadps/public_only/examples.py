@@ -4,8 +4,8 @@
 
 Public-only is a floor: no private training is worth its ε that does not beat it. Rate and passes
 are chosen by five-fold cross-validation on the public examples (a fifth of 250 would choose by the
-luck of 50), then the model is trained on all of them and measured once on the test set. Next to it
-stands the same model by the same optimiser on the private training set, without privacy, its
+luck of 50), then the model is trained on all of them and measured once on the test set. A second
+row is the same model by the same optimiser on the private training set, without privacy, its
 settings chosen on a tenth of that set. A line says where the best setting lies on an edge of its
 grid.
 """
