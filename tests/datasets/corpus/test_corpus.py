@@ -73,6 +73,20 @@ def test_own_text_only_drops_foreign_titles_and_their_tokens(tmp_path):
     assert view.provenance["own_text_only"] is True
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_titles_by_others_are_not_in_the_working_database_either(tmp_path, monkeypatch, own):
+    """A kill leaves it: of own text alone it holds no title, and else one of each thread."""
+    real, number = writer._write_sentences, []
+
+    def looked_at(database, folder):
+        number.append(database.execute("SELECT COUNT(*) FROM titles").fetchone()[0])
+        return real(database, folder)
+
+    monkeypatch.setattr(writer, "_write_sentences", looked_at)
+    write(tmp_path / "c", own_text_only=own)
+    assert (number[0] == 0) is own
+
+
 def test_published_counts_replace_the_choice_and_are_called_private(tmp_path):
     words, tags = {"king": 9, "absent": 50, "cash": 9, "is": 1}, {"rare": 8, "law": 2}
     published = {"words": words, "tags": tags}

@@ -100,6 +100,8 @@ def test_a_returned_model_that_is_gone_is_selected_anew(corpus, tmp_path):
     file.unlink()
     with refuses(ValueError, "selected.safetensors"):
         export_run(tmp_path / "r", tmp_path / "e")
+    with refuses(ValueError, file, "resume"):  # another run would cost its ε
+        _ = load(tmp_path / "r").params
     # It is selected anew where the run is resumed, and is the same.
     resume_run(tmp_path / "r").run()
     assert same(load(tmp_path / "r").params, params)
