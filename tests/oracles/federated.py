@@ -16,11 +16,14 @@ def rate_factors(rounds, *, schedule="constant", warmup=0):
     return np.where(t <= warmup, t / max(warmup, 1), factors)
 
 
-def local_update(w, grad, batches, *, eta, mu=0.0, momentum=0.0):
-    """FedProx: steps on F_k(w) + μ/2 ‖w - w_t‖², by SGD whose momentum begins anew at each user."""
+def local_update(w, grad, batches, *, eta, mu=0.0, momentum=0.0, decay=0.0):
+    """FedProx: steps on F_k(w) + μ/2 ‖w - w_t‖², by SGD with weight decay.
+
+    Its momentum begins at zero with each user.
+    """
     w_k, v = w, np.zeros_like(w)
     for batch in batches:
-        v = momentum * v + grad(w_k, batch) + mu * (w_k - w)
+        v = momentum * v + grad(w_k, batch) + mu * (w_k - w) + decay * w_k
         w_k = w_k - eta * v
     return w_k - w
 

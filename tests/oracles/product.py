@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
+import torch
 from scipy import sparse
 from torch import nn
 
@@ -110,7 +112,8 @@ class Users(ModuleTask):
         )
 
 
-def users_task(users: Tensors | None = None) -> ModuleTask:
+def users_task(users: Tensors | None = None, decay: float = 0.0) -> ModuleTask:
+    own = {"client_optimizer": partial(torch.optim.SGD, weight_decay=decay)} if decay else {}
     return Users(
         name="five users",
         module=lambda: nn.Linear(FEATURES, CLASSES),
@@ -119,6 +122,7 @@ def users_task(users: Tensors | None = None) -> ModuleTask:
         public=examples(6, 99),
         public_train=examples(12, 98),
         synthetic=True,
+        **own,
     )
 
 
@@ -169,11 +173,13 @@ class OwnAggregate(FederatedExperiment):
     aggregate: Aggregate | Weighted = _LAST
 
 
-def by_user(users: Tensors | None = None, method: str = "averaging", **options: Any) -> Any:
-    """An experiment on five users; of options the product's own names."""
+def by_user(
+    users: Tensors | None = None, method: str = "averaging", *, decay: float = 0.0, **options: Any
+) -> Any:
+    """An experiment on five users; options have the product's own names."""
     kinds = {"averaging": OwnAggregate, "agd": FederatedDescent, "bolt-on": FederatedBoltOn}
     base = kinds[method](
-        name="oracle", description="", task=lambda experiment: users_task(users), delta=1e-3
+        name="oracle", description="", task=lambda experiment: users_task(users, decay), delta=1e-3
     )
     return base.with_options(floats_of(options) if method == "averaging" else options)
 

@@ -70,6 +70,7 @@ def test_noise_of_the_count():
 
 LOCAL_OPTIMISERS = {
     "sgd": ({}, federated.local_update),
+    "weight decay": ({"decay": 0.3}, partial(federated.local_update, decay=0.3)),
     "momentum": (
         {"client_optimizer": "momentum", "client_optimizer.client_decay": 0.6},
         partial(federated.local_update, momentum=0.6),
