@@ -18,6 +18,7 @@ array([ 2,  1, -6], dtype=int32)
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -123,6 +124,7 @@ class RunningSum:
           the order.
         * What an update touches is all that adding it costs: rows of a row-sparse tensor, and no
           copy of any.
+        * Several threads may add to it, one at a time.
 
     Args:
         template: Names and shapes.
@@ -135,6 +137,7 @@ class RunningSum:
         self._total: dict[str, np.ndarray] = tree.zeros(template, kind)
         self._carried: dict[str, np.ndarray] | None = None
         self._since_carry = self._num_added = 0
+        self._lock = threading.Lock()
 
     def add(self, update: Tree, factor: float) -> None:
         """Add `factor * update`, which a bound has already been applied to.
@@ -190,7 +193,8 @@ class RunningSum:
             parts = [(name, block.part(users), here) for name, block in blocks.items()]
             parts += [(name, block.part(users), there) for name, block in others.items()]
             parts = [part for part in parts if part[1].values.size]
-            found.append(first + self._add(parts, len(here)))
+            with self._lock:
+                found.append(first + self._add(parts, len(here)))
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
     def _add(self, parts: Sequence[tuple[str, Block, np.ndarray]], number: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -97,6 +98,20 @@ class TestRunning:
             running.add(only(sign * (TOP - number), (5, 1)), 1.0)
             expected += sign * (TOP - number)
         assert as_ints(running.result()["w"]) == [0] * 11 + [expected]
+
+    def test_threads_may_add_at_the_same_time(self):
+        """Over the spill into int64, and with users who are taken away again."""
+        size, users, threads = 400_000, 20, 4
+        running = RunningSum({"w": np.zeros(size, np.float32)}, 1.0)
+        update = {"w": np.stack([np.full(size, 3.0), np.full(size, 2.0**20)]).astype(np.float32)}
+
+        def add(_):
+            return [running.add_block(update, np.ones(2)).tolist() for _ in range(users)]
+
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(add, range(threads)))
+        assert found == [[[1]] * users] * threads  # too long: 2^20 √400,000 > 2^24
+        assert (running.result()["w"] == 3 * users * threads).all()
 
     def test_more_users_than_the_integers_hold_are_refused(self, monkeypatch):
         assert sums._USERS_IN_INT32 * TOP < 2**31 <= (sums._USERS_IN_INT32 + 1) * TOP

@@ -320,7 +320,7 @@ def bounded_sum(updates: Iterable[Any], bound: Bound, *, like: Params) -> Partia
     # Whether the loop is a simulation is not known here.
     with users_not_logged(Key.secure()):
         total = RunningSum(template, bound.granularity)
-        done = sum_bounded(total, stacks(), bound, template, NO_CONTEXT)
+        done = sum_bounded(total, [stacks()], bound, template, NO_CONTEXT)
     if count and done.num_failed == count:
         warnings.warn(
             "every update of this sum contributed zero; compare names, shapes and dtypes of one "

@@ -12,21 +12,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from fedpriv.sums import PartialSum, RunningSum, merged
+from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.devices import default_threads
 from fedpriv.training.evaluate import Metrics, Part
 from fedpriv.training.failures import counted_failures, users_not_logged
 from fedpriv.training.work import Attempt, Trainers, UserData, Users, Work, as_works, find_work
 from fedpriv.tree import Params
-
-# Fewer users a thread are trained sooner than sums are merged.
-_FEWEST_SHARED = 8
 
 #: From (params, public=, and optionally part=) to metrics; `Task.evaluate` is one.
 Measure = Callable[..., Metrics | None]
@@ -38,16 +33,18 @@ def answered(
     request: SumRequest,
     attempt: Attempt,
     users: Sequence[str],
+    threads: int = 1,
 ) -> PartialSum:
     """Return the sum over users whose examples are here, with the first error among them.
 
-    A secure run logs nothing about users and reports no error.
+    A secure run logs nothing about users and reports no error. Several threads share the users
+    where the work allows it.
 
     Raises:
         ValueError: If the work is not among these.
     """
     with users_not_logged(attempt.key), counted_failures() as failures:
-        done = find_work(works, request.work).answer(request, attempt, Users(users, data))
+        done = find_work(works, request.work).answer(request, attempt, Users(users, data, threads))
     return done if failures.text is None else replace(done, first_error=failures.text)
 
 
@@ -132,31 +129,12 @@ class SerialBackend(Backend):
         threads: int | None = None,
     ) -> None:
         self._threads = default_threads() if threads is None else threads
-        self._pool: ThreadPoolExecutor | None = None
         self._works, self._data, self._measure = as_works(trainer), data, measure
         self._device, self._asked = device, asked
 
     def sum(self, request: SumRequest, attempt: Attempt, cohort: Sequence[str]) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
-        work, exact = find_work(self._works, request.work), attempt.bound.granularity is not None
-        shared = self._threads > 1 and exact and work.thread_safe
-        if not shared or len(cohort) < _FEWEST_SHARED * self._threads:
-            return answered(self._works, self._data, request, attempt, cohort)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="users")
-
-        def one(users: Sequence[str]) -> PartialSum:
-            return answered(self._works, self._data, request, attempt, users)
-
-        shards = [cohort[first :: self._threads] for first in range(self._threads)]
-        calls = [self._pool.submit(copy_context().run, one, shard) for shard in shards]
-        found = [call.result() for call in calls]
-        return merged(found[0].total, found, reuse=True)
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        return answered(self._works, self._data, request, attempt, cohort, self._threads)
 
     def evaluate(self, params: Params, *, public: bool, **part: Part) -> Metrics | None:
         """Return the metrics of this process's measure, on a `part=` of the examples or on all."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -127,13 +129,17 @@ def add_bounded(
 
 
 def sum_bounded(
-    total: Sum, stacks: Iterable[Stack], bound: Bound, template: Params, context: Context
+    total: Sum,
+    stacks: Sequence[Iterable[Stack]],
+    bound: Bound,
+    template: Params,
+    context: Context,
 ) -> PartialSum:
     """Return the sum of contributions, each bounded, with the number of those that failed.
 
     Args:
         total: Of the engine that made them.
-        stacks: Not bounded yet.
+        stacks: Not bounded yet; where there are several iterables, a thread takes each of them.
         bound: Of each contribution.
         template: Names and shapes of the sum.
         context: As of `add_bounded`.
@@ -145,12 +151,21 @@ def sum_bounded(
         ValueError: If there are so many coordinates that rounding alone would fill the bound.
     """
     longest = bound.longest(tree.num_elements(template))
-    with counted_failures() as failures:
-        number = add_bounded(total, stacks, bound, longest, context)
+
+    def add(part: Iterable[Stack]) -> tuple[int, int]:
+        with counted_failures() as failures:
+            return add_bounded(total, part, bound, longest, context), failures.count
+
+    if len(stacks) == 1:
+        found = [add(stacks[0])]
+    else:
+        with ThreadPoolExecutor(len(stacks), thread_name_prefix="users") as pool:
+            calls = [pool.submit(copy_context().run, add, part) for part in stacks]
+            found = [call.result() for call in calls]
     return PartialSum(
         total=total.result(),
-        num_users=number,
-        num_failed=failures.count,
+        num_users=sum(number for number, _ in found),
+        num_failed=sum(failed for _, failed in found),
         granularity=bound.granularity,
         l2_bound=bound.l2_bound,
     )

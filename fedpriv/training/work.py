@@ -24,6 +24,9 @@ from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 from fedpriv.training.streams import kept_generators, own_stream
 from fedpriv.tree import Params, Tree
 
+# Fewer users a thread are trained sooner than threads begin.
+_FEWEST_SHARED = 8
+
 
 class UserData(Protocol):
     """Examples by user: the interface to user data."""
@@ -54,10 +57,12 @@ class Users:
     Attributes:
         ids: Of the users, in any order.
         data: None only if the work holds the examples itself.
+        threads: Among how many of this process they may be shared.
     """
 
     ids: Sequence[str]
     data: UserData | None = field(default=None, repr=False)
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,7 @@ class Work(ABC):
     A work has `answer`; sums have the params' own shapes unless `template` says others.
 
     Attributes:
-        thread_safe: Whether threads may share it: it has no memory of users.
+        thread_safe: Whether threads may share it and its sum: it has no memory of users.
     """
 
     __slots__ = ()
@@ -198,12 +203,17 @@ class Trainer(Work):
         bound, context = attempt.bound, request.context
         template = template_with(self.template(request), bound, context.clip_norm)
         total = self.empty_sum(template, bound.granularity)
+        # Floats depend on their order in the last bits, so that one thread adds them.
+        shared = self.thread_safe and bound.granularity is not None
+        number = min(users.threads, len(users.ids) // _FEWEST_SHARED) if shared else 1
+        shards = (
+            [users.ids[first::number] for first in range(number)] if number > 1 else [users.ids]
+        )
+        stacks = [self.stacks(request, attempt, replace(users, ids=ids)) for ids in shards]
         # Other threads' users would be seeded too. A generator that is given up would restore them
         # late, so that it is done here and not in `stacks`.
         with nullcontext() if self.thread_safe else kept_generators():
-            done = sum_bounded(
-                total, self.stacks(request, attempt, users), bound, template, context
-            )
+            done = sum_bounded(total, stacks, bound, template, context)
         if done.num_users > len(users.ids):
             raise ValueError(
                 f"{type(self).__name__}.stacks() yielded {done.num_users} contributions of "

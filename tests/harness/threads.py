@@ -1,23 +1,28 @@
 """The serial backend on threads that share even the small cohorts of tests."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from fedpriv.backends import Backend, SerialBackend, backend
+from fedpriv.backends import Backend, SerialBackend
 from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.training import work
 from fedpriv.training.evaluate import measure_of
 
 
-class Counted(ThreadPoolExecutor):
-    """A pool that counts what it was asked to do."""
+@contextmanager
+def threads_of_sums() -> Iterator[list[int]]:
+    """Note among how many threads each sum within the `with` is shared."""
+    found: list[int] = []
+    sum_bounded = work.sum_bounded
 
-    submitted = 0
+    def noted(total: Any, stacks: Any, *given: Any) -> Any:
+        found.append(len(stacks))
+        return sum_bounded(total, stacks, *given)
 
-    def submit(self, *call: Any, **given: Any) -> Future[Any]:
-        """Count a call and make it."""
-        self.submitted += 1
-        return super().submit(*call, **given)
+    with mock.patch.object(work, "sum_bounded", noted):
+        yield found
 
 
 class Shared(SerialBackend):
@@ -30,21 +35,18 @@ class Shared(SerialBackend):
     """
 
     def __init__(self, *, threads: int | None = None, shareable: bool = True, **given: Any) -> None:
-        number = 2 if threads is None else threads
-        super().__init__(threads=number, **given)
-        self.number, self.shareable = number, shareable
-        self._pool = self.pool = Counted(number)
+        self.number, self.shareable = 2 if threads is None else threads, shareable
+        super().__init__(threads=self.number, **given)
 
     def sum(self, request: Any, attempt: Any, cohort: Any) -> Any:
         """Return the sum of the cohort's bounded updates."""
-        before = self.pool.submitted
-        exact = attempt.bound.granularity is not None
-        shared = self.number if self.shareable and exact and len(cohort) >= self.number else 0
-        try:
-            with mock.patch.object(backend, "_FEWEST_SHARED", 1):
+        shared = self.shareable and attempt.bound.granularity is not None
+        expected = max(1, min(self.number, len(cohort))) if shared else 1
+        with mock.patch.object(work, "_FEWEST_SHARED", 1), threads_of_sums() as found:
+            try:
                 return super().sum(request, attempt, cohort)
-        finally:
-            assert self.pool.submitted - before == shared, "not shared as it may be"
+            finally:
+                assert found == [expected], "not shared as it may be"
 
 
 def on_two_threads(experiment: Experiment, components: Components) -> Backend:

@@ -9,6 +9,7 @@ from fedpriv.backends.backend import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, InColumns
+from tests.harness.threads import threads_of_sums
 from tests.harness.toys_of_training import answered, asked
 from tests.training.local.tag_examples import MULTIPLIER, PARAMS, make_examples
 
@@ -112,11 +113,9 @@ def test_threads_of_this_process_sum_to_the_bits_of_one(threads):
     found = []
     for number in (1, threads):
         backend = SerialBackend(trainer=trainer, data=data, threads=number)
-        try:
+        with threads_of_sums() as noted:
             found.append(asked(backend, cohort=USERS, params=PARAMS, bound=GRID))
-            assert (backend._pool is not None) == (number > 1)
-        finally:
-            backend.close()
+        assert noted == [number]
     assert found[0].num_failed == 1
     same(found[1], found[0])
 
@@ -125,11 +124,9 @@ def test_float_sums_stay_in_one_thread():
     """Their last bits depend on the order of users."""
     trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
     backend = SerialBackend(trainer=trainer, data=Columns(columns()), threads=3)
-    try:
+    with threads_of_sums() as noted:
         found = asked(backend, cohort=USERS, params=PARAMS, bound=GRID.bound)
-        assert backend._pool is None
-    finally:
-        backend.close()
+    assert noted == [1]
     alone = answered(
         trainer, params=PARAMS, bound=GRID.bound, user_ids=USERS, data=Columns(columns())
     )
