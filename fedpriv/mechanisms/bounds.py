@@ -84,6 +84,9 @@ class Bound(ABC):
         limits: Lowest and highest value of each coordinate, before the norm is taken; None for
             none.
         start: The first round's clip norm of a bound that adapts; None of others.
+        elementwise: Whether several users may be asked for at once, since each gets what it would
+            get alone; else each is. A class that computes its own `factors` or `besides` says so
+            itself, or it does not hold.
         batched: Whether contributions of many users (or examples) are computed in one batch, so
             that one may turn the rounding of another; a mechanism of it is not exact.
     """
@@ -96,6 +99,7 @@ class Bound(ABC):
     multiple_of: float | None = None
     limits: tuple[float, float] | None = None
     start: float | None = None
+    elementwise: bool = False
     batched: bool = False
 
     def __init_subclass__(cls) -> None:
@@ -105,6 +109,8 @@ class Bound(ABC):
             ValueError: If a class that is defined elsewhere has that name.
             TypeError: If the name is a field, which a dataclass makes of an annotation.
         """
+        if not {"factors", "besides"}.isdisjoint(vars(cls)) and "elementwise" not in vars(cls):
+            cls.elementwise = False
         if "name" in vars(cls).get("__annotations__", {}):
             raise TypeError(f"name of {cls.__name__} is a field; write name = ..., not annotated")
         name = vars(cls).get("name")
@@ -159,6 +165,9 @@ class Bound(ABC):
     @abstractmethod
     def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
         """Return what each update is multiplied by, so that its norm is at most `l2_bound`.
+
+        A user's factor depends on its own norm alone. One who is made longer than `l2_bound`
+        contributes zero.
 
         Args:
             norms: l2 norms of updates, float64 (users,); finite.
@@ -231,6 +240,8 @@ def bounded_factors(
 ) -> np.ndarray:
     """Return what updates are multiplied by: a bound's factors, with room for rounding.
 
+    NaN refuses an update that the bound would make longer than it states.
+
     The one place where norms become factors: of users' updates, and of per-example gradients of
     which nothing but the norm is ever formed.
 
@@ -241,12 +252,17 @@ def bounded_factors(
         clip_norm: The round's, of a bound that adapts.
     """
     factors = bound.factors(norms, clip_norm)
-    if not math.isinf(longest):
-        with np.errstate(divide="ignore", over="ignore"):  # a norm of zero is within any
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        within = np.abs(factors) * norms <= bound.l2_bound * (1.0 + EXCESS)
+        factors = np.where(within, factors, np.nan)
+        if not math.isinf(longest):  # a norm of zero is within any
             factors = np.minimum(factors, longest / norms)
     # Float64 does not hold such a factor to full precision: it is rounded down.
     return np.where(np.abs(factors) < _TINIEST, np.nextafter(factors, 0.0), factors)
 
+
+EXCESS = 2.0**-15
+"""Part of a bound by which a contribution may be longer: room for rounding (`CHECKED_EXCESS`)."""
 
 _TINIEST = np.finfo(np.float64).tiny
 # Below it float64 does not hold norms, or their inverses, to full precision: such updates count as
@@ -290,6 +306,7 @@ class Clip(Bound):
         set_checked(self, _norm, "l2_clip_norm")
 
     name = "clip"
+    elementwise = True
 
     @property
     def l2_bound(self) -> float:
@@ -321,6 +338,7 @@ class Normalise(Bound):
         set_checked(self, partial(finite_float, allowed=Range.AT_LEAST_ZERO), "regulariser")
 
     name = "normalise"
+    elementwise = True
 
     @property
     def l2_bound(self) -> float:
@@ -340,6 +358,7 @@ class Unbounded(Bound):
 
     name = "none"
     l2_bound = math.inf
+    elementwise = True
 
     def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
         """Return ones."""
@@ -373,6 +392,11 @@ class Rounded(Bound):
             )
 
     name = "rounded"
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether the inner bound is."""
+        return self.bound.elementwise
 
     @property
     def batched(self) -> bool:
@@ -458,6 +482,7 @@ class Capped(Bound):
         set_checked(self, positive_int, "num_coordinates")
 
     name = "capped"
+    elementwise = True
 
     @property
     def l2_bound(self) -> float:
@@ -509,6 +534,7 @@ _FINE_BITS = 40
 class _Unchanged(Bound):
     """A bound that is stated or checked, and that shortens nothing."""
 
+    elementwise = True
     l2_bound: float
 
     def __post_init__(self) -> None:
@@ -562,6 +588,7 @@ class Checked(_Unchanged):
     """
 
     name = "checked"
+    elementwise = True
 
     def sum_limit(self, num_users: int) -> float:
         """Return `num_users * l2_bound`, with float32's rounding."""
@@ -617,6 +644,7 @@ class AdaptiveClip(Bound):
         set_checked(self, _norm, "initial", "least", "most", "rate")
 
     name = "adaptive-clip"
+    elementwise = True
     l2_bound = 1.0
 
     @property

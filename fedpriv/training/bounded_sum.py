@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -18,16 +19,19 @@ from typing import Any, Self
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound, bounded_factors
+from fedpriv.mechanisms.bounds import EXCESS, Bound, bounded_factors
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.sums import Block, PartialSum, RunningSum, Sum, beyond_bound, rows_of
 from fedpriv.training.algorithm import Context
-from fedpriv.training.failures import contributes_zero, counted_failures
+from fedpriv.training.failures import (
+    contributes_zero,
+    contributing_zero_on_failure,
+    counted_failures,
+)
+from fedpriv.training.stopping import stop_if_asked
 from fedpriv.tree import SMALL, Params, Tree
 
 _Besides = Mapping[str, np.ndarray]
-# Part of a bound by which a contribution may be longer: room for rounding (`CHECKED_EXCESS`).
-_EXCESS = 2.0**-15
 
 
 class NotFiniteError(ValueError):
@@ -109,6 +113,7 @@ def add_bounded(
     """
     number = 0
     for stack in stacks:
+        stop_if_asked()
         if not isinstance(stack, Stack):
             raise TypeError(f"a {type(stack).__name__} is no Stack; yield RowStack, say")
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
@@ -182,29 +187,37 @@ def _bounded(
 ) -> tuple[np.ndarray, _Besides]:
     """Return each user's factor, 0 of one that fails, and what it adds besides."""
     fine = np.isfinite(norms)
-    lengths = np.where(fine, norms, 0.0)
-    factors = bounded_factors(bound, lengths, longest, clip_norm)
-    # A bound of one's own may not bound: what it makes longer than it states is refused.
-    within = fine & np.isfinite(factors)
-    within &= np.abs(factors) * lengths <= bound.l2_bound * (1.0 + _EXCESS)
     for norm in norms[~fine]:
         why = f"the update's norm is {norm}; a diverged or hostile user contributes 0"
         contributes_zero(NotFiniteError(why))
-    for norm in norms[fine & ~within]:
-        contributes_zero(
-            ValueError(
-                f"an update of norm {norm:g} is refused by a bound of {bound.l2_bound:g}, or made "
-                "longer than that by it: inputs are longer than stated, or its loss is another"
-            )
-        )
-    factors = np.where(within, factors, 0.0)
-    besides = bound.besides(lengths, clip_norm)
-    if besides and np.isfinite(longest):
-        rows = [(factors * lengths)[:, None]]
-        rows += [array.reshape(len(norms), -1) for array in besides.values()]
-        shares = np.minimum(1.0, longest / np.linalg.norm(np.concatenate(rows, axis=1), axis=1))
-        factors = factors * shares
-        besides = {n: a * shares.reshape(-1, *(1,) * (a.ndim - 1)) for n, a in besides.items()}
+    factors = np.zeros(len(norms))
+    empty = bound.besides(np.ones(1), clip_norm)
+    besides = {n: np.zeros((len(norms), *row.shape[1:])) for n, row in empty.items()}
+    for users in (fine,) if bound.elementwise else np.flatnonzero(fine)[:, np.newaxis]:
+        with nullcontext() if bound.elementwise else contributing_zero_on_failure():
+            lengths = norms[users]
+            lengths.setflags(write=False)  # it is held to them afterwards
+            added = bound.besides(lengths, clip_norm)
+            found = bounded_factors(bound, lengths, longest, clip_norm)
+            parts = [found * lengths, *added.values()]
+            flat = [a.reshape(len(lengths), math.prod(a.shape[1:])) for a in parts]
+            sizes = np.linalg.norm(np.concatenate(flat, axis=1), axis=1)
+            within = sizes <= bound.l2_bound * (1.0 + EXCESS)
+            for length in lengths[~within]:
+                contributes_zero(
+                    ValueError(
+                        f"an update of norm {length:g} is refused by {bound!r}, or made longer "
+                        f"than its {bound.l2_bound:g}: inputs are longer than stated, the loss is "
+                        "another, or its factors are wrong"
+                    )
+                )
+            factors[users] = np.where(within, found, 0.0)
+            if added and np.isfinite(longest):
+                shares = longest / np.maximum(sizes, longest)
+                factors[users] *= shares
+                added = {n: a * shares.reshape(-1, *(1,) * (a.ndim - 1)) for n, a in added.items()}
+            for name, rows in added.items():
+                besides[name][users] = rows
     return factors, besides
 
 

@@ -26,7 +26,7 @@ from fedpriv import tree
 from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, SumRequest
 from fedpriv.transform import State, Transform
@@ -116,12 +116,20 @@ class FederatedAveraging(Algorithm):
     def check_plan(self, plan: AnyPlan) -> None:
         """Refuse a plan that ends before anything is trained at an aggregate, or preconditioned.
 
-        Of a bound that adapts, noise of a whole run is refused as well.
+        Of a bound that adapts, noise of a whole run is refused as well; so is a plan's bound that
+        adapts or has users add something besides, unless it is this algorithm's.
 
         Raises:
             ValueError: If it does.
         """
         at, planned = self.at_aggregates, plan.planned_rounds
+        bound = plan.live_mechanism.bound if isinstance(plan, Plan) else None
+        adapts = bound is not None and (bound.start is not None or bound.besides(np.ones(1)))
+        if adapts and self.bound is None:
+            raise ValueError(
+                f"{bound!r} has users add to the sum what nothing takes out of its mean; give the "
+                "algorithm the same bound (its field bound)"
+            )
         if self.bound is not None and plan.charged_once:
             raise ValueError(
                 "clip-norm 'adaptive': noise of a whole run is correlated over rounds, and would "

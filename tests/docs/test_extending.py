@@ -358,7 +358,7 @@ def by_name(page, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_backend_equals_the_oracle(page, by_name, exact, one_root):
+def test_a_backend_equals_the_oracle(page, by_name, exact):
     """Law: every backend of the table gives the params of the serial one."""
     last_params = page("children").last_params
     experiment = load_experiment("lines:experiment").with_options({"exact-sum": exact})
