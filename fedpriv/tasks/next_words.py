@@ -31,8 +31,7 @@ from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import SideInformation
 from fedpriv.models.text import IGNORED, WordLSTM, next_word_loss
 from fedpriv.rng import Key
-from fedpriv.tasks.task import TaskDescription
-from fedpriv.tasks.view_task import ViewTask
+from fedpriv.tasks.task import TaskDescription, ViewTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, chunks, combined
 from fedpriv.training.local.module import ModuleTrainer, module_params

@@ -32,8 +32,7 @@ from fedpriv.datasets.stackexchange.tag_view import (
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
-from fedpriv.tasks.task import EMPTY, TaskDescription
-from fedpriv.tasks.view_task import ViewTask
+from fedpriv.tasks.task import EMPTY, TaskDescription, ViewTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
 from fedpriv.training.local.schedule import Schedule

@@ -32,7 +32,7 @@ from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.tasks.by_example import by_example, kept_examples
+from fedpriv.tasks.central import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.schedule import Schedule
