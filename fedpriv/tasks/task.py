@@ -357,11 +357,6 @@ class ViewTask(Task, Generic[V]):
         self.data_sha256 = data_sha256
 
     @property
-    def roster_sha256(self) -> str:
-        """Digest of the roster."""
-        return self.view.roster_sha256
-
-    @property
     def counts_are_published(self) -> bool:
         """Whether words were counted among rostered users too, by those who published the data."""
         return self.view.provenance["word_counts_source"] == PRIVATE
