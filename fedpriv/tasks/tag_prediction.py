@@ -389,8 +389,8 @@ class TagPrediction(ViewTask[TagView]):
         """
         if self._encoded is not None:
             raise ValueError(
-                "inputs encoder: an encoder's rows are no words, so none is rarer than another; "
-                "set precondition to none"
+                "an encoder's rows are no words, so none is rarer than another; set precondition "
+                "to none"
             )
         view = self.view
         return PublicWords(
