@@ -29,7 +29,7 @@ from fedpriv.studies.record import PAGE, StudyRecord
 from fedpriv.studies.runner import run_study
 from fedpriv.studies.search import Search
 from fedpriv.studies.study import Resolver, Study, Trial, load_study, named_trial
-from fedpriv.tasks.by_example import UsersExamples
+from fedpriv.tasks.central import UsersExamples
 from fedpriv.tree import Params
 from fedpriv.untrusted_text import plain
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -41,20 +41,12 @@ class ArrayWriter:
         self.append(ends)
 
     def close(self) -> None:
-        """Write the header and close; calling it again does nothing."""
-        if self._file.closed:
-            return
+        """Write the header and close."""
         text = repr({"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)})
         body = text.ljust(_HEADER_BYTES - 11).encode("latin1") + b"\n"
         self._file.seek(0)
         self._file.write(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)
         self._file.close()
-
-    def __enter__(self) -> ArrayWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @contextmanager
@@ -64,7 +56,7 @@ def array_writers(
     """Give writers of new files by name; those of offsets begin with 0 and take `append_ends`."""
     with ExitStack() as stack:
         files = {
-            name: stack.enter_context(ArrayWriter(directory / f"{name}.npy", dtype))
+            name: stack.enter_context(closing(ArrayWriter(directory / f"{name}.npy", dtype)))
             for name, dtype in {**dict.fromkeys(offsets, np.int64), **dtypes}.items()
         }
         for name in offsets:

@@ -535,7 +535,7 @@ class CentralExperiment(Averaging):
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSampling(CentralExperiment):
-    """DP-SGD on the examples of users, whose unit is a user (ELS; `fedpriv.tasks.by_example`).
+    """DP-SGD on the examples of users, whose unit is a user (ELS; `fedpriv.tasks.central`).
 
     The task is one of users. A user has so many slots in the training set, filled or empty, and
     `batch_size` counts slots.

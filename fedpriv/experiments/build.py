@@ -18,7 +18,7 @@ from fedpriv.experiments.settings import settle
 from fedpriv.mechanisms.bounds import Rounded
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
 from fedpriv.privacy.trials import Trials
-from fedpriv.tasks.by_example import by_example
+from fedpriv.tasks.central import by_example
 from fedpriv.tasks.checks import check_central_task, check_parts
 from fedpriv.tasks.task import Task
 from fedpriv.transform import Transform

@@ -125,7 +125,7 @@ class TagPredictionTask:
 
         return TagPrediction(
             view,
-            inputs=self.inputs if encoded is None else "encoder",
+            inputs=self.inputs,
             tf_idf_power=self.tf_idf_power,
             pairs=self.pairs,
             pair_weight=self.pair_weight,

@@ -123,6 +123,9 @@ class ArrayUsers:
     Args:
         users: By id.
 
+    Attributes:
+        users: The same, as arrays where a plain dict holds what can be taken.
+
     Raises:
         ValueError: If there is no user, or a plain dict holds for no one what can be taken.
     """
@@ -134,27 +137,22 @@ class ArrayUsers:
                 "id to examples, such as a dict: dict(pairs) makes one of (id, examples) pairs"
             )
         check_distinct(users)
-        self._users: Mapping[str, ArrayLike] = users
+        self.users: Mapping[str, ArrayLike] = users
         self._in_memory = isinstance(users, dict | UserRows)
         if isinstance(users, dict):
             found = {user_id: self.found(user_id) for user_id in users}
             if all(own is None for own in found.values()):
                 self.examples(next(iter(users)))  # raises
-            self._users = {u: users[u] if own is None else own for u, own in found.items()}
-
-    @property
-    def users(self) -> Mapping[str, ArrayLike]:
-        """The mapping."""
-        return self._users
+            self.users = {u: users[u] if own is None else own for u, own in found.items()}
 
     def __contains__(self, user_id: str) -> bool:
-        return user_id in self._users
+        return user_id in self.users
 
     def examples(self, user_id: str) -> ArrayExamples:
         """Return the user's training examples; raise `ValueError` for an unknown user."""
-        if user_id not in self._users:
-            raise ValueError(f"user {user_id!r} is not among the {len(self._users)} users here")
-        return array_examples(self._users[user_id], f"the examples of user {user_id!r}")
+        if user_id not in self.users:
+            raise ValueError(f"user {user_id!r} is not among the {len(self.users)} users here")
+        return array_examples(self.users[user_id], f"the examples of user {user_id!r}")
 
     def found(self, user_id: str) -> ArrayExamples | None:
         """Return the user's training examples; None where they cannot be had or taken."""
@@ -176,7 +174,7 @@ class ArrayUsers:
         if not self._in_memory:
             return 0
         left, equal = Counter(_contents(others)), 0
-        for user_id in self._users:
+        for user_id in self.users:
             own = self.found(user_id)
             if own is not None and same_format(own, others):
                 equal += sum(left.pop(content, 0) for content in _contents(own))
@@ -187,10 +185,10 @@ class ArrayUsers:
 
         Private, as the examples are.
         """
-        if isinstance(self._users, RemoteUsers):
+        if isinstance(self.users, RemoteUsers):
             return None
         found = sha256()
-        for user_id in sorted(self._users):
+        for user_id in sorted(self.users):
             try:
                 own = self.examples(user_id)
                 content = fingerprint(own.x, own.y)
@@ -215,18 +213,16 @@ class ArrayUsers:
             None where no user of those has an example, or as many have another number of axes or
             dtype.
         """
-        if isinstance(self._users, NodeUsers):
+        if isinstance(self.users, NodeUsers):
             return None
-        found = [self.found(user_id) for user_id in islice(sorted(self._users), _FORMAT_USERS)]
+        found = [self.found(user_id) for user_id in islice(sorted(self.users), _FORMAT_USERS)]
         formats = [_format(own) for own in found if own is not None and len(own)]
         kinds = Counter(map(_kind, formats)).most_common(2)
         if not formats or len({number for _, number in kinds}) < len(kinds):
             return None
         of_most = Counter(one for one in formats if _kind(one) == kinds[0][0])
-        most = max(of_most.values())
-        x_shape, x_dtype, y_shape, y_dtype = min(
-            (one for one, number in of_most.items() if number == most), key=repr
-        )
+        form = min(of_most, key=lambda one: (-of_most[one], repr(one)))
+        x_shape, x_dtype, y_shape, y_dtype = form
         like = np.empty((0, *x_shape), x_dtype), np.empty((0, *y_shape), y_dtype)
         x, y = synthetic_inputs(module, *like, number)
         return ArrayExamples(x.numpy(), y.numpy())

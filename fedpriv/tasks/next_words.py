@@ -31,8 +31,7 @@ from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import SideInformation
 from fedpriv.models.text import IGNORED, WordLSTM, next_word_loss
 from fedpriv.rng import Key
-from fedpriv.tasks.task import TaskDescription
-from fedpriv.tasks.view_task import ViewTask
+from fedpriv.tasks.task import TaskDescription, ViewTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, chunks, combined
 from fedpriv.training.local.module import ModuleTrainer, module_params
@@ -227,7 +226,12 @@ class NextWords(ViewTask[WordView]):
             `side_information`.
         shift: Which sentences a round has, by its number; None for all in every round.
         data_sha256: As of `ViewTask`.
+
+    Attributes:
+        measures: Word accuracy first; perplexity, and the loss as a diagnostic.
     """
+
+    measures = MEASURES
 
     def __init__(
         self,
@@ -255,11 +259,6 @@ class NextWords(ViewTask[WordView]):
                 )
         self._size = size
         self.encoding = Encoding(num_words=min(size.num_words, len(view.words)), length=length)
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Word accuracy first; perplexity, and the loss as a diagnostic."""
-        return MEASURES
 
     def module(self, *, fused: bool = True) -> WordLSTM:
         """Return the network, newly initialised from torch's generator; see `WordLSTM`."""

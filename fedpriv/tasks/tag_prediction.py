@@ -29,11 +29,10 @@ from fedpriv.datasets.stackexchange.tag_view import (
     TagExamples,
     TagView,
 )
-from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
+from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
-from fedpriv.tasks.task import EMPTY, TaskDescription
-from fedpriv.tasks.view_task import ViewTask
+from fedpriv.tasks.task import EMPTY, TaskDescription, ViewTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
 from fedpriv.training.local.schedule import Schedule
@@ -203,7 +202,7 @@ def majority_share(label_counts: np.ndarray) -> float | None:
 
 
 NUM_FOLDS = 5
-TF_IDF, ENCODER = "tf-idf", "encoder"
+TF_IDF = "tf-idf"
 MOST_PARAMETERS = 10_000_000
 """Limit on a model's size with rows for pairs of words."""
 
@@ -239,17 +238,27 @@ class TagPrediction(ViewTask[TagView]):
     Args:
         view: A corpus seen through one roster.
         inputs: "tff" (mean one-hot words, as TensorFlow Federated), "unit-norm", or "tf-idf":
-            roots of counts times a power of the words' public idf, scaled to unit norm; or
-            "encoder": rows of a pretrained encoder, scaled to unit norm.
+            roots of counts times a power of the words' public idf, scaled to unit norm.
         tf_idf_power: Of the idf, with inputs "tf-idf".
         pairs: Rows of the kernel that pairs of words are hashed into; 0 for none.
         pair_weight: How much a pair counts next to its words.
-        encoded: The rows of an encoder, with inputs "encoder".
+        encoded: Rows of a pretrained encoder, scaled to unit norm, which are the inputs in the
+            place of words; None for words.
         choosing: Makes the view whose validation threads public models are chosen on; None where
             there is none, as by sentence: they are chosen on public users' test examples.
         public_text: What of public users' posts public models learn from.
         data_sha256: As of `ViewTask`.
+
+    Attributes:
+        measures: Accuracy, recall@5 and, as a diagnostic, the loss.
+        norm: The scaling of rows once they have their features.
+
+    Raises:
+        ValueError: If there are no such inputs, inputs of words or pairs of them are asked for
+            with an encoder, pairs of inputs "tff", or the model is too large.
     """
+
+    measures = ACCURACY, RECALL_AT_5, LOSS
 
     def __init__(
         self,
@@ -264,36 +273,31 @@ class TagPrediction(ViewTask[TagView]):
         public_text: PublicText = "public-threads",
         data_sha256: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        known = (*INPUTS, TF_IDF, ENCODER)
-        of_encoder = inputs == ENCODER, encoded is not None
-        if (
-            inputs not in known
-            or len(set(of_encoder)) > 1
-            or (pairs and inputs in ("tff", ENCODER))
-        ):
+        known = ("tff",) if encoded is not None else (*INPUTS, TF_IDF)
+        if inputs not in known or (pairs and inputs == "tff"):
             raise ValueError(
-                f"inputs {inputs!r}, pairs {pairs!r}: inputs are one of {', '.join(known)}; an "
-                "encoder goes with inputs encoder; pairs need rows of unit norm, those of "
-                "unit-norm or tf-idf"
+                f"inputs {inputs!r}, pairs {pairs!r}: inputs are one of {', '.join(known)}, and an "
+                "encoder's rows have neither weights nor pairs; pairs need rows of unit norm, "
+                "those of unit-norm or tf-idf"
             )
         super().__init__(view, data_sha256)
         self._inputs, self._power = inputs, tf_idf_power
         self._pairs, self._pair_weight, self._encoded = pairs, pair_weight, encoded
-        self._word_features = self.features_of(view)
-        number = (self._num_rows() + 1) * len(view.tags)
+        self.norm = "unit-norm" if inputs == TF_IDF or encoded is not None else inputs
+        self._features = self.features_of(view)
+        num_rows = len(view.words) if self._features is None else self._features.num_rows
+        number = (num_rows + 1) * len(view.tags)
         if pairs and number > MOST_PARAMETERS:
             room = MOST_PARAMETERS // len(view.tags) - len(view.words) - 1
             raise ValueError(
                 f"pairs {pairs:,} make a model of {number:,} parameters, above "
                 f"{MOST_PARAMETERS:,}; give at most {max(room, 0):,}"
             )
+        self._words = OwnWords(
+            inputs=self.norm, shape=(num_rows, len(view.tags)), word_features=self._features
+        )
         self._choosing = choosing
         self._public_text: PublicText = public_text
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Accuracy, recall@5 and, as a diagnostic, the loss."""
-        return ACCURACY, RECALL_AT_5, LOSS
 
     @property
     def published(self) -> Mapping[str, str] | None:
@@ -308,11 +312,10 @@ class TagPrediction(ViewTask[TagView]):
         encoder's rows there is no bias: noise on it would be the same on every example's logits,
         and half of all noise there, while rows have a direction in common that serves as one.
         """
-        num_tags = len(self.view.tags)
-        kernel = np.zeros((self._num_rows(), num_tags), np.float32)
+        kernel = np.zeros(self._words.shape, np.float32)
         if self._encoded is not None:
             return {"kernel": kernel}
-        return {"kernel": kernel, "bias": np.zeros(num_tags, np.float32)}
+        return {"kernel": kernel, "bias": np.zeros(kernel.shape[1], np.float32)}
 
     def trainer(
         self,
@@ -338,20 +341,15 @@ class TagPrediction(ViewTask[TagView]):
                 schedule=schedule,
                 inputs=self.norm,
                 multiplier=factors,
-                word_features=self._word_features,
+                word_features=self._features,
             )
         return softmax_on_device(
-            self._own_words,
+            self._words,
             schedule,
             usable_device(device),
             multiplier=factors,
             biased=self._encoded is None,
         )
-
-    @property
-    def _own_words(self) -> OwnWords:
-        shape = self._num_rows(), len(self.view.tags)
-        return OwnWords(inputs=self.norm, shape=shape, word_features=self._word_features)
 
     def example_gradients(self, slots: np.ndarray) -> SoftmaxGradients:
         """Return softmax regression on single examples of rostered users, in float64 sums."""
@@ -359,9 +357,7 @@ class TagPrediction(ViewTask[TagView]):
         for place, user in enumerate(self.roster):
             own, filled = view.all_rows([user], "train"), slots[place] != EMPTY
             rows[place, filled] = own[slots[place, filled]]
-        inputs, labels = spread_examples(
-            view.columns, rows.reshape(-1), self.norm, self._word_features
-        )
+        inputs, labels = spread_examples(view.columns, rows.reshape(-1), self.norm, self._features)
         made = SoftmaxGradients if self._encoded is None else UnbiasedSoftmaxGradients
         return made(inputs, labels, len(view.tags))
 
@@ -369,7 +365,7 @@ class TagPrediction(ViewTask[TagView]):
         self, params: Params, direction: Params, sizes: Sequence[float], examples: TagExamples
     ) -> np.ndarray:
         """Return a user's mean cross-entropy at every step size, float64 (sizes,)."""
-        words, inputs = self._own_words.over(examples)
+        words, inputs = self._words.over(examples)
         here, change = (
             inputs @ p["kernel"][words] + p.get("bias", 0.0) for p in (params, direction)
         )
@@ -393,8 +389,8 @@ class TagPrediction(ViewTask[TagView]):
         """
         if self._encoded is not None:
             raise ValueError(
-                "inputs encoder: an encoder's rows are no words, so none is rarer than another; "
-                "set precondition to none"
+                "an encoder's rows are no words, so none is rarer than another; set precondition "
+                "to none"
             )
         view = self.view
         return PublicWords(
@@ -424,11 +420,11 @@ class TagPrediction(ViewTask[TagView]):
 
     def files(self) -> dict[str, bytes]:
         """Return the words and tags, in the order of the kernel's rows and columns."""
-        view, encoded, made = self.view, self._encoded, self._word_features
+        view, encoded, made = self.view, self._encoded, self._features
         found = Vocabulary(
             words=() if encoded is not None else tuple(view.words),
             tags=tuple(view.tags),
-            inputs=self._inputs,
+            inputs=self._inputs if encoded is None else "encoder",
             word_features=made if isinstance(made, WordFeatures) else None,
             encoder=None if encoded is None else encoded.description,
         )
@@ -441,11 +437,15 @@ class TagPrediction(ViewTask[TagView]):
         the others carry titles and tags that may be a rostered user's. By sentence it is all
         examples of public users. Part i of n is every n-th user from the i-th on.
         """
-        return combined(self.measured(params, rows) for rows in self._held_out(public, part))
+        columns, features = self.view.columns, self._features
+        return combined(
+            evaluate_tags(params, columns, self.norm, rows, features)
+            for rows in self._held_out(public, part)
+        )
 
     def class_scores(self, params: Params, *, public: bool, part: Part = WHOLE) -> ClassScores:
         """Return the tags' probabilities and the labels of the same examples."""
-        columns, features = self.view.columns, self._word_features
+        columns, features = self.view.columns, self._features
         for rows in self._held_out(public, part):
             for logits, examples in tag_logits(params, columns, self.norm, rows, features):
                 labels = examples.labels.astype(np.int64)
@@ -472,7 +472,7 @@ class TagPrediction(ViewTask[TagView]):
         self, params: Params, user_ids: Sequence[str], subset: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return each user's number of examples, how many are right, and the sum of losses."""
-        view, features = self.view, self._word_features
+        view, features = self.view, self._features
         numbers = np.array([view.num_examples(user, subset) for user in user_ids], np.int64)
         rows = view.all_rows(user_ids, subset)  # user after user
         right, _, _, losses = score_tags(params, view.columns, self.norm, rows, features)
@@ -513,17 +513,16 @@ class TagPrediction(ViewTask[TagView]):
             view: Of the corpus; None for the task's.
         """
         of = self.view if view is None else view
-        return tag_learner(
-            of.columns.take(rows),
-            self.norm,
-            key,
-            lambda params: self.measured(params, seen, view),
-            self.features_of(of),
-        )
+        columns, norm, features = of.columns, self.norm, self.features_of(of)
+
+        def measure(params: Params) -> Metrics | None:
+            return evaluate_tags(params, columns, norm, seen, features)
+
+        return tag_learner(columns.take(rows), norm, key, measure, features)
 
     def examples(self, rows: np.ndarray) -> TagExamples:
         """Return rows of the view's columns as the model takes them."""
-        return self.view.columns.with_features(self._word_features, rows)
+        return self.view.columns.with_features(self._features, rows)
 
     def public_folds(self) -> Sequence[PublicFold] | None:
         """Return the folds of `fold_rows`; None where rostered users train on these threads.
@@ -634,11 +633,6 @@ class TagPrediction(ViewTask[TagView]):
             majority_class_accuracy_public=majority_share(public),
         )
 
-    @property
-    def norm(self) -> str:
-        """The scaling of rows once they have their features."""
-        return "unit-norm" if self._inputs in (TF_IDF, ENCODER) else self._inputs
-
     def features_of(self, view: TagView) -> Features | None:
         """Return what becomes of a view's words, by its own counts; None for their counts."""
         if self._encoded is not None:
@@ -654,19 +648,6 @@ class TagPrediction(ViewTask[TagView]):
             num_pairs=self._pairs,
             pair_weight=self._pair_weight,
         )
-
-    def _num_rows(self) -> int:
-        made = self._word_features
-        return len(self.view.words) if made is None else made.num_rows
-
-    def measured(
-        self, params: Params, rows: np.ndarray, view: TagView | None = None
-    ) -> Metrics | None:
-        """Return metrics on rows of a view's columns; None takes the task's view."""
-        columns, features = self.view.columns, self._word_features
-        if view is not None:
-            columns, features = view.columns, self.features_of(view)
-        return evaluate_tags(params, columns, self.norm, rows, features)
 
     def _weights_from(self) -> dict[str, Any]:
         """Return what the provenance says of weights of words, or of an encoder, if any."""

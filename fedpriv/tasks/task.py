@@ -1,6 +1,7 @@
 """Base classes of tasks: a roster, its users' examples, a model, and the measures it is judged by.
 
-A `Task` is of users; a centralised one is a `fedpriv.tasks.central.CentralTask`.
+A `Task` is of users, a `ViewTask` of those of a corpus; a centralised one is a
+`fedpriv.tasks.central.CentralTask`.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from fedpriv.datasets.digests import key_digests
+from fedpriv.datasets.stackexchange.roster_view import RosterView, TrainingSplit
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
@@ -331,6 +334,55 @@ class Task(BaseTask):
             ratio is what `evaluate` gives. None where the task cannot tell users apart.
         """
         return None
+
+
+V = TypeVar("V", bound=RosterView[Any])
+
+
+class ViewTask(Task, Generic[V]):
+    """A task on a corpus, seen through a roster and a split.
+
+    Attributes:
+        view: The corpus, seen through these.
+
+    Args:
+        view: Of the corpus.
+        data_sha256: From nothing to digests in hex of what must not change in a run, the prepared
+            corpus; None where it is not known: no resumed run is held to it.
+    """
+
+    def __init__(self, view: V, data_sha256: Callable[[], Mapping[str, str]] | None = None) -> None:
+        self.view, self.data = view, TrainingSplit(view)
+        self.roster, self.public_users = view.roster, view.public_users
+        self.data_sha256 = data_sha256
+
+    @property
+    def counts_are_published(self) -> bool:
+        """Whether words were counted among rostered users too, by those who published the data."""
+        return self.view.provenance["word_counts_source"] == PRIVATE
+
+    @property
+    def counted_in(self) -> str:
+        """The text that words were counted in."""
+        if self.counts_are_published:
+            return "counts published with the data, rostered users included"
+        return "text that users outside the roster wrote"
+
+    @property
+    def published(self) -> Mapping[str, str] | None:
+        """None: models of words are of no published files."""
+        return None
+
+    def _description(self, **more: Any) -> TaskDescription:
+        """Return names, counts and provenance of the view, and what more there is to say."""
+        view = self.view
+        given = {"num_words": len(view.words), "provenance": dict(view.provenance), **more}
+        return TaskDescription(
+            **view.describe(),
+            num_users=len(view.roster),
+            num_public_users=len(view.public_users),
+            **given,
+        )
 
 
 def has_public_folds(task: BaseTask) -> bool:

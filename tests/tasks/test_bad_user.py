@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.tasks.by_example import by_example
+from fedpriv.tasks.central import by_example
 from fedpriv.tasks.module_task import ArrayUsers, PersonalLayers
 from fedpriv.training.local.schedule import Schedule
 from tests.harness.refusals import refuses

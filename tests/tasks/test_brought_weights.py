@@ -6,7 +6,7 @@ from torch import nn
 
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.privacy.statement.statement import run_statement
-from fedpriv.tasks.by_example import by_example
+from fedpriv.tasks.central import by_example
 from fedpriv.tasks.dataset_tasks import module_task
 from tests.harness.toys_of_training import data_set
 from tests.tasks.people import accepted, person, refused, started, task

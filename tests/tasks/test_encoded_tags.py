@@ -32,7 +32,7 @@ from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.tasks.by_example import by_example, kept_examples
+from fedpriv.tasks.central import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.schedule import Schedule
@@ -61,7 +61,7 @@ def task(request, tiny_corpus, encoder):
     texts = getattr(request, "param", ("sentence",))
     made = make_embeddings(tiny_corpus, encoder, texts, processes=1)
     encoded = EncodedTexts(embeddings=made)
-    return TagPrediction(tiny_corpus.view(), inputs="encoder", encoded=encoded)
+    return TagPrediction(tiny_corpus.view(), encoded=encoded)
 
 
 def params_of(task):
@@ -108,7 +108,11 @@ def test_an_examples_row_is_its_own_sentences(tiny_corpus, encoder, task):
 def test_dense_steps_are_those_of_a_plain_loop(task, schedule, multiplier):
     """Sentences of a thread share the row of its title."""
     rng = np.random.default_rng(0)
-    factors = rng.uniform(0.5, 2.0, task._num_rows()).astype(np.float32) if multiplier else None
+    factors = (
+        rng.uniform(0.5, 2.0, len(task.init_params(KEY)["kernel"])).astype(np.float32)
+        if multiplier
+        else None
+    )
     given = {} if factors is None else {"kernel": factors}
     dense, params = task.trainer(schedule, given), params_of(task)
     for user in task.roster[:10]:

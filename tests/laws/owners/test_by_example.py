@@ -14,8 +14,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.tasks.by_example import kept_examples
-from fedpriv.tasks.central import OwnedExamples
+from fedpriv.tasks.central import OwnedExamples, kept_examples
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import answered
 from tests.tasks.people import USERS, person, task
