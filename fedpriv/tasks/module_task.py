@@ -578,10 +578,18 @@ class ModuleTask(Task):
                 are emptied here: that user contributes zero, alone.
 
         Raises:
-            ValueError: If no user has an example, or there are personal layers.
+            ValueError: If neither public nor synthetic examples say shape and dtype (users' own
+                would let one user decide which others contribute), no user has an example, or
+                there are personal layers.
         """
         self._refuse_personal("single examples")
         self._check_loss()
+        declared, of_users = self._batch
+        if declared is None or of_users:
+            raise ValueError(
+                "single examples are drawn, and nothing public says their shape and dtype: give "
+                "public examples, or a synthetic_batch"
+            )
         filled = [
             (place, self.data.examples(user), own[own != EMPTY])
             for place, (user, own) in enumerate(zip(self.roster, slots, strict=True))
@@ -589,7 +597,6 @@ class ModuleTask(Task):
         ]
         if not filled:
             raise ValueError("no user has an example; give some")
-        declared = self._batch[0] or filled[0][1]
         x, y = (
             np.zeros((*slots.shape, *found.shape[1:]), found.dtype)
             for found in (model_inputs(declared.x[:1]), model_targets(declared.y[:1]))
