@@ -273,14 +273,12 @@ class BoltOnUsers(ReleasesOnce):
         rates = passes.rates(self.constants, number)
         decay, share = self.constants.convexity, self.server_rate / passes.batch_size
         current = {name: np.asarray(array, np.float32) for name, array in params.items()}
-        able = self._able(_at_rate(current, float(rates[0])), self._bound(float(rates[0])), raw)
+        able = self._able(raw, current, float(rates[0]))
         for batch, rate in passes.updates(self.constants, number, raw.key("order")):
             kept, there = 1.0 - rate * decay, np.sort(batch[able[batch]])
             stepped = {n: kept * array.astype(np.float64) for n, array in current.items()}
             if len(there):
-                total = raw.sum(
-                    _at_rate(current, rate), bound=self._bound(rate), among=there.tolist()
-                )
+                total = self._sum(raw, current, rate, there)
                 if total.num_failed:
                     raise ValueError(
                         "a user failed or was missing who had not at the start, and nothing is "
@@ -294,37 +292,32 @@ class BoltOnUsers(ReleasesOnce):
         result = {name: array.astype(np.float64) for name, array in current.items()}
         return PartialSum(total=result, num_users=number)
 
-    def _bound(self, rate: float) -> Checked:
-        """Return the bound of users' updates at a step size, K η L₀."""
-        return Checked(l2_bound=rate * self.local_steps * self.constants.lipschitz)
+    def _sum(self, raw: RawSums, params: Params, rate: float, among: np.ndarray) -> PartialSum:
+        """Return users' updates of a step size, each at most K η L₀ long."""
+        return raw.sum(
+            SumRequest(params=params, context=Context(rate=rate)),  # users train at rate 1 times it
+            bound=Checked(l2_bound=rate * self.local_steps * self.constants.lipschitz),
+            among=among.tolist(),
+        )
 
-    def _able(self, request: SumRequest, bound: Checked, raw: RawSums) -> np.ndarray:
+    def _able(self, raw: RawSums, params: Params, rate: float) -> np.ndarray:
         """Return who does the work at the start's params, bool (users,).
 
         It is decided here, before any update: the params depend on no user, so each user's own
         data alone decide, and a change of one user's data changes no other user's participation.
         """
-        able = np.ones(raw.num_users, bool)
+        able, places = np.ones(raw.num_users, bool), np.arange(raw.num_users)
         size = self.passes.batch_size
-        waiting = [
-            list(range(start, min(start + size, raw.num_users)))
-            for start in range(0, raw.num_users, size)
-        ]
+        waiting = np.split(places, places[size::size])
         while waiting:
             among = waiting.pop()
-            if not raw.sum(request, bound=bound, among=among).num_failed:
-                continue
-            if len(among) == 1:
-                able[among] = False
-                continue
-            half = len(among) // 2
-            waiting += [among[:half], among[half:]]
+            if self._sum(raw, params, rate, among).num_failed:
+                if len(among) == 1:
+                    able[among] = False
+                else:
+                    half = len(among) // 2
+                    waiting += [among[:half], among[half:]]
         return able
-
-
-def _at_rate(params: Params, rate: float) -> SumRequest:
-    """Return a request for updates of a step size: users train at rate 1 times it."""
-    return SumRequest(params=params, context=Context(rate=float(rate)))
 
 
 def _within(params: dict[str, np.ndarray], radius: float | None) -> dict[str, np.ndarray]:
@@ -471,10 +464,7 @@ class Mistakes(Work):
         """Return the number of mistakes; one example more adds 0 or 1 to it."""
         part = _part(self.sgd, users.ids)
         logits = np.asarray(part.rows @ part.weights(request.params))
-        if logits.shape[1] == 1:
-            predicted = (logits[:, 0] > 0.0).astype(np.int64)
-        else:
-            predicted = logits.argmax(axis=1)
+        predicted = logits.argmax(axis=1) if logits.shape[1] > 1 else logits[:, 0] > 0.0
         present = np.asarray(abs(part.rows).sum(axis=1)).reshape(-1) > 0.0
         count = np.array([np.count_nonzero(present & (predicted != part.y))], np.int64)
         return PartialSum(total={MISTAKES: count}, num_users=len(users.ids), granularity=1.0)
