@@ -91,19 +91,6 @@ class Choices:
     tried: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicModel:
-    """A model that public examples alone made.
-
-    Attributes:
-        params: float32 tensors.
-        num_examples: How many examples it was trained on.
-    """
-
-    params: Params = field(repr=False)
-    num_examples: int
-
-
 def choose(
     learner: PublicLearner,
     headline: Measure | None,
@@ -156,18 +143,15 @@ def choose(
     return Choices(by_loss=min(drawn_back, key=_loss), by_figure=by_figure, tried=tried)
 
 
-def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
-    """Return the model that settings make of all of a learner's examples.
+def learn(learner: PublicLearner, choice: Choice) -> Params:
+    """Return the params that settings make of all of a learner's examples, float32.
 
     Raises:
         ValueError: If the learner has fewer passes in it.
     """
     for number, params in enumerate(learner.passes(choice.learning_rate), start=1):
         if number == choice.passes:
-            return PublicModel(
-                params=interpolate(learner.begun, params, choice.factor),
-                num_examples=learner.num_examples,
-            )
+            return interpolate(learner.begun, params, choice.factor)
     raise ValueError(f"the learner ended before {choice.passes} passes; give start-passes fewer")
 
 

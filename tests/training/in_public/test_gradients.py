@@ -61,9 +61,10 @@ def test_settings_are_chosen_on_examples_that_were_not_learnt_from():
     learnt, measured = set(np.concatenate(seen.learnt)), set(np.concatenate(seen.measured))
     assert len(learnt) == 80 and len(measured) == 20 and not learnt & measured
     whole = Seen()
-    model = learn(whole.learner(100, choosing=False), found.by_loss)
+    learner = whole.learner(100, choosing=False)
+    learn(learner, found.by_loss)
     assert set(np.concatenate(whole.learnt)) == set(range(100)) and whole.measured == []
-    assert model.num_examples == 100
+    assert learner.num_examples == 100
 
 
 def test_every_pass_looks_at_every_example_once_in_an_order_of_its_own():
