@@ -18,7 +18,7 @@ import functools
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -231,21 +231,15 @@ def _moved(constants: Constants, found: float, radius: float | None) -> Moved:
 
 def _described(work: Wrapped) -> dict[str, Any]:
     """Return what is stated of a training, for the ledger's first line: all of it public."""
-    made, passes = work.constants, work.passes
+    constants, passes = asdict(work.constants), asdict(work.passes)
+    schedule = passes.pop("schedule")
+    del passes["reshuffled"]  # always
     return {
-        "loss": made.name,
-        "lipschitz": made.lipschitz,
-        "smoothness": made.smoothness,
-        "convexity": made.convexity,
-        "inputs": made.inputs,
-        "passes": passes.passes,
-        "batch_size": passes.batch_size,
-        "last_batch": passes.last_batch,
-        "schedule": passes.schedule.name,
-        "rate": passes.schedule.rate,
-        "exponent": passes.schedule.exponent,
-        "radius": passes.radius,
-        "average": passes.average,
+        "loss": constants.pop("name"),
+        **constants,
+        **passes,
+        "schedule": schedule.pop("name"),
+        **schedule,
         "num_rows": work.num_examples,
     }
 

@@ -20,8 +20,9 @@ Chaudhuri, Monteleoni and Sarwate (2011) for the choice, which Wu et al. have to
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -46,7 +47,7 @@ from fedpriv.training.permutation_sgd import (
     Passes,
     PermutationSgd,
 )
-from fedpriv.training.work import Attempt, Users, Work, as_positions
+from fedpriv.training.work import Attempt, Users, Work
 from fedpriv.tree import Params
 
 
@@ -240,22 +241,18 @@ class BoltOnUsers(ReleasesOnce):
         Raises:
             ValueError: As `Passes.sensitivity`.
         """
-        convex = self.constants.convexity == 0.0
-
-        def with_rounding(part: float) -> float:
-            return self.passes.sensitivity(
-                self.constants,
-                num_users,
-                local_steps=self.local_steps,
-                relative_rounding=part,
-                start=self.longest_start,
-                share=self.server_rate if convex else 1.0,
-            )
-
+        with_rounding = partial(
+            self.passes.sensitivity,
+            self.constants,
+            num_users,
+            local_steps=self.local_steps,
+            start=self.longest_start,
+            share=self.server_rate if self.constants.convexity == 0.0 else 1.0,
+        )
         rates = self.passes.rates(self.constants, num_users)
         path = float(rates.sum()) * self.local_steps * self.constants.lipschitz
-        excess = CHECKED_EXCESS * with_rounding(0.0)
-        return with_rounding(_FLOAT32) + _FLOAT32 * path + excess
+        excess = CHECKED_EXCESS * with_rounding(relative_rounding=0.0)
+        return with_rounding(relative_rounding=_FLOAT32) + _FLOAT32 * path + excess
 
     def release(self, state: ArrayState, door: Door) -> ArrayState:
         """Return the state after the release.
@@ -384,7 +381,8 @@ class Tuned(ReleasesOnce):
 
     def works(self) -> Mapping[str, Work]:
         """Return the client works that train a candidate and count its mistakes, by name."""
-        trained = {candidate(n): TrainedOnPart(sgd=sgd) for n, sgd in enumerate(self.choices)}
+        each = [replace(one, part_size=self.part_size) for one in self.choices]
+        trained = {candidate(number): one for number, one in enumerate(each)}
         return {**trained, MISTAKES: Mistakes(sgd=self.choices[0])}
 
     def plan(self, relation: Relation = Relation.REPLACE_ONE) -> Plan:
@@ -432,21 +430,6 @@ class Tuned(ReleasesOnce):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedOnPart(Work):
-    """Permutation SGD on some of the examples.
-
-    Attributes:
-        sgd: On all of them.
-    """
-
-    sgd: PermutationSgd
-
-    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
-        """Return the params trained on the examples of these ids, float64."""
-        return _part(self.sgd, users.ids).answer(request, attempt, users)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Mistakes(Work):
     """Number of examples that a linear model classifies wrongly.
 
@@ -462,15 +445,9 @@ class Mistakes(Work):
 
     def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the number of mistakes; one example more adds 0 or 1 to it."""
-        part = _part(self.sgd, users.ids)
+        part = self.sgd.on(users.ids)
         logits = np.asarray(part.rows @ part.weights(request.params))
         predicted = logits.argmax(axis=1) if logits.shape[1] > 1 else logits[:, 0] > 0.0
         present = np.asarray(abs(part.rows).sum(axis=1)).reshape(-1) > 0.0
         count = np.array([np.count_nonzero(present & (predicted != part.y))], np.int64)
         return PartialSum(total={MISTAKES: count}, num_users=len(users.ids), granularity=1.0)
-
-
-def _part(sgd: PermutationSgd, users: Sequence[str]) -> PermutationSgd:
-    """Return a training on the examples of these ids, in their order."""
-    index = as_positions(users)
-    return replace(sgd, rows=sgd.rows[index], y=sgd.y[index])
