@@ -16,12 +16,11 @@ from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.epsilon import default_delta, format_delta
 from fedpriv.privacy.event import Relation
 from fedpriv.ranges import Range
-from fedpriv.training.algorithm import TRAIN
+from fedpriv.training.algorithm import TRAIN, Algorithm
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import Trainers, as_works
 
-if TYPE_CHECKING:  # which load scipy
-    from fedpriv.training.algorithm import Algorithm
+if TYPE_CHECKING:  # which loads scipy
     from fedpriv.training.permutation_sgd import Passes, StepSchedule
 
 

@@ -187,8 +187,7 @@ class StepSchedule:
     def __post_init__(self) -> None:
         if self.name not in get_args(Name):
             raise ValueError(
-                f"schedule {self.name!r} is unknown; give 'constant', 'power', 'decreasing', "
-                "'square-root' or 'strongly-convex'"
+                f"schedule {self.name!r} is unknown; give one of {', '.join(get_args(Name))}"
             )
         if (self.name in ("constant", "power")) != (self.rate is not None):
             raise ValueError(
