@@ -17,7 +17,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -230,21 +231,15 @@ def _moved(constants: Constants, found: float, radius: float | None) -> Moved:
 
 def _described(work: Wrapped) -> dict[str, Any]:
     """Return what is stated of a training, for the ledger's first line: all of it public."""
-    made, passes = work.constants, work.passes
+    constants, passes = asdict(work.constants), asdict(work.passes)
+    schedule = passes.pop("schedule")
+    del passes["reshuffled"]  # always
     return {
-        "loss": made.name,
-        "lipschitz": made.lipschitz,
-        "smoothness": made.smoothness,
-        "convexity": made.convexity,
-        "inputs": made.inputs,
-        "passes": passes.passes,
-        "batch_size": passes.batch_size,
-        "last_batch": passes.last_batch,
-        "schedule": passes.schedule.name,
-        "rate": passes.schedule.rate,
-        "exponent": passes.schedule.exponent,
-        "radius": passes.radius,
-        "average": passes.average,
+        "loss": constants.pop("name"),
+        **constants,
+        **passes,
+        "schedule": schedule.pop("name"),
+        **schedule,
         "num_rows": work.num_examples,
     }
 
@@ -285,24 +280,14 @@ def _held(train: Any) -> Iterator[Any]:
         yield from (*train.args, *train.keywords.values())
         yield from _held(train.func)
         return
-    if hasattr(train, "__self__"):
-        yield train.__self__
-        yield from _values(train.__self__)
-    elif not hasattr(train, "__code__"):
-        yield from _values(train)
     function = getattr(train, "__func__", train)
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
     code = getattr(function, "__code__", None)
+    owner = getattr(train, "__self__", None if code else train)
+    yield from (owner, *getattr(owner, "__dict__", {}).values())
     if code is not None:
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # not filled yet
+                yield cell.cell_contents
         known = function.__globals__
         yield from (known[name] for name in code.co_names if name in known)
-        yield from function.__defaults__ or ()
-        yield from (function.__kwdefaults__ or {}).values()
-
-
-def _values(holder: Any) -> Iterator[Any]:
-    yield from getattr(holder, "__dict__", {}).values()
+        yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())

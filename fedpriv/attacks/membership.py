@@ -158,7 +158,7 @@ def _reference(record: RunRecord, experiment: Experiment, task: Any) -> tuple[Pa
     found = public_only(task, Key.simulation(experiment.seed).fold("init"))
     if found is None:
         return None, "nothing: there are no public examples, and scores are losses as they are"
-    return dict(found.model.params), "the best model of public examples"
+    return dict(found.model), "the best model of public examples"
 
 
 def _nonmembers(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.averaging import trainer_on
@@ -16,30 +16,25 @@ from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.epsilon import default_delta, format_delta
 from fedpriv.privacy.event import Relation
 from fedpriv.ranges import Range
-from fedpriv.training.algorithm import TRAIN
+from fedpriv.training.algorithm import TRAIN, Algorithm
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import Trainers, as_works
 
-if TYPE_CHECKING:  # which load scipy
-    from fedpriv.training.algorithm import Algorithm
+if TYPE_CHECKING:  # which loads scipy
     from fedpriv.training.permutation_sgd import Passes, StepSchedule
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepSchedulePart(Part):
-    """Base of step sizes of permutation SGD."""
-
-    __slots__ = ()
+    """Base of step sizes of permutation SGD; an option `step_x` is the schedule's field `x`."""
 
     def make(self) -> StepSchedule:
         """Return the schedule."""
         from fedpriv.training.permutation_sgd import StepSchedule
 
         name: Any = self.kind
-        return StepSchedule(name=name, **self.numbers())
-
-    def numbers(self) -> dict[str, float]:
-        """Return the numbers of the schedule, by its fields' names."""
-        return {}
+        numbers = {f.name.removeprefix("step_"): getattr(self, f.name) for f in fields(self)}
+        return StepSchedule(name=name, **numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +45,6 @@ class Constant(StepSchedulePart):
 
     step_rate: float = option(0.1, "η.", Range.ABOVE_ZERO)
 
-    def numbers(self) -> dict[str, float]:
-        """Return η."""
-        return {"rate": self.step_rate}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decreasing(StepSchedulePart):
@@ -62,10 +53,6 @@ class Decreasing(StepSchedulePart):
     kind: ClassVar[str] = "decreasing"
 
     step_exponent: float = option(0.5, "c, in [0, 1).", Range.FRACTION)
-
-    def numbers(self) -> dict[str, float]:
-        """Return c."""
-        return {"exponent": self.step_exponent}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

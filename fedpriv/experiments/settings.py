@@ -242,7 +242,7 @@ def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float]
         params = (
             start.make(task, key).params
             if found is None or not isinstance(start, FromPublic)
-            else (learn(learner, start.settings(found)).params)
+            else learn(learner, start.settings(found))
         )
         norms += [l2_norm(trainer.train(params, NO_CONTEXT, examples, key)) for examples in users]
         num_examples += sum(len(examples) for examples in users)

@@ -18,7 +18,7 @@ from fedpriv.rng import Key
 from fedpriv.tree import Params
 
 if TYPE_CHECKING:
-    from fedpriv.training.public_learning import Choice, Choices, PublicModel
+    from fedpriv.training.public_learning import Choice, Choices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +40,16 @@ class PublicOnly:
 
     Attributes:
         choices: Settings chosen on public examples held out.
-        model: The public-only row: trained by the settings with the best figure, as they are.
+        model: The public-only row, float32: trained by the settings with the best figure, as they
+            are.
         start: What private training starts from: by the settings with the lowest loss, drawn back.
+        num_examples: Public examples that both were trained on.
     """
 
     choices: Choices
-    model: PublicModel = field(repr=False)
-    start: PublicModel = field(repr=False)
+    model: Params = field(repr=False)
+    start: Params = field(repr=False)
+    num_examples: int
 
 
 def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> PublicOnly | None:
@@ -69,7 +72,10 @@ def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> 
         return None
     found = choose(trial, measures[0] if measures else None, rates=rates)
     return PublicOnly(
-        choices=found, model=learn(whole, found.by_figure), start=learn(whole, found.by_loss)
+        choices=found,
+        model=learn(whole, found.by_figure),
+        start=learn(whole, found.by_loss),
+        num_examples=whole.num_examples,
     )
 
 
@@ -135,20 +141,19 @@ class FromPublic(_AnyStart):
                 "corpus that does not know who asked its questions has none, unless it is imported "
                 "again or public-text is all-posts), or set start fresh"
             )
-        choice, model, given = found.choices.by_loss, found.start, self.settings(found)
-        if given != choice:
-            whole = task.public_learner(key, choosing=False)
-            choice, model = given, learn(whole, given)
+        params, choice = found.start, self.settings(found)
+        if choice != found.choices.by_loss:
+            params = learn(task.public_learner(key, choosing=False), choice)
         return Start(
-            params=model.params,
+            params=params,
             facts={
                 "kind": "public",
-                "sha256": params_sha256(model.params),
-                "num_public_examples": model.num_examples,
+                "sha256": params_sha256(params),
+                "num_public_examples": found.num_examples,
                 **{
                     name: value
                     for name, value in asdict(choice).items()
-                    if name not in ("loss", "figure") or given == found.choices.by_loss
+                    if name not in ("loss", "figure") or choice == found.choices.by_loss
                 },
                 "settings_tried": found.choices.tried,
             },

@@ -361,7 +361,7 @@ def train(
 @njit(
     [
         (
-            INT64, INT32, FLOAT32, INT32, INT64, _MATRIX, _VECTOR, _MATRIX, _VECTOR, float64,
+            INT64, INT32, FLOAT32, INT32, _MATRIX, _VECTOR, _MATRIX, _VECTOR, float64,
         )
     ],
     nogil=True,
@@ -374,21 +374,19 @@ def adagrad_pass(
     indices: np.ndarray,
     values: np.ndarray,
     labels: np.ndarray,
-    order: np.ndarray,
     kernel: np.ndarray,
     bias: np.ndarray,
     kernel_squares: np.ndarray,
     bias_squares: np.ndarray,
     learning_rate: float,
 ) -> float:
-    """Step once by each example of `order`; kernel, bias and their sums of squares change.
+    """Step once by each example, in their order; params and their sums of squares change.
 
     Args:
         indptr: int64 `(n + 1,)`, where each example starts in `indices` and `values`.
         indices: int32, inputs.
         values: float32, their values.
         labels: int32 `(n,)`.
-        order: int64, examples in the order of the steps.
         kernel: float32 `(num_inputs, num_classes)`.
         bias: float32 `(num_classes,)`.
         kernel_squares: float32, as the kernel; above 0 everywhere.
@@ -410,9 +408,7 @@ def adagrad_pass(
     rate = _F(learning_rate)
     residual = np.empty(num_classes, np.float32)
     unsound = _F(0.0)
-    for example in order:
-        if example < 0 or example >= labels.size:
-            raise ValueError("there is no such example")
+    for example in range(labels.size):
         if labels[example] < 0 or labels[example] >= num_classes:
             raise ValueError("a label lies outside the classes")
         first, last = indptr[example], indptr[example + 1]

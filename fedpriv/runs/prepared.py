@@ -252,7 +252,7 @@ class PreparedRun:
             if found is None or not found[0].sum():
                 return
             public = self.trial.public or public_only(task, self.root.fold("init"))
-            alone = None if public is None else task.held_out_by_user(public.model.params)
+            alone = None if public is None else task.held_out_by_user(public.model)
             sums = UserSums(
                 count=found[0].astype(np.int64),
                 value=found[1].astype(np.float64),
@@ -482,9 +482,9 @@ def _try_with_baseline(
         if found is None:
             return _try(components, root)
         begun = components.begin(root.fold("init"), found)
-        measured = task.evaluate(found.model.params, public=False)
+        measured = task.evaluate(found.model, public=False)
         if measured is None:
-            measured = task.evaluate(found.model.params, public=True)
+            measured = task.evaluate(found.model, public=True)
     headline = task.measures[0].name
     value = None if measured is None else measured.get(headline)
     baseline = {} if value is None else {f"{headline}{PUBLIC_ONLY}": value}

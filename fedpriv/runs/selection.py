@@ -134,13 +134,13 @@ def select(
                 expected=preferred,
             )
         return Selection(
-            params=made.model.params,
+            params=made.model,
             judgement=None,
             name=PUBLIC_MODEL,
             reason="too few public examples to show that a released model is better",
         )
     first = {START: start.params} if kind == "public" else {}
-    models = candidates(released, start.params) | first | {PUBLIC_MODEL: made.model.params}
+    models = candidates(released, start.params) | first | {PUBLIC_MODEL: made.model}
     values: dict[str, list[np.ndarray]] = {name: [] for name in models}
     for fold, found in zip(folds, alone, strict=True):
         assert found is not None
@@ -148,7 +148,7 @@ def select(
         if kind == "public" and components.start is not None:
             begun = components.start(fold, _KEY, found).params
         moved = {name: without_fold(one, start.params, begun) for name, one in released.items()}
-        made_without = candidates(moved, begun) | {START: begun, PUBLIC_MODEL: found.model.params}
+        made_without = candidates(moved, begun) | {START: begun, PUBLIC_MODEL: found.model}
         for name in models:
             values[name].append(fold.values(made_without[name]))
     judgement = judge(

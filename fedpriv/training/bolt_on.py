@@ -20,8 +20,9 @@ Chaudhuri, Monteleoni and Sarwate (2011) for the choice, which Wu et al. have to
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -46,7 +47,7 @@ from fedpriv.training.permutation_sgd import (
     Passes,
     PermutationSgd,
 )
-from fedpriv.training.work import Attempt, Users, Work, as_positions
+from fedpriv.training.work import Attempt, Users, Work
 from fedpriv.tree import Params
 
 
@@ -240,22 +241,18 @@ class BoltOnUsers(ReleasesOnce):
         Raises:
             ValueError: As `Passes.sensitivity`.
         """
-        convex = self.constants.convexity == 0.0
-
-        def with_rounding(part: float) -> float:
-            return self.passes.sensitivity(
-                self.constants,
-                num_users,
-                local_steps=self.local_steps,
-                relative_rounding=part,
-                start=self.longest_start,
-                share=self.server_rate if convex else 1.0,
-            )
-
+        with_rounding = partial(
+            self.passes.sensitivity,
+            self.constants,
+            num_users,
+            local_steps=self.local_steps,
+            start=self.longest_start,
+            share=self.server_rate if self.constants.convexity == 0.0 else 1.0,
+        )
         rates = self.passes.rates(self.constants, num_users)
         path = float(rates.sum()) * self.local_steps * self.constants.lipschitz
-        excess = CHECKED_EXCESS * with_rounding(0.0)
-        return with_rounding(_FLOAT32) + _FLOAT32 * path + excess
+        excess = CHECKED_EXCESS * with_rounding(relative_rounding=0.0)
+        return with_rounding(relative_rounding=_FLOAT32) + _FLOAT32 * path + excess
 
     def release(self, state: ArrayState, door: Door) -> ArrayState:
         """Return the state after the release.
@@ -273,14 +270,12 @@ class BoltOnUsers(ReleasesOnce):
         rates = passes.rates(self.constants, number)
         decay, share = self.constants.convexity, self.server_rate / passes.batch_size
         current = {name: np.asarray(array, np.float32) for name, array in params.items()}
-        able = self._able(_at_rate(current, float(rates[0])), self._bound(float(rates[0])), raw)
+        able = self._able(raw, current, float(rates[0]))
         for batch, rate in passes.updates(self.constants, number, raw.key("order")):
             kept, there = 1.0 - rate * decay, np.sort(batch[able[batch]])
             stepped = {n: kept * array.astype(np.float64) for n, array in current.items()}
             if len(there):
-                total = raw.sum(
-                    _at_rate(current, rate), bound=self._bound(rate), among=there.tolist()
-                )
+                total = self._sum(raw, current, rate, there)
                 if total.num_failed:
                     raise ValueError(
                         "a user failed or was missing who had not at the start, and nothing is "
@@ -294,37 +289,32 @@ class BoltOnUsers(ReleasesOnce):
         result = {name: array.astype(np.float64) for name, array in current.items()}
         return PartialSum(total=result, num_users=number)
 
-    def _bound(self, rate: float) -> Checked:
-        """Return the bound of users' updates at a step size, K η L₀."""
-        return Checked(l2_bound=rate * self.local_steps * self.constants.lipschitz)
+    def _sum(self, raw: RawSums, params: Params, rate: float, among: np.ndarray) -> PartialSum:
+        """Return users' updates of a step size, each at most K η L₀ long."""
+        return raw.sum(
+            SumRequest(params=params, context=Context(rate=rate)),  # users train at rate 1 times it
+            bound=Checked(l2_bound=rate * self.local_steps * self.constants.lipschitz),
+            among=among.tolist(),
+        )
 
-    def _able(self, request: SumRequest, bound: Checked, raw: RawSums) -> np.ndarray:
+    def _able(self, raw: RawSums, params: Params, rate: float) -> np.ndarray:
         """Return who does the work at the start's params, bool (users,).
 
         It is decided here, before any update: the params depend on no user, so each user's own
         data alone decide, and a change of one user's data changes no other user's participation.
         """
-        able = np.ones(raw.num_users, bool)
+        able, places = np.ones(raw.num_users, bool), np.arange(raw.num_users)
         size = self.passes.batch_size
-        waiting = [
-            list(range(start, min(start + size, raw.num_users)))
-            for start in range(0, raw.num_users, size)
-        ]
+        waiting = np.split(places, places[size::size])
         while waiting:
             among = waiting.pop()
-            if not raw.sum(request, bound=bound, among=among).num_failed:
-                continue
-            if len(among) == 1:
-                able[among] = False
-                continue
-            half = len(among) // 2
-            waiting += [among[:half], among[half:]]
+            if self._sum(raw, params, rate, among).num_failed:
+                if len(among) == 1:
+                    able[among] = False
+                else:
+                    half = len(among) // 2
+                    waiting += [among[:half], among[half:]]
         return able
-
-
-def _at_rate(params: Params, rate: float) -> SumRequest:
-    """Return a request for updates of a step size: users train at rate 1 times it."""
-    return SumRequest(params=params, context=Context(rate=float(rate)))
 
 
 def _within(params: dict[str, np.ndarray], radius: float | None) -> dict[str, np.ndarray]:
@@ -391,7 +381,8 @@ class Tuned(ReleasesOnce):
 
     def works(self) -> Mapping[str, Work]:
         """Return the client works that train a candidate and count its mistakes, by name."""
-        trained = {candidate(n): TrainedOnPart(sgd=sgd) for n, sgd in enumerate(self.choices)}
+        each = [replace(one, part_size=self.part_size) for one in self.choices]
+        trained = {candidate(number): one for number, one in enumerate(each)}
         return {**trained, MISTAKES: Mistakes(sgd=self.choices[0])}
 
     def plan(self, relation: Relation = Relation.REPLACE_ONE) -> Plan:
@@ -439,21 +430,6 @@ class Tuned(ReleasesOnce):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedOnPart(Work):
-    """Permutation SGD on some of the examples.
-
-    Attributes:
-        sgd: On all of them.
-    """
-
-    sgd: PermutationSgd
-
-    def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
-        """Return the params trained on the examples of these ids, float64."""
-        return _part(self.sgd, users.ids).answer(request, attempt, users)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Mistakes(Work):
     """Number of examples that a linear model classifies wrongly.
 
@@ -469,18 +445,9 @@ class Mistakes(Work):
 
     def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the number of mistakes; one example more adds 0 or 1 to it."""
-        part = _part(self.sgd, users.ids)
+        part = self.sgd.on(users.ids)
         logits = np.asarray(part.rows @ part.weights(request.params))
-        if logits.shape[1] == 1:
-            predicted = (logits[:, 0] > 0.0).astype(np.int64)
-        else:
-            predicted = logits.argmax(axis=1)
+        predicted = logits.argmax(axis=1) if logits.shape[1] > 1 else logits[:, 0] > 0.0
         present = np.asarray(abs(part.rows).sum(axis=1)).reshape(-1) > 0.0
         count = np.array([np.count_nonzero(present & (predicted != part.y))], np.int64)
         return PartialSum(total={MISTAKES: count}, num_users=len(users.ids), granularity=1.0)
-
-
-def _part(sgd: PermutationSgd, users: Sequence[str]) -> PermutationSgd:
-    """Return a training on the examples of these ids, in their order."""
-    index = as_positions(users)
-    return replace(sgd, rows=sgd.rows[index], y=sgd.y[index])

@@ -32,6 +32,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, Capped
 from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.mechanisms.selection import Form, NoisyMin
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -233,8 +234,8 @@ GRADIENT = "gradient"
 #: What a report shows of every iteration, under these names.
 STEP_SIZE, RHO_GRADIENT, REJECTIONS = "step_size", "rho_gradient", "rejections"
 
-# The largest candidate, and since that was adapted how many steps were chosen and the largest.
-_LARGEST, _COUNT, _TOP = "largest_step", "chosen", "largest_chosen"
+# The largest candidate, and the largest that was chosen since that was adapted.
+_LARGEST, _TOP = "largest_step", "largest_chosen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,7 +370,6 @@ class AdaptiveDescent(Algorithm):
                 STEP_SIZE: 0.0,
                 REJECTIONS: 0.0,
                 _LARGEST: self.step_sizes.first,
-                _COUNT: 0.0,
                 _TOP: 0.0,
             },
         )
@@ -397,9 +397,9 @@ class AdaptiveDescent(Algorithm):
                 estimate = self._another(held, estimate, price, more)
                 price = following
         size = float(sizes[index])
-        count, top = state.numbers[_COUNT] + 1.0, max(state.numbers[_TOP], size)
-        if count == self.step_sizes.every:
-            largest, count, top = self.step_sizes.adapted(largest, top), 0.0, 0.0
+        top, every = max(state.numbers[_TOP], size), self.step_sizes.every
+        if every > 0 and (state.round_num + 1) % every == 0:
+            largest, top = self.step_sizes.adapted(largest, top), 0.0
         return state.after(
             move_along(state.params, direction, size),
             numbers={
@@ -407,7 +407,6 @@ class AdaptiveDescent(Algorithm):
                 STEP_SIZE: size,
                 REJECTIONS: float(rejections),
                 _LARGEST: largest,
-                _COUNT: count,
                 _TOP: top,
             },
         )
@@ -417,11 +416,11 @@ class AdaptiveDescent(Algorithm):
         return {name: numbers[name] for name in (STEP_SIZE, RHO_GRADIENT, REJECTIONS)}
 
     def _noised(self, rho: float) -> Mechanism:
-        return Mechanism(
-            sampler=Everybody(num_users=self.num_users),
-            bound=self.gradient,
-            privatizer=self._gaussian(rho),
-        )
+        return self._mechanism(self.gradient, self._gaussian(rho))
+
+    def _mechanism(self, bound: Bound, privatizer: Privatizer) -> Mechanism:
+        everybody = Everybody(num_users=self.num_users)
+        return Mechanism(sampler=everybody, bound=bound, privatizer=privatizer)
 
     def _gaussian(self, rho: float) -> Gaussian:
         return Gaussian(noise_multiplier=self.relation.moved / math.sqrt(2.0 * rho))
@@ -440,11 +439,8 @@ class AdaptiveDescent(Algorithm):
     def _selection(self, offset: tuple[float, ...] | None) -> Mechanism:
         factor = 8.0 if self.form == "exponential" else 2.0
         epsilon = math.sqrt(factor * self.prices.selection) / self.relation.moved
-        return Mechanism(
-            sampler=Everybody(num_users=self.num_users),
-            bound=self.losses,
-            privatizer=NoisyMin(epsilon=epsilon, form=self.form, offset=offset),
-        )
+        choice = NoisyMin(epsilon=epsilon, form=self.form, offset=offset)
+        return self._mechanism(self.losses, choice)
 
     def _another(self, held: Held, estimate: Params, price: float, more: float) -> Params:
         """Return the estimate after one more answer of the held sum, of a price of its own."""

@@ -59,7 +59,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -69,7 +69,7 @@ from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import SumRequest
-from fedpriv.training.work import Attempt, Users, Work
+from fedpriv.training.work import Attempt, Users, Work, as_positions
 from fedpriv.tree import Params
 
 
@@ -187,8 +187,7 @@ class StepSchedule:
     def __post_init__(self) -> None:
         if self.name not in get_args(Name):
             raise ValueError(
-                f"schedule {self.name!r} is unknown; give 'constant', 'power', 'decreasing', "
-                "'square-root' or 'strongly-convex'"
+                f"schedule {self.name!r} is unknown; give one of {', '.join(get_args(Name))}"
             )
         if (self.name in ("constant", "power")) != (self.rate is not None):
             raise ValueError(
@@ -450,6 +449,7 @@ class PermutationSgd(Work):
         residual: Of the loss.
         constants: Of the loss with its regulariser.
         passes: How long.
+        part_size: How many of the examples it is asked for, and trains on; None for all.
     """
 
     rows: np.ndarray | sparse.csr_matrix = field(repr=False)
@@ -458,20 +458,28 @@ class PermutationSgd(Work):
     residual: Residual = field(repr=False)
     constants: Constants
     passes: Passes
+    part_size: int | None = None
 
     def answer(self, request: SumRequest, attempt: Attempt, users: Users) -> PartialSum:
         """Return the params as float64, trained from those given in an order that the key draws.
 
         Raises:
-            ValueError: If it is not all of them: a subset's place in the order would be another.
+            ValueError: If other than `part_size` are asked for: places in the order would be
+                others.
         """
-        number = len(users.ids)
-        if number != len(self.y):
+        number, size = len(users.ids), len(self.y) if self.part_size is None else self.part_size
+        if number != size:
             raise ValueError(
-                f"{number} examples were asked for, and permutation SGD is over all {len(self.y)}"
+                f"{number} examples were asked for, and permutation SGD is over all {size}"
             )
-        total = self.trained(request.params, attempt.key.fold("order"))
+        asked = self if self.part_size is None else self.on(users.ids)
+        total = asked.trained(request.params, attempt.key.fold("order"))
         return PartialSum(total=total, num_users=number)
+
+    def on(self, ids: Sequence[str]) -> PermutationSgd:
+        """Return the training on the examples of these ids, in their order."""
+        index = as_positions(ids)
+        return replace(self, rows=self.rows[index], y=self.y[index])
 
     def trained(self, params: Params, key: Key) -> dict[str, np.ndarray]:
         """Return the trained params, float64, of an order drawn by a key."""

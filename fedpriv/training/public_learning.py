@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -90,21 +91,6 @@ class Choices:
     tried: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicModel:
-    """A model that public examples alone made.
-
-    Attributes:
-        params: float32 tensors.
-        choice: Its settings.
-        num_examples: How many examples it was trained on.
-    """
-
-    params: Params = field(repr=False)
-    choice: Choice
-    num_examples: int
-
-
 def choose(
     learner: PublicLearner,
     headline: Measure | None,
@@ -126,74 +112,66 @@ def choose(
         ValueError: If no rate gave a finite loss, or nothing is measured.
     """
     rates = learner.rates if rates is None else rates
-    by_loss: Choice | None = None
-    by_figure: Choice | None = None
+    drawn_back: list[Choice] = []
+    whole: list[Choice] = []
     tried = 0
     for rate in rates:
         lowest, since = math.inf, 0
         for number, params in enumerate(learner.passes(rate), start=1):
             tried += 1
-            sound = []
-            for factor in factors:
-                loss, figure = _measured(learner, headline, params, factor)
-                if math.isfinite(loss):
-                    sound.append(
-                        Choice(
-                            learning_rate=rate,
-                            passes=number,
-                            factor=factor,
-                            loss=loss,
-                            figure=figure,
-                        )
-                    )
+            settings = {"learning_rate": rate, "passes": number}
+            found = [
+                _measured(learner, headline, params, factor=factor, **settings)
+                for factor in factors
+            ]
+            sound = [choice for choice in found if math.isfinite(choice.loss)]
             if not sound:
                 break
-            best = min(sound, key=lambda choice: choice.loss)
-            if by_loss is None or best.loss < by_loss.loss:
-                by_loss = best
-            whole = next((choice for choice in sound if choice.factor == 1.0), best)
-            if by_figure is None or _worth(headline, whole) > _worth(headline, by_figure):
-                by_figure = whole
+            best = min(sound, key=_loss)
+            drawn_back.append(best)
+            whole.append(next((choice for choice in sound if choice.factor == 1.0), best))
             since = 0 if best.loss < lowest else since + 1
             lowest = min(lowest, best.loss)
             if number >= most_passes or since >= _PATIENCE:
                 break
-    if by_loss is None or by_figure is None:
+    if not drawn_back:
         raise ValueError(
             f"no learning rate of {', '.join(map(str, rates))} gave a finite loss on the public "
             "examples held out; give start-learning-rate a smaller one"
         )
-    return Choices(by_loss=by_loss, by_figure=by_figure, tried=tried)
+    by_figure = max(whole, key=partial(_worth, headline))
+    return Choices(by_loss=min(drawn_back, key=_loss), by_figure=by_figure, tried=tried)
 
 
-def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
-    """Return the model that settings make of all of a learner's examples.
+def learn(learner: PublicLearner, choice: Choice) -> Params:
+    """Return the params that settings make of all of a learner's examples, float32.
 
     Raises:
         ValueError: If the learner has fewer passes in it.
     """
     for number, params in enumerate(learner.passes(choice.learning_rate), start=1):
         if number == choice.passes:
-            return PublicModel(
-                params=interpolate(learner.begun, params, choice.factor),
-                choice=choice,
-                num_examples=learner.num_examples,
-            )
+            return interpolate(learner.begun, params, choice.factor)
     raise ValueError(f"the learner ended before {choice.passes} passes; give start-passes fewer")
 
 
 def _measured(
-    learner: PublicLearner, headline: Measure | None, params: Params, factor: float
-) -> tuple[float, float | None]:
-    """Return the loss and the headline measure of params that a factor draws back."""
-    found = learner.measure(interpolate(learner.begun, params, factor))
+    learner: PublicLearner, headline: Measure | None, params: Params, **settings: Any
+) -> Choice:
+    """Return settings, and what the params that they made reach, drawn back by the factor."""
+    found = learner.measure(interpolate(learner.begun, params, settings["factor"]))
     loss = None if found is None else found.get(LOSS.name)
     if found is None or loss is None:
         raise ValueError(
             "what is learnt from public examples cannot be judged: none are kept back, or no loss "
             "is measured on them; give more public examples, and let the task measure its loss"
         )
-    return loss, None if headline is None else found.get(headline.name)
+    figure = None if headline is None else found.get(headline.name)
+    return Choice(**settings, loss=loss, figure=figure)
+
+
+def _loss(choice: Choice) -> float:
+    return choice.loss
 
 
 def _worth(headline: Measure | None, choice: Choice) -> tuple[float, float]:
@@ -325,7 +303,6 @@ class AdaGrad:
             np.ascontiguousarray(examples.indices, np.int32),
             np.ascontiguousarray(examples.values(inputs), np.float32),
             np.ascontiguousarray(examples.labels, np.int32),
-            np.arange(len(examples)),
             params["kernel"],
             params["bias"],
             squares["kernel"],

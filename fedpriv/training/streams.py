@@ -15,7 +15,7 @@ import itertools
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,8 @@ def own_stream(key: Key | None, device: str | torch.device | None = "cpu") -> It
             of the GPU in use, if one is. Where PyTorch was never loaded, none of its is.
     """
     seed = 0 if key is None else int(key.fold("torch").generator().integers(2**62))
-    with kept_generators(), _torch_seeded(seed, device):
+    torch = sys.modules.get("torch")
+    with kept_generators(), nullcontext() if torch is None else _seeded(torch, seed, device):
         random.seed(seed + _NUMBER.get())
         np.random.seed([seed & 0xFFFFFFFF, seed >> 32, _NUMBER.get()])
         yield
@@ -65,11 +66,6 @@ def unlike_streams() -> Iterator[None]:
         yield
     finally:
         _NUMBER.reset(number)
-
-
-def _torch_seeded(seed: int, device: Any) -> AbstractContextManager[None]:
-    torch = sys.modules.get("torch")
-    return nullcontext() if torch is None else _seeded(torch, seed, device)
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.permutation_sgd import Constants, Passes, shortened, updates_of
 from fedpriv.training.work import Attempt, Users, Work
-from fedpriv.tree import Params
 
 # What a result may be longer than its path, for the rounding on the way.
 _ROUNDING = 1.0 + 2.0**-30
@@ -128,7 +127,14 @@ class Wrapped(Work):
             orders=tuple(map(_read_only, orders)),
             seed=int(key.fold("seed").words(1)[0] >> np.uint64(33)),
         )
-        found = _checked(start, self.train(walk))
+        given = tree.to_dense(tree.check_like(start, self.train(walk)))
+        found = {name: array.copy() for name, array in given.items()}
+        for name, array in found.items():
+            if array.dtype != np.float64:
+                raise ValueError(
+                    f"the training returned {name!r} in {array.dtype}: train in float64 from "
+                    "walk.start, whose rounding Δ leaves room for"
+                )
         most = reach(rates, self.constants, tree.l2_norm(start))
         if self.passes.radius is not None:
             most = min(most, max(self.passes.radius, tree.l2_norm(start)))
@@ -146,24 +152,3 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     copy = array.copy()
     copy.flags.writeable = False
     return copy
-
-
-def _checked(start: Params, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a result as it must be.
-
-    Raises:
-        ValueError: If it is not.
-    """
-    if not isinstance(found, Mapping) or set(found) != set(start):
-        raise ValueError(
-            f"the training returned {type(found).__name__} with other names than params has; "
-            f"return float64 arrays named {', '.join(sorted(start))}"
-        )
-    for name, array in found.items():
-        shape = start[name].shape
-        if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.shape != shape:
-            raise ValueError(
-                f"the training returned no float64 array of shape {shape} named {name!r}: train in "
-                "float64 from walk.start, whose rounding Δ leaves room for"
-            )
-    return {name: array.copy() for name, array in found.items()}

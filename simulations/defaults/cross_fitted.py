@@ -49,10 +49,10 @@ def perform(corpora: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     folds = bench.task.public_folds()
     alone = [one for fold in folds if (one := public_only(fold, _KEY)) is not None]
     choice = replace(bench.found.choices.by_loss, factor=1.0)
-    wholes = [learn(fold.public_learner(_KEY, choosing=False), choice).params for fold in folds]
+    wholes = [learn(fold.public_learner(_KEY, choosing=False), choice) for fold in folds]
     fresh = bench.task.init_params(_KEY)
     public = np.concatenate(
-        [fold.values(one.model.params) for fold, one in zip(folds, alone, strict=True)]
+        [fold.values(one.model) for fold, one in zip(folds, alone, strict=True)]
     )
     chosen = settings_of(bench, {"epsilon": target, "rate": RATE}, float(np.median(norms)))
     share = chosen.cohort / bench.num_users
@@ -79,7 +79,7 @@ def perform(corpora: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
         "taken_out": gain(taken),
         "trained_again": gain(again),
         "left_in": gain([last] * len(folds)),
-        "on_rostered": round(bench.accuracy(last) - bench.accuracy(bench.found.model.params), 2),
+        "on_rostered": round(bench.accuracy(last) - bench.accuracy(bench.found.model), 2),
     }
 
 

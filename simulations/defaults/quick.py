@@ -95,7 +95,7 @@ class Bench:
     def whole_start(self) -> Params:
         """Return the public start before anything is taken back."""
         own = self.found.choices.by_loss.factor
-        return {name: array / np.float32(own) for name, array in self.found.start.params.items()}
+        return {name: array / np.float32(own) for name, array in self.found.start.items()}
 
 
 def bench(corpus: Any, *, split: str = "test", options: dict[str, Any] | None = None) -> Bench:

@@ -80,7 +80,7 @@ def measured(bench: quick.Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         "accuracy": found,
-        "public_only": round(bench.accuracy(bench.found.model.params), 3),
+        "public_only": round(bench.accuracy(bench.found.model), 3),
         "start": round(bench.accuracy(start), 3),
         "facts": {
             "users": users,
@@ -88,7 +88,7 @@ def measured(bench: quick.Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
             "tags": len(bench.view.tags),
             "words": len(bench.view.words),
             "public_users": len(bench.view.public_users),
-            "public_examples": bench.found.model.num_examples,
+            "public_examples": bench.found.num_examples,
             "factor": bench.found.choices.by_loss.factor,
             "single": single,
             "norm": norm,
@@ -114,7 +114,7 @@ def settings_of(bench: quick.Bench, asked: Mapping[str, Any], length: float) -> 
         relation=Relation.ADD_REMOVE,
         update_norm=length,
         num_params=bench.num_params,
-        num_public_examples=bench.found.model.num_examples,
+        num_public_examples=bench.found.num_examples,
     )
 
 

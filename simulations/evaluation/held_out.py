@@ -422,7 +422,7 @@ def central(
     trial = _learner(choosing, inputs, keys[0], public_text, features(choosing))
     found, made = choose(trial, ACCURACY, rates=rates, most_passes=most_passes), features(view)
     whole = (_learner(view, inputs, key, public_text, made) for key in keys)
-    return [learn(one, found.by_figure).params for one in whole]
+    return [learn(one, found.by_figure) for one in whole]
 
 
 def _learner(

@@ -123,11 +123,11 @@ class Study:
         )
         made = task.features_of(view)
         found = {
-            PUBLIC: outcomes(alone.model.params, view, UNIT_NORM, made),
+            PUBLIC: outcomes(alone.model, view, UNIT_NORM, made),
             CENTRAL: outcomes(whole, view, UNIT_NORM, made),
         }
         if LOCAL in self.untrained:
-            found[LOCAL] = local_only(view, alone.start.params, UNIT_NORM, key=key)
+            found[LOCAL] = local_only(view, alone.start, UNIT_NORM, key=key)
         return found
 
     def _trained(

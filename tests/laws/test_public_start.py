@@ -113,7 +113,7 @@ def started(kind, name="as they are", public=4):
     assert found is not None
     begun = components.begin(KEY)
     assert begun.facts["kind"] == "public" and begun.facts["num_public_examples"] == 40
-    return {**begun.params, **{f"only {n}": a for n, a in found.model.params.items()}}, begun.facts
+    return {**begun.params, **{f"only {n}": a for n, a in found.model.items()}}, begun.facts
 
 
 #: As they are: what the others are compared with is learnt once.

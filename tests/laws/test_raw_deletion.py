@@ -92,10 +92,10 @@ def learnt(corpus, **options):
     found = public_only(task, Key.simulation(0))
     assert found is not None
     models = [
-        {name: tensor.tobytes() for name, tensor in model.params.items()}
+        {name: tensor.tobytes() for name, tensor in model.items()}
         for model in (found.start, found.model)
     ]
-    return found.choices, models, task.evaluate(found.model.params, public=True)
+    return found.choices, models, task.evaluate(found.model, public=True)
 
 
 @pytest.fixture(scope="module")

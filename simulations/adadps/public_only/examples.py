@@ -173,7 +173,7 @@ def _reached(
 ) -> dict[str, Any]:
     headline = task.measures[0]
     chosen = chosen_by(trials, headline, **grid)
-    measured = task.measure(learn(whole, chosen).params)
+    measured = task.measure(learn(whole, chosen))
     assert measured is not None
     return {
         headline.name: measured.get(headline.name),

@@ -74,7 +74,7 @@ def lines(
     trial = _learner(view, inputs, view.all_rows(public, "train"), view.all_rows(public, "test"))
     chosen = choose(trial, ACCURACY, rates=rates, factors=(1.0,), most_passes=most_passes).by_figure
     whole = _learner(view, inputs, view.all_rows(public, "all"), view.all_rows(public, "test"))
-    reached = evaluate_tags(learn(whole, chosen).params, view.columns, inputs, tested)
+    reached = evaluate_tags(learn(whole, chosen), view.columns, inputs, tested)
     assert reached is not None
     yield {
         **about,

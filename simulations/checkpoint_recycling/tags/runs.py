@@ -194,7 +194,7 @@ class Site:
                 raise ValueError("no public user asked a thread to learn from; use a larger site")
             right = {
                 MAJORITY: majority(self.view()).right,
-                PUBLIC: right_of(task, alone.model.params),
+                PUBLIC: right_of(task, alone.model),
             }
             return self._counts(right, validation=False)
 

@@ -267,7 +267,7 @@ class TestRefusals:
         [
             ({"v": np.zeros(3)}, ()),
             (np.zeros(3), ("ndarray",)),
-            ({"w": np.zeros(4)}, ("float64",)),
+            ({"w": np.zeros(4)}, ("w", 4, 3)),
             ({"w": np.zeros(3, np.float32)}, ("float64",)),
             ({"w": np.full(3, np.nan)}, ()),
             ({"w": np.full(3, 1e3)}, ()),

@@ -86,7 +86,7 @@ def test_a_run_is_read_against_public_examples_alone(tmp_path, kind, changes):
     summary = start_run(experiment, None, None, tmp_path / "r").run()
     task = build(experiment).task
     found = public_only(task, Key.simulation(0).fold("init"))
-    expected = task.evaluate(found.model.params, public=measured == "accuracy_public")
+    expected = task.evaluate(found.model, public=measured == "accuracy_public")
     assert summary["accuracy_public_only"] == expected.get("accuracy")
     assert summary["gain"] == pytest.approx(summary[measured] - expected.get("accuracy"))
     document = json.loads((tmp_path / "r" / "experiment.json").read_text())
@@ -152,7 +152,7 @@ def test_what_public_examples_alone_reach_does_not_begin_where_a_warm_start_ends
     assert np.any(warm.init_params(key)["weight"] != cold.init_params(key)["weight"])
     left, right = public_only(warm, key), public_only(cold, key)
     assert left.choices == right.choices
-    assert np.array_equal(left.model.params["weight"], right.model.params["weight"])
+    assert np.array_equal(left.model["weight"], right.model["weight"])
 
 
 @pytest.mark.slow

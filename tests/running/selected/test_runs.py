@@ -68,7 +68,7 @@ def test_a_run_that_does_not_returns_the_public_model_and_gains_nothing(corpus, 
     assert summary["accuracy"] == summary["accuracy_public_only"]
     assert summary["epsilon"] > 0.08  # it was spent all the same
     task = build(topical.experiment(**NOISY), corpus).task
-    alone = public_only(task, Key.simulation(0).fold("init")).model.params
+    alone = public_only(task, Key.simulation(0).fold("init")).model
     assert same(released_params(run)[1], alone)
 
 

@@ -61,9 +61,10 @@ def test_settings_are_chosen_on_examples_that_were_not_learnt_from():
     learnt, measured = set(np.concatenate(seen.learnt)), set(np.concatenate(seen.measured))
     assert len(learnt) == 80 and len(measured) == 20 and not learnt & measured
     whole = Seen()
-    model = learn(whole.learner(100, choosing=False), found.by_loss)
+    learner = whole.learner(100, choosing=False)
+    learn(learner, found.by_loss)
     assert set(np.concatenate(whole.learnt)) == set(range(100)) and whole.measured == []
-    assert model.num_examples == 100
+    assert learner.num_examples == 100
 
 
 def test_every_pass_looks_at_every_example_once_in_an_order_of_its_own():
@@ -80,42 +81,24 @@ def test_every_pass_looks_at_every_example_once_in_an_order_of_its_own():
 
 
 class Idle(nn.Module):
-    """Has a parameter that its outputs do not use, and maybe dropout."""
+    """Draws a dropout, and has a parameter that its outputs do not use."""
 
-    def __init__(self, dropout):
+    def __init__(self):
         super().__init__()
         self.used, self.idle = nn.Linear(3, 2), nn.Linear(2, 2)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(0.5)
 
     def forward(self, x):
         return self.dropout(self.used(x))
 
 
-def batches(dropout=0.0):
-    examples = labelled(9, (3,))
-    gradients = ModuleGradients(Idle(dropout), cross_entropy, examples.x, examples.y)
-    return gradients.gradient, examples
-
-
-def test_a_modules_gradient_is_torchs_mean_over_the_batch():
-    gradient, examples = batches()
-    module = Idle(0.0)
-    params, index = module_params(module), np.array([1, 4, 7])
-    found = gradient(params, index, KEY)
-    x = torch.from_numpy(examples.x[index]).float()
-    loss = cross_entropy(module(x), torch.from_numpy(examples.y[index]))
-    loss.backward()
-    for name, own in module.named_parameters():
-        expected = np.zeros(own.shape) if own.grad is None else own.grad.numpy()
-        np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-7)
-    assert not found["idle.weight"].any() and found["used.weight"].any()
-
-
 def test_what_a_module_draws_it_draws_from_the_key():
-    gradient, _ = batches(dropout=0.5)
-    params, index = module_params(Idle(0.5)), np.arange(9)
+    examples = labelled(9, (3,))
+    gradient = ModuleGradients(Idle(), cross_entropy, examples.x, examples.y).gradient
+    params, index = module_params(Idle()), np.arange(9)
     torch.manual_seed(5)
     one = gradient(params, index, KEY)
+    assert not one["idle.weight"].any() and one["used.weight"].any()
     state = torch.random.get_rng_state()
     torch.manual_seed(6)
     again, other = gradient(params, index, KEY), gradient(params, index, KEY.fold(1))

@@ -11,7 +11,7 @@ from scipy import sparse
 from fedpriv.mechanisms import Unbounded
 from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
-from fedpriv.training.bolt_on import Mistakes, TrainedOnPart, Tuned
+from fedpriv.training.bolt_on import Mistakes, Tuned
 from fedpriv.training.per_example.linear import (
     LogisticGradients,
     logistic_residual,
@@ -23,6 +23,7 @@ from fedpriv.training.permutation_sgd import (
     loss_constants,
     shortened,
 )
+from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import assert_same, contributed, linear_sgd, zeros
 
 KEY = Key.simulation(5)
@@ -105,9 +106,11 @@ class TestNotFinite:
         tuned = Tuned(choices=(sgd, replace(sgd, passes=replace(PASSES, passes=1))),
                       choice=PrivateChoice(epsilon=1.0))  # fmt: skip
         asked = {"ids": (3, 0, 1, 2), "bound": Unbounded(), "key": KEY}
-        found = contributed(TrainedOnPart(sgd=sgd), at_zero(3), **asked).total
+        found = contributed(replace(sgd, part_size=4), at_zero(3), **asked).total
         assert all(np.isfinite(array).all() for array in found.values())
         assert tuned.part_size == 3
+        with refuses(ValueError, 4, 3):  # as many as are not a part
+            contributed(tuned.works()["candidate-0"], at_zero(3), **asked)
         clean = x.copy()
         clean[3] = 0
         ones = at_zero(3) | {"weight": np.ones(3)}

@@ -27,6 +27,7 @@ from fedpriv.training.permutation_sgd import (
 from tests.harness.combinations import each_once
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import distance, linear_sgd, zeros
+from tests.training.permutation.test_starts import Longest
 
 KEY = Key.simulation(5)
 QUARTER = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
@@ -83,7 +84,9 @@ class TestNumbers:
         assert 2 * algorithm.sensitivity(100) == pytest.approx(0.15, rel=2e-3)
         halved = replace(algorithm, server_rate=0.5)
         assert 2 * halved.sensitivity(100) == pytest.approx(0.075, rel=2e-3)
-        assert algorithm._bound(0.05).l2_bound == pytest.approx(0.15)
+        raw = Longest(100)
+        algorithm._trained(zeros(w=1), raw)
+        assert raw.first == pytest.approx(0.15)  # K η L₀, the longest update that is let through
 
 
 def sgd_of(x, y, passes, *, model="logistic", constants=None, **more):
