@@ -43,7 +43,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedpriv.libraries import one_thread
 from fedpriv.rng import Key
 from fedpriv.sums import Block, RunningSum, Sum
-from fedpriv.training.algorithm import Context, SumRequest
+from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
 from fedpriv.training.bounded_sum import RowStack, Stack
 from fedpriv.training.device_sum import DeviceStack, DeviceSum
 from fedpriv.training.devices import kept_bytes
@@ -82,13 +82,6 @@ def _values(rng: np.random.Generator, shape: Any, dtype: str, scale: float) -> n
     if np.issubdtype(np.dtype(dtype), np.floating):
         return (scale * rng.standard_normal(shape)).astype(dtype)
     return rng.integers(0, 2, shape).astype(dtype)
-
-
-def _may_be_beyond(indices: np.ndarray, number: int | None) -> bool:
-    """Return whether whole numbers are not all from 0 to below a number; None is no limit."""
-    if number is None or indices.dtype.kind not in "iu" or not indices.size:
-        return False
-    return not 0 <= indices.min() <= indices.max() < number
 
 
 def power_of_two(number: int, most: int) -> int:
@@ -241,16 +234,12 @@ class VectorisedTrainer(Trainer):
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _costs: dict[Any, Cost] = field(init=False, repr=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        given = self.users_at_once
-        if given is not None and (isinstance(given, bool) or given < 1):
-            raise ValueError(f"users_at_once {given!r} must be at least 1, or None")
-
     @property
     def why_apart(self) -> str:
         """Why users are trained one by one whatever is given; "" where they need not be."""
-        if type(self.alone.optimizer) is not SGD:  # of which steps of many users are one product
-            name = optimizer_name(self.alone.optimizer)
+        optimizer = self.alone.optimizer_of(NO_CONTEXT)
+        if type(optimizer) is not SGD:  # of which steps of many users are one product
+            name = optimizer_name(optimizer)
             return f"with the client optimizer {name} users are trained one by one"
         if self.alone.personal:
             return "with personal layers users are trained one by one"
@@ -338,11 +327,12 @@ class VectorisedTrainer(Trainer):
         Raises:
             Exception: What the module or the loss raises.
         """
-        layers = [m for m in self.alone.module.modules() if isinstance(m, nn.Embedding)]
-        words = min((layer.num_embeddings for layer in layers), default=None)
-        if not (
-            _may_be_beyond(x, words)
-            or _may_be_beyond(y, self.cost(x.shape[1:], str(x.dtype)).num_classes)
+        modules = self.alone.module.modules()
+        limits = [(x, m.num_embeddings) for m in modules if isinstance(m, nn.Embedding)]
+        limits.append((y, self.cost(x.shape[1:], str(x.dtype)).num_classes))
+        if not any(
+            array.size and array.dtype.kind in "iu" and not 0 <= array.min() <= array.max() < number
+            for array, number in limits
         ):
             return
         module, loss = copy.deepcopy((self.alone.module, self.alone.loss))
