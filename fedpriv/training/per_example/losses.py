@@ -186,7 +186,7 @@ def example_loss(
 
 
 def evaluation_losses(
-    copied: Callable[[], tuple[nn.Module, Loss]], x: Tensor, y: Tensor, chunk: int
+    module: nn.Module, loss: Loss, x: Tensor, y: Tensor, chunk: int
 ) -> np.ndarray:
     """Return the losses of single examples in evaluation mode, float64 `(n,)`.
 
@@ -194,16 +194,16 @@ def evaluation_losses(
     drawn is the same for all. One that looks beyond a tensor of its own has NaN.
 
     Args:
-        copied: Returns copies of module and loss. The loss is from (outputs, targets) to the mean
-            loss of a batch, here always of one.
+        module: Copied, as is the loss, for each chunk.
+        loss: From (outputs, targets) to the mean loss of a batch, here always of one.
         x: Inputs `(n, ...)`, on the module's device.
         y: Targets `(n, ...)`.
         chunk: Examples that are held at once.
     """
 
     def single() -> Callable[[Tensor, Tensor], Tensor]:
-        module, loss = copied()
-        return partial(example_loss, module.eval(), loss, {})
+        own, own_loss = copied_apart(module, loss)
+        return partial(example_loss, own.eval(), own_loss, {})
 
     found = np.empty(len(x))
     with torch.no_grad():

@@ -316,7 +316,8 @@ class ModuleGradients(ExampleGradients):
         found = np.empty((len(index), len(sizes)))
         for place, size in enumerate(sizes):
             self._load(move_along(params, direction, size))
-            found[:, place] = evaluation_losses(self._copied, x, y, self._chunk(dense=True))
+            chunk = self._chunk(dense=True)
+            found[:, place] = evaluation_losses(self._module, self._loss, x, y, chunk)
         return found
 
     def check_losses(self) -> None:
@@ -327,16 +328,13 @@ class ModuleGradients(ExampleGradients):
         """
         x, y = self._synthetic(_TRIED)
         try:
-            first = evaluation_losses(self._copied, x, y, 1)
-            again = evaluation_losses(self._copied, x.flip(0), y.flip(0), 1)[::-1]
+            first = evaluation_losses(self._module, self._loss, x, y, 1)
+            again = evaluation_losses(self._module, self._loss, x.flip(0), y.flip(0), 1)[::-1]
         except Exception as error:  # has no use for synthetic inputs
             end_if_interrupted(error)
             return
         if not np.allclose(first, again, rtol=_SAME, atol=1e-8, equal_nan=True):
             raise KeepsStateError(_kept_by(self._module))
-
-    def _copied(self) -> tuple[nn.Module, Loss]:
-        return copied_apart(self._module, self._loss)
 
     def _load(self, params: Params) -> None:
         if params.keys() != self._own.keys():
@@ -364,7 +362,7 @@ class ModuleGradients(ExampleGradients):
             x, y = self._synthetic(_TRIED)
             ways = WAYS if self._given_way is None else (self._given_way,)
             with _moved(self._module):
-                module, loss = self._copied()  # its modes are its own
+                module, loss = copied_apart(self._module, self._loss)  # its modes are its own
                 module.train()
                 check_loss(module, loss, x.cpu().numpy(), y.cpu().numpy(), finite=False)
                 self._chosen = _choose_way(module, loss, x, y, ways)
