@@ -46,16 +46,13 @@ class SmallPhotographClassifier(nn.Module):
 
     Args:
         num_classes: Of the last layer.
-        num_groups: Of every group norm; divides 16.
     """
 
-    def __init__(self, num_classes: int = 10, num_groups: int = 8) -> None:
+    def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
-        if num_groups < 1 or 16 % num_groups:
-            raise ValueError(f"num_groups {num_groups!r} must divide 16")
         layers: list[nn.Module] = []
         for width_in, width in pairwise((3, 16, 32, 32)):
-            norm = nn.GroupNorm(num_groups, width)
+            norm = nn.GroupNorm(8, width)
             layers += [conv3(width_in, width), norm, nn.ReLU(), nn.MaxPool2d(2)]
         self.features = nn.Sequential(*layers)
         self.head = nn.Linear(32, num_classes)

@@ -7,7 +7,7 @@ FFA-LoRA): noise then enters the product once, and not as a product of two noise
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -77,10 +77,10 @@ def add_adapters(
     Raises:
         ValueError: If no layer has such a name, or the rank is not between 1 and a matrix's own.
     """
-    linear = dict(_linear_layers(module))
+    linear = {n: m for n, m in module.named_modules() if n and _is_linear(m)}
     if matrices is None:
         lists = tuple(f"{n}." for n, m in module.named_modules() if isinstance(m, nn.ModuleList))
-        chosen = [name for name in linear if name.startswith(lists)] if lists else []
+        chosen = [name for name in linear if name.startswith(lists)]
     else:
         ends = tuple(f".{end}" for end in matrices)
         chosen = [name for name in linear if f".{name}".endswith(ends)]
@@ -95,9 +95,7 @@ def add_adapters(
         raise ValueError("the module has no linear layer to adapt; name some by matrices")
     module.requires_grad_(False)
     for name in chosen:
-        parent, _, own = name.rpartition(".")
-        adapted = LowRank(linear[name], rank, scale, freeze_a)
-        setattr(module.get_submodule(parent), own, adapted)
+        module.set_submodule(name, LowRank(linear[name], rank, scale, freeze_a))
     return module
 
 
@@ -108,8 +106,7 @@ def merge_adapters(module: nn.Module) -> nn.Module:
     """
     for name, layer in list(module.named_modules()):
         if isinstance(layer, LowRank):
-            parent, _, own = name.rpartition(".")
-            setattr(module.get_submodule(parent), own, layer.merged())
+            module.set_submodule(name, layer.merged())
     return module
 
 
@@ -119,30 +116,22 @@ def check_adapters(module: nn.Module) -> None:
     Raises:
         ValueError: With the name of the first.
     """
-    matrices = {
-        f"{name}.{matrix}.weight": layer.get_submodule(matrix).weight
-        for name, layer in module.named_modules()
-        if isinstance(layer, LowRank)
-        for matrix in ("lora_a", "lora_b")
-    }
-    if matrices and not any(weight.requires_grad for weight in matrices.values()):
-        first, *others = matrices
+    adapters = {name: m for name, m in module.named_modules() if isinstance(m, LowRank)}
+    halves = [half for m in adapters.values() for half in (m.lora_a, m.lora_b)]
+    if halves and not any(half.weight.requires_grad for half in halves):
         raise ValueError(
-            f"all adapters are frozen, {first!r} (and {len(others)} more): a run would train the "
-            "head alone, if anything; train some (requires_grad_(True)), or have none: rank=0 "
-            "trains the head alone, and merge_adapters keeps what they have learnt"
+            f"all adapters are frozen, '{next(iter(adapters))}.lora_a.weight' (and "
+            f"{len(halves) - 1} more): a run would train the head alone, if anything; train some "
+            "(requires_grad_(True)), or have none: rank=0 trains the head alone, and "
+            "merge_adapters keeps what they have learnt"
         )
 
 
-def _linear_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, layer in module.named_modules():
-        if name and (isinstance(layer, nn.Linear) or _is_conv1d(layer)):
-            yield name, layer
-
-
-def _is_conv1d(layer: nn.Module) -> bool:
-    """Return whether a layer is transformers' `Conv1D`, which nothing here imports."""
-    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf")
+def _is_linear(layer: nn.Module) -> bool:
+    """Return whether a layer is `nn.Linear` or transformers' `Conv1D`, which nothing imports."""
+    return isinstance(layer, nn.Linear) or (
+        type(layer).__name__ == "Conv1D" and "nf" in vars(layer)
+    )
 
 
 def _sizes(layer: Any) -> tuple[int, int]:

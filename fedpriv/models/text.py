@@ -64,10 +64,8 @@ class WordLSTM(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return scores `(n, time, num_tokens)` of what follows each of tokens `(n, time)`."""
-        states_of = lstm_states if self.fused else plain_lstm_states
-        states = states_of(
-            self.embedding(tokens.t()), self.from_input, self.from_state, self.gate_bias
-        )
+        lstm = lstm_states if self.fused else plain_lstm_states
+        states = lstm(self.embedding(tokens.t()), self.from_input, self.from_state, self.gate_bias)
         scores = self.embedding.weight if self.output is None else self.output
         found = nn.functional.linear(self.project(states), scores, self.output_bias)
         return found.transpose(0, 1)

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+_GROUPS = 16
+
 
 class WideResNet(nn.Module):
     """WRN-d-k for 32 x 32 colour images, with group norm and standardised weights.
@@ -21,28 +23,23 @@ class WideResNet(nn.Module):
         num_classes: Of the last layer.
         depth: 6 n + 4 for n blocks a stage.
         width: Channels of the three stages are 16, 32 and 64 times this.
-        num_groups: Of every group norm; divides 16.
 
     Raises:
-        ValueError: If the depth is no such number or the groups do not divide 16.
+        ValueError: If the depth is no such number.
     """
 
-    def __init__(
-        self, num_classes: int = 10, *, depth: int = 16, width: int = 4, num_groups: int = 16
-    ) -> None:
+    def __init__(self, num_classes: int = 10, *, depth: int = 16, width: int = 4) -> None:
         super().__init__()
         if depth < 10 or (depth - 4) % 6:
             raise ValueError(f"depth {depth!r} is not 6 n + 4; use 10, 16, 22, 28 or 40")
-        if num_groups < 1 or 16 % num_groups or width < 1:
-            raise ValueError(f"num_groups {num_groups!r} must divide 16, and width {width!r} be 1")
         layers: list[nn.Module] = [_Conv(3, 16)]
         channels = 16
         for stage, wider in enumerate((16 * width, 32 * width, 64 * width)):
             for block in range((depth - 4) // 6):
                 stride = 2 if stage and not block else 1
-                layers.append(_Block(channels, wider, stride, num_groups))
+                layers.append(_Block(channels, wider, stride))
                 channels = wider
-        self.blocks = nn.Sequential(*layers, nn.GroupNorm(num_groups, channels), nn.ReLU())
+        self.blocks = nn.Sequential(*layers, nn.GroupNorm(_GROUPS, channels), nn.ReLU())
         self.head = nn.Linear(channels, num_classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -74,11 +71,11 @@ class _Conv(nn.Module):
 class _Block(nn.Module):
     """Norm, ReLU, convolution, twice; the shortcut is a convolution where the shape changes."""
 
-    def __init__(self, width_in: int, width_out: int, stride: int, num_groups: int) -> None:
+    def __init__(self, width_in: int, width_out: int, stride: int) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(num_groups, width_in)
+        self.norm = nn.GroupNorm(_GROUPS, width_in)
         self.first = _Conv(width_in, width_out, stride=stride)
-        self.middle = nn.GroupNorm(num_groups, width_out)
+        self.middle = nn.GroupNorm(_GROUPS, width_out)
         self.second = _Conv(width_out, width_out)
         same = width_in == width_out and stride == 1
         self.shortcut = None if same else _Conv(width_in, width_out, size=1, stride=stride)

@@ -287,10 +287,10 @@ class TestGivenTheSameUpdates:
         for user, count in enumerate(counts):
             index[user, :count] = np.sort(rng.choice(rows, count, replace=False))
             values[user, :count] = rng.normal(size=(count, 7)) * 10.0**user
-        stack = DeviceStack(
-            {"bias": torch.from_numpy(bias), "kernel": torch.from_numpy(values)},
-            {"kernel": torch.from_numpy(index)},
-        )
+        kernel = np.zeros((5, rows, 7), np.float32)
+        for user, count in enumerate(counts):
+            kernel[user, index[user, :count]] = values[user, :count]
+        stack = DeviceStack({"bias": torch.from_numpy(bias), "kernel": torch.from_numpy(kernel)})
         updates = [
             {
                 "bias": bias[user],

@@ -21,6 +21,7 @@ from fedpriv.training.local.module_state import (
     Loss,
     copied_apart,
     kept_parameters,
+    persistent_buffers,
     put_back,
     refuse_changed_buffers,
 )
@@ -78,18 +79,6 @@ def check_module(module: nn.Module) -> nn.Module:
                 "leave the bounded update and average over a user's examples; use nn.GroupNorm "
                 "or nn.LayerNorm instead"
             )
-    kept_out = {
-        f"{prefix}.{name}".lstrip(".")
-        for prefix, child in module.named_modules()
-        for name in child._non_persistent_buffers_set
-    }
-    for name, buffer in module.named_buffers():
-        if not buffer.dtype.is_floating_point and name not in kept_out:
-            raise ValueError(
-                f"buffer {name!r} is {buffer.dtype}: an integer cannot be clipped or noised; "
-                "make a constant in forward(), on the inputs' device, instead, or register it with "
-                "persistent=False"
-            )
     for name, parameter in module.named_parameters():
         if parameter.is_meta:
             raise ValueError(
@@ -100,6 +89,13 @@ def check_module(module: nn.Module) -> nn.Module:
             raise ValueError(f"parameter {name!r} is {parameter.dtype}; call module.float()")
         if parameter.ndim == 0:
             raise ValueError(f"parameter {name!r} has no axis; give it the shape (1,)")
+    for name, buffer in persistent_buffers(module).items():
+        if not buffer.dtype.is_floating_point:
+            raise ValueError(
+                f"buffer {name!r} is {buffer.dtype}: an integer cannot be clipped or noised; "
+                "make a constant in forward(), on the inputs' device, instead, or register it with "
+                "persistent=False"
+            )
     check_adapters(module)
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("the module has no parameter to train; set requires_grad on some")
@@ -196,7 +192,6 @@ class ModuleTrainer(UserTrainer):
             schedule names none.
         personal: Parameters that each user trains from these values and keeps to itself: they
             are not in the params that it is given, nor in what it returns.
-        optimizer: Takes the steps, at the schedule's rate and with the multiplier.
 
     Raises:
         ValueError: For a module that `check_module` refuses, or what the optimiser's `init` does.
@@ -216,7 +211,6 @@ class ModuleTrainer(UserTrainer):
     personal: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
     _factors: Mapping[str, torch.Tensor] = field(init=False, repr=False)
-    optimizer: ClientOptimizer = field(init=False, repr=False)
     _kept: Kept = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -228,11 +222,9 @@ class ModuleTrainer(UserTrainer):
             n: multiplier_tensor(n, m, own[n].ndim, self.device) for n, m in self.multiplier.items()
         }
         object.__setattr__(self, "_factors", factors)
-        optimizer = self.optimizer_of(NO_CONTEXT)
         # What cannot take a user's steps refuses here, and not when rounds are charged.
-        optimizer.init({name: p for name, p in own.items() if p.requires_grad})
+        self.optimizer_of(NO_CONTEXT).init({n: p for n, p in own.items() if p.requires_grad})
         object.__setattr__(self, "_own", own)
-        object.__setattr__(self, "optimizer", optimizer)
         object.__setattr__(self, "_kept", kept_parameters(self.module))
 
     def optimizer_of(self, context: Context) -> ClientOptimizer:
@@ -336,16 +328,12 @@ class ModuleTrainer(UserTrainer):
                 loss = own_loss(module(x[index]), y[index])
                 found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
                 # A parameter that the loss does not use stays where it is.
-                parts = zip(trained, found, strict=True)
-                used = [(name, part) for name, part in parts if part is not None]
-                if pull == 0.0:
-                    return [*used]
+                used = [(n, g) for n, g in zip(trained, found, strict=True) if g is not None]
                 with torch.no_grad():
-                    pulled: list[tuple[str, Gradient]] = [
-                        (n, g + pull * (trained[n] - start[n]) if n in start else g)
+                    return [
+                        (n, g + pull * (trained[n] - start[n]) if pull and n in start else g)
                         for n, g in used
                     ]
-                return pulled
 
             train_locally(
                 trained,

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
+from fedpriv.models.text import IGNORED
 from fedpriv.training.evaluate import WHOLE, MadeOf, Metrics, Part, Total, chunks, combined
 from fedpriv.training.local.module import model_inputs, model_targets
 from fedpriv.training.local.sgd import as_tensor
@@ -34,8 +35,6 @@ from fedpriv.training.local.sgd import as_tensor
 _LOG = logging.getLogger(__name__)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-#: A target that is not counted, as PyTorch's losses have it.
-IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +104,12 @@ def _right(outputs: Tensor, targets: Tensor) -> tuple[int, int]:
     return int((outputs.argmax(dim=1) == targets)[kept].sum()), int(kept.sum())
 
 
-def _difference(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.reshape(targets.shape) - targets).double()
+def _absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.reshape(targets.shape) - targets).double().abs()
 
 
 def _squared(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _difference(outputs, targets).square()
-
-
-def _absolute(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _difference(outputs, targets).abs()
+    return _absolute(outputs, targets).square()
 
 
 CLASSIFICATION = (ModuleMeasure(measure=ACCURACY, compute=_right),)
@@ -144,17 +139,15 @@ def next_token(classes: Literal["last", "middle"] = "last") -> tuple[ModuleMeasu
     if classes not in ("last", "middle"):
         raise ValueError(f"classes {classes!r} are not known; use 'last' or 'middle'")
 
-    def tokens(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        scores = outputs if classes == "last" else outputs.transpose(1, 2)
-        kept = targets != IGNORED
-        return scores[kept], targets[kept]
+    def middle(outputs: Tensor) -> Tensor:
+        return outputs.transpose(1, 2) if classes == "last" else outputs
 
     def right(outputs: Tensor, targets: Tensor) -> tuple[int, int]:
-        return _right(*tokens(outputs, targets))
+        return _right(middle(outputs), targets)
 
     def cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-        scores, truth = tokens(outputs, targets)
-        return nn.functional.cross_entropy(scores, truth, reduction="sum"), len(truth)
+        summed = nn.functional.cross_entropy(middle(outputs), targets, reduction="sum")
+        return summed, int((targets != IGNORED).sum())
 
     return (
         ModuleMeasure(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,23 +51,24 @@ class SameFrozen:
 
     def __init__(self, make: Callable[[], nn.Module], *, published: bool = False) -> None:
         self._make, self._published = make, published
-        self._known: Mapping[str, torch.Tensor] | None = None
-        self._brought: tuple[str, ...] | None = None
 
     def __call__(self) -> nn.Module:
         """Return another module."""
         module = self._make()
-        if self._known is None:
-            self._known = self._find_untrained() if _untrained(module) else {}
-        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        with torch.no_grad():
-            for name, tensor in self._known.items():
-                own[name].copy_(tensor)
+        if _untrained(module):
+            own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            with torch.no_grad():
+                for name, tensor in self._same.items():
+                    own[name].copy_(tensor)
         return module
 
-    def _find_untrained(self) -> dict[str, torch.Tensor]:
-        first, again = self._made(_FROZEN), _untrained(self._made(_FROZEN))
-        found = _untrained(first)
+    @cached_property
+    def _same(self) -> dict[str, Tensor]:
+        """Untrained tensors that every module gets."""
+        first = self._made(_FROZEN)
+        if not (found := _untrained(first)):
+            return {}
+        again = _untrained(self._made(_FROZEN))
         for name, tensor in found.items():
             if not _is_same(tensor, again.get(name)):
                 raise ValueError(
@@ -77,7 +79,7 @@ class SameFrozen:
         other = _untrained(self._made(_ANOTHER))
         drawn = {n for n, tensor in found.items() if not _is_same(tensor, other.get(n))}
         buffers = dict(first.named_buffers())
-        kept_out = buffers.keys() - _persistent_buffers(first).keys()
+        kept_out = buffers.keys() - persistent_buffers(first).keys()
         return {
             name: tensor.clone()
             for name, tensor in found.items()
@@ -88,17 +90,16 @@ class SameFrozen:
         with unlike_streams():  # what NumPy draws of it is another in each process
             return made_from(key, self._make)
 
-    @property
+    @cached_property
     def brought(self) -> tuple[str, ...]:
         """Names of untrained tensors that the function brings; of published files none.
 
         Frozen parameters and buffers.
         """
-        if self._brought is None:
-            pair = () if self._published else map(self._made, (_FROZEN, _ANOTHER))
-            found = [_arrays(_untrained(one)) for one in pair]
-            self._brought = brought_in(*found) if found else ()
-        return self._brought
+        if self._published:
+            return ()
+        first, second = (_arrays(_untrained(self._made(key))) for key in (_FROZEN, _ANOTHER))
+        return brought_in(first, second)
 
     @property
     def frozen(self) -> Mapping[str, np.ndarray]:
@@ -106,9 +107,7 @@ class SameFrozen:
 
         Of published ones those drawn alone.
         """
-        if self._known is None:
-            self()
-        return {name: as_array(tensor) for name, tensor in (self._known or {}).items()}
+        return _arrays(self._same)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
@@ -131,7 +130,8 @@ def _untrained(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu() for name, tensor in found.items()}
 
 
-def _persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
+def persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors besides parameters that `state_dict` has."""
     own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     tensors = {n: t for n, t in module.state_dict().items() if isinstance(t, Tensor)}
     return {name: tensor.cpu() for name, tensor in tensors.items() if name not in own}
@@ -147,7 +147,7 @@ def refuse_changed_buffers(module: nn.Module, trained: nn.Module) -> None:
     Raises:
         ValueError: If there is one.
     """
-    before, after = _persistent_buffers(module), _persistent_buffers(trained)
+    before, after = persistent_buffers(module), persistent_buffers(trained)
     for name, tensor in (before | after).items():
         if name not in before or not _is_same(tensor, before[name]):
             raise ValueError(

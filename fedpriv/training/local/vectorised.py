@@ -9,7 +9,7 @@ are computed too and thrown away, so that every user meets the same shapes in an
 and its update depends on it alone (which is tried out on synthetic users).
 
 How many slots: with few users a GPU waits for kernels to be launched, with many it computes blank
-slots of a kind's last batch. `num_slots` takes as many as make a step's arithmetic last about as
+slots of a kind's last batch. `slots` takes as many as make a step's arithmetic last about as
 long as its launches, from 4 to 32, so that blank slots cost no more than launches do.
 
 The loss is a mean over a batch; the padded mean needs it example by example, so it is called on
@@ -31,7 +31,8 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -41,12 +42,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.libraries import one_thread
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import Context, SumRequest
-from fedpriv.training.device_sum import DeviceStack, DeviceSum, on_device
+from fedpriv.sums import Block, RunningSum, Sum
+from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
+from fedpriv.training.bounded_sum import RowStack, Stack
+from fedpriv.training.device_sum import DeviceStack, DeviceSum
 from fedpriv.training.devices import kept_bytes
 from fedpriv.training.failures import contributing_zero_on_failure, log_of_users
 from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs, model_targets
+from fedpriv.training.local.module_state import Loss
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, optimizer_name
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
@@ -78,35 +82,6 @@ def _values(rng: np.random.Generator, shape: Any, dtype: str, scale: float) -> n
     if np.issubdtype(np.dtype(dtype), np.floating):
         return (scale * rng.standard_normal(shape)).astype(dtype)
     return rng.integers(0, 2, shape).astype(dtype)
-
-
-def _may_be_beyond(indices: np.ndarray, number: int | None) -> bool:
-    """Return whether whole numbers are not all from 0 to below a number; None is no limit."""
-    if number is None or indices.dtype.kind not in "iu" or not indices.size:
-        return False
-    return not 0 <= indices.min() <= indices.max() < number
-
-
-# A GPU of today does it in about the time that launching a step's kernels takes, 50 to 100 us.
-_FLOPS_OF_A_STEP = 2e9
-_FEWEST_SLOTS, _MOST_SLOTS = 4, 32
-
-
-def num_slots(flops: float, num_bytes: float, room: float) -> int:
-    """Return how many users a batch has slots for: a power of two.
-
-    Args:
-        flops: Floating-point operations of one user's step.
-        num_bytes: Memory that one user takes.
-        room: Memory for all of them; fewer than 4 users where it holds no more.
-
-    >>> num_slots(1e6, 1e3, 2e9), num_slots(2.5e8, 1e3, 2e9), num_slots(1e12, 1e3, 2e9)
-    (32, 8, 4)
-    >>> num_slots(1e6, 1.5e9, 2e9)
-    1
-    """
-    wanted = min(max(_FLOPS_OF_A_STEP / max(flops, 1.0), _FEWEST_SLOTS), _MOST_SLOTS)
-    return 1 << math.floor(math.log2(max(1.0, min(wanted, room / num_bytes))))
 
 
 def power_of_two(number: int, most: int) -> int:
@@ -189,14 +164,9 @@ def _padded(arrays: Sequence[np.ndarray], slots: int) -> np.ndarray:
     return out
 
 
-def by_size(users: Users, schedule: Schedule) -> list[str]:
-    """Return users with like ones next to each other: a batch takes as many steps as its longest.
-
-    They are counted, not looked at.
-    """
-    return sorted(users.ids, key=lambda user: -size_of(users.data, user, schedule.max_examples))
-
-
+# A GPU of today does it in about the time that launching a step's kernels takes, 50 to 100 us.
+_FLOPS_OF_A_STEP = 2e9
+_FEWEST_SLOTS, _MOST_SLOTS = 4, 32
 _GPU_BYTES = 2 << 30
 # For each user: its params while it trains, its gradient, and its update.
 _COPIES = 3
@@ -204,8 +174,7 @@ _COPIES = 3
 _STEPS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(NamedTuple):
     """Cost of one example, which follows from the model and the shape of an input alone.
 
     How many users share a batch follows from it, so that it is of a user's own shape.
@@ -228,18 +197,13 @@ class Cost:
         """
         if not len(x):
             return cls()
-        buffers = {name: buffer.clone() for name, buffer in trainer.module.named_buffers()}
+        module, _ = trainer.copied()
         counter = FlopCounterMode(display=False)
-        with counter, kept_bytes(trainer.module) as kept:
-            one = trainer.on_device(model_inputs(x[:1]))
-            outputs = functional_call(trainer.module.eval(), buffers, (one,))
+        with counter, kept_bytes(module) as kept:
+            outputs = module.eval()(trainer.on_device(model_inputs(x[:1])))
         sizes = outputs.shape[1:] if isinstance(outputs, torch.Tensor) else ()
         # Backwards each product is two: of the inputs and of the weights.
-        return cls(
-            flops=3.0 * counter.get_total_flops(),
-            num_bytes=sum(kept),
-            num_classes=min(sizes, default=0),
-        )
+        return cls(3.0 * counter.get_total_flops(), sum(kept), min(sizes, default=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +219,7 @@ class VectorisedTrainer(Trainer):
     Attributes:
         alone: What trains a single user: module, loss, schedule, multiplier and device.
         users_at_once: Slots of a batch; 1 trains one by one, and only sums on the device. None for
-            `num_slots` by the cost and within 2 GiB.
+            as many as `slots` says, within 2 GiB.
         own_rows: Of a parameter with a row for each word, say; None to train whole parameters.
         select: As of `fedpriv.training.work.Trainer`.
     """
@@ -267,28 +231,15 @@ class VectorisedTrainer(Trainer):
     users_at_once: int | None = None
     own_rows: OwnRows | None = None
     select: Select | None = None
-    _gradients: Any = field(init=False, repr=False)
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _costs: dict[Any, Cost] = field(init=False, repr=False, default_factory=dict)
-    _now: list[Any] = field(init=False, repr=False, default_factory=list)
-
-    def __post_init__(self) -> None:
-        given = self.users_at_once
-        if given is not None and (isinstance(given, bool) or given < 1):
-            raise ValueError(f"users_at_once {given!r} must be at least 1, or None")
-        object.__setattr__(self, "_gradients", vmap(grad(self._loss, has_aux=True)))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> VectorisedTrainer:
-        """Return a trainer with a module of its own; what was tried on this machine both know."""
-        made = replace(self, alone=copy.deepcopy(self.alone, memo))
-        object.__setattr__(made, "_batch_invariant", self._batch_invariant)
-        return made
 
     @property
     def why_apart(self) -> str:
         """Why users are trained one by one whatever is given; "" where they need not be."""
-        if type(self.alone.optimizer) is not SGD:  # of which steps of many users are one product
-            name = optimizer_name(self.alone.optimizer)
+        optimizer = self.alone.optimizer_of(NO_CONTEXT)
+        if type(optimizer) is not SGD:  # of which steps of many users are one product
+            name = optimizer_name(optimizer)
             return f"with the client optimizer {name} users are trained one by one"
         if self.alone.personal:
             return "with personal layers users are trained one by one"
@@ -304,24 +255,30 @@ class VectorisedTrainer(Trainer):
         """As of a single user."""
         return self.alone.schedule
 
-    def empty_sum(self, template: Params, granularity: float | None) -> DeviceSum:
-        """Return the running sum on the device, which only the sum leaves."""
+    def empty_sum(self, template: Params, granularity: float | None) -> Sum:
+        """Return the running sum: on the device, which only it leaves, but of a user's own rows."""
+        if self.own_rows is not None:
+            return RunningSum(template, granularity)
         return DeviceSum(self.alone.start(template), granularity)
 
-    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[DeviceStack]:
+    def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield the users' updates, batch by batch.
 
-        The params are copied to the device once, the examples batch by batch, and an update never
-        leaves it. Users are trained side by side only where that is known not to move a bit of
-        anybody's update: else one user would move the sum by what it contributes *and* by what it
-        did to its batch, of which steep local training can make more than the bound.
+        The params are copied to the device once, the examples batch by batch. An update stays
+        there, unless it is of a user's own rows, which are few: they are bounded and added where
+        the compiled kernels add rows. Users are trained side by side only where that is known not
+        to move a bit of anybody's update: else one user would move the sum by what it contributes
+        *and* by what it did to its batch, of which steep local training can make more than the
+        bound.
         """
         given = self._given(request, attempt.key, users)
         yield from self.batches(self.alone.start(request.params), request.context, given)
 
     def _given(self, request: SumRequest, key: Key, users: Users) -> Iterator[UserWork]:
         """Yield users' work; one whose examples cannot be had contributes zero."""
-        for user_id in by_size(users, self.schedule):
+        # A batch takes as many steps as its longest: like ones next to each other, by number alone.
+        most = self.schedule.max_examples
+        for user_id in sorted(users.ids, key=lambda user: -size_of(users.data, user, most)):
             stop_if_asked()
             work = None
             with contributing_zero_on_failure():
@@ -370,11 +327,12 @@ class VectorisedTrainer(Trainer):
         Raises:
             Exception: What the module or the loss raises.
         """
-        layers = [m for m in self.alone.module.modules() if isinstance(m, nn.Embedding)]
-        words = min((layer.num_embeddings for layer in layers), default=None)
-        if not (
-            _may_be_beyond(x, words)
-            or _may_be_beyond(y, self.cost(x.shape[1:], str(x.dtype)).num_classes)
+        modules = self.alone.module.modules()
+        limits = [(x, m.num_embeddings) for m in modules if isinstance(m, nn.Embedding)]
+        limits.append((y, self.cost(x.shape[1:], str(x.dtype)).num_classes))
+        if not any(
+            array.size and array.dtype.kind in "iu" and not 0 <= array.min() <= array.max() < number
+            for array, number in limits
         ):
             return
         module, loss = copy.deepcopy((self.alone.module, self.alone.loss))
@@ -401,7 +359,10 @@ class VectorisedTrainer(Trainer):
         )
 
     def slots(self, kind: Kind) -> int:
-        """Return the slots that were given, or those by the rule."""
+        """Return the slots that were given, or those by the rule, a power of two.
+
+        They are fewer than the fewest where not even those fit.
+        """
         if self.why_apart:
             return 1
         if self.users_at_once is not None:
@@ -417,7 +378,9 @@ class VectorisedTrainer(Trainer):
             own[name] = own[name] * shape[0] // len(self.alone.module.get_parameter(name))
         # Of examples PyTorch keeps as much again for the way back.
         num_bytes = 4 * _COPIES * sum(own.values()) + 2 * width * cost.num_bytes
-        return num_slots(width * cost.flops, num_bytes, _GPU_BYTES)
+        wanted = _FLOPS_OF_A_STEP / max(width * cost.flops, 1.0)
+        fitting = min(max(wanted, _FEWEST_SLOTS), _MOST_SLOTS, _GPU_BYTES / num_bytes)
+        return 1 << math.floor(math.log2(max(1.0, fitting)))
 
     def cost(self, shape: tuple[int, ...], dtype: str) -> Cost:
         """Return the cost of an example, by the shape and dtype of an input alone."""
@@ -430,9 +393,7 @@ class VectorisedTrainer(Trainer):
             self._costs[shape, dtype] = found
         return self._costs[shape, dtype]
 
-    def batches(
-        self, start: Start, context: Context, works: Iterable[UserWork]
-    ) -> Iterator[DeviceStack]:
+    def batches(self, start: Start, context: Context, works: Iterable[UserWork]) -> Iterator[Stack]:
         """Yield the updates of all users but those that fail, batch by batch.
 
         Args:
@@ -443,7 +404,8 @@ class VectorisedTrainer(Trainer):
         waiting: dict[Hashable, list[UserWork]] = {}
         for work in works:
             if not work.batches:
-                yield DeviceStack({n: torch.zeros_like(t).unsqueeze(0) for n, t in start.items()})
+                still = {name: torch.zeros_like(t).unsqueeze(0) for name, t in start.items()}
+                yield self._stack(DeviceStack(still), [work])
                 continue
             kind, slots = work.kind, self.slots(work.kind)
             if slots == 1 or not self._is_batch_invariant(start, context, kind, slots):
@@ -495,18 +457,34 @@ class VectorisedTrainer(Trainer):
         found = np.concatenate([expected, bits([user])[:1], mixed[places]])
         return bool((found == expected[0]).all())
 
-    def _one(self, start: Start, context: Context, work: UserWork) -> Iterator[DeviceStack]:
+    def _stack(self, found: DeviceStack, works: Sequence[UserWork] = ()) -> Stack:
+        """Return updates as the sum takes them: those with rows of users' own off the device.
+
+        Args:
+            found: Of the users, whose own rows come first.
+            works: Of the same users; none if all rows are there.
+        """
+        if self.own_rows is None:
+            return found
+        arrays: dict[str, Any] = {n: t.cpu().numpy() for n, t in found.updates.items()}
+        if works:
+            name = self.own_rows.name
+            rows = [cast("np.ndarray", work.rows) for work in works]
+            values = [own[: len(r)] for own, r in zip(arrays[name], rows, strict=True)]
+            starts = np.cumsum([0, *map(len, rows)])
+            arrays[name] = Block(np.concatenate(rows), starts, np.concatenate(values))
+        return RowStack(arrays)
+
+    def _one(self, start: Start, context: Context, work: UserWork) -> Iterator[Stack]:
         """Yield the update of a single user by `ModuleTrainer`; its failure is its own."""
         found = None
         with contributing_zero_on_failure():
             update = self.alone.train_from(start, context, work.examples, work.key)
             found = DeviceStack({name: tensor.unsqueeze(0) for name, tensor in update.items()})
         if found is not None:
-            yield found
+            yield self._stack(found)
 
-    def _many(
-        self, start: Start, context: Context, works: Sequence[UserWork]
-    ) -> Iterator[DeviceStack]:
+    def _many(self, start: Start, context: Context, works: Sequence[UserWork]) -> Iterator[Stack]:
         """Yield the updates of a batch."""
         try:
             found, well = self.together(start, context, works)
@@ -525,7 +503,7 @@ class VectorisedTrainer(Trainer):
             return
         fine = [row for row, is_one in enumerate(well.tolist()[: len(works)]) if is_one]
         if fine:
-            yield found.take(fine)
+            yield self._stack(found.take(fine), [works[row] for row in fine])
         for row, work in enumerate(works):
             if row not in fine:
                 log_of_users(
@@ -547,13 +525,14 @@ class VectorisedTrainer(Trainer):
         begin = {n: t.expand(slots, *t.shape) for n, t in start.items()}
         # Another optimiser takes other steps than `SGD.move`, user by user.
         optimizer = cast("SGD", self.alone.optimizer_of(context))
-        rows: dict[str, torch.Tensor] = {}
         if self.own_rows is not None:
-            name = self.own_rows.name
-            rows[name] = self._stored_rows(works, slots)
-            begin[name] = start[name][rows[name]]
+            # Behind a user's own any row will do: its inputs are zeros, so that it stays.
+            name, padded = self.own_rows.name, [cast("np.ndarray", work.rows) for work in works]
+            padded.append(np.zeros(works[0].x.shape[1], np.int64))
+            rows = torch.from_numpy(_padded(padded, slots)).to(self.device)
+            begin[name] = start[name][rows]
             if name in optimizer.multiplier:
-                factors = {**optimizer.multiplier, name: optimizer.multiplier[name][rows[name]]}
+                factors = {**optimizer.multiplier, name: optimizer.multiplier[name][rows]}
                 optimizer = replace(optimizer, multiplier=factors)
         local = {
             name: tensor.clone(memory_format=torch.contiguous_format)
@@ -561,10 +540,10 @@ class VectorisedTrainer(Trainer):
         }
         well = torch.ones(slots, dtype=torch.bool, device=self.device)
         pull = self.schedule.proximal
-        self._now[:] = self.alone.copied()
+        each = vmap(grad(partial(_batch_loss, *self.alone.copied()), has_aux=True))
         with one_thread():
             for x, y, weight, whose in steps_of(works, slots, self.device):
-                gradients, mean = self._gradients(local, x, y, weight)
+                gradients, mean = each(local, x, y, weight)
                 well &= mean if whose is None else mean | ~whose
                 for name, gradient in gradients.items():
                     if pull != 0.0:
@@ -575,54 +554,43 @@ class VectorisedTrainer(Trainer):
                     local[name].sub_(move)
             for name, tensor in local.items():
                 tensor.sub_(begin[name])
-        return DeviceStack(local, rows), well
-
-    def _stored_rows(self, works: Sequence[UserWork], slots: int) -> torch.Tensor:
-        """Return the rows of every slot, int64: a user's own, then others, which get zeros.
-
-        Each of the others is there once: adding many numbers to one row is slow where a device does
-        it in a fixed order.
-        """
-        rows = np.tile(np.arange(works[0].x.shape[1]), (slots, 1))
-        for slot, work in enumerate(works):
-            own = cast("np.ndarray", work.rows)
-            rows[slot, : len(own)] = own
-        return on_device(self.device, rows)
-
-    def _loss(
-        self,
-        params: Mapping[str, torch.Tensor],
-        x: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one user's weighted loss of a batch, and whether the loss is its examples' mean.
-
-        Nor is it taken for one where an index is beyond a user's own tensor (`IndicesWithin`).
-
-        Raises:
-            ValueError: If forward() replaces a buffer.
-        """
-        module, loss = self._now
-        buffers = dict(module.named_buffers())
-        state = {**params, **buffers}
-        indices = IndicesWithin()
-        with indices:
-            outputs = functional_call(module, state, (x,))
-        # Writing into a buffer raises by itself; a new one would be one for all users.
-        if any(state[name] is not buffer for name, buffer in buffers.items()):
-            raise ValueError("forward() replaces a buffer")
-        # What this one writes down is of single examples; the batch has the same indices.
-        with IndicesWithin():
-            each = vmap(lambda one, own: loss(one.unsqueeze(0), own.unsqueeze(0)))(outputs, y)
-        with torch.no_grad():
-            with indices:
-                batch = loss(outputs, y)
-            mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
-            for within in indices.within:
-                mean = mean & within
-        return (each * weight).sum(), mean
+        return DeviceStack(local), well
 
 
 # How far a mean over single examples may be from the loss of the batch: float32's rounding.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
+
+
+def _batch_loss(
+    module: nn.Module,
+    loss: Loss,
+    params: Mapping[str, torch.Tensor],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    weight: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return one user's weighted loss of a batch, and whether the loss is its examples' mean.
+
+    Nor is it taken for one where an index is beyond a user's own tensor (`IndicesWithin`).
+
+    Raises:
+        ValueError: If forward() replaces a buffer.
+    """
+    buffers = dict(module.named_buffers())
+    state = {**params, **buffers}
+    indices = IndicesWithin()
+    with indices:
+        outputs = functional_call(module, state, (x,))
+    # Writing into a buffer raises by itself; a new one would be one for all users.
+    if any(state[name] is not buffer for name, buffer in buffers.items()):
+        raise ValueError("forward() replaces a buffer")
+    # What this one writes down is of single examples; the batch has the same indices.
+    with IndicesWithin():
+        each = vmap(lambda one, own: loss(one.unsqueeze(0), own.unsqueeze(0)))(outputs, y)
+    with torch.no_grad():
+        with indices:
+            batch = loss(outputs, y)
+        mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
+        for within in indices.within:
+            mean = mean & within
+    return (each * weight).sum(), mean

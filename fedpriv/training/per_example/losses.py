@@ -129,30 +129,26 @@ def check_pairs(
     # Of as many axes, the first is everybody's and pairs each example with itself.
     if outputs.ndim == targets.ndim or outputs.shape[:1] != targets.shape[:1]:
         return
-    if any(_spreads(value, outputs, targets, number) for number in _BATCHES):
-        left, right = _shape(outputs), _shape(targets)
-        raise ValueError(
-            f"{what} compares outputs {left} with targets {right} by broadcasting: every "
-            "prediction with everybody's targets, and not with its own; make the shapes equal: let "
-            "the model end in nn.Flatten(0) for outputs (n,), or give targets in the outputs' shape"
-        )
-
-
-def _spreads(
-    value: Callable[[Tensor, Tensor], float], outputs: Tensor, targets: Tensor, number: int
-) -> bool:
-    left, right = _values(outputs, number, "outputs"), _values(targets, number, "targets")
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, about the very thing that is looked for
-            found = value(left, right)
-            if not _close(found, value(*torch.broadcast_tensors(left, right))):
-                return False
-            single = [value(left[n : n + 1], right[n : n + 1]) for n in range(number)]
-    except Exception as error:
-        end_if_interrupted(error)
-        return False
-    return not _close(found, sum(single) / number)
+    for number in _BATCHES:
+        left, right = _values(outputs, number, "outputs"), _values(targets, number, "targets")
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch, about the very thing that is looked for
+                found = value(left, right)
+                spread = value(*torch.broadcast_tensors(left, right))
+                pairs = zip(left.split(1), right.split(1), strict=True)
+                single = sum(value(*pair) for pair in pairs) / number
+        except Exception as error:
+            end_if_interrupted(error)
+            continue
+        if _close(found, spread) and not _close(found, single):
+            left, right = _shape(outputs), _shape(targets)
+            raise ValueError(
+                f"{what} compares outputs {left} with targets {right} by broadcasting: every "
+                "prediction with everybody's targets, and not with its own; make the shapes equal: "
+                "let the model end in nn.Flatten(0) for outputs (n,), or give targets in the "
+                "outputs' shape"
+            )
 
 
 def _close(left: float, right: float) -> bool:
@@ -190,7 +186,7 @@ def example_loss(
 
 
 def evaluation_losses(
-    copied: Callable[[], tuple[nn.Module, Loss]], x: Tensor, y: Tensor, chunk: int
+    module: nn.Module, loss: Loss, x: Tensor, y: Tensor, chunk: int
 ) -> np.ndarray:
     """Return the losses of single examples in evaluation mode, float64 `(n,)`.
 
@@ -198,16 +194,16 @@ def evaluation_losses(
     drawn is the same for all. One that looks beyond a tensor of its own has NaN.
 
     Args:
-        copied: Returns copies of module and loss. The loss is from (outputs, targets) to the mean
-            loss of a batch, here always of one.
+        module: Copied, as is the loss, for each chunk.
+        loss: From (outputs, targets) to the mean loss of a batch, here always of one.
         x: Inputs `(n, ...)`, on the module's device.
         y: Targets `(n, ...)`.
         chunk: Examples that are held at once.
     """
 
     def single() -> Callable[[Tensor, Tensor], Tensor]:
-        module, loss = copied()
-        return partial(example_loss, module.eval(), loss, {})
+        own, own_loss = copied_apart(module, loss)
+        return partial(example_loss, own.eval(), own_loss, {})
 
     found = np.empty(len(x))
     with torch.no_grad():

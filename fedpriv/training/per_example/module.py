@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -273,12 +273,8 @@ class ModuleGradients(ExampleGradients):
         self._load(params)
         self._module.train()
         step = self._chunk(dense=not alone)
-        if isinstance(index, np.ndarray):
-            found = self._each(index, step, key)
-        else:
-            found = self._means(index, step, key)
-        for updates in found:
-            yield GradientStack(updates=updates)
+        found = self._each(index, step, key) if alone else self._means(index, step, key)
+        yield from (GradientStack(updates=updates) for updates in found)
 
     def gradient(
         self, params: Params, index: np.ndarray, key: Key | None = None
@@ -320,7 +316,8 @@ class ModuleGradients(ExampleGradients):
         found = np.empty((len(index), len(sizes)))
         for place, size in enumerate(sizes):
             self._load(move_along(params, direction, size))
-            found[:, place] = evaluation_losses(self._copied, x, y, self._chunk(dense=True))
+            chunk = self._chunk(dense=True)
+            found[:, place] = evaluation_losses(self._module, self._loss, x, y, chunk)
         return found
 
     def check_losses(self) -> None:
@@ -331,16 +328,13 @@ class ModuleGradients(ExampleGradients):
         """
         x, y = self._synthetic(_TRIED)
         try:
-            first = evaluation_losses(self._copied, x, y, 1)
-            again = evaluation_losses(self._copied, x.flip(0), y.flip(0), 1)[::-1]
+            first = evaluation_losses(self._module, self._loss, x, y, 1)
+            again = evaluation_losses(self._module, self._loss, x.flip(0), y.flip(0), 1)[::-1]
         except Exception as error:  # has no use for synthetic inputs
             end_if_interrupted(error)
             return
         if not np.allclose(first, again, rtol=_SAME, atol=1e-8, equal_nan=True):
             raise KeepsStateError(_kept_by(self._module))
-
-    def _copied(self) -> tuple[nn.Module, Loss]:
-        return copied_apart(self._module, self._loss)
 
     def _load(self, params: Params) -> None:
         if params.keys() != self._own.keys():
@@ -368,7 +362,7 @@ class ModuleGradients(ExampleGradients):
             x, y = self._synthetic(_TRIED)
             ways = WAYS if self._given_way is None else (self._given_way,)
             with _moved(self._module):
-                module, loss = self._copied()  # its modes are its own
+                module, loss = copied_apart(self._module, self._loss)  # its modes are its own
                 module.train()
                 check_loss(module, loss, x.cpu().numpy(), y.cpu().numpy(), finite=False)
                 self._chosen = _choose_way(module, loss, x, y, ways)
@@ -395,11 +389,11 @@ class ModuleGradients(ExampleGradients):
     def _each(self, index: np.ndarray, step: int, key: Key | None) -> Iterator[Updates]:
         """Yield the updates of chunks; of one that raises one by one, without what raises alone."""
         for part in _parts(index, step):
+            made = list[Updates]()
             try:
-                made = [self._of(part, key)]
+                made.append(self._of(part, key))
             except Exception as error:  # whatever an example of a class that is none raises, say
                 end_if_interrupted(error)
-                made = list[Updates]()
                 for position in np.split(part, len(part)):
                     with contributing_zero_on_failure():
                         made.append(self._of(position, key))
@@ -420,8 +414,7 @@ class ModuleGradients(ExampleGradients):
             groups = groups[number:]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chosen:
+class _Chosen(NamedTuple):
     """A way that works for a module.
 
     Attributes:
@@ -460,12 +453,12 @@ def _choose_way(
         raise
     except Exception as error:  # synthetic inputs fit nothing; the real ones may
         end_if_interrupted(error)
-        return _Chosen(way=ways[-1], error=error)
+        return _Chosen(ways[-1], error=error)
     for way in ways:
         try:
             with own_stream(None, x.device):
                 _MAKES[way](module, loss, x, y)
-            return _Chosen(way=way, held=max(1, 2 * sum(kept)))
+            return _Chosen(way, held=max(1, 2 * sum(kept)))
         except Exception as error:
             end_if_interrupted(error)
             refused = f"{type(error).__name__}: {error}"

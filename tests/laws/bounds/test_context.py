@@ -117,27 +117,12 @@ class Device(Engine):
             yield DeviceStack({n: torch.from_numpy(a) for n, a in self.dense(users.ids).items()})
 
 
-class DeviceRows(Device):
-    def stacks(self, request, attempt, users):
-        if not users.ids:
-            return
-        bias, kernel = self.dense(users.ids)["bias"], self.dense(users.ids)["kernel"][:, self.rows]
-        # One place more than there are rows, of value 0.
-        index = np.broadcast_to(np.append(self.rows, 0), (len(users.ids), len(self.rows) + 1))
-        values = torch.from_numpy(np.pad(kernel, ((0, 0), (0, 1), (0, 0))))
-        yield DeviceStack(
-            {"bias": torch.from_numpy(bias), "kernel": values},
-            {"kernel": torch.from_numpy(index.copy())},
-        )
-
-
 ENGINES = {
     "dense": Dense,
     "sparse": Sparse,
     "rows": Rows,
     "sparse rows": SparseRows,
     "device": Device,
-    "stored": DeviceRows,
 }
 every_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 

@@ -18,7 +18,7 @@ from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.per_example.example_sum import CentralSum
-from fedpriv.training.per_example.linear import LogisticGradients, logistic_residual
+from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.permutation_sgd import Constants, loss_constants
 from simulations.linear_models.comparators import (
     NoisyDescent,
@@ -33,6 +33,7 @@ from simulations.linear_models.perturbation import SphereRows
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import linear_sgd
 from tests.running.by_hand import charges_noted, components
+from tests.training.per_example.linear.case import logistic_residual
 
 NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)
 

@@ -23,7 +23,6 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.per_example.linear import huber_residual, logistic_residual
 from fedpriv.training.permutation_sgd import loss_constants
 from simulations.linear_models import comparators
 from simulations.linear_models.comparators import (
@@ -36,6 +35,7 @@ from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import answered, linear_sgd
 from tests.running.by_hand import components
+from tests.training.per_example.linear.case import huber_residual, logistic_residual
 
 KEY = Key.simulation(4)
 WIDTH = 0.1

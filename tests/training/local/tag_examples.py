@@ -5,6 +5,7 @@ import numpy as np
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.training.algorithm import NO_CONTEXT
+from fedpriv.training.bounded_sum import RowStack
 from fedpriv.training.work import UserTrainer
 from tests.harness.toys_of_training import assert_near, drawn, zeros
 
@@ -53,8 +54,9 @@ def trained(trainer, params, examples, key, context=NO_CONTEXT):
     works = [trainer.prepare(params, examples, key)]
     [stack] = trainer.batches(trainer.alone.start(params), context, works)
     zeros = {name: np.zeros_like(array) for name, array in params.items()}
-    dense = stack.mixed(Mixture(own=1.0, offset=zeros)).updates
-    return {name: tensor[0].numpy() for name, tensor in dense.items()}
+    dense = stack.mixed(Mixture(own=1.0, offset=zeros))
+    found = dense.rows if isinstance(dense, RowStack) else dense.updates
+    return {name: np.asarray(rows[0]) for name, rows in found.items()}
 
 
 def assert_close(found, expected):

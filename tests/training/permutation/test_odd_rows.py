@@ -12,11 +12,7 @@ from fedpriv.mechanisms import Unbounded
 from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.training.bolt_on import Mistakes, Tuned
-from fedpriv.training.per_example.linear import (
-    LogisticGradients,
-    logistic_residual,
-    softmax_residual,
-)
+from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.permutation_sgd import (
     Passes,
     StepSchedule,
@@ -25,6 +21,7 @@ from fedpriv.training.permutation_sgd import (
 )
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import assert_same, contributed, linear_sgd, zeros
+from tests.training.per_example.linear.case import logistic_residual, softmax_residual
 
 KEY = Key.simulation(5)
 PASSES = Passes(passes=2, batch_size=2, schedule=StepSchedule(rate=0.1))

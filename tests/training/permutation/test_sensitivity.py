@@ -12,12 +12,6 @@ import pytest
 from fedpriv.privacy.event import Relation
 from fedpriv.rng import Key
 from fedpriv.training.bolt_on import BoltOnUsers, output_noise, plan_of_release
-from fedpriv.training.per_example.linear import (
-    huber_residual,
-    logistic_residual,
-    one_vs_all_residual,
-    softmax_residual,
-)
 from fedpriv.training.permutation_sgd import (
     Constants,
     Passes,
@@ -27,6 +21,12 @@ from fedpriv.training.permutation_sgd import (
 from tests.harness.combinations import each_once
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import distance, linear_sgd, zeros
+from tests.training.per_example.linear.case import (
+    huber_residual,
+    logistic_residual,
+    one_vs_all_residual,
+    softmax_residual,
+)
 from tests.training.permutation.test_starts import Longest
 
 KEY = Key.simulation(5)

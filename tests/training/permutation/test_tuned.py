@@ -16,10 +16,10 @@ from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.training.bolt_on import CHOSEN, Tuned, candidate
-from fedpriv.training.per_example.linear import logistic_residual
 from fedpriv.training.permutation_sgd import Passes, StepSchedule, loss_constants
 from tests.harness.toys_of_training import assert_same, linear_sgd, zeros
 from tests.running.by_hand import components
+from tests.training.per_example.linear.case import logistic_residual
 
 KEY = Key.simulation(11)
 START = zeros(weight=3, bias=1)

@@ -412,17 +412,15 @@ def judged_by_all_posts(tag_prediction):
 
 def batches_by_who_is_drawn(vectorised):
     """A user's update depends on how many share its batch, and nobody tries whether it does."""
-    from dataclasses import replace
-
-    right = vectorised.VectorisedTrainer._many
+    right = vectorised.VectorisedTrainer.together
 
     def wrong(self, start, context, works):
-        for found in right(self, start, context, works):
-            bias = found.updates["bias"] * (1 + 1e-3 * len(works))
-            yield replace(found, updates={**found.updates, "bias": bias})
+        found, well = right(self, start, context, works)
+        found.updates["bias"].mul_(1 + 1e-3 * len(works))
+        return found, well
 
-    vectorised.VectorisedTrainer._many = wrong
-    vectorised.is_batch_invariant = lambda *given: True
+    vectorised.VectorisedTrainer.together = wrong
+    vectorised.VectorisedTrainer._is_batch_invariant = lambda *given: True
 
 
 def one_percent_long_on_a_device(device_sum):

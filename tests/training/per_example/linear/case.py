@@ -10,6 +10,7 @@ from torch import nn
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.per_example.linear import (
+    HuberGradients,
     LinearRegressionGradients,
     LogisticGradients,
     OneVsAllGradients,
@@ -19,6 +20,15 @@ from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.toys_of_training import bounded, cross_entropy, zeros
 
 NUM, INPUTS, CLASSES = 14, 25, 4
+
+NO_EXAMPLES = sparse.csr_matrix((0, 1)), np.zeros(0, np.int64)
+logistic_residual = LogisticGradients(*NO_EXAMPLES).residual
+one_vs_all_residual = OneVsAllGradients(*NO_EXAMPLES, 2).residual
+softmax_residual = SoftmaxGradients(*NO_EXAMPLES, 2).residual
+
+
+def huber_residual(width):
+    return HuberGradients(*NO_EXAMPLES, width).residual
 
 
 def at_zero(kind, x, y, classes=2):
