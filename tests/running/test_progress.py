@@ -201,14 +201,6 @@ def said():
     return []
 
 
-def test_five_seconds_lie_between_two_lines(clock, said):
-    with PlainLines(said.append, clock=clock) as tell:
-        for tenth in range(301):
-            clock.seconds = tenth / 10
-            tell(f"{clock.seconds:g} s")
-    assert said == ["0 s", "5 s", "10 s", "15 s", "20 s", "25 s", "30 s"]
-
-
 @pytest.mark.parametrize(("hours", "pause"), [(0.1, 5), (0.5, 18), (1, 36), (10, 60)])
 def test_long_work_is_said_less_often_and_each_minute_at_least(clock, said, hours, pause):
     with PlainLines(said.append, clock=clock) as tell:
