@@ -29,6 +29,18 @@ def folder(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("cifar"), 40, 400)
 
 
+@pytest.mark.slow
+def test_outputs_are_those_that_a_run_would_measure(conversions):
+    experiment = conversions.make().with_options({**conversions.options, "target-epsilon": 6.0})
+    made = build(experiment, None)
+    past = averages(checkpoints(experiment, made, 0), WHICH)
+    own = measure_models(made.task, packed("opa", list(past.recent)), public=True)
+    assert own is not None and len(past.recent) == 3
+    as_labels = replace(conversions, outputs={"OPA": problems._accuracy("opa")})
+    found = problems.measured(as_labels, made.task, past)
+    assert own.get("accuracy") == pytest.approx(found["OPA 3"], abs=1e-12)
+
+
 def test_seeds_are_runs_of_their_own(conversions, capsys):
     first = problems.trained(conversions)
     ((case, values),) = first.values.items()
