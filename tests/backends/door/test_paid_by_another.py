@@ -19,6 +19,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.training.algorithm import Algorithm, SumRequest
 from tests.backends.door import toy_methods as methods
 from tests.backends.door import toys
+from tests.harness.kills import Killed
 from tests.harness.refusals import refuses
 
 STREAM = methods.Stream().plan
@@ -162,9 +163,9 @@ def test_a_replay_on_another_sum_is_refused(tmp_path):
 
     def cut(door, params):
         shot("train", 1.0)(door, params)
-        methods.die()
+        raise Killed
 
-    with pytest.raises(methods.Killed):
+    with pytest.raises(Killed):
         play([cut], methods.OneShot.plan, tmp_path)
     with pytest.raises(ValueError):
         play([shot("train", 2.0)], methods.OneShot.plan, tmp_path)
@@ -185,14 +186,14 @@ def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
         return ask
 
     def cut(door, params):
-        methods.die()
+        raise Killed
 
     right, swapped = (
         [asking("one", first), asking("two", second)] for first, second in ((1, 5), (5, 1))
     )
     plan = replace(methods.OneShot.plan, num_rounds=2)
     whole = play(right, plan, tmp_path / "whole")
-    with pytest.raises(methods.Killed):
+    with pytest.raises(Killed):
         play([*right, cut], plan, tmp_path / "cut")
     with refuses(ValueError, "one"):
         play(swapped, plan, tmp_path / "cut")

@@ -5,13 +5,12 @@ What they ask of users, and the users, are in `toys`.
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip, Rounded
@@ -19,7 +18,6 @@ from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import optimised_bands
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost, Participation, Privatizer
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan
 from fedpriv.privacy.sampling import Everybody, SeparatedSampler
@@ -30,6 +28,7 @@ from fedpriv.runs.noise_root import NOISE
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, Context, Line, SumRequest
 from tests.backends.door import toys
+from tests.harness import kills
 
 N = len(toys.ROSTER)
 SIZES = np.array(toys.STEP_SIZES, np.float32)
@@ -216,34 +215,7 @@ def play(method, folder, carry=HERE, *, mode="simulation", num_rounds=None):
     return state.params["w"]
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def die():
-    raise Killed
-
-
-@contextmanager
-def dying(die_after, die=die):
-    """Call `die` right after the ledger's so many-th charge or row is on the disk; None: never."""
-    write, lines = Ledger._write, []
-
-    def written(self, record, line):
-        write(self, record, line)
-        if record.kind in ("charge", "row"):
-            lines.append(record)
-            if len(lines) == die_after:
-                die()
-
-    Ledger._write = written
-    try:
-        yield
-    finally:
-        Ledger._write = write
-
-
 def killed(method, folder, after, carry=HERE, **rest):
-    """Run until it dies, right after so many lines of its ledger."""
-    with dying(after), pytest.raises(Killed):
+    """Run until it dies, right after so many charges and rows of its ledger."""
+    with kills.killed_after(after, "charge", "row"):
         play(method, folder, carry, **rest)
