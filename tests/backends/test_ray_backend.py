@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import signal
-import time
 from dataclasses import replace
 
 import pytest
@@ -195,10 +194,3 @@ def _replace(backend, dead):
     while dead in backend.processes():  # until a call of its finds it dead
         backend.evaluate(staff.params(), public=True)
     backend._pool.run([], all_open=True)
-
-
-def _wait_for(true):
-    until = time.monotonic() + 900  # a hang, and not a slow machine
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.005)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +21,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.backends import on_ray, serial
 from fedpriv.runs.prepared import resume_run, start_run
 from tests.harness.refusals import refuses
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.ray
 NAME = "adadps-tags"
@@ -120,13 +120,6 @@ def processes_of(session):
     return found
 
 
-def wait_until(true):
-    until = time.monotonic() + 900  # a hang, and not a slow machine
-    while not true() and time.monotonic() < until:
-        time.sleep(0.05)
-    return true()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle, tmp_path, sent):
@@ -140,14 +133,14 @@ def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        assert wait_until(lambda: (out / "rounds.jsonl").exists() or started.poll() is not None)
+        wait_until(lambda: (out / "rounds.jsonl").exists() or started.poll() is not None)
         assert len(processes_of(started.pid)) > 3
         started.send_signal(sent)
         said = started.communicate(timeout=900)[1]
         assert started.returncode == 128 + sent
         assert "starting Ray for 2 workers" in said and "s to start" in said
         assert (f"--resume {out}" in said) == (sent == signal.SIGINT)
-        assert wait_until(lambda: not processes_of(started.pid))
+        wait_until(lambda: not processes_of(started.pid))
     finally:
         for process in processes_of(started.pid):
             os.kill(process, signal.SIGKILL)

@@ -123,20 +123,6 @@ class TestExamples:
         "corpus": {"roster": "training set", "num_tags": None, "num_words": None, "path": None},
     }
 
-    @pytest.mark.parametrize(
-        ("made", "unit", "turns", "diagnosed", "released"),
-        [
-            (CENTRAL, "example", "steps", "training examples", "test examples"),
-            ({}, "user", "rounds", "rostered users", "public users"),
-        ],
-    )
-    def test_compare_speaks_of(self, make_run, made, unit, turns, diagnosed, released):
-        shown = run("compare", make_run("a", **made)).stdout
-        assert f"per {unit}, by PLD" in shown and turns in shown
-        assert not re.search({"example": r"\b(users?|rounds)\b", "user": r"\bsteps\b"}[unit], shown)
-        assert f"* {diagnosed}: a diagnostic, not covered by ε" in shown
-        assert f"† {released}: released" in shown
-
     def test_both_units_are_named(self, make_run):
         shown = run("compare", make_run("a", **self.CENTRAL), make_run("b", seed=1)).stdout
         assert "per example, by PLD" in shown and "per user, by PLD" in shown

@@ -20,7 +20,6 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.privacy.trials import Trials
@@ -35,7 +34,7 @@ from tests.backends.flower.stub_grid import AppNode, StubGrid, context
 from tests.cli.typed import figures
 from tests.docs.shell_blocks import python_files
 from tests.harness.command_line import fedpriv as command
-from tests.harness.kills import killed
+from tests.harness.kills import killed_after
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 from tests.simulations.photographs.records import write_records
@@ -62,15 +61,6 @@ def page(tmp_path, monkeypatch):
 def start(name, out, **rest):
     reference = f"{name}:experiment"
     return start_run(load_experiment(reference), reference, None, Path(out), **rest)
-
-
-def killed_after(line):
-    """Assert that a block ends right after a line of the ledger that something is drawn for."""
-
-    def counts(ledger, record, text):
-        return record.kind in ("charge", "row")
-
-    return killed(Ledger, "_write", line, after=True, when=counts)
 
 
 def test_files_that_the_page_names_are_there():
@@ -138,7 +128,7 @@ def test_it_learns_on_whatever_it_makes_of_the_noise(name, page):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_it_goes_on_after_a_kill(name, mode):
     prepared = start(name, "run", secure=mode == "secure")
-    with killed_after(4):
+    with killed_after(4, "charge", "row"):
         prepared.run()
     summary = resume_run(Path("run")).run()
     found = verify_run("run")
@@ -279,7 +269,7 @@ def noise_of(out, page, kills=(), *, secure=False):
     for line in (*kills, None):
         with pytest.MonkeyPatch.context() as patch:  # of the run alone: the trial releases, too
             patch.setattr(noise, "release", seen)
-            with nullcontext() if line is None else killed_after(line):
+            with nullcontext() if line is None else killed_after(line, "charge", "row"):
                 prepared.run()
         if line is not None:
             prepared = resume_run(Path(out), make_backend=nobody)

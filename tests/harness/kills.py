@@ -1,11 +1,6 @@
-"""Ends of a process at a chosen moment of a run: in this process, or by SIGKILL in another."""
+"""Ends of a process at a chosen moment of a run."""
 
 import contextlib
-import importlib
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +9,9 @@ from unittest import mock
 import pytest
 
 import fedpriv as fp
+from fedpriv.privacy.ledger.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
-SIGKILLED = "import sys; from tests.harness.kills import _main; _main(*sys.argv[1:])"
 
 
 class Killed(BaseException):
@@ -41,13 +36,30 @@ def killed(
         after: Whether that call is carried out first.
         when: From a call's arguments to whether it counts.
     """
+    real, calls = getattr(owner, name), 0
 
-    def end() -> None:
-        raise Killed
+    def call(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        counts = when(*given, **named)
+        calls += counts
+        if counts and calls == number and not after:
+            raise Killed
+        result = real(*given, **named)
+        if counts and calls == number and after:
+            raise Killed
+        return result
 
-    ending = _ending(owner, name, number, end, after, when)
-    with mock.patch.object(owner, name, ending), pytest.raises(Killed):
+    with mock.patch.object(owner, name, call), pytest.raises(Killed):
         yield
+
+
+def killed_after(number: int, *kinds: str) -> contextlib.AbstractContextManager[None]:
+    """Assert that a block ends right after so many lines of some kinds are in a ledger's file."""
+
+    def counts(ledger: Ledger, record: Any, line: Any) -> bool:
+        return ledger.path is not None and record.kind in kinds
+
+    return killed(Ledger, "_write", number, after=True, when=counts)
 
 
 def after_round(round_num: int) -> Callable[[Any], None]:
@@ -69,61 +81,3 @@ class Stop(fp.Callback):
     def on_round(self, released: Any, round_num: int) -> None:
         if round_num == self.after:
             raise Killed
-
-
-def sigkilled(place: str, number: int, *arguments: Any) -> None:
-    """Run `fedpriv` in a process that SIGKILLs itself at a call of a function.
-
-    Args:
-        place: The function, as `module:Class.name`.
-        number: Which of its calls.
-        *arguments: Of the command.
-    """
-    found = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-c", SIGKILLED, place, str(number), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-
-
-def _main(place: str, number: str, *arguments: str) -> None:
-    from fedpriv.cli import main
-
-    module, _, function = place.partition(":")
-    owner, _, name = function.partition(".")
-    found = getattr(importlib.import_module(module), owner)
-
-    def end() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(found, name, _ending(found, name, int(number), end))
-    sys.argv = ["fedpriv", *arguments]
-    main()
-
-
-def _ending(
-    owner: Any,
-    name: str,
-    number: int,
-    end: Callable[[], None],
-    after: bool = False,
-    when: Callable[..., bool] = lambda *given, **named: True,
-) -> Callable[..., Any]:
-    real, calls = getattr(owner, name), 0
-
-    def call(*given: Any, **named: Any) -> Any:
-        nonlocal calls
-        counts = when(*given, **named)
-        calls += counts
-        if counts and calls == number and not after:
-            end()
-        result = real(*given, **named)
-        if counts and calls == number and after:
-            end()
-        return result
-
-    return call

@@ -8,7 +8,7 @@ import pytest
 
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, find_saturation_point
-from fedpriv.report.charts import Line, Point, Reference, line_plot, tradeoff_plot
+from fedpriv.report.charts import Line, Point, line_plot, tradeoff_plot
 from fedpriv.report.noise_plot import write_noise_plot
 from fedpriv.report.page import LAST, render, with_interval
 from fedpriv.report.run_record import read_run
@@ -41,15 +41,6 @@ def test_values_are_at_their_place_between_the_ticks():
     assert {"0", "1", "2", "3", "4"} <= set(re.findall(r">(\d)</text>", svg))
 
 
-def test_an_interval_and_a_reference_fit_in_the_plot():
-    svg = drawn(
-        [line([0.1, 0.2], low=[0.0, 0.1], high=[0.3, 0.9])],
-        references=[Reference(value=0.95, label="top", text="95 %")],
-    )
-    assert max(map(float, re.findall(r">([\d.]+)\u202f%<", svg))) >= 80
-    assert ">top 95 %<" in svg and 'aria-label="a plot top 95 %."' in svg
-
-
 class TestInterval:
     """Error bars of a report: of released values, with what they do not cover."""
 
@@ -80,15 +71,6 @@ class TestInterval:
         assert words in render(read_run(make_run("a", rounds=20, every=2)))
         averaged = make_run("b", rounds=20, every=2, options={"aggregate": "ema"})
         assert words not in render(read_run(averaged))
-
-
-def test_an_axis_of_shares_ends_at_0_and_at_1():
-    for value in (0.1, 0.9):
-        wide = against_epsilon([Point(label="a", epsilon=1, value=value, half_width=0.4)])
-        percents = [float(tick) for tick in re.findall(r">([-\d.]+)\u202f%<", wide)]
-        assert percents and min(percents) >= 0 and max(percents) <= 100
-    free = against_epsilon([Point(label="a", epsilon=1, value=0.1, half_width=0.4)], share=False)
-    assert ">-0.2<" in free
 
 
 def test_a_file_of_its_own_needs_no_page():

@@ -127,16 +127,3 @@ def test_the_date_is_that_of_the_start_whatever_happens_to_the_files(make_run):
     assert provenance_of(read_run(folder)).date == started != "1970-01-01 00:00 UTC"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", started)
     assert f"<dd>{started}</dd>" in render(read_run(folder))
-
-
-def test_evaluated_rounds_come_first_and_unfolded(make_run):
-    page = render(read_run(make_run(rounds=20, every=5)))
-    table = page[page.index("<details open><summary>Rounds") :]
-    assert "4 evaluated of 20 released" in table
-    first, every = table.split("<details><summary>Every round", 1)
-    rounds = re.findall(r"<tr><td>(\d+)</td>", first)
-    assert rounds == ["5", "10", "15", "20"]
-    assert re.findall(r"<tr><td>(\d+)</td>", every) == [str(i) for i in range(1, 21)]
-    assert "<td>–</td>" not in first
-    whole = render(read_run(make_run("whole", rounds=6, every=1)))
-    assert "<summary>Every round" not in whole and "6 released" in whole

@@ -34,7 +34,6 @@ def write_study(
     document: Mapping[str, Any] = NONE,
     nonprivate: bool = True,
     options: Mapping[str, Mapping[str, Any]] = NONE,
-    by_level: Mapping[str, Mapping[float | None, Mapping[str, Any]]] = NONE,
 ) -> StudyRecord:
     """Write the folder of a study whose values follow smooth curves, and return what it holds.
 
@@ -48,7 +47,6 @@ def write_study(
         document: Changes of `study.json`.
         nonprivate: Whether methods are trained without privacy too.
         options: Further options of each run, by method.
-        by_level: The same by method and target ε.
     """
     directory.mkdir(parents=True)
     rows, ended = [], []
@@ -75,8 +73,7 @@ def write_study(
                     rounds=10,
                     every=2,
                     options={"noise.target_epsilon": level, "precondition": method}
-                    | options.get(method, {})
-                    | by_level.get(method, {}).get(level, {}),
+                    | options.get(method, {}),
                 )
                 multiplier = 0.0 if level is None else noise[level]
                 edit_summary(folder, seconds_per_round=0.42, noise_multiplier=multiplier)

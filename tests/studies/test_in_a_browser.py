@@ -147,19 +147,6 @@ def test_all_rows_are_there_on_demand_and_in_print(opened):
     assert len(column(opened, 2, "method")) == 25
 
 
-def test_on_a_telephone_rows_are_sorted_by_a_selection(page, file):
-    page.problems.clear()
-    page.open(file, width=390)
-    assert len(column(page, 0, "method")) == 8
-    page.run(
-        f"(() => {{ const by = {TABLES}[0].querySelector('select[data-sort]');"
-        "by.value = [...by.options].find((one) => one.textContent === 'accuracy').value;"
-        "by.dispatchEvent(new Event('change')); })()"
-    )
-    values = [number(text) for text in column(page, 0, "accuracy")]
-    assert values == sorted(values, reverse=True) and page.problems == []
-
-
 def test_every_download_is_saved_under_its_name(opened, tmp_path):
     opened.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     links = "document.querySelectorAll('.downloads a')"

@@ -113,13 +113,6 @@ def test_the_tables_of_the_page_lie_next_to_it(make_study):
     assert not (study.directory / "study-differences.csv").exists()
 
 
-def test_options_that_all_trials_share_are_folded(page):
-    folded = words(page).partition("The same in all")[2].partition("Failed trials")[0]
-    assert "sampling.cohort 350" in folded and "<summary>The same in all" in page
-    for differing in ("precondition ", "noise.multiplier", "noise.target_epsilon", " seed"):
-        assert differing not in folded
-
-
 @pytest.mark.slow
 def test_equal_folders_give_equal_pages(study, page):
     assert render_page(read_study(study.directory))[0] == page
@@ -374,29 +367,6 @@ class TestUnlikeMethods:
     def test_what_is_said_is_what_differs(self, methods, said):
         found = unlike({f"m{n}": options for n, options in enumerate(methods)})
         assert found.rpartition(": ")[2] == said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("methods", "by_level", "said"),
-    [
-        (["AdaDPS", "DP-FedAvg"], {2.0: 12.538616915713693, 8.0: 31.25378, None: 31.25378},
-         "bound.l2_clip_norm 12.5 at ε 2, 31.3 at ε 8 and no privacy 20 "),
-        (["AdaDPS"], {2.0: 20, 8.0: 27, None: 20},
-         "bound.l2_clip_norm 20 at ε 2 and no privacy, 27 at ε 8"),
-    ],
-)  # fmt: skip
-def test_every_value_that_an_option_took_is_shown(make_study, methods, by_level, said):
-    study = make_study(
-        noise={2.0: 1.4, 8.0: 0.72},
-        methods=dict.fromkeys(methods, 0.2),
-        options={"DP-FedAvg": {"bound.l2_clip_norm": 20.0}},
-        by_level={"AdaDPS": {at: {"bound.l2_clip_norm": v} for at, v in by_level.items()}},
-    )
-    text = (
-        words(render_page(study)[0]).partition("What they differ in")[2].partition("The same in")[0]
-    )
-    assert said in text and "noise" not in text
 
 
 def test_sums_by_user_of_another_run_are_left_out(make_study):

@@ -7,12 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections import Counter
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
@@ -20,6 +17,7 @@ from fedpriv.studies import private_selection
 from fedpriv.studies.private_selection import Score, SecretState, _bits, private_study
 from tests.harness.kills import ROOT
 from tests.harness.refusals import refuses
+from tests.privacy.selection.test_trials import p_value
 
 LAW = Trials(mean=4.0)
 NUM_STUDIES = 300
@@ -89,19 +87,6 @@ def counted(tmp_path, seeds, **changes):
         go(tmp_path / str(seed), trial, seed=seed, **changes)
         found.append(trial.calls)
     return found
-
-
-def p_value(found, law):
-    """Chi-square of numbers of trials against a law, in cells of at least 20 expected."""
-    counts, cells, observed, expected = Counter(found), [], 0, 0.0
-    for number in range(1, max(found) + 1):
-        observed, expected = observed + counts[number], expected + law.probability(number)
-        if expected * len(found) >= 20.0:
-            cells.append((observed, expected))
-            observed, expected = 0, 0.0
-    cells.append((len(found) - sum(c[0] for c in cells), 1.0 - sum(c[1] for c in cells)))
-    seen, share = map(np.array, zip(*cells, strict=True))
-    return stats.chisquare(seen, share / share.sum() * seen.sum()).pvalue
 
 
 @pytest.mark.slow

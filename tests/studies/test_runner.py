@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from html import unescape
 
@@ -30,6 +29,7 @@ from fedpriv.studies.search import Search
 from fedpriv.studies.study import Resolver, Study
 from tests.harness.kills import ROOT
 from tests.harness.refusals import refuses
+from tests.harness.waiting import wait_until
 from tests.studies.small import broken, deadly, small, study, task
 
 
@@ -223,14 +223,6 @@ def command(out, log, *options, **environment):
         )
 
 
-def wait_for(true, process):
-    until = time.monotonic() + 300
-    while not true():
-        assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_a_study_that_was_killed_goes_on_to_the_same_bits(tmp_path):
     """SIGKILL while a trial is in the middle of a round, some have ended and some not begun."""
@@ -243,9 +235,9 @@ def test_a_study_that_was_killed_goes_on_to_the_same_bits(tmp_path):
 
     (folder / "wait").touch()
     first = begun(out, 2)
-    wait_for(
+    wait_until(
         lambda: (folder / "waiting").exists() and len(json_lines.read(out / "trials.jsonl")) >= 2,
-        first,
+        lambda: first.poll() is None,
     )
     os.kill(first.pid, signal.SIGKILL)
     first.wait()

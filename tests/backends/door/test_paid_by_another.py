@@ -5,7 +5,7 @@ Every attack here was answered before, without a charge or under noise that was 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +19,10 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.training.algorithm import Algorithm, SumRequest
 from tests.backends.door import toy_methods as methods
 from tests.backends.door import toys
+from tests.harness.kills import Killed
 from tests.harness.refusals import refuses
+
+STREAM = methods.Stream().plan
 
 
 class Asking(Algorithm):
@@ -41,16 +44,11 @@ def play(asks, plan, folder, **rest):
     return made.answers
 
 
-@dataclass(frozen=True)
 class Bare(Privatizer):
-    """Noise of no weight that claims the price of the stream, row by row or not."""
+    """Noise of no weight that claims the price of the stream."""
 
-    whole_run: bool
     name, after_crash = "bare", "discard"
-
-    @property
-    def cost(self):
-        return Cost(kind="gaussian", value=2.0, whole_run=self.whole_run)
+    cost = STREAM.live_mechanism.privatizer.cost
 
     def init(self, template, key):
         return {}
@@ -62,14 +60,11 @@ class Bare(Privatizer):
         return total.real()
 
 
-STREAM = methods.Stream.plan
-
-
-BARE = replace(STREAM.live_mechanism, privatizer=Bare(whole_run=True))
+BARE = replace(STREAM.live_mechanism, privatizer=Bare())
 ONCE = Mechanism(  # of the same event, without a memory
     sampler=methods.ALL,
     bound=STREAM.live_mechanism.bound,
-    privatizer=Gaussian(noise_multiplier=2.0),
+    privatizer=Gaussian(noise_multiplier=STREAM.event.noise_multiplier),
 )
 
 
@@ -107,7 +102,7 @@ def test_noise_of_a_whole_run_is_for_its_own_plan_only(tmp_path):
         lambda door, params: door.ask(SumRequest(params=params)) and None,
         lambda door, params: door.ask(SumRequest(params=params, mechanism=stream, name="rows")),
     ]
-    with refuses(ValueError, "two-bands"):
+    with refuses(ValueError, "banded"):
         play(asks, plan, tmp_path)
 
 
@@ -168,9 +163,9 @@ def test_a_replay_on_another_sum_is_refused(tmp_path):
 
     def cut(door, params):
         shot("train", 1.0)(door, params)
-        methods.die()
+        raise Killed
 
-    with pytest.raises(methods.Killed):
+    with pytest.raises(Killed):
         play([cut], methods.OneShot.plan, tmp_path)
     with pytest.raises(ValueError):
         play([shot("train", 2.0)], methods.OneShot.plan, tmp_path)
@@ -191,14 +186,14 @@ def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
         return ask
 
     def cut(door, params):
-        methods.die()
+        raise Killed
 
     right, swapped = (
         [asking("one", first), asking("two", second)] for first, second in ((1, 5), (5, 1))
     )
     plan = replace(methods.OneShot.plan, num_rounds=2)
     whole = play(right, plan, tmp_path / "whole")
-    with pytest.raises(methods.Killed):
+    with pytest.raises(Killed):
         play([*right, cut], plan, tmp_path / "cut")
     with refuses(ValueError, "one"):
         play(swapped, plan, tmp_path / "cut")

@@ -10,14 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import optimised_bands, optimised_buffers
-from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.ledger.state import read_ledger
-from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import SeparatedSampler
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
@@ -27,8 +23,7 @@ from tests.backends.door import toy_methods, toys
 from tests.harness.combinations import each_once
 from tests.harness.refusals import refuses
 
-ROWS, APART = 9, 3
-LIMIT = Participation(most=2, min_separation=APART, num_rows=ROWS)
+ROWS, APART, LIMIT = toy_methods.ROWS, toy_methods.APART, toy_methods.LIMIT
 STRATEGIES = {
     "tree": BinaryTree(num_rows=ROWS),
     "trees": BinaryTree(num_rows=ROWS, restart=4, completion=True),
@@ -39,21 +34,7 @@ STRATEGIES = {
 
 def method(name):
     """Return a toy that follows means under a stream."""
-
-    class Followed(toy_methods.Stream):
-        bound = Rounded(bound=Clip(l2_clip_norm=3.0))
-        mechanism = Mechanism(
-            sampler=SeparatedSampler(
-                num_users=toy_methods.N, size=3, min_separation=APART, max_participations=LIMIT.most
-            ),
-            bound=bound,
-            privatizer=Correlated(
-                noise_multiplier=2.0, strategy=STRATEGIES[name], participation=LIMIT
-            ),
-        )
-        plan = Plan(mechanism=mechanism, num_rounds=ROWS, relation="zero-out", delta=1e-3)
-
-    return Followed
+    return toy_methods.Stream(STRATEGIES[name])
 
 
 @pytest.fixture
@@ -132,7 +113,7 @@ def rows_of(name, key, mode):
     if mode == "simulation":
         noise = noise_root(Key.simulation(3), toy_methods.FACTS)
         assert key.to_bytes() == noise.fold("vault").fold("stream").to_bytes()
-    made = method(name).mechanism
+    made = method(name).plan.live_mechanism
     template = {"w": toys.TASK.init_params(Key.simulation(3).fold("init"))["w"]}
     memory, found = made.privatizer.init(template, key), []
     for _ in range(ROWS):

@@ -1,33 +1,34 @@
-"""Five methods that come through the door, each written through public parts only; and how to play.
+"""Four methods that come through the door, each written through public parts only; and how to play.
 
 What they ask of users, and the users, are in `toys`.
 """
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip, Rounded
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import optimised_bands
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
-from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.mechanisms.privatizer import Cost, Participation, Privatizer
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler, Sampler
+from fedpriv.privacy.sampling import Everybody, SeparatedSampler
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import NOISE
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Line, SumRequest
+from fedpriv.training.algorithm import Algorithm, Context, Line, SumRequest
 from tests.backends.door import toys
+from tests.harness import kills
 
 N = len(toys.ROSTER)
 SIZES = np.array(toys.STEP_SIZES, np.float32)
@@ -127,60 +128,26 @@ class OneShot(Algorithm):
 # -- (c) correlated noise, discarded rows, one charge, a participation limit --------------------
 
 
-class Correlated(Privatizer):
-    """z_t - z_(t-1)/2: rows of C⁻¹ z, where column i of C holds 1, 1/2, 1/4, ... from row i on.
-
-    A user who takes part twice moves C x by two of its columns, at most twice 2/√3 of the bound
-    together: that is what the noise is a multiple of.
-    """
-
-    twice = 4.0 / 3.0**0.5
-
-    name, after_crash = "two-bands", "discard"
-    cost = Cost(kind="gaussian", value=2.0, whole_run=True)
-
-    def init(self, template, key):
-        return {"before": np.zeros(template["w"].shape), "row": np.zeros(())}
-
-    def draw(self, memory, *, template, sensitivity, key):
-        row = int(memory["row"]) + 1
-        z = key.fold(row).generator().normal(size=template["w"].shape)
-        stddev = self.cost.value * self.twice * sensitivity
-        noise = (z - 0.5 * memory["before"]) * stddev
-        return noise, {"before": z, "row": np.array(row)}
-
-    def release(self, total, drawn, share):
-        update = {"w": ((total.real()["w"] + drawn) * share).astype(np.float32)}
-        return update
-
-
-@dataclass(frozen=True)
-class Twice(Sampler):
-    """Three users a row, nobody more than twice."""
-
-    num_users: int = N
-    expected_cohort_size: float = 3.0
-
-    def event(self, cost):
-        return ALL.event(cost)
-
-    def init(self):
-        return {"times": np.zeros(N, np.int64)}
-
-    def next(self, memory, key, roster):
-        free = np.flatnonzero(memory["times"] < 2)
-        drawn = np.sort(key.generator().choice(free, min(3, len(free)), replace=False))
-        times = memory["times"].copy()
-        times[drawn] += 1
-        return tuple(roster[i] for i in drawn), {"times": times}
+ROWS, APART = 9, 3
+LIMIT = Participation(most=2, min_separation=APART, num_rows=ROWS)
 
 
 class Stream(Algorithm):
-    """Follows noisy means."""
+    """Follows means under the noise of a strategy, of which one charge pays for all rows."""
 
-    bound = Clip(l2_clip_norm=3.0)
-    mechanism = Mechanism(sampler=Twice(), bound=bound, privatizer=Correlated())
-    plan = Plan(mechanism=mechanism, num_rounds=6, delta=1e-3)
+    def __init__(self, strategy=None):
+        mechanism = Mechanism(
+            sampler=SeparatedSampler(
+                num_users=N, size=3, min_separation=APART, max_participations=LIMIT.most
+            ),
+            bound=Rounded(bound=Clip(l2_clip_norm=3.0)),
+            privatizer=Correlated(
+                noise_multiplier=2.0,
+                strategy=strategy or optimised_bands(APART, LIMIT),
+                participation=LIMIT,
+            ),
+        )
+        self.plan = Plan(mechanism=mechanism, num_rounds=ROWS, relation="zero-out", delta=1e-3)
 
     def step(self, state, door):
         mean = door.ask(SumRequest(params=state.params))
@@ -217,37 +184,9 @@ class Distributed(Algorithm):
         return state.after({"w": state.params["w"] + 0.5 * mean["w"]})
 
 
-# -- (e) an update and a bounded count from one cohort under one charge --------------------------
-
-
-class Adaptive(Algorithm):
-    """Follows the update, and moves a threshold by the share below it (Andrew et al. 2021)."""
-
-    # 1/z² = 1/z_update² + 1/z_count²: the bit is as long as makes that one Gaussian mechanism.
-    bound = toys.Joint(l2_clip_norm=8.0, bit=4.0)
-    mechanism = Mechanism(
-        sampler=PoissonSampler(num_users=N, expected_cohort_size=6.0),
-        bound=bound,
-        privatizer=Gaussian(noise_multiplier=0.5),
-    )
-    plan = Plan(mechanism=mechanism, num_rounds=4, delta=1e-3)
-
-    @staticmethod
-    def init(params):
-        return ArrayState(params=params, memory={"threshold": np.array(4.0, np.float32)})
-
-    def step(self, state, door):
-        threshold = state.memory["threshold"]
-        context = Context(clip_norm=float(threshold))
-        mean = door.ask(SumRequest(params=state.params, context=context))
-        share = float(mean["below"][0]) / self.bound.bit
-        moved = {"threshold": np.array(threshold * np.exp(-0.2 * share), np.float32)}
-        return state.after({"w": state.params["w"] + 0.5 * mean["w"]}, memory=moved)
-
-
 # -- played --------------------------------------------------------------------------------------
 
-TOYS = {"a": Descent, "b": OneShot, "c": Stream, "d": Distributed, "e": Adaptive}
+TOYS = {"a": Descent, "b": OneShot, "c": Stream, "d": Distributed}
 
 
 def components(method):
@@ -276,34 +215,7 @@ def play(method, folder, carry=HERE, *, mode="simulation", num_rounds=None):
     return state.params["w"]
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def die():
-    raise Killed
-
-
-@contextmanager
-def dying(die_after, die=die):
-    """Call `die` right after the ledger's so many-th charge or row is on the disk; None: never."""
-    write, lines = Ledger._write, []
-
-    def written(self, record, line):
-        write(self, record, line)
-        if record.kind in ("charge", "row"):
-            lines.append(record)
-            if len(lines) == die_after:
-                die()
-
-    Ledger._write = written
-    try:
-        yield
-    finally:
-        Ledger._write = write
-
-
 def killed(method, folder, after, carry=HERE, **rest):
-    """Run until it dies, right after so many lines of its ledger."""
-    with dying(after), pytest.raises(Killed):
+    """Run until it dies, right after so many charges and rows of its ledger."""
+    with kills.killed_after(after, "charge", "row"):
         play(method, folder, carry, **rest)

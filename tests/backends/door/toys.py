@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -73,24 +72,6 @@ class NoisyShares(Gradient):
 
 
 SHARE = 2**20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joint(Clip):
-    """An update clipped to C, and besides whether it is shorter than a threshold: ±`bit`.
-
-    The threshold is released, and comes as the round's clip norm; it clips nothing here.
-    """
-
-    bit: float
-    name = "joint"
-
-    @property
-    def l2_bound(self):
-        return math.hypot(self.l2_clip_norm, self.bit)
-
-    def besides(self, norms, clip_norm=None):
-        return {"below": np.where(norms <= clip_norm, self.bit, -self.bit)[:, None]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

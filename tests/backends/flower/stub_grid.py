@@ -38,6 +38,7 @@ from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import Attempt
+from tests.harness.waiting import Clock
 
 Tamper = Callable[[Message, Message], list[Message]]
 
@@ -50,19 +51,6 @@ def through_the_wire(message: Message) -> Message:
     assert isinstance(copy, Message)
     copy.metadata.__dict__["_message_id"] = message.metadata.message_id
     return copy
-
-
-@dataclass
-class Clock:
-    """Time that passes only when somebody sleeps."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += max(seconds, 1e-3)
 
 
 def timed(grid: Grid, clock: Clock | None = None) -> Exchange:

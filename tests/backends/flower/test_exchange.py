@@ -8,7 +8,8 @@ from flwr.app import Error, Message, RecordDict
 
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.rng import Key
-from tests.backends.flower.stub_grid import Clock, Federation
+from tests.backends.flower.stub_grid import Federation
+from tests.harness.waiting import Clock
 
 
 class Timed(Federation):

@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.registry import register
 from tests.backends.flower import stub_grid as stub
-from tests.backends.flower.stub_grid import Clock
 from tests.harness.refusals import refuses
+from tests.harness.waiting import Clock
 
 
 @pytest.fixture

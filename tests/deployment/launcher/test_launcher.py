@@ -27,6 +27,7 @@ from fedpriv.deploy.launcher import ClientGoneError, Clients
 from fedpriv.deploy.processes import adopt_orphans, children, end_orphans, fork
 from tests.harness.command_line import CliRunner, refusal
 from tests.harness.refusals import refuses
+from tests.harness.waiting import Clock
 
 
 def said(child):
@@ -268,24 +269,20 @@ def test_code_that_a_bundle_has_otherwise_is_forgotten(monkeypatch, tmp_path, ch
     assert ("madeup" in sys.modules, "madeup.room" in sys.modules) == (not changed, not changed)
 
 
-class Clock:
-    """Time that passes only when somebody sleeps."""
+class AskedClock(Clock):
+    """A clock by which a client app asks at some times."""
 
-    def __init__(self):
-        self.now, self.asks = 0.0, []
-
-    def __call__(self):
-        return self.now
+    asks = ()
 
     def sleep(self, seconds):
-        self.now += seconds
+        super().sleep(seconds)
         while self.asks and self.asks[0] <= self.now:
             self.asks.pop(0)
             self.clients.asked()
 
 
 def test_a_supernode_waits_for_a_client_app_and_leaves_when_none_asks_any_more(tmp_path, caplog):
-    clock = Clock()
+    clock = AskedClock()
     clients = clock.clients = Clients(folder=tmp_path / "asked", clock=clock, sleep=clock.sleep)
     clock.sleep(60.0)
     clients.check()  # it may be starting

@@ -8,7 +8,6 @@ import shutil
 import pytest
 
 import fedpriv as fp
-from fedpriv.report.charts import point_legend
 from fedpriv.report.comparison.groups import differences, find_groups, read_groups, sections_of
 from fedpriv.report.comparison.page import render, render_with_files
 from fedpriv.report.comparison.plots import epsilon_svg, points_of
@@ -191,31 +190,3 @@ def test_labels_name_runs_and_keep_them_apart(make_run):
     wide = [make_run(f"a{seed}", label="wide", seed=seed) for seed in (0, 1)]
     narrow = make_run("b", label="narrow", seed=2)
     assert _labels(*wide, narrow) == [("wide", 2), ("narrow", 1)]
-
-
-@pytest.fixture
-def ten(make_run):
-    """Five methods at two ε."""
-    return [
-        make_run(
-            f"{method}-{sigma}",
-            name=method,
-            noise_multiplier=sigma,
-            options={"noise.target_epsilon": epsilon},
-        )
-        for method in ("fedavg", "adadps", "banded", "scaffold", "tree")
-        for sigma, epsilon in ((2.0, 2.0), (0.7, 8.0))
-    ]
-
-
-@pytest.mark.slow
-def test_five_methods_at_two_epsilons_are_five_curves(ten):
-    """Runs that differ in ε alone have one colour and one line of the legend."""
-    [section] = sections_of(read_groups(ten))
-    points = points_of(section)
-    assert len(points) == 10 and len({point.series for point in points}) == 5
-    assert len({point.colour for point in points}) == 5
-    labels = list(dict.fromkeys(point.label for point in points))
-    assert len(labels) == 5 and labels[0].startswith("fedavg: ") and " at ε " in labels[0]
-    assert "noise.target_epsilon" not in " ".join(labels) and labels[0].count("%") == 2
-    assert point_legend(points).count("<li>") == 5

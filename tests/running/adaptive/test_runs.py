@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import read_run, rho_spent
@@ -17,19 +16,11 @@ from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from tests.cli.typed import figures, run
-from tests.harness.kills import killed
+from tests.harness.kills import killed, killed_after
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import charged
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
-
-
-def killed_after(number, kind):
-    """Assert that a block ends right after the so-manieth line of a kind is on the disk."""
-    return killed(
-        Ledger, "_write", number, after=True,
-        when=lambda ledger, record, line: ledger.path is not None and record.kind == kind,
-    )  # fmt: skip
 
 
 def kinds(folder):

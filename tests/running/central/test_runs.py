@@ -20,7 +20,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.runs.prepared import start_run
 from tests.cli.typed import run
-from tests.harness.kills import Killed, after_round, killed, sigkilled
+from tests.harness.kills import Killed, after_round, killed
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import checkpoint, same
@@ -105,17 +105,6 @@ def test_a_killed_run_goes_on_from_the_last_step_kept(tmp_path, kills, goes_on_f
         assert prepared.state.round_num == goes_on_from
     assert prepared.ledger.charges == sum(kills)
     check_ended(folder, prepared.run(), reaches, lost)
-
-
-@pytest.mark.slow
-def test_so_does_a_process_that_is_killed_in_the_middle_of_a_step(tmp_path):
-    folder = tmp_path / "r"
-    options = {**OPTIONS, "preconditioner": "public-rmsprop"}
-    given = [text for name, value in options.items() for text in ("-s", f"{name}={value}")]
-    place = "fedpriv.backends:SerialBackend.sum"
-    sigkilled(place, 9, "run", NAME, "--out", folder, *given)
-    assert verify_run(folder).ok and verify_run(folder).num_charges == 9
-    check_ended(folder, resume_run(folder).run(), 17, 3)
 
 
 @pytest.mark.parametrize(

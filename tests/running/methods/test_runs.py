@@ -8,7 +8,6 @@ from fedpriv.api.result import load
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.runs.backends import serial
@@ -22,9 +21,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
     linear_metrics,
 )
-from tests.harness.kills import killed
 from tests.harness.refusals import refuses
-from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import checkpoint, ledger_state, same
 from tests.harness.threads import on_two_threads
 
@@ -72,17 +69,6 @@ def test_threads_give_the_same_model(name, tiny_corpus, tmp_path):
     started(name, tiny_corpus, tmp_path / "one").run()
     started(name, tiny_corpus, tmp_path / "two", on_two_threads).run()
     assert same(checkpoint(tmp_path / "one"), checkpoint(tmp_path / "two"))
-
-
-@pytest.mark.slow
-def test_a_release_that_was_cut_off_is_made_for_the_charge_there_is(tiny_corpus, tmp_path):
-    prepared = started("bolt-on-tags", tiny_corpus, tmp_path / "cut")
-    with killed(Ledger, "charge", after=True):
-        prepared.run()
-    resume_run(tmp_path / "cut").run()
-    state = ledger_state(tmp_path / "cut")
-    assert len(state.charges) == len(state.releases) == 1  # charged once, released once
-    assert verify_run(tmp_path / "cut").ok
 
 
 @pytest.mark.parametrize(

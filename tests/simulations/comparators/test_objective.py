@@ -321,8 +321,6 @@ class TestRefusals:
         ):  # fmt: skip
             with pytest.raises(ValueError):
                 method.algorithm.check_plan(changed)
-        with refuses(ValueError, "add-remove"):
-            replace(method.plan, relation="replace-one").total()
 
     def test_a_part_of_the_examples(self):
         from fedpriv.privacy.sampling import PoissonSampler

@@ -66,15 +66,6 @@ def test_gains_and_shares_leave_out_what_they_are_over(text):
     assert [row[0] for row in shares[2:]] == ["majority class", "private"]
 
 
-def test_figures_of_users_and_other_measures(text):
-    others, users = section(text, "Other measures"), section(text, "User by user")
-    assert others[0][1:3] == ["recall@5", "nDCG@5"] and "no interval" not in text
-    assert [row[0] for row in users[2:]] == [
-        "majority class", "public-only", "private, ε = 8", "central, not private",
-    ]  # fmt: skip
-    assert users[3][-2:] == ["–", "–"]
-
-
 def test_what_a_reader_has_to_know(text):
     assert text.startswith("**Synthetic data")
     assert GUARANTEE in text and "not covered by ε" in text and "95 % intervals" in text

@@ -4,7 +4,6 @@ import math
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from scipy.stats import t as student
 
@@ -12,7 +11,7 @@ from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.privacy.epsilon import rounded_up
 from simulations.reproduction.items import Layout, Row
 from simulations.reproduction.page import edges_of, jumps, markdown, spread, welch_half
-from simulations.reproduction.runs import Run, perform, reported_runs
+from simulations.reproduction.runs import Run, perform
 from tests.simulations.reproduction.tiny_tables import (
     RATES,
     SEEDS,
@@ -69,22 +68,6 @@ class TestLayout:
         half = 4.302653 / 3**0.5
         assert spread([1.0, 2.0, 3.0], one) == pytest.approx(half, rel=1e-6)
         assert spread([1.0, 2.0, 3.0], table(row("a"))) == 1.0
-
-    @pytest.mark.slow
-    def test_the_best_private_figure_of_each_column_is_bold(self):
-        text, one, done = self.page(Layout(bold_best=True))
-        found = reported_runs(one, done, seeds=SEEDS, reduced=False)
-        for column in BOTH:
-            means = {
-                label: np.mean([line["accuracy"] for line in found[label, column]])
-                for label in ("a", "b", "c")
-            }
-            top = max(("a", "b"), key=means.get)
-            place = list(BOTH).index(column) + 2
-            for label in means:
-                shown = next(line for line in text.splitlines() if line.startswith(f"| {label} |"))
-                assert shown.split("|")[place].strip().startswith("**") == (label == top)
-        assert "**" not in self.page(Layout())[0]
 
     def test_what_the_paper_printed_keeps_its_digits(self):
         text = shown(table(row("a", 0.8), row("b", 0.62), row("c", None)))
@@ -219,20 +202,6 @@ class TestOrderings:
 
 
 class TestFigure:
-    @pytest.mark.slow
-    def test_last_values_and_epsilon(self):
-        one = figure(row("DP-SGD", None, RATES), row("none", noise="none", bound="none"))
-        done = done_for(one)
-        text = markdown(one, done, seeds=SEEDS)
-        assert text.startswith("# Tiny, Figure 1 (SYNTHETIC data)\n")
-        assert "Accuracy on test after the last step, mean and standard deviation of 2" in text
-        ends = [line["curve"][-1][1] for line in done.values() if "curve" in line]
-        ours = [ends[i] for i in range(2)]
-        assert f"| DP-SGD | {np.mean(ours):.3f} ± {np.std(ours, ddof=1):.3f} |" in text
-        assert "paper" not in text
-        assert re.search(r"- as here \(DP-SGD\): .* at δ = 0.001 \(add-remove, per example", text)
-        assert "- as here (none): ∞, not private" in text
-
     def test_a_missing_cell_a_divergence_and_notes(self):
         one = figure(
             row("a"), columns={"ours": "as here", "right": "done right"}, notes=("First.",)

@@ -42,10 +42,6 @@ def title(drawing):
     return drawing.legends[0].get_title().get_text().replace("\n", " ")
 
 
-def names(drawing):
-    return [text.get_text() for text in drawing.legends[0].get_texts()]
-
-
 @pytest.mark.slow
 def test_the_same_runs_give_the_same_svg(tmp_path):
     one = table(row("a"))
@@ -84,19 +80,6 @@ def test_means_and_spreads_of_the_seeds(drawn):
     [[left, right]] = [segment[:, 0] for segment in bars.lines[2][0].get_segments()]
     assert right - left == pytest.approx(2 * np.std(values, ddof=1))
     assert axes.get_xlabel() == "Accuracy, % on test, right is better"
-
-
-@pytest.mark.slow
-def test_what_is_not_private_is_shaded_and_said(drawn):
-    one = table(row("a"), row("b", noise="none", bound="none"))
-    drawing, _ = drawn(one, done_for(one))
-    [shade] = drawing.axes[0].patches
-    low, high = sorted(shade.get_corners()[:, 1])[::3]
-    assert (low, high) == (0.5, 1.5)
-    assert "not private" in names(drawing)
-    private = table(row("a"))
-    drawing, _ = drawn(private, done_for(private))
-    assert not drawing.axes[0].patches and "not private" not in names(drawing)
 
 
 @pytest.mark.slow

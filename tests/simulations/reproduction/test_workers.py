@@ -14,6 +14,7 @@ from fedpriv.studies import pool
 from simulations.reproduction import runs
 from simulations.reproduction.runs import Run, perform, performed
 from tests.harness.refusals import refuses
+from tests.harness.waiting import wait_until
 from tests.simulations.reproduction.tiny_tables import done_for, made, table
 
 ROOT = Path(__file__).parents[3]
@@ -51,18 +52,10 @@ def after(path, happens):
     """Return something that happens only once the file is there."""
 
     def wait():
-        wait_for(path.exists)
+        wait_until(path.exists)
         happens()
 
     return wait
-
-
-def wait_for(true):
-    for _ in range(100_000):  # a hang, and not a slow machine
-        if true():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never came true")
 
 
 def is_alive(path):
@@ -151,14 +144,14 @@ class TestDeath:
 
         def last():
             pid.write_text(str(os.getpid()), "utf-8")
-            wait_for(answered.exists)
+            wait_until(answered.exists)
             die()
 
         monkeypatch.setattr(pool, "_next", asking)
         monkeypatch.setattr(runs, "perform", noted)
         rows = performed([run(1, last), run(0), run(2)], 2)
         assert next(rows)["seed"] == 0  # and nobody looks while its worker does seed 2
-        wait_for(lambda: answered.exists() and not is_alive(pid))
+        wait_until(lambda: answered.exists() and not is_alive(pid))
         assert next(rows)["seed"] == 2
         with refuses(ChildProcessError, "seed 1"):
             next(rows)
@@ -169,7 +162,7 @@ def test_closing_ends_them_in_the_middle_of_a_run(tmp_path):
     other = tmp_path / "other"
     rows = performed([run(0, stuck(other)), run(1)], 2)
     assert next(rows)["seed"] == 1
-    wait_for(other.exists)
+    wait_until(other.exists)
     rows.close()
     assert not is_alive(other)
 
@@ -200,11 +193,11 @@ these.runs.complete(todo, {{}}, processes=2)
     )
     files = [tmp_path / str(seed) for seed in range(2)]
     try:
-        wait_for(lambda: all(file.exists() for file in files) or command.poll() is not None)
+        wait_until(lambda: all(file.exists() for file in files) or command.poll() is not None)
         assert command.poll() is None, command.stderr.read()
         (os.killpg if everyone else os.kill)(command.pid, number)
         said = command.communicate(timeout=900)[1].decode()
-        wait_for(lambda: not any(map(is_alive, files)))
+        wait_until(lambda: not any(map(is_alive, files)))
     finally:
         command.kill()
         command.wait()

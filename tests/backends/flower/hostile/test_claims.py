@@ -24,9 +24,9 @@ from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.work import Attempt
 from tests.backends.flower import stub_grid as stub
 from tests.backends.flower.hostile.payloads import EXACT, SCHEDULE
-from tests.backends.flower.stub_grid import Clock
 from tests.backends.flower.test_registry import Answers
 from tests.harness.refusals import refuses
+from tests.harness.waiting import Clock
 
 PAIRS = [generate_key_pairs()[1] for _ in range(4)]
 PEM = [public_key_to_bytes(key) for key in PAIRS]  # as the SuperLink has them

@@ -9,21 +9,13 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
 from fedpriv.runs.status import run_status
 from tests.backends.flower.real import processes
 from tests.backends.flower.real.processes import BIN
-
-
-def until(seen, what, seconds=600.0):
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < end, what
-        time.sleep(0.2)
+from tests.harness.waiting import wait_until
 
 
 def flwr(flower, *words):
@@ -57,15 +49,15 @@ def test_a_killed_node_is_seen_and_a_stopped_run_goes_on(flower, tiny_corpus, tm
         found = json.loads(flwr(flower, "ls", "here", "--format", "json"))
         (number,) = [one["run-id"] for one in found["runs"] if "running" in one["status"]]
         flwr(flower, "stop", str(number), "here")
-        until(lambda: not run_status(run).held, "the server app does not end")
+        wait_until(lambda: not run_status(run).held)
 
     start("first", config)
-    until(lambda: rounds() >= 1, "no round")
+    wait_until(lambda: rounds() >= 1)
     assert run_status(run).nodes_online == 2
     os.killpg(flower.processes[2].pid, signal.SIGKILL)
-    until(lambda: run_status(run).nodes_online == 1, "the node is not missed")
+    wait_until(lambda: run_status(run).nodes_online == 1)
     said = "1 of 2 registered nodes are online"
-    until(lambda: said in flower.log("first"), "the node is not missed in the log")
+    wait_until(lambda: said in flower.log("first"))
     stop()
     stopped = run_status(run)
     assert stopped.state == "stopped" and stopped.nodes_online is None
@@ -77,7 +69,7 @@ def test_a_killed_node_is_seen_and_a_stopped_run_goes_on(flower, tiny_corpus, tm
         ),
     )  # fmt: skip
     start("second", str(run / "resume.toml"))
-    until(lambda: rounds() > stopped.round_num, "no round after the resume")
+    wait_until(lambda: rounds() > stopped.round_num)
     now = run_status(run)
     assert (now.state, now.nodes_online, now.lost_attempts) == ("training", 2, lost)
     stop()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
 from fedpriv.backends.flower import pulls
 from tests.backends.flower.silent.threaded_grid import Hundred
+from tests.harness.waiting import wait_until
 
 
 @pytest.mark.timeout(300)
@@ -37,18 +37,11 @@ def test_what_an_abandoned_pull_brings_counts_for_no_later_round(released):
     assert hundred.grid.blocked == 1
     hundred.grid.endless.clear()
     released.set()
-    ended_after(lambda: pulls.num_alive() == 0)
+    wait_until(lambda: pulls.num_alive() == 0)
     assert hundred.is_sum_without(hundred.sum(round_num=3))
     # The first round's answer came too late, and so did the second's, which nobody had begun.
     assert hundred.counts == {"missing": 2, "late": 2}
     assert hundred.grid.in_flight == 0
-
-
-def ended_after(true):
-    deadline = time.monotonic() + 60  # a hang, and not a slow machine
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 _PROGRAM = """

@@ -13,8 +13,9 @@ from fedpriv.backends.flower.registry import register
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.rng import Key
 from tests.backends.flower import stub_grid as stub
-from tests.backends.flower.stub_grid import Clock, Federation
+from tests.backends.flower.stub_grid import Federation
 from tests.harness.refusals import refuses
+from tests.harness.waiting import Clock
 
 SETTINGS = GridSettings(round_deadline=150.0, allow_unauthenticated_nodes=True)
 
