@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import grid_noise
+from fedpriv.ranges import Range, finite_float, positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
 
@@ -81,6 +83,9 @@ class Gaussian(Privatizer):
 
     noise_multiplier: float
 
+    def __post_init__(self) -> None:
+        set_checked(self, positive_float, "noise_multiplier")
+
     name = "gaussian"
     on_grid = True
 
@@ -122,6 +127,9 @@ class Unprotected(Privatizer):
     """
 
     stddev: float = 0.0
+
+    def __post_init__(self) -> None:
+        set_checked(self, partial(finite_float, allowed=Range.AT_LEAST_ZERO), "stddev")
 
     name = "none"
 

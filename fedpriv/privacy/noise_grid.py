@@ -8,9 +8,8 @@ noise is needed, and not at all where they are large, since the noise needed gro
 A doubling lowers it by a factor of 2 at the one end and of 1 at the other. The saturation point
 lies half way: from there on larger cohorts hardly help.
 
->>> from fedpriv.privacy.plan import cohort_plan
->>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=50, bound="clip",
-...                    l2_bound=1.0, noise="gaussian", noise_multiplier=1.0)
+>>> import fedpriv as fp
+>>> plan = fp.Rounds(users=400, cohort=20, rounds=50).plan(l2_clip_norm=1.0, noise_multiplier=1.0)
 >>> grid = noise_grid(plan, 8.0, cohorts=(20, 40), rounds=(50,))
 >>> [f"{point.noise_on_mean:.3f}" for point in grid.points]
 ['0.025', '0.016']

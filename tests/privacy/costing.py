@@ -2,12 +2,12 @@
 
 import json
 
-from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms import Bound, Clip, Rounded
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import cohort_plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Everybody, PoissonSampler, sampler_of
 
 EVERYBODY = Everybody(num_users=400)
 POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
@@ -45,6 +45,23 @@ def mechanism(**changes):
         "privatizer": Gaussian(noise_multiplier=2.0),
     }
     return Mechanism(**{**given, **changes})
+
+
+def cohort_plan(
+    *, num_users, expected_cohort_size, sampling="poisson", cohort_cap=None, bound="none",
+    l2_bound=None, noise="none", noise_multiplier=0.0, micro_batch=1, exact_sum=False, **rest,
+):  # fmt: skip
+    """A plan of a bounded, noised sum over cohorts, from plain numbers and names."""
+    limits = {} if bound == "none" else {"l2_clip_norm": l2_bound}
+    bounded = Bound.kinds[bound](**limits)
+    gaussian = noise == "gaussian"
+    made = Mechanism(
+        sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
+        bound=Rounded(bound=bounded) if exact_sum else bounded,
+        privatizer=Gaussian(noise_multiplier=noise_multiplier) if gaussian else Unprotected(),
+        micro_batch=micro_batch,
+    )
+    return Plan(mechanism=made, **rest)
 
 
 def plan(**changes):
