@@ -19,8 +19,9 @@ from functools import partial
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import Memory, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import grid_noise
+from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.ranges import Range, finite_float, positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
@@ -90,9 +91,9 @@ class Gaussian(Privatizer):
     on_grid = True
 
     @property
-    def cost(self) -> Cost:
+    def event(self) -> Event:
         """A Gaussian mechanism of σ."""
-        return Cost(kind="gaussian", value=self.noise_multiplier)
+        return Event(kind="gaussian", noise_multiplier=self.noise_multiplier)
 
     def scaled(self, noise_multiplier: float) -> Gaussian:
         """Return noise of another multiplier."""
@@ -134,9 +135,9 @@ class Unprotected(Privatizer):
     name = "none"
 
     @property
-    def cost(self) -> Cost:
-        """None: ε is infinite."""
-        return Cost(kind="nonprivate")
+    def event(self) -> Event:
+        """None is protected: ε is infinite."""
+        return NONPRIVATE
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key

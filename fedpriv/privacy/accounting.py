@@ -101,7 +101,7 @@ def add_kind(kind: str, fields: tuple[str, ...], loss: Loss) -> None:
 
     Args:
         kind: Its name.
-        fields: Its numbers, attributes of `Event`; a `Cost` gives the first two.
+        fields: Its numbers, attributes of `Event`.
         loss: Of one charge, an upper bound: nothing here can check a proof.
 
     Raises:

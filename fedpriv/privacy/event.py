@@ -169,16 +169,6 @@ class Event:
             if value is not None and self.num_users is not None and value > self.num_users:
                 raise ValueError(f"{name} {value} is above the {self.num_users} users; lower it")
 
-    @classmethod
-    def of(cls, kind: str, *values: float) -> Event:
-        """Return the event of a kind of at most so many numbers, in the order of `FIELDS`.
-
-        >>> Event.of("pure", 0.5, 0.0)
-        Event(kind='pure', ... epsilon=0.5, ...)
-        """
-        given: dict[str, Any] = dict(zip(FIELDS.get(kind, ()), values, strict=False))
-        return cls(kind=kind, **given)
-
     @property
     def is_private(self) -> bool:
         """Whether its ε is finite."""

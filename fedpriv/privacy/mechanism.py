@@ -66,7 +66,6 @@ class Mechanism:
     privatizer: Privatizer
     micro_batch: int = 1
     _event: Event = field(init=False, repr=False, compare=False)
-    _charged_once: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         size = positive_int("micro_batch", self.micro_batch)
@@ -76,16 +75,14 @@ class Mechanism:
                 f"micro_batch {size} is above the expected batch of "
                 f"{self.expected_cohort_size:g}; lower it"
             )
-        cost = self.privatizer.cost
-        event = self.sampler.event(cost)  # refuses what no accountant prices
+        event = self.sampler.event(self.privatizer)  # refuses what no accountant prices
         object.__setattr__(self, "_event", event)
-        object.__setattr__(self, "_charged_once", cost.whole_run)
         if event.is_private and math.isinf(self.bound.l2_bound):
             raise ValueError(
                 f"noise {self.privatizer.name!r} without a bound protects no one: one user could "
                 "move the sum without limit; bound by 'clip' or 'normalise'"
             )
-        if cost.kind == "gaussian" and event.is_private:
+        if self.noise_multiplier:
             positive_float("stddev (noise_multiplier times sensitivity)", self.stddev)
             check_stddev(self.stddev)  # here, and not after the first charge
 
@@ -114,8 +111,8 @@ class Mechanism:
     @property
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over the sensitivity; 0 for what is no Gaussian."""
-        cost = self.privatizer.cost
-        return float(cost.value) if cost.kind == "gaussian" else 0.0
+        event = self.privatizer.event
+        return event.sigma if event.kind == "gaussian" else 0.0
 
     @property
     def stddev(self) -> float:
@@ -135,7 +132,7 @@ class Mechanism:
     @property
     def charged_once(self) -> bool:
         """Whether one charge pays for all rounds of a run."""
-        return self._charged_once
+        return self.privatizer.charged_once
 
     @property
     def is_private(self) -> bool:
@@ -253,7 +250,6 @@ class RecordedMechanism:
         privatizer: Likewise.
         micro_batch: As `Mechanism.micro_batch`.
         event: What one charge does.
-        charged_once: Whether one charge pays for all rounds of the run.
         after_crash: What becomes of an attempt that a crash ended.
         noise: Name of the privatizer.
         num_users: Users on the roster.
@@ -266,7 +262,6 @@ class RecordedMechanism:
     privatizer: Mapping[str, Any] | None = field(hash=False)
     micro_batch: int
     event: Event
-    charged_once: bool
     after_crash: AfterCrash
     noise: str
     num_users: int
@@ -282,10 +277,13 @@ class RecordedMechanism:
         words: tuple[Any, ...] = (self.noise, self.description)
         if not all(isinstance(one, str) for one in words):
             raise ValueError(f"{words!r} are not the name and the description of a mechanism")
-        if not isinstance(self.charged_once, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"charged_once {self.charged_once!r} is not true or false")
         if self.after_crash not in get_args(AfterCrash):
             raise ValueError(f"after_crash {self.after_crash!r} is unknown")
+
+    @property
+    def charged_once(self) -> bool:
+        """Whether one charge pays for all rounds of the run."""
+        return self.after_crash == "discard"
 
     @classmethod
     def of(cls, mechanism: Mechanism | RecordedMechanism) -> RecordedMechanism:
@@ -301,7 +299,6 @@ class RecordedMechanism:
             privatizer=_written("privatizer", privatizer),
             micro_batch=mechanism.micro_batch,
             event=mechanism.event,
-            charged_once=mechanism.charged_once,
             after_crash=privatizer.after_crash,
             noise=privatizer.name,
             num_users=mechanism.num_users,

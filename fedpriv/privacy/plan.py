@@ -518,7 +518,7 @@ class Plan(_Guarantee):
         mechanism, noise = self.live_mechanism, self.live_mechanism.privatizer
 
         def event(sigma: float) -> Event:
-            return mechanism.sampler.event(noise.scaled(sigma).cost)
+            return mechanism.sampler.event(noise.scaled(sigma))
 
         target = positive_float("target_epsilon", target_epsilon)
         assert self.delta is not None
@@ -819,7 +819,7 @@ def _check_rows(
     """
     if isinstance(mechanism, RecordedMechanism):
         return
-    limit = mechanism.privatizer.cost.participation
+    limit = mechanism.privatizer.participation
     if limit is None or limit.num_rows is None:
         return
     if num_rounds > limit.num_rows:

@@ -4,7 +4,8 @@ import json
 
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
+from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.privacy.event import FIELDS, Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler, sampler_of
@@ -17,10 +18,15 @@ class Costing(Privatizer):
     """A privatizer of a kind and value of cost; what it draws is the sensitivity."""
 
     name = "written down"
-    cost = None  # of each its own
 
-    def __init__(self, kind, value=0.0, *, memory=None, **cost):
-        self.cost, self.memory = Cost(kind=kind, value=value, **cost), memory or {}
+    def __init__(self, kind, *values, memory=None, whole_run=False, participation=None):
+        self.numbers = {"kind": kind, **dict(zip(FIELDS[kind], values, strict=False))}
+        self.memory, self.participation = memory or {}, participation
+        self.after_crash = "discard" if whole_run else "retry"
+
+    @property
+    def event(self):
+        return Event(**self.numbers)
 
     def init(self, template, key):
         return self.memory

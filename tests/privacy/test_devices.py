@@ -103,12 +103,12 @@ def test_devices_are_drawn_as_users_are():
         key = Key.simulation(seed)
         assert sampler.next(sampler.init(), key, roster) == draws.next({}, key, roster)
     assert np.isclose(sampler.expected_cohort_size, 2.0) and sampler.num_users == 4
-    cost = Gaussian(noise_multiplier=1).cost
-    assert DevicesSampler(draws=draws, devices=1).event(cost) == draws.event(cost)
-    assert sampler.event(cost) == cohort_event(
+    noise = Gaussian(noise_multiplier=1)
+    assert DevicesSampler(draws=draws, devices=1).event(noise) == draws.event(noise)
+    assert sampler.event(noise) == cohort_event(
         num_users=4, expected_cohort_size=2, noise_multiplier=1, devices=2
     )
-    assert not sampler.event(Unprotected().cost).is_private
+    assert not sampler.event(Unprotected()).is_private
 
 
 def test_only_independent_draws_have_devices():

@@ -100,7 +100,7 @@ HOSTILE = [
         "privatizer": [*changed("unprotected", "privatizer", stddev=[-1.0, INF, None, "1"])],
     }),
     (RECORD, {
-        "noise": [3, None], "charged_once": [1, "false"], "num_users": COUNTS,
+        "noise": [3, None], "num_users": COUNTS,
         "micro_batch": COUNTS, "expected_cohort_size": NUMBERS, "description": [3, None],
         "after_crash": ["stop", None, ["retry"]], "bound": [3],
         "event": [None, {}, POPEN, {"kind": "pure", "epsilon": -1.0}],

@@ -110,7 +110,7 @@ def test_a_plan_of_known_kinds_comes_back_live(made):
 
 WRONG = {
     "event": Event(kind="poisson-gaussian", noise_multiplier=9.0, sampling_prob=0.05).to_json(),
-    "charged_once": True, "after_crash": "replay", "noise": "laplace", "num_users": 4000,
+    "after_crash": "replay", "noise": "laplace", "num_users": 4000,
     "expected_cohort_size": 2.0, "description": "harmless",
     "sampler": {"kind": "PoissonSampler", "num_users": 400, "expected_cohort_size": 40.0,
                 "cap": None},

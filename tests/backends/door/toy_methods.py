@@ -16,7 +16,8 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
+from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan
@@ -44,13 +45,13 @@ FACTS = {NOISE: "2" * 64}
 class NoisyMin(Privatizer):
     """Only the index of the least noisy sum leaves (report noisy min, Dwork and Roth 2014, 3.3)."""
 
-    name, cost = "noisy-min", Cost(kind="pure", value=0.5)
+    name, event = "noisy-min", Event(kind="pure", epsilon=0.5)
 
     def __init__(self, cap):
         self.cap = cap
 
     def draw(self, memory, *, template, sensitivity, key):
-        scale = 2.0 * self.cap / self.cost.value
+        scale = 2.0 * self.cap / self.event.epsilon
         return key.generator().gumbel(0.0, scale, template["losses"].shape), memory
 
     def release(self, total, drawn, share):
@@ -92,12 +93,12 @@ class Descent(Algorithm):
 class Sphere(Privatizer):
     """Noise of uniform direction and Gamma radius: ε-DP (Chaudhuri et al. 2011, Algorithm 1)."""
 
-    name, cost, after_crash = "sphere", Cost(kind="pure", value=1.0), "replay"
+    name, event, after_crash = "sphere", Event(kind="pure", epsilon=1.0), "replay"
 
     def draw(self, memory, *, template, sensitivity, key):
         random, shape = key.generator(), template["w"].shape
         direction = random.normal(size=shape)
-        radius = random.gamma(direction.size, sensitivity / self.cost.value)
+        radius = random.gamma(direction.size, sensitivity / self.event.epsilon)
         return radius * direction / np.linalg.norm(direction), memory
 
     def release(self, total, drawn, share):
@@ -137,7 +138,7 @@ class Correlated(Privatizer):
     twice = 4.0 / 3.0**0.5
 
     name, after_crash = "two-bands", "discard"
-    cost = Cost(kind="gaussian", value=2.0, whole_run=True)
+    event = Event(kind="gaussian", noise_multiplier=2.0)
 
     def init(self, template, key):
         return {"before": np.zeros(template["w"].shape), "row": np.zeros(())}
@@ -145,7 +146,7 @@ class Correlated(Privatizer):
     def draw(self, memory, *, template, sensitivity, key):
         row = int(memory["row"]) + 1
         z = key.fold(row).generator().normal(size=template["w"].shape)
-        stddev = self.cost.value * self.twice * sensitivity
+        stddev = self.event.sigma * self.twice * sensitivity
         noise = (z - 0.5 * memory["before"]) * stddev
         return noise, {"before": z, "row": np.array(row)}
 
@@ -193,7 +194,7 @@ class Stream(Algorithm):
 class SharesInside(Privatizer):
     """Nothing is added here; with too few shares nothing is released."""
 
-    name, cost, least = "shares", Cost(kind="gaussian", value=1.0), 9
+    name, event, least = "shares", Event(kind="gaussian", noise_multiplier=1.0), 9
 
     def draw(self, memory, *, template, sensitivity, key):
         return None, memory

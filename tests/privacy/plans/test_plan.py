@@ -80,7 +80,7 @@ NOISE = Gaussian(noise_multiplier=1.0)
         (FixedSizeSampler(num_users=400, size=20), NOISE, "add-remove"),
         (FixedSizeSampler(num_users=400, size=20), NOISE, "zero-out"),
         (DevicesSampler(draws=POISSON, devices=2), NOISE, "replace-one"),
-        (EVERYBODY, Costing("objective-gaussian", 1.0, second=0.1), "replace-one"),
+        (EVERYBODY, Costing("objective-gaussian", 1.0, 0.1), "replace-one"),
     ],
     ids=["fixed", "fixed, blanked", "devices", "objective"],
 )

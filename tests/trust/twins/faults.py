@@ -384,7 +384,7 @@ FAULTS = (
         name="cyclic_run_priced_as_one_draw",
         behaviour="A run of cyclic cohorts is priced as if a user were drawn in one round.",
         module=_SAMPLING,
-        old="rows=min(cost.participation.count, self.max_participations)",
+        old="rows=min(limit.count, self.max_participations)",
         new="rows=1",
         tests=(
             "privacy/cohorts/test_separated.py::TestPrices::test_draws_within_groups_are_amplified_for_bands_alone",
