@@ -27,11 +27,17 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import NoNoiseFitsError, calibrate
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.privacy.event import Event, Relation, cohort_event
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.plan import Plan, unit_words
-from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.sampling import (
+    DevicesSampler,
+    FixedSizeSampler,
+    PoissonSampler,
+    sampler_of,
+)
 from fedpriv.ranges import positive_float, positive_int
 
 SATURATION_FACTOR = math.sqrt(2.0)
@@ -300,16 +306,13 @@ def noise_grid(
     def event(cohort: float, sigma: float) -> Event:
         cap = None
         if given is not None:  # a cap over its cohort, times that, is the cap again
-            over = max(2.0, given / mechanism.expected_cohort_size)  # as samplers ask for
-            cap = math.ceil(over * cohort * (1.0 - 1e-12))
-        return cohort_event(
-            num_users=num_users,
-            expected_cohort_size=cohort,
-            noise_multiplier=sigma,
-            sampling=sampling,
-            cohort_cap=None if cap is not None and cap >= num_users else cap,
-            devices=devices,
-        )
+            over = given / mechanism.expected_cohort_size
+            least = math.ceil(2.0 * cohort)  # as samplers ask for
+            cap = min(max(math.ceil(over * cohort * (1.0 - 1e-12)), least), num_users)
+        drawn = sampler_of(sampling, num_users, cohort, cap)
+        if isinstance(drawn, PoissonSampler):
+            drawn = DevicesSampler(draws=drawn, devices=devices) if devices > 1 else drawn
+        return drawn.event(Gaussian(noise_multiplier=sigma))
 
     kinds = {event(cohort, 1.0).kind for cohort in sizes}  # refuses bad numbers before any search
     pairs = [(cohort, count) for cohort in sizes for count in counts]

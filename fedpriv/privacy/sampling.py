@@ -24,7 +24,7 @@ import numpy as np
 
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
-from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
+from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 
@@ -161,22 +161,26 @@ def _secure_bernoulli(key: Key, number: int, probability: Fraction) -> np.ndarra
     return np.flatnonzero(key.words(number) < np.uint64(threshold))
 
 
-def _cohort_event(noise: Privatizer, **cohort: Any) -> Event:
-    event = noise.event
+def _cohort_event(noise: Privatizer, sampler: Sampler, **drawn: Any) -> Event:
+    """Return the event of a Gaussian over a drawn cohort, of the kind and numbers of its draw.
+
+    Raises:
+        ValueError: If a cohort is drawn for other noise.
+    """
+    event, everybody = noise.event, sampler.expected_cohort_size == sampler.num_users
     if noise.charged_once:
         raise ValueError(
             "noise that is charged for a whole run earns nothing by drawing cohorts; use a sampler "
             "whose participation its sensitivity was computed for"
         )
-    if event.kind == "gaussian":
-        return cohort_event(noise_multiplier=event.sigma, **cohort)
-    cohort_event(noise_multiplier=1.0, **cohort)  # for its checks
-    if event.is_private and cohort["expected_cohort_size"] != cohort["num_users"]:
+    if everybody or not event.is_private:
+        return _plain_event(noise)
+    if event.kind != "gaussian":
         raise ValueError(
             f"a {event.kind} answer over a drawn cohort has no accountant here; let everybody take "
             "part (Everybody)"
         )
-    return _plain_event(noise)
+    return Event(noise_multiplier=event.sigma, **drawn)
 
 
 def _plain_event(noise: Privatizer) -> Event:
@@ -215,7 +219,18 @@ class PoissonSampler(Sampler):
     cap: int | None = None
 
     def __post_init__(self) -> None:
-        self.event(Gaussian(noise_multiplier=1.0))  # every check on users, mean and cap
+        set_checked(self, positive_int, "num_users")
+        set_checked(self, positive_float, "expected_cohort_size")
+        if self.expected_cohort_size > self.num_users:
+            raise ValueError(
+                f"a cohort of {self.expected_cohort_size:g} is above the {self.num_users} users; "
+                "lower the cohort size"
+            )
+        if self.cap is not None and positive_int("cohort_cap", self.cap) > self.num_users:
+            raise ValueError(
+                f"cohort_cap {self.cap} is above the {self.num_users} users and never acts; leave "
+                "it out"
+            )
         least = min(math.ceil(2.0 * self.expected_cohort_size), self.num_users)
         if self.cap is not None and self.cap < least:
             raise ValueError(
@@ -223,8 +238,6 @@ class PoissonSampler(Sampler):
                 f"{self.expected_cohort_size:g}: a cap near the mean multiplies ε (fourfold at the "
                 "mean); raise it, or leave it out"
             )
-        object.__setattr__(self, "num_users", int(self.num_users))
-        object.__setattr__(self, "expected_cohort_size", float(self.expected_cohort_size))
 
     @property
     def sampling_prob(self) -> float:
@@ -233,12 +246,14 @@ class PoissonSampler(Sampler):
 
     def event(self, noise: Privatizer) -> Event:
         """Return the amplified event of a Gaussian; others only where everybody takes part."""
-        return _cohort_event(
-            noise,
-            num_users=self.num_users,
-            expected_cohort_size=self.expected_cohort_size,
-            cohort_cap=self.cap,
-        )
+        drawn: dict[str, Any] = {"kind": "poisson-gaussian"}
+        if self.cap is not None and self.cap < self.num_users:
+            drawn = {
+                "kind": "truncated-poisson-gaussian",
+                "num_users": self.num_users,
+                "cap": self.cap,
+            }
+        return _cohort_event(noise, self, sampling_prob=self.sampling_prob, **drawn)
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Return between 0 and n ids (at most `cap`), in roster order."""
@@ -283,8 +298,12 @@ class DevicesSampler(Sampler):
                 f"devices {self.devices} of one person are accounted with poisson sampling and "
                 "without a cap only; leave the others out, or bound a person's devices together"
             )
-        self.event(Gaussian(noise_multiplier=1.0))  # checks the number
-        object.__setattr__(self, "devices", int(self.devices))
+        set_checked(self, positive_int, "devices")
+        if self.devices > self.num_users:
+            raise ValueError(
+                f"devices {self.devices} is above all {self.num_users} of the roster; lower it"
+            )
+        self.event(Gaussian(noise_multiplier=1.0))  # checks how many are accounted
 
     @property
     def num_users(self) -> int:
@@ -298,22 +317,21 @@ class DevicesSampler(Sampler):
 
     def event(self, noise: Privatizer) -> Event:
         """Return the event of a Gaussian, as it is for a person."""
-        devices = positive_int("devices", self.devices)
-        if devices == 1:
+        if self.devices == 1:
             return self.draws.event(noise)
         event = noise.event
         if not event.is_private:
             return NONPRIVATE
         if event.kind != "gaussian" or noise.charged_once:
             raise ValueError(
-                f"devices {devices} of one person are accounted for Gaussian noise that is drawn "
-                "again every round; bound a person's devices together"
+                f"devices {self.devices} of one person are accounted for Gaussian noise that is "
+                "drawn again every round; bound a person's devices together"
             )
-        return cohort_event(
-            num_users=self.num_users,
-            expected_cohort_size=self.expected_cohort_size,
+        return Event(
+            kind="poisson-devices-gaussian",
             noise_multiplier=event.sigma,
-            devices=devices,
+            sampling_prob=self.draws.sampling_prob,
+            devices=self.devices,
         )
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
@@ -355,12 +373,8 @@ class FixedSizeSampler(Sampler):
 
     def event(self, noise: Privatizer) -> Event:
         """Return the event of a Gaussian over a cohort of fixed size."""
-        return _cohort_event(
-            noise,
-            num_users=self.num_users,
-            expected_cohort_size=self.expected_cohort_size,
-            sampling="fixed",
-        )
+        drawn: dict[str, Any] = {"num_users": self.num_users, "size": self.size}
+        return _cohort_event(noise, self, kind="fixed-size-gaussian", **drawn)
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Return `size` distinct ids, in roster order."""
@@ -691,12 +705,14 @@ def sampler_of(
         return PoissonSampler(
             num_users=num_users, expected_cohort_size=expected_cohort_size, cap=cohort_cap
         )
-    # The event's checks know every way in which these can be wrong.
-    cohort_event(
-        num_users=num_users,
-        expected_cohort_size=expected_cohort_size,
-        noise_multiplier=1.0,
-        sampling=sampling,
-        cohort_cap=cohort_cap,
-    )
-    return FixedSizeSampler(num_users=num_users, size=int(expected_cohort_size))
+    if sampling != "fixed":
+        raise ValueError(f"sampling {sampling!r} is unknown; give 'poisson' or 'fixed'")
+    if cohort_cap is not None:
+        raise ValueError(
+            f"cohort_cap {cohort_cap!r} has no meaning for fixed-size cohorts; "
+            "leave it out or use poisson sampling"
+        )
+    size = positive_float("expected_cohort_size", expected_cohort_size)
+    if not size.is_integer():
+        raise ValueError(f"a fixed cohort of {size:g} users is not whole; give a whole number")
+    return FixedSizeSampler(num_users=num_users, size=int(size))

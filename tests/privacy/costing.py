@@ -8,7 +8,7 @@ from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.event import FIELDS, Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler, sampler_of
+from fedpriv.privacy.sampling import DevicesSampler, Everybody, PoissonSampler, sampler_of
 
 EVERYBODY = Everybody(num_users=400)
 POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
@@ -51,6 +51,17 @@ def mechanism(**changes):
         "privatizer": Gaussian(noise_multiplier=2.0),
     }
     return Mechanism(**{**given, **changes})
+
+
+def cohort_event(
+    *, num_users, expected_cohort_size, noise_multiplier, sampling="poisson", cohort_cap=None,
+    devices=1,
+):  # fmt: skip
+    """The event of a round of Gaussian noise over cohorts, from plain numbers and names."""
+    sampler = sampler_of(sampling, num_users, expected_cohort_size, cohort_cap)
+    if devices != 1:
+        sampler = DevicesSampler(draws=sampler, devices=devices)
+    return sampler.event(Gaussian(noise_multiplier=noise_multiplier))
 
 
 def cohort_plan(
