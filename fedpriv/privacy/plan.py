@@ -221,7 +221,7 @@ class Plan(_Guarantee):
     """The guarantee of a run, fixed before the first cohort is drawn; every field is public.
 
     Attributes:
-        mechanism: What every charge does; of a plan read from a file, what was recorded of it.
+        mechanism: What every charge does; what a file records of it where its kinds are not known.
         num_rounds: Charges the plan pays for, T; a lost attempt uses one up. For noise that is
             charged for a whole run, the rows that it was made for.
         relation: Neighbouring relation, by name or `Relation`.
