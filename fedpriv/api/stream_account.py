@@ -231,9 +231,9 @@ def _relation(relation: str) -> Relation:
 
 def _account(noise: Correlated, delta: float, relation: str) -> StreamAccount:
     related, stated = _relation(relation), probability("delta", delta)
-    sigma = noise.cost.value / related.moved
+    sigma = noise.event.sigma / related.moved
     return StreamAccount(
-        epsilon=priced(_event(noise.cost.value), 1, delta=stated, relation=related),
+        epsilon=priced(_event(noise.event.sigma), 1, delta=stated, relation=related),
         epsilon_bs16=epsilon_bs16(0.5 / sigma**2, stated),
         noise=noise,
     )

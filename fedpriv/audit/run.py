@@ -224,6 +224,13 @@ def _auditable(plan: AnyPlan) -> Plan:
     return plan
 
 
+def _terms(plan: AnyPlan) -> dict[str, Any]:
+    """Return all that a plan says, by name: of its event first, of its mechanism, and the rest."""
+    said = plan.to_json()
+    mechanism = said.pop("mechanism", {})
+    return {**mechanism.pop("event", {}), **mechanism, **said}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A mechanism that may be audited.
@@ -292,8 +299,8 @@ class AuditedRun:
         Raises:
             ValueError: Naming both, and what they differ in.
         """
-        ours = {"experiment": self.of.experiment, "mode": self.of.mode, **self.plan.to_json()}
-        theirs = {"experiment": candidate.name, "mode": mode, **candidate.plan.to_json()}
+        ours = {"experiment": self.of.experiment, "mode": self.of.mode, **_terms(self.plan)}
+        theirs = {"experiment": candidate.name, "mode": mode, **_terms(candidate.plan)}
         differing = [
             f"{name} {theirs.get(name)!r} instead of {ours.get(name)!r}"
             for name in (ours | theirs)

@@ -109,7 +109,7 @@ class Averaging(Experiment):
             if limit_of(sampler, 1) is None:
                 self.noise.privatizer()  # which says why
         else:
-            check_relation(sampler.event(Gaussian(noise_multiplier=1.0).cost), self.neighbours())
+            check_relation(sampler.event(Gaussian(noise_multiplier=1.0)), self.neighbours())
 
     def calibrated(self, plan: Plan) -> Plan:
         """Return a plan calibrated to the target ε of the noise, or ended by it."""

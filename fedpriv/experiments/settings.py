@@ -33,7 +33,7 @@ from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic, public_only
 from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.event import Relation, cohort_event
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
@@ -91,9 +91,7 @@ def choose_settings(
     if update_norm is None and l2_clip_norm is None:
         raise ValueError("give the norm of public users' updates, or l2-clip-norm")
     sigma = calibrate(
-        lambda multiplier: cohort_event(
-            num_users=num_users, expected_cohort_size=num_users, noise_multiplier=multiplier
-        ),
+        lambda multiplier: Event(kind="gaussian", noise_multiplier=multiplier),
         1,
         target_epsilon=epsilon,
         delta=delta,

@@ -65,6 +65,10 @@ from fedpriv.tree import Params
 _ROUNDING = 1.0 - 2.0**-22
 
 
+class UnknownKindError(ValueError):
+    """What a file names is of a kind that is not known here."""
+
+
 class Bound(ABC):
     """Base of bounds: by default without a grid.
 
@@ -145,14 +149,14 @@ class Bound(ABC):
         """Return the bound that `to_json` wrote; only registered classes are made.
 
         Raises:
-            ValueError: If it is not the JSON of a registered class with exactly its fields, or the
-                class refuses their values.
+            UnknownKindError: If no class is registered under its name.
+            ValueError: If it has not exactly the fields of its class, or that refuses their values.
         """
         given = json_object(value) or {}
         kind = given.get("name")
         made = Bound.kinds.get(kind) if isinstance(kind, str) else None
         if made is None or not is_dataclass(made):
-            raise ValueError(
+            raise UnknownKindError(
                 f"bound {value!r} is unknown here; known are {', '.join(Bound.kinds)}, and classes "
                 "that an experiment's file defines under a name of their own"
             )

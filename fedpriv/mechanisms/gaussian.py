@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import Memory, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import grid_noise
+from fedpriv.privacy.event import NONPRIVATE, Event
+from fedpriv.ranges import Range, finite_float, positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
 
@@ -81,13 +84,16 @@ class Gaussian(Privatizer):
 
     noise_multiplier: float
 
+    def __post_init__(self) -> None:
+        set_checked(self, positive_float, "noise_multiplier")
+
     name = "gaussian"
     on_grid = True
 
     @property
-    def cost(self) -> Cost:
+    def event(self) -> Event:
         """A Gaussian mechanism of σ."""
-        return Cost(kind="gaussian", value=self.noise_multiplier)
+        return Event(kind="gaussian", noise_multiplier=self.noise_multiplier)
 
     def scaled(self, noise_multiplier: float) -> Gaussian:
         """Return noise of another multiplier."""
@@ -123,12 +129,15 @@ class Unprotected(Privatizer):
 
     stddev: float = 0.0
 
+    def __post_init__(self) -> None:
+        set_checked(self, partial(finite_float, allowed=Range.AT_LEAST_ZERO), "stddev")
+
     name = "none"
 
     @property
-    def cost(self) -> Cost:
-        """None: ε is infinite."""
-        return Cost(kind="nonprivate")
+    def event(self) -> Event:
+        """None is protected: ε is infinite."""
+        return NONPRIVATE
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key

@@ -15,7 +15,8 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.gaussian import gaussian
-from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import Memory, Privatizer
+from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.ranges import positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -62,9 +63,9 @@ class Sphere(Perturbing):
     name = "sphere"
 
     @property
-    def cost(self) -> Cost:
+    def event(self) -> Event:
         """Pure ε."""
-        return Cost(kind="pure", value=self.epsilon)
+        return Event(kind="pure", epsilon=self.epsilon)
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
@@ -94,9 +95,9 @@ class OutputGaussian(Perturbing):
     name = "output-gaussian"
 
     @property
-    def cost(self) -> Cost:
+    def event(self) -> Event:
         """A Gaussian mechanism of σ."""
-        return Cost(kind="gaussian", value=self.noise_multiplier)
+        return Event(kind="gaussian", noise_multiplier=self.noise_multiplier)
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
@@ -119,9 +120,9 @@ class Unperturbed(Perturbing):
     after_crash = "retry"
 
     @property
-    def cost(self) -> Cost:
-        """None: ε is infinite."""
-        return Cost(kind="nonprivate")
+    def event(self) -> Event:
+        """None is protected: ε is infinite."""
+        return NONPRIVATE
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key

@@ -1,8 +1,8 @@
 """Privatizers: noise for the sum of a round, the answer that is released, and what it costs.
 
 A privatizer is more than noise: a noisy minimum is private only if nothing but its index leaves.
-So it makes the last step, from the raw sum to the answer, and states what one answer costs when
-everybody takes part; sampling makes that cheaper in `fedpriv.privacy.mechanism`.
+So it makes the last step, from the raw sum to the answer, and states the event of one answer when
+everybody takes part; sampling makes that cheaper in `fedpriv.privacy.sampling`.
 
 Noise is drawn before the sum is known, possibly on another thread while users train. A memoryless
 privatizer draws from a key of the attempt. One with memory (noise that is correlated over rounds)
@@ -21,6 +21,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.privacy.event import Event
 from fedpriv.ranges import positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import BITS, PartialSum
@@ -83,39 +84,13 @@ AfterCrash = Literal["retry", "discard", "replay"]
 
 * "retry": it is lost; the next one is charged again, with a new cohort and new noise.
 * "discard": its row is lost; its users count as having taken part, and the stream goes on with the
-  next row. No row ever meets two sums.
+  next row. No row ever meets two sums. One charge, made with the first row, pays for all of a run.
 * "replay": it is done again from the same secret state and gives the identical answer, which is
   therefore charged once.
 """
 
 Memory = Mapping[str, np.ndarray]
 """State that a privatizer carries from one row to the next. Secret; empty for memoryless ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Privacy cost of one answer when everybody takes part.
-
-    Attributes:
-        kind: That of its event (`fedpriv.privacy.event`): "gaussian" (Gaussian noise on a bounded
-            sum), "pure" (ε-DP), "zcdp" (ρ-zCDP), "objective-gaussian" (Gaussian noise within an
-            objective), "nonprivate" (no guarantee), or one that was added.
-        value: Its first number: σ = stddev / sensitivity, ε or ρ; 0 for "nonprivate".
-        second: Its second number, of a kind that has two.
-        whole_run: Whether it is the cost of all rows of a run together, charged with the first.
-        participation: Of a whole run: in how many rows one neighbour's records may be, which the
-            sampler has to see to; None for all of them.
-        one_row: Of a whole run of Gaussian rows in which a neighbour's parts of different rows
-            never add up, as long as they are `participation.min_separation` apart: σ of one part,
-            which a sampler may amplify. None where they may add up.
-    """
-
-    kind: str
-    value: float = 0.0
-    second: float = 0.0
-    whole_run: bool = False
-    participation: Participation | None = None
-    one_row: float | None = None
 
 
 class DrawUsedError(RuntimeError):
@@ -231,21 +206,39 @@ class Privatizer(ABC):
         after_crash: What becomes of a charged attempt that a crash ended.
         on_grid: Whether `draw` also takes `granularity`, the spacing of a grid, and then draws
             int64 numbers of its steps. Added to a sum on the grid and rounded to nothing else, they
-            cost what `cost` says in real arithmetic: no gap of floating point shows the sum.
+            cost what `event` says in real arithmetic: no gap of floating point shows the sum.
+
+        participation: Of rows that are charged once: in how many of them one neighbour's records
+            may be, which the sampler has to see to; None for all.
 
     Guarantees:
-        * An answer of sums that one neighbour moves by at most `sensitivity` (l2) costs `cost`.
+        * An answer of sums that one neighbour moves by at most `sensitivity` (l2) costs `event`.
     """
 
     __slots__ = ()
     name: str
     after_crash: AfterCrash = "retry"
     on_grid: bool = False
+    participation: Participation | None = None
 
     @property
     @abstractmethod
-    def cost(self) -> Cost:
-        """Cost of an answer; of correlated noise, of all rounds together."""
+    def event(self) -> Event:
+        """Event of an answer when everybody takes part; of all rows where they are charged once."""
+
+    @property
+    def charged_once(self) -> bool:
+        """Whether one charge pays for all rows of a run."""
+        return self.after_crash == "discard"
+
+    @property
+    def one_row(self) -> float | None:
+        """σ of one row of a neighbour, which a sampler may amplify; None of other noise.
+
+        Rows that are charged once have it if a neighbour's parts of different rows never add up, as
+        long as they are `participation.min_separation` apart.
+        """
+        return None
 
     @property
     def description(self) -> str:

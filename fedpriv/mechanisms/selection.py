@@ -36,7 +36,8 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.perturbation import Sphere
-from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import Memory, Privatizer
+from fedpriv.privacy.event import Event
 from fedpriv.ranges import positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each
@@ -84,11 +85,11 @@ class NoisyMin(Privatizer):
     on_grid = True
 
     @property
-    def cost(self) -> Cost:
+    def event(self) -> Event:
         """ε' of a pure answer, or the ρ of its bounded range."""
         if self.form == "exponential":
-            return Cost(kind="zcdp", value=self.epsilon**2 / 8.0)
-        return Cost(kind="pure", value=self.epsilon)
+            return Event(kind="zcdp", rho=self.epsilon**2 / 8.0)
+        return Event(kind="pure", epsilon=self.epsilon)
 
     def draw(
         self,
@@ -239,9 +240,9 @@ class PrivateChoice(Privatizer):
     after_crash = "replay"
 
     @property
-    def cost(self) -> Cost:
+    def event(self) -> Event:
         """Pure ε."""
-        return Cost(kind="pure", value=self.epsilon)
+        return Event(kind="pure", epsilon=self.epsilon)
 
     def perturbed(self, total: PartialSum, *, sensitivity: float, key: Key) -> Params:
         """Return a candidate with noise on it, float32.

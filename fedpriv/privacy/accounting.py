@@ -41,9 +41,8 @@ event, so ε is rounded up, by about 0.4 T h² over T charges on a grid of width
 
 `calibrate` finds the smallest noise multiplier whose ε stays within a target:
 
->>> from fedpriv.privacy.event import cohort_event
 >>> sigma = calibrate(
-...     lambda sigma: cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=sigma),
+...     lambda sigma: Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.05),
 ...     100, target_epsilon=2.0, delta=1 / 400, relation="add-remove")
 >>> f"{sigma:.3f}"
 '0.977'
@@ -101,7 +100,7 @@ def add_kind(kind: str, fields: tuple[str, ...], loss: Loss) -> None:
 
     Args:
         kind: Its name.
-        fields: Its numbers, attributes of `Event`; a `Cost` gives the first two.
+        fields: Its numbers, attributes of `Event`.
         loss: Of one charge, an upper bound: nothing here can check a proof.
 
     Raises:
@@ -184,7 +183,7 @@ def epsilon_of(
     for event, count in charges:
         given: Any = event
         if not isinstance(given, Event):
-            raise ValueError(f"{event!r} is not an Event; build one with cohort_event(...)")
+            raise ValueError(f"{event!r} is not an Event")
         groups[event] = groups.get(event, 0) + (0 if count == 0 else positive_int("count", count))
     rounds = sum(groups.values()) if num_rounds is None else positive_int("num_rounds", num_rounds)
     related = Relation.of(relation)

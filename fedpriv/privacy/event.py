@@ -169,16 +169,6 @@ class Event:
             if value is not None and self.num_users is not None and value > self.num_users:
                 raise ValueError(f"{name} {value} is above the {self.num_users} users; lower it")
 
-    @classmethod
-    def of(cls, kind: str, *values: float) -> Event:
-        """Return the event of a kind of at most so many numbers, in the order of `FIELDS`.
-
-        >>> Event.of("pure", 0.5, 0.0)
-        Event(kind='pure', ... epsilon=0.5, ...)
-        """
-        given: dict[str, Any] = dict(zip(FIELDS.get(kind, ()), values, strict=False))
-        return cls(kind=kind, **given)
-
     @property
     def is_private(self) -> bool:
         """Whether its ε is finite."""
@@ -320,86 +310,3 @@ def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[f
 
 NONPRIVATE = Event(kind="nonprivate")
 """The event of a charge without noise: ε = ∞."""
-
-
-def cohort_event(
-    *,
-    num_users: int,
-    expected_cohort_size: float,
-    noise_multiplier: float,
-    sampling: str = "poisson",
-    cohort_cap: int | None = None,
-    devices: int = 1,
-) -> Event:
-    """Return the event of a round that draws a cohort and noises its bounded sum.
-
-    Args:
-        num_users: Users on the roster.
-        expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed).
-        noise_multiplier: σ.
-        sampling: "poisson" or "fixed".
-        cohort_cap: Largest Poisson cohort, or None.
-        devices: Where users are devices, each drawn and bounded alone: how many one person has.
-
-    Returns:
-        The event; a cohort of everybody is a plain Gaussian whatever the sampling.
-
-    Raises:
-        ValueError: If the numbers do not describe a cohort.
-
-    >>> cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1).sampling_prob
-    0.05
-    """
-    users = positive_int("num_users", num_users)
-    mean = positive_float("expected_cohort_size", expected_cohort_size)
-    if mean > users:
-        raise ValueError(f"a cohort of {mean:g} is above the {users} users; lower the cohort size")
-    if sampling not in ("poisson", "fixed"):
-        raise ValueError(f"sampling {sampling!r} is unknown; give 'poisson' or 'fixed'")
-    if positive_int("devices", devices) > 1:
-        if sampling == "fixed" or cohort_cap is not None:
-            raise ValueError(
-                f"devices {devices} of one person are accounted with poisson sampling and without "
-                "a cap only; leave the others out, or bound a person's devices together"
-            )
-        if devices > users:
-            raise ValueError(f"devices {devices} is above all {users} of the roster; lower it")
-        return Event(
-            kind="poisson-devices-gaussian",
-            noise_multiplier=noise_multiplier,
-            sampling_prob=mean / users,
-            devices=devices,
-        )
-    if sampling == "fixed":
-        if cohort_cap is not None:
-            raise ValueError(
-                f"cohort_cap {cohort_cap!r} has no meaning for fixed-size cohorts; "
-                "leave it out or use poisson sampling"
-            )
-        if not mean.is_integer():
-            raise ValueError(f"a fixed cohort of {mean:g} users is not whole; give a whole number")
-        if mean == users:
-            return Event(kind="gaussian", noise_multiplier=noise_multiplier)
-        return Event(
-            kind="fixed-size-gaussian",
-            noise_multiplier=noise_multiplier,
-            num_users=users,
-            size=int(mean),
-        )
-    if cohort_cap is not None and positive_int("cohort_cap", cohort_cap) > users:
-        raise ValueError(
-            f"cohort_cap {cohort_cap} is above the {users} users and never acts; leave it out"
-        )
-    if cohort_cap is not None and cohort_cap < users:
-        return Event(
-            kind="truncated-poisson-gaussian",
-            noise_multiplier=noise_multiplier,
-            sampling_prob=mean / users,
-            num_users=users,
-            cap=cohort_cap,
-        )
-    if mean == users:
-        return Event(kind="gaussian", noise_multiplier=noise_multiplier)
-    return Event(
-        kind="poisson-gaussian", noise_multiplier=noise_multiplier, sampling_prob=mean / users
-    )

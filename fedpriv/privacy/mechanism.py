@@ -3,11 +3,10 @@
 The three are objects, and nothing about them is stored a second time: sensitivity, standard
 deviation, denominator and event are derived from the very sampler, bound and privatizer that run.
 
-A plan in a file names no objects. A mechanism of the ordinary kind (cohorts, a clipped or
-normalised sum, on a grid or not, Gaussian noise) is written as numbers and names (`numbers_of`) and
-built again from them (`named_mechanism`). Of any other one a `RecordedMechanism` is kept, which
-holds what an auditor needs: the number of users, the event of a charge, and a description. It can
-be accounted and not run, because nothing that a file names is imported.
+A plan's file holds a `RecordedMechanism`: kind and fields of the three, and what follows from them,
+the event of a charge first of all. Where all three kinds are known the mechanism is made again, and
+refused unless it is what was recorded. Otherwise the record stands in its place, which can be
+accounted and not be run: nothing that a file names is imported.
 
 >>> from fedpriv.mechanisms import Clip
 >>> from fedpriv.mechanisms.gaussian import Gaussian
@@ -24,15 +23,17 @@ be accounted and not run, because nothing that a file names is imported.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, cast, get_args
 
-from fedpriv.mechanisms.bounds import Bound, Clip, Normalise, Rounded, Unbounded
+from fedpriv.mechanisms.bounds import Bound, UnknownKindError
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
-from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Draw, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import AfterCrash, Draw, Memory, Privatizer
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
-from fedpriv.ranges import Range, finite_float, json_object, positive_float, positive_int
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params
@@ -65,7 +66,6 @@ class Mechanism:
     privatizer: Privatizer
     micro_batch: int = 1
     _event: Event = field(init=False, repr=False, compare=False)
-    _charged_once: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         size = positive_int("micro_batch", self.micro_batch)
@@ -75,16 +75,14 @@ class Mechanism:
                 f"micro_batch {size} is above the expected batch of "
                 f"{self.expected_cohort_size:g}; lower it"
             )
-        cost = self.privatizer.cost
-        event = self.sampler.event(cost)  # refuses what no accountant prices
+        event = self.sampler.event(self.privatizer)  # refuses what no accountant prices
         object.__setattr__(self, "_event", event)
-        object.__setattr__(self, "_charged_once", cost.whole_run)
         if event.is_private and math.isinf(self.bound.l2_bound):
             raise ValueError(
                 f"noise {self.privatizer.name!r} without a bound protects no one: one user could "
                 "move the sum without limit; bound by 'clip' or 'normalise'"
             )
-        if cost.kind == "gaussian" and event.is_private:
+        if self.noise_multiplier:
             positive_float("stddev (noise_multiplier times sensitivity)", self.stddev)
             check_stddev(self.stddev)  # here, and not after the first charge
 
@@ -113,8 +111,8 @@ class Mechanism:
     @property
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over the sensitivity; 0 for what is no Gaussian."""
-        cost = self.privatizer.cost
-        return float(cost.value) if cost.kind == "gaussian" else 0.0
+        event = self.privatizer.event
+        return event.sigma if event.kind == "gaussian" else 0.0
 
     @property
     def stddev(self) -> float:
@@ -134,7 +132,7 @@ class Mechanism:
     @property
     def charged_once(self) -> bool:
         """Whether one charge pays for all rounds of a run."""
-        return self._charged_once
+        return self.privatizer.charged_once
 
     @property
     def is_private(self) -> bool:
@@ -235,252 +233,134 @@ class Mechanism:
 _DRAWN: set[Key] = set()
 """Secure keys of this process that independent noise was drawn from; none is drawn from twice."""
 
-_CHARGED = ("name", "whole_run", "after_crash")
-_NUMBERS = ("description", "num_users", "expected_cohort_size", "micro_batch")
-"""Fields of a record besides its event: of the privatizer, and of the mechanism."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedPrivatizer(Privatizer):
-    """A privatizer as recorded: its name and how it is charged.
-
-    Attributes:
-        name: Its name.
-        whole_run: Whether one charge pays for all rounds of the run.
-        after_crash: What became of an attempt that a crash ended.
-    """
-
-    name: str
-    whole_run: bool
-    after_crash: AfterCrash = field()  # else the base's value would be its default
-
-    @property
-    def cost(self) -> Cost:
-        """Whether it is charged once; the price is in the event."""
-        return Cost(kind="nonprivate", whole_run=self.whole_run)
+#: Samplers and privatizers that are made again of what a file holds; bounds have their own names.
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "sampler": (PoissonSampler, FixedSizeSampler),
+    "privatizer": (Gaussian, Unprotected),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedMechanism:
-    """A mechanism read from a file: it can be accounted, and not be run.
+    """A mechanism as a file records it: it can be accounted, and not be run.
 
     Attributes:
-        privatizer: Its name, and how it is charged.
-        description: What it does, in a sentence.
-        num_users: Users on the roster.
-        expected_cohort_size: Mean number of users who take part.
+        sampler: Kind and fields, JSON values; None of a class that is not written.
+        bound: Likewise (`Bound.to_json`).
+        privatizer: Likewise.
         micro_batch: As `Mechanism.micro_batch`.
         event: What one charge does.
+        after_crash: What becomes of an attempt that a crash ended.
+        noise: Name of the privatizer.
+        num_users: Users on the roster.
+        expected_cohort_size: Mean number of users who take part.
+        description: What it does, in a sentence.
     """
 
-    privatizer: RecordedPrivatizer
-    description: str
-    num_users: int
-    expected_cohort_size: float
+    sampler: Mapping[str, Any] | None = field(hash=False)
+    bound: Mapping[str, Any] | None = field(hash=False)
+    privatizer: Mapping[str, Any] | None = field(hash=False)
     micro_batch: int
     event: Event
+    after_crash: AfterCrash
+    noise: str
+    num_users: int
+    expected_cohort_size: float
+    description: str
 
     def __post_init__(self) -> None:
-        positive_int("num_users", self.num_users)
-        positive_int("micro_batch", self.micro_batch)
-        positive_float("expected_cohort_size", self.expected_cohort_size)
+        set_checked(self, positive_int, "num_users", "micro_batch")
+        set_checked(self, positive_float, "expected_cohort_size")
+        for part in (self.sampler, self.bound, self.privatizer):
+            if part is not None and json_object(part) is None:
+                raise ValueError(f"{part!r} is not a part of a mechanism")
+        words: tuple[Any, ...] = (self.noise, self.description)
+        if not all(isinstance(one, str) for one in words):
+            raise ValueError(f"{words!r} are not the name and the description of a mechanism")
+        if self.after_crash not in get_args(AfterCrash):
+            raise ValueError(f"after_crash {self.after_crash!r} is unknown")
+
+    @property
+    def charged_once(self) -> bool:
+        """Whether one charge pays for all rounds of the run."""
+        return self.after_crash == "discard"
 
     @classmethod
     def of(cls, mechanism: Mechanism | RecordedMechanism) -> RecordedMechanism:
         """Return what is recorded of a mechanism."""
         if isinstance(mechanism, RecordedMechanism):
             return mechanism
-        privatizer = mechanism.privatizer
+        sampler, privatizer, bound = mechanism.sampler, mechanism.privatizer, None
+        with suppress(ValueError):
+            bound = mechanism.bound.to_json()
         return cls(
-            privatizer=RecordedPrivatizer(
-                name=privatizer.name,
-                whole_run=privatizer.cost.whole_run,
-                after_crash=privatizer.after_crash,
-            ),
+            sampler=_written("sampler", sampler),
+            bound=bound,
+            privatizer=_written("privatizer", privatizer),
+            micro_batch=mechanism.micro_batch,
+            event=mechanism.event,
+            after_crash=privatizer.after_crash,
+            noise=privatizer.name,
+            num_users=mechanism.num_users,
+            expected_cohort_size=mechanism.expected_cohort_size,
             description=(
-                f"{type(mechanism.sampler).__name__} of {mechanism.expected_cohort_size:g} among "
+                f"{type(sampler).__name__} of {mechanism.expected_cohort_size:g} among "
                 f"{mechanism.num_users}, each contribution bounded to {mechanism.l2_bound:g} "
                 f"(l2) by {type(mechanism.bound).__name__}, released by "
                 f"{privatizer.description}"
             ),
-            num_users=mechanism.num_users,
-            expected_cohort_size=mechanism.expected_cohort_size,
-            micro_batch=mechanism.micro_batch,
-            event=mechanism.event,
         )
-
-    @property
-    def charged_once(self) -> bool:
-        """Whether one charge pays for all rounds of the run."""
-        return self.privatizer.whole_run
-
-    @property
-    def sampler(self) -> None:
-        """Not recorded."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            **asdict(self.privatizer),
-            **{name: getattr(self, name) for name in _NUMBERS},
-            "event": self.event.to_json(),
-        }
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return values | {"event": self.event.to_json()}
 
     @classmethod
-    def from_json(cls, value: Any) -> RecordedMechanism:
-        """Return what `to_json` wrote.
+    def from_json(cls, value: Any) -> Mechanism | RecordedMechanism:
+        """Return the mechanism that was written; what is recorded of it where a kind is not known.
 
         Raises:
-            ValueError: If it is something else.
+            ValueError: If it is something else, or its parts do not make what is recorded.
         """
         given = json_object(value)
-        if given is None or set(given) != {*_CHARGED, *_NUMBERS, "event"}:
+        if given is None or set(given) != {one.name for one in fields(cls)}:
             raise ValueError(f"{value!r} is not the record of a mechanism")
-        if not isinstance(given["name"], str) or not isinstance(given["whole_run"], bool):
-            raise ValueError(f"{given['name']!r} is not the name of a privatizer")
-        if given["after_crash"] not in get_args(AfterCrash):
-            raise ValueError(f"after_crash {given['after_crash']!r} is unknown")
-        return cls(
-            privatizer=RecordedPrivatizer(**{name: given[name] for name in _CHARGED}),
-            **{name: given[name] for name in _NUMBERS},
-            event=Event.from_json(given["event"]),
-        )
-
-
-#: What they are called, in a plan's file and by `named_mechanism`.
-NUMBERS = (
-    "num_users",
-    "expected_cohort_size",
-    "sampling",
-    "cohort_cap",
-    "bound",
-    "l2_bound",
-    "noise",
-    "noise_multiplier",
-    "micro_batch",
-    "regulariser",
-    "exact_sum",
-    "unprotected_stddev",
-)
-#: Those of them that change neither ε nor the sensitivity.
-DETAILS = ("regulariser", "exact_sum", "unprotected_stddev")
-
-
-def named_mechanism(
-    *,
-    num_users: int,
-    expected_cohort_size: float,
-    sampling: str = "poisson",
-    cohort_cap: int | None = None,
-    bound: str = "none",
-    l2_bound: float | None = None,
-    noise: str = "none",
-    noise_multiplier: float = 0.0,
-    micro_batch: int = 1,
-    regulariser: float = 0.0,
-    exact_sum: Any = False,
-    unprotected_stddev: float = 0.0,
-) -> Mechanism:
-    """Return a bounded, noised sum over cohorts.
-
-    Args:
-        num_users: Users on the frozen roster, n.
-        expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed); the denominator of
-            every round, however many reply.
-        sampling: "poisson" (independent draws) or "fixed" (without replacement).
-        cohort_cap: Largest Poisson cohort, at least twice the mean (or everybody), or None.
-        bound: What bounds a user's update: "clip", "normalise" or "none".
-        l2_bound: The certified l2 bound of one user's vector; None (or infinity) exactly when
-            bound is "none".
-        noise: "gaussian" on the sum, or "none".
-        noise_multiplier: σ = stddev / sensitivity; 0 exactly when noise is "none".
-        micro_batch: As `Mechanism.micro_batch`.
-        regulariser: r of `Normalise`; 0 of other bounds.
-        exact_sum: Whether sums are of whole multiples of a grid (`Rounded`).
-        unprotected_stddev: Of noise that `Unprotected` adds, without a guarantee; else 0.
-
-    Raises:
-        ValueError: If a value is out of range or two parts do not fit.
-    """
-    if not isinstance(exact_sum, bool):
-        raise ValueError(f"exact_sum {exact_sum!r} is not true or false")
-    if bound not in ("clip", "normalise", "none"):
-        raise ValueError(f"bound {bound!r} is unknown; give 'clip', 'normalise' or 'none'")
-    if (l2_bound in (None, math.inf)) != (bound == "none"):
-        raise ValueError(
-            f"l2_bound {l2_bound!r} does not fit bound {bound!r}; leave it out with 'none', and "
-            "give one such as 0.5 with 'clip' and 'normalise'"
-        )
-    given: dict[str, Any] = {"name": bound}
-    if bound != "none":
-        given["l2_clip_norm"] = positive_float("l2_bound", l2_bound)
-    if finite_float("regulariser", regulariser) or bound == "normalise":
-        given["regulariser"] = regulariser
-    made = Bound.from_json(given)
-    return Mechanism(
-        sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
-        bound=Rounded(bound=made) if exact_sum else made,
-        privatizer=_privatizer_of(noise, noise_multiplier, unprotected_stddev),
-        micro_batch=micro_batch,
-    )
-
-
-def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | None:
-    """Return the numbers of a mechanism of the ordinary kind, or None of any other.
-
-    Guarantees:
-        * `named_mechanism` makes an equal mechanism of them.
-    """
-    if isinstance(mechanism, RecordedMechanism):
-        return None
-    sampler, privatizer = mechanism.sampler, mechanism.privatizer
-    if not isinstance(sampler, (PoissonSampler, FixedSizeSampler)):
-        return None
-    exact_sum = type(mechanism.bound) is Rounded
-    bound = mechanism.bound.bound if isinstance(mechanism.bound, Rounded) else mechanism.bound
-    # A derived class may bound or draw otherwise.
-    ordinary = {PoissonSampler, FixedSizeSampler, Clip, Normalise, Unbounded, Gaussian, Unprotected}
-    if not {type(sampler), type(bound), type(privatizer)} <= ordinary:
-        return None
-    bounded = not math.isinf(mechanism.l2_bound)
-    return {
-        "num_users": mechanism.num_users,
-        "expected_cohort_size": mechanism.expected_cohort_size,
-        "sampling": "fixed" if isinstance(sampler, FixedSizeSampler) else "poisson",
-        "cohort_cap": sampler.cap if isinstance(sampler, PoissonSampler) else None,
-        "bound": bound.name,
-        "l2_bound": mechanism.l2_bound if bounded else None,
-        "noise": privatizer.name,
-        "noise_multiplier": mechanism.noise_multiplier,
-        "micro_batch": mechanism.micro_batch,
-        "regulariser": float(bound.regulariser) if isinstance(bound, Normalise) else 0.0,
-        "exact_sum": exact_sum,
-        "unprotected_stddev": (
-            float(privatizer.stddev) if isinstance(privatizer, Unprotected) else 0.0
-        ),
-    }
-
-
-def _privatizer_of(noise: str, noise_multiplier: float, stddev: float) -> Privatizer:
-    """Return the privatizer of a name.
-
-    Raises:
-        ValueError: If the name is unknown, or the number does not fit it.
-    """
-    if noise not in ("gaussian", "none"):
-        raise ValueError(f"noise {noise!r} is unknown; give 'gaussian' or 'none'")
-    unprotected = finite_float("unprotected_stddev", stddev, Range.AT_LEAST_ZERO)
-    if noise == "gaussian":
-        if unprotected:
-            raise ValueError(
-                f"unprotected_stddev {stddev!r} is of noise without a guarantee, but noise is "
-                "'gaussian'; give noise_multiplier alone"
+        values: dict[str, Any] = {**given, "event": Event.from_json(given["event"])}
+        record = cls(**values)
+        try:
+            made = Mechanism(
+                sampler=_read("sampler", record.sampler),
+                bound=Bound.from_json(record.bound),
+                privatizer=_read("privatizer", record.privatizer),
+                micro_batch=record.micro_batch,
             )
-        return Gaussian(noise_multiplier=positive_float("noise_multiplier", noise_multiplier))
-    sigma = finite_float("noise_multiplier", noise_multiplier)
-    if sigma != 0.0:
-        raise ValueError(
-            f"noise_multiplier {sigma} is given but noise is 'none'; leave it "
-            "out, or ask for noise 'gaussian'"
-        )
-    return Unprotected(stddev=unprotected)
+        except UnknownKindError:
+            return record
+        if cls.of(made) != record:
+            raise ValueError(f"{record.description!r} is not what its parts make; it was edited")
+        return made
+
+
+def _written(role: str, part: object) -> dict[str, Any] | None:
+    """Return kind and fields of a sampler or privatizer; None where a file makes no such one."""
+    if type(part) not in _KINDS[role]:
+        return None
+    return {"kind": type(part).__name__, **asdict(cast(Any, part))}
+
+
+def _read(role: str, value: Any) -> Any:
+    """Return the sampler or privatizer that was written.
+
+    Raises:
+        UnknownKindError: If its kind is not known.
+        ValueError: If the kind has other fields, or refuses their values.
+    """
+    given = dict(json_object(value) or {})
+    kind = given.pop("kind", None)
+    for made in _KINDS[role]:
+        if kind == made.__name__:
+            if set(given) != {one.name for one in fields(made)}:
+                raise ValueError(f"{kind} {role} has other fields than {sorted(given)}")
+            return made(**given)
+    raise UnknownKindError(f"{role} {value!r} is unknown here")

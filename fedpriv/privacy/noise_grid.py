@@ -8,9 +8,8 @@ noise is needed, and not at all where they are large, since the noise needed gro
 A doubling lowers it by a factor of 2 at the one end and of 1 at the other. The saturation point
 lies half way: from there on larger cohorts hardly help.
 
->>> from fedpriv.privacy.plan import cohort_plan
->>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=50, bound="clip",
-...                    l2_bound=1.0, noise="gaussian", noise_multiplier=1.0)
+>>> import fedpriv as fp
+>>> plan = fp.Rounds(users=400, cohort=20, rounds=50).plan(l2_clip_norm=1.0, noise_multiplier=1.0)
 >>> grid = noise_grid(plan, 8.0, cohorts=(20, 40), rounds=(50,))
 >>> [f"{point.noise_on_mean:.3f}" for point in grid.points]
 ['0.025', '0.016']
@@ -28,11 +27,17 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import NoNoiseFitsError, calibrate
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.privacy.event import Event, Relation, cohort_event
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.plan import Plan, unit_words
-from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.sampling import (
+    DevicesSampler,
+    FixedSizeSampler,
+    PoissonSampler,
+    sampler_of,
+)
 from fedpriv.ranges import positive_float, positive_int
 
 SATURATION_FACTOR = math.sqrt(2.0)
@@ -301,16 +306,13 @@ def noise_grid(
     def event(cohort: float, sigma: float) -> Event:
         cap = None
         if given is not None:  # a cap over its cohort, times that, is the cap again
-            over = max(2.0, given / mechanism.expected_cohort_size)  # as samplers ask for
-            cap = math.ceil(over * cohort * (1.0 - 1e-12))
-        return cohort_event(
-            num_users=num_users,
-            expected_cohort_size=cohort,
-            noise_multiplier=sigma,
-            sampling=sampling,
-            cohort_cap=None if cap is not None and cap >= num_users else cap,
-            devices=devices,
-        )
+            over = given / mechanism.expected_cohort_size
+            least = math.ceil(2.0 * cohort)  # as samplers ask for
+            cap = min(max(math.ceil(over * cohort * (1.0 - 1e-12)), least), num_users)
+        drawn = sampler_of(sampling, num_users, cohort, cap)
+        if isinstance(drawn, PoissonSampler):
+            drawn = DevicesSampler(draws=drawn, devices=devices) if devices > 1 else drawn
+        return drawn.event(Gaussian(noise_multiplier=sigma))
 
     kinds = {event(cohort, 1.0).kind for cohort in sizes}  # refuses bad numbers before any search
     pairs = [(cohort, count) for cohort in sizes for count in counts]

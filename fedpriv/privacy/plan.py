@@ -13,8 +13,15 @@ exceed it. For zero-concentrated DP such a filter costs nothing: charges ρ₁ +
 chosen after the ones before, are ρ-zCDP together (Feldman and Zrnic 2021, Theorem 3.1; Whitehouse
 et al. 2023, Theorem 1). The ε of a run is the filter's, whatever was spent of it.
 
->>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=100, bound="clip",
-...                    l2_bound=0.5, noise="gaussian", noise_multiplier=1.0, delta=1 / 400)
+>>> from fedpriv.mechanisms import Clip
+>>> from fedpriv.mechanisms.gaussian import Gaussian
+>>> from fedpriv.privacy.sampling import PoissonSampler
+>>> mechanism = Mechanism(
+...     sampler=PoissonSampler(num_users=400, expected_cohort_size=20),
+...     bound=Clip(l2_clip_norm=0.5),
+...     privatizer=Gaussian(noise_multiplier=1.0),
+... )
+>>> plan = Plan(mechanism=mechanism, num_rounds=100, delta=1 / 400)
 >>> print(plan.epsilon(100))
 ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
 >>> plan.mechanism.stddev, plan.mechanism.denominator
@@ -48,13 +55,7 @@ from fedpriv.privacy.accounting import (
 )
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon, delta_caution, rounded_up, rounded_up_to
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.mechanism import (
-    NUMBERS,
-    Mechanism,
-    RecordedMechanism,
-    named_mechanism,
-    numbers_of,
-)
+from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
 
@@ -220,7 +221,7 @@ class Plan(_Guarantee):
     """The guarantee of a run, fixed before the first cohort is drawn; every field is public.
 
     Attributes:
-        mechanism: What every charge does; of a plan read from a file, what was recorded of it.
+        mechanism: What every charge does; what a file records of it where its kinds are not known.
         num_rounds: Charges the plan pays for, T; a lost attempt uses one up. For noise that is
             charged for a whole run, the rows that it was made for.
         relation: Neighbouring relation, by name or `Relation`.
@@ -514,11 +515,10 @@ class Plan(_Guarantee):
         Raises:
             ValueError: If its noise is no Gaussian's, or no noise reaches the target.
         """
-        self.mechanism.privatizer.scaled(1.0)  # refuses what is no Gaussian's, or not live
         mechanism, noise = self.live_mechanism, self.live_mechanism.privatizer
 
         def event(sigma: float) -> Event:
-            return mechanism.sampler.event(noise.scaled(sigma).cost)
+            return mechanism.sampler.event(noise.scaled(sigma))
 
         target = positive_float("target_epsilon", target_epsilon)
         assert self.delta is not None
@@ -534,20 +534,17 @@ class Plan(_Guarantee):
         return replace(self, mechanism=noised, target_epsilon=target)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as a dict of plain JSON values, all of it public.
-
-        A mechanism of numbers and names is written flat; of any other one the event and a
-        description stand under "mechanism".
-        """
-        numbers = numbers_of(self.mechanism)
-        if numbers is None:
-            numbers = {"mechanism": RecordedMechanism.of(self.mechanism).to_json()}
-        rest = {name: getattr(self, name) for name in _REST} | {"relation": self.relation.value}
-        return numbers | rest | ({} if self.trials is None else {"trials": self.trials.to_json()})
+        """Return the plan as a dict of plain JSON values, all of it public."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return values | {
+            "mechanism": RecordedMechanism.of(self.mechanism).to_json(),
+            "relation": self.relation.value,
+            "trials": None if self.trials is None else self.trials.to_json(),
+        }
 
     @classmethod
     def from_json(cls, value: Any) -> Plan:
-        """Return the plan that `to_json` wrote; of its mechanism, what was recorded.
+        """Return the plan that `to_json` wrote; its mechanism as `RecordedMechanism.from_json`.
 
         Raises:
             ValueError: If fields are missing or unknown, or the plan would be refused.
@@ -555,34 +552,17 @@ class Plan(_Guarantee):
         given = json_object(value)
         if given is None:
             raise ValueError(f"{value!r} is not a plan; expected a JSON object")
-        rest = {*_REST, *(("trials",) if "trials" in given else ())}
-        numbers = ("mechanism",) if "mechanism" in given else NUMBERS
-        if odd := set(given) ^ {*numbers, *rest}:
+        if odd := set(given) ^ {one.name for one in fields(cls)}:
             raise ValueError(
                 f"the plan's fields do not match ({', '.join(sorted(map(str, odd)))}); it was "
                 "edited, or written by another version"
             )
-        fields = {name: given[name] for name in rest}
-        if "trials" in fields:
-            fields["trials"] = Trials.from_json(fields["trials"])
-        mechanism = (
-            RecordedMechanism.from_json(given["mechanism"])
-            if "mechanism" in given
-            else named_mechanism(**{name: given[name] for name in NUMBERS})
-        )
-        return cls(mechanism=mechanism, **fields)
-
-
-_REST = (
-    "num_rounds",
-    "relation",
-    "delta",
-    "target_epsilon",
-    "max_examples_per_user",
-    "roster_sha256",
-    "unit",
-)
-"""Fields of a plan's JSON besides its mechanism, and besides "trials", which few plans have."""
+        trials = given["trials"]
+        parts: dict[str, Any] = {
+            "mechanism": RecordedMechanism.from_json(given["mechanism"]),
+            "trials": None if trials is None else Trials.from_json(trials),
+        }
+        return cls(**{**given, **parts})
 
 
 # A price is ρ/T in float64, made a σ or an ε and squared again: about ten roundings of 2^-53 each.
@@ -794,11 +774,10 @@ def plan_digest(
     published files are equal, whatever is learned under them.
 
     * δ, relation, unit, number of rounds, target ε, cap on examples and trials are always in it.
-    * Of a mechanism of numbers and names (`numbers_of`) everything is: sampling, bound with its
-      regulariser and grid, noise.
-    * Of any other one, what a `RecordedMechanism` keeps: the event, hence ε, the cohort, how it is
-      charged, and a description by names and six digits. Classes of one name, and parameters that
-      are not described, have one digest.
+    * Of a mechanism everything is that a `RecordedMechanism` holds: event, hence ε, the cohort, how
+      it is charged, and each part whose kind is written, with all its fields.
+    * Of other parts only a description is, by names and six digits. Classes of one name, and
+      parameters that are not described, have one digest.
     * Of an adaptive plan ρ is, and no mechanism: each query brings its own.
 
     Args:
@@ -812,20 +791,6 @@ def plan_digest(
     """
     also = {"published": dict(published)} if published else {}
     return document_sha256({"plan": plan.to_json(), "roster": list(roster), **also})
-
-
-def cohort_plan(**fields: Any) -> Plan:
-    """Return the plan of a bounded, noised sum over cohorts, from plain numbers and names.
-
-    Args:
-        **fields: Arguments of `fedpriv.privacy.mechanism.named_mechanism`, and every other field
-            of a `Plan`.
-
-    Raises:
-        ValueError: If a value is out of range or two parts do not fit.
-    """
-    numbers = {name: fields.pop(name) for name in NUMBERS if name in fields}
-    return Plan(mechanism=named_mechanism(**numbers), **fields)
 
 
 def _check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
@@ -852,7 +817,9 @@ def _check_rows(
     Raises:
         ValueError: If that is so.
     """
-    limit = mechanism.privatizer.cost.participation
+    if isinstance(mechanism, RecordedMechanism):
+        return
+    limit = mechanism.privatizer.participation
     if limit is None or limit.num_rows is None:
         return
     if num_rounds > limit.num_rows:

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.mechanisms.privatizer import Cost, Participation
-from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Participation, Privatizer
+from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 
@@ -51,8 +52,8 @@ class Sampler(ABC):
         """Mean size of a cohort: the public denominator of every round, however many reply."""
 
     @abstractmethod
-    def event(self, cost: Cost) -> Event:
-        """Return the event of one charge under this sampling, given its cost for the whole roster.
+    def event(self, noise: Privatizer) -> Event:
+        """Return the event of one charge of a noise under this sampling.
 
         Raises:
             ValueError: If no accountant has an answer for the pair.
@@ -160,33 +161,38 @@ def _secure_bernoulli(key: Key, number: int, probability: Fraction) -> np.ndarra
     return np.flatnonzero(key.words(number) < np.uint64(threshold))
 
 
-def _cohort_event(cost: Cost, **cohort: Any) -> Event:
-    if cost.whole_run:
+def _cohort_event(noise: Privatizer, sampler: Sampler, **drawn: Any) -> Event:
+    """Return the event of a Gaussian over a drawn cohort, of the kind and numbers of its draw.
+
+    Raises:
+        ValueError: If a cohort is drawn for other noise.
+    """
+    event, everybody = noise.event, sampler.expected_cohort_size == sampler.num_users
+    if noise.charged_once:
         raise ValueError(
             "noise that is charged for a whole run earns nothing by drawing cohorts; use a sampler "
             "whose participation its sensitivity was computed for"
         )
-    if cost.kind == "gaussian":
-        return cohort_event(noise_multiplier=cost.value, **cohort)
-    cohort_event(noise_multiplier=1.0, **cohort)  # for its checks
-    if cost.kind != "nonprivate" and cohort["expected_cohort_size"] != cohort["num_users"]:
+    if everybody or not event.is_private:
+        return _plain_event(noise)
+    if event.kind != "gaussian":
         raise ValueError(
-            f"a {cost.kind} answer over a drawn cohort has no accountant here; let everybody take "
+            f"a {event.kind} answer over a drawn cohort has no accountant here; let everybody take "
             "part (Everybody)"
         )
-    return _plain_event(cost)
+    return Event(noise_multiplier=event.sigma, **drawn)
 
 
-def _plain_event(cost: Cost) -> Event:
-    limit = cost.participation
-    if limit is not None and cost.kind != "gaussian":
+def _plain_event(noise: Privatizer) -> Event:
+    event, limit = noise.event, noise.participation
+    if limit is not None and event.kind != "gaussian":
         raise ValueError("its rows are accounted for disjoint batches; draw by Partition")
     if limit is not None and (limit.num_rows is None or limit.count < limit.num_rows):
         raise ValueError(
             f"noise is made for users who take part {limit}, and everybody takes part in every "
             "row; draw cohorts whose users come back later (SeparatedSampler, CyclicSampler)"
         )
-    return Event.of(cost.kind, cost.value, cost.second)
+    return event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +219,18 @@ class PoissonSampler(Sampler):
     cap: int | None = None
 
     def __post_init__(self) -> None:
-        self.event(Cost(kind="gaussian", value=1.0))  # every check on users, mean and cap
+        set_checked(self, positive_int, "num_users")
+        set_checked(self, positive_float, "expected_cohort_size")
+        if self.expected_cohort_size > self.num_users:
+            raise ValueError(
+                f"a cohort of {self.expected_cohort_size:g} is above the {self.num_users} users; "
+                "lower the cohort size"
+            )
+        if self.cap is not None and positive_int("cohort_cap", self.cap) > self.num_users:
+            raise ValueError(
+                f"cohort_cap {self.cap} is above the {self.num_users} users and never acts; leave "
+                "it out"
+            )
         least = min(math.ceil(2.0 * self.expected_cohort_size), self.num_users)
         if self.cap is not None and self.cap < least:
             raise ValueError(
@@ -221,22 +238,22 @@ class PoissonSampler(Sampler):
                 f"{self.expected_cohort_size:g}: a cap near the mean multiplies ε (fourfold at the "
                 "mean); raise it, or leave it out"
             )
-        object.__setattr__(self, "num_users", int(self.num_users))
-        object.__setattr__(self, "expected_cohort_size", float(self.expected_cohort_size))
 
     @property
     def sampling_prob(self) -> float:
         """Probability that a given user is drawn in a given round, in (0, 1]."""
         return self.expected_cohort_size / self.num_users
 
-    def event(self, cost: Cost) -> Event:
+    def event(self, noise: Privatizer) -> Event:
         """Return the amplified event of a Gaussian; others only where everybody takes part."""
-        return _cohort_event(
-            cost,
-            num_users=self.num_users,
-            expected_cohort_size=self.expected_cohort_size,
-            cohort_cap=self.cap,
-        )
+        drawn: dict[str, Any] = {"kind": "poisson-gaussian"}
+        if self.cap is not None and self.cap < self.num_users:
+            drawn = {
+                "kind": "truncated-poisson-gaussian",
+                "num_users": self.num_users,
+                "cap": self.cap,
+            }
+        return _cohort_event(noise, self, sampling_prob=self.sampling_prob, **drawn)
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Return between 0 and n ids (at most `cap`), in roster order."""
@@ -281,8 +298,12 @@ class DevicesSampler(Sampler):
                 f"devices {self.devices} of one person are accounted with poisson sampling and "
                 "without a cap only; leave the others out, or bound a person's devices together"
             )
-        self.event(Cost(kind="gaussian", value=1.0))  # checks the number
-        object.__setattr__(self, "devices", int(self.devices))
+        set_checked(self, positive_int, "devices")
+        if self.devices > self.num_users:
+            raise ValueError(
+                f"devices {self.devices} is above all {self.num_users} of the roster; lower it"
+            )
+        self.event(Gaussian(noise_multiplier=1.0))  # checks how many are accounted
 
     @property
     def num_users(self) -> int:
@@ -294,23 +315,23 @@ class DevicesSampler(Sampler):
         """Mean number of devices drawn."""
         return self.draws.expected_cohort_size
 
-    def event(self, cost: Cost) -> Event:
+    def event(self, noise: Privatizer) -> Event:
         """Return the event of a Gaussian, as it is for a person."""
-        devices = positive_int("devices", self.devices)
-        if devices == 1:
-            return self.draws.event(cost)
-        if cost.kind == "nonprivate":
+        if self.devices == 1:
+            return self.draws.event(noise)
+        event = noise.event
+        if not event.is_private:
             return NONPRIVATE
-        if cost.kind != "gaussian" or cost.whole_run:
+        if event.kind != "gaussian" or noise.charged_once:
             raise ValueError(
-                f"devices {devices} of one person are accounted for Gaussian noise that is drawn "
-                "again every round; bound a person's devices together"
+                f"devices {self.devices} of one person are accounted for Gaussian noise that is "
+                "drawn again every round; bound a person's devices together"
             )
-        return cohort_event(
-            num_users=self.num_users,
-            expected_cohort_size=self.expected_cohort_size,
-            noise_multiplier=cost.value,
-            devices=devices,
+        return Event(
+            kind="poisson-devices-gaussian",
+            noise_multiplier=event.sigma,
+            sampling_prob=self.draws.sampling_prob,
+            devices=self.devices,
         )
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
@@ -350,14 +371,10 @@ class FixedSizeSampler(Sampler):
         """The size."""
         return float(self.size)
 
-    def event(self, cost: Cost) -> Event:
+    def event(self, noise: Privatizer) -> Event:
         """Return the event of a Gaussian over a cohort of fixed size."""
-        return _cohort_event(
-            cost,
-            num_users=self.num_users,
-            expected_cohort_size=self.expected_cohort_size,
-            sampling="fixed",
-        )
+        drawn: dict[str, Any] = {"num_users": self.num_users, "size": self.size}
+        return _cohort_event(noise, self, kind="fixed-size-gaussian", **drawn)
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Return `size` distinct ids, in roster order."""
@@ -383,9 +400,9 @@ class Everybody(Sampler):
         """All of them."""
         return float(self.num_users)
 
-    def event(self, cost: Cost) -> Event:
-        """Return the event of the cost, without amplification."""
-        return _plain_event(cost)
+    def event(self, noise: Privatizer) -> Event:
+        """Return the noise's own event, without amplification."""
+        return _plain_event(noise)
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Return the roster."""
@@ -431,16 +448,16 @@ class Partition(Sampler):
         """The size."""
         return float(self.size)
 
-    def event(self, cost: Cost) -> Event:
+    def event(self, noise: Privatizer) -> Event:
         """Return the event of a whole run of pure answers, or of none that is protected.
 
         Raises:
-            ValueError: If the cost is another's: of a single answer, or of fewer participations.
+            ValueError: If the noise is another: of a single answer, or of fewer participations.
         """
-        if cost.kind == "nonprivate":
+        event, counted = noise.event, noise.participation
+        if not event.is_private:
             return NONPRIVATE
-        counted = cost.participation
-        if not cost.whole_run or cost.kind != "pure" or counted is None:
+        if not noise.charged_once or event.kind != "pure" or counted is None:
             raise ValueError(
                 "disjoint batches are accounted for pure answers that are charged once for the "
                 "whole run"
@@ -450,7 +467,7 @@ class Partition(Sampler):
                 f"noise is calibrated for {counted.most} participations and everybody takes part "
                 f"{self.passes} times; give both the same passes"
             )
-        return Event(kind="pure", epsilon=cost.value)
+        return event
 
     def init(self) -> Memory:
         """Return the memory before the first batch."""
@@ -523,9 +540,9 @@ class SeparatedSampler(Sampler):
         """The participation limit that is kept."""
         return Participation(most=self.max_participations, min_separation=self.min_separation)
 
-    def event(self, cost: Cost) -> Event:
-        """Return the cost of a whole run, if it was computed for this participation limit."""
-        return _separated_event(cost, self.participation)
+    def event(self, noise: Privatizer) -> Event:
+        """Return the event of a whole run, if it was computed for this participation limit."""
+        return _separated_event(noise, self.participation)
 
     def init(self) -> Memory:
         """Return the memory before the first cohort."""
@@ -607,17 +624,17 @@ class CyclicSampler(Sampler):
         """The participation limit that is kept."""
         return Participation(most=self.max_participations, min_separation=self.groups)
 
-    def event(self, cost: Cost) -> Event:
-        """Return the cost of a whole run, amplified where amplification is proved."""
-        event = _separated_event(cost, self.participation)
-        if self.mean is None or cost.kind != "gaussian" or cost.one_row is None:
+    def event(self, noise: Privatizer) -> Event:
+        """Return the event of a whole run, amplified where amplification is proved."""
+        event, limit = _separated_event(noise, self.participation), noise.participation
+        one_row = noise.one_row
+        if self.mean is None or limit is None or one_row is None or not event.is_private:
             return event
-        assert cost.participation is not None
         return Event(
             kind="cyclic-poisson-gaussian",
-            noise_multiplier=cost.one_row,
+            noise_multiplier=one_row,
             sampling_prob=self.sampling_prob,
-            rows=min(cost.participation.count, self.max_participations),
+            rows=min(limit.count, self.max_participations),
         )
 
     def init(self) -> Memory:
@@ -654,25 +671,26 @@ class CyclicSampler(Sampler):
         return np.flatnonzero(key.generator().random(size) < self.sampling_prob)
 
 
-def _separated_event(cost: Cost, kept: Participation) -> Event:
+def _separated_event(noise: Privatizer, kept: Participation) -> Event:
     """Return the event of a whole run of correlated noise under a sampler's participation limit.
 
     Raises:
         ValueError: If it was made for less, or is no noise of a whole run.
     """
-    if cost.kind == "nonprivate":
+    event, limit = noise.event, noise.participation
+    if not event.is_private:
         return NONPRIVATE
-    if cost.kind != "gaussian" or not cost.whole_run or cost.participation is None:
+    if event.kind != "gaussian" or not noise.charged_once or limit is None:
         raise ValueError(
             "cohorts whose users come back after a while earn nothing for independent noise every "
             "round; use correlated noise (tree, banded, blt), or poisson sampling"
         )
-    if not cost.participation.covers(replace(kept, num_rows=cost.participation.num_rows)):
+    if not limit.covers(replace(kept, num_rows=limit.num_rows)):
         raise ValueError(
-            f"noise is made for users who take part {cost.participation}, and cohorts keep to "
+            f"noise is made for users who take part {limit}, and cohorts keep to "
             f"{kept}; give both the same"
         )
-    return Event(kind="gaussian", noise_multiplier=cost.value)
+    return event
 
 
 def sampler_of(
@@ -687,12 +705,14 @@ def sampler_of(
         return PoissonSampler(
             num_users=num_users, expected_cohort_size=expected_cohort_size, cap=cohort_cap
         )
-    # The event's checks know every way in which these can be wrong.
-    cohort_event(
-        num_users=num_users,
-        expected_cohort_size=expected_cohort_size,
-        noise_multiplier=1.0,
-        sampling=sampling,
-        cohort_cap=cohort_cap,
-    )
-    return FixedSizeSampler(num_users=num_users, size=int(expected_cohort_size))
+    if sampling != "fixed":
+        raise ValueError(f"sampling {sampling!r} is unknown; give 'poisson' or 'fixed'")
+    if cohort_cap is not None:
+        raise ValueError(
+            f"cohort_cap {cohort_cap!r} has no meaning for fixed-size cohorts; "
+            "leave it out or use poisson sampling"
+        )
+    size = positive_float("expected_cohort_size", expected_cohort_size)
+    if not size.is_integer():
+        raise ValueError(f"a fixed cohort of {size:g} users is not whole; give a whole number")
+    return FixedSizeSampler(num_users=num_users, size=int(size))

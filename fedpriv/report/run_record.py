@@ -86,6 +86,11 @@ class RunRecord:
         return _mapping(self.description.get("plan"))
 
     @property
+    def mechanism(self) -> Row:
+        """The plan's mechanism as recorded; nothing of a plan that has none."""
+        return _mapping(self.plan.get("mechanism"))
+
+    @property
     def corpus(self) -> Row:
         """Which corpus and roster the run trained on."""
         return _mapping(self.description.get("corpus"))

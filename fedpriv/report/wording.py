@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from fedpriv.measures import Measure, grouped
 from fedpriv.privacy.epsilon import rounded_up
@@ -135,7 +135,9 @@ def words_of_all(given: Iterable[UnitWords]) -> UnitWords:
 
 
 def by_unit(values: Mapping[str, Any], unit: str) -> dict[str, Any]:
-    """Return a corpus or plan under the names that fit the unit; what has no meaning is left out.
+    """Return a corpus or plan under the names that fit the unit, at every depth.
+
+    What has no meaning is left out.
 
     >>> by_unit({"num_users": 3, "max_examples_per_user": None, "delta": 0.1}, "example")
     {'num_examples': 3, 'delta': 0.1}
@@ -144,7 +146,13 @@ def by_unit(values: Mapping[str, Any], unit: str) -> dict[str, Any]:
         return dict(values)
     kept = "max_examples_per_user" if unit == BY_EXAMPLE else ""
     named = {name if name == kept else _NAMES.get(name, name): v for name, v in values.items()}
-    return {name: value for name, value in named.items() if name}
+    return {
+        name: by_unit(cast("Mapping[str, Any]", value), unit)
+        if isinstance(value, Mapping)
+        else value
+        for name, value in named.items()
+        if name
+    }
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -234,7 +234,7 @@ class RunDoor:
         with self._one_at_a_time:
             self._admit(name, mechanism)
             self._prepare(name, mechanism)
-            if mechanism.privatizer.cost.whole_run:
+            if mechanism.charged_once:
                 return self._charge_whole_run(name, mechanism)
             if mechanism.privatizer.after_crash == "replay":
                 return self._charge_or_replay(name, mechanism)
@@ -328,7 +328,7 @@ class RunDoor:
         if after != "retry":
             name_of_key = STREAM if after == "discard" else REPLAY
             self._secret_state.key(name_of_key, fresh=fresh, renew=renew)
-        if mechanism.privatizer.cost.whole_run and renew:
+        if mechanism.charged_once and renew:
             start_noise_count(self._secret_state)
         first = mechanism.sampler.init()
         if not first:

@@ -9,10 +9,10 @@ alone.
 
 The digest is of
 
-* the plan (but for `fedpriv.privacy.mechanism.DETAILS`, which options name), and every option and
-  kind of the parts that are chosen, defaults included: were they left out, a default that changes
-  would give two mechanisms one noise. Left out are options at the value at which they do nothing,
-  which may not change (`Experiment.identity`). Automatic ones enter by the values that were chosen;
+* the plan, and every option and kind of the parts that are chosen, defaults included: were they
+  left out, a default that changes would give two mechanisms one noise. Left out are options at the
+  value at which they do nothing, which may not change (`Experiment.identity`). Automatic ones enter
+  by the values that were chosen;
 * the digest of all users' data. Where it is not known (the users are on nodes, or the task has no
   digest of them) 16 bytes of fresh entropy stand in its place: such a run is resumed from its
   ledger, and is not drawn again by its seed;
@@ -37,7 +37,6 @@ from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.hashes import document_sha256
-from fedpriv.privacy.mechanism import DETAILS
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.tasks.task import PART
@@ -47,7 +46,7 @@ NOISE = "noise_sha256"
 """Name of the digest among the further facts of a ledger's first line."""
 NOT_TRAINED = frozenset({"eval_every", "start.file", "start.brought_weights"})
 """Options that change nothing that is trained; a start file's digest is in, wherever it lies."""
-_VERSION = 3
+_VERSION = 4
 
 
 def noise_digest(experiment: Experiment, document: Mapping[str, Any]) -> str:
@@ -153,10 +152,8 @@ def _trained(experiment: Experiment) -> dict[str, Any]:
         "options": {name: options[name] for name in options if name not in NOT_TRAINED},
         "task": task.__qualname__,
         "code": experiment.name if custom else None,
-        "given": [],  # until draws move for another reason
     }
 
 
-def _digest(plan: Mapping[str, Any], **described: Any) -> str:
-    plan = {name: value for name, value in plan.items() if name not in DETAILS}
-    return document_sha256({"version": _VERSION, "plan": plan, **described})
+def _digest(**described: Any) -> str:
+    return document_sha256({"version": _VERSION, **described})

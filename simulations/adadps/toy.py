@@ -25,9 +25,13 @@ from typing import Literal
 
 import numpy as np
 
+from fedpriv.mechanisms.bounds import Clip, Unbounded
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import Fixed, Preconditioner
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.training.federated_averaging import FederatedAveraging
@@ -111,18 +115,15 @@ METHODS = {
 
 def plan(method: Method, steps: int | None = None) -> Plan:
     """Return the plan of Poisson batches of the same mean."""
-    private = method.private
-    return cohort_plan(
-        num_users=NUM_EXAMPLES,
-        expected_cohort_size=BATCH,
-        num_rounds=steps or method.steps,
-        bound="clip" if private else "none",
-        l2_bound=CLIP_NORM if private else None,
-        noise="gaussian" if private else "none",
-        noise_multiplier=NOISE_MULTIPLIER if private else 0.0,
-        delta=DELTA,
-        unit="example",
+    mechanism = Mechanism(
+        sampler=PoissonSampler(num_users=NUM_EXAMPLES, expected_cohort_size=BATCH),
+        bound=Clip(l2_clip_norm=CLIP_NORM) if method.private else Unbounded(),
+        privatizer=(
+            Gaussian(noise_multiplier=NOISE_MULTIPLIER) if method.private else Unprotected()
+        ),
     )
+    num_rounds = steps or method.steps
+    return Plan(mechanism=mechanism, num_rounds=num_rounds, delta=DELTA, unit="example")
 
 
 def train(

@@ -21,7 +21,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.start import PublicOnly, public_only
 from fedpriv.mechanisms import AdaptiveClip, Bound, Clip
 from fedpriv.privacy.accounting import calibrate
-from fedpriv.privacy.event import Relation, cohort_event
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.algorithm import Context, SumRequest
@@ -177,18 +177,14 @@ def sigma_of(q: float, rounds: int, epsilon: float, num_users: int) -> float:
     delta = float(num_users) ** -1.1
     if q == 1.0:  # T releases of σ √T are one of σ
         return math.sqrt(rounds) * calibrate(
-            lambda sigma: cohort_event(
-                num_users=num_users, expected_cohort_size=num_users, noise_multiplier=sigma
-            ),
+            lambda sigma: Event(kind="gaussian", noise_multiplier=sigma),
             1,
             target_epsilon=epsilon,
             delta=delta,
             relation=Relation.ADD_REMOVE,
         )
     return calibrate(
-        lambda sigma: cohort_event(
-            num_users=num_users, expected_cohort_size=q * num_users, noise_multiplier=sigma
-        ),
+        lambda sigma: Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=q),
         rounds,
         target_epsilon=epsilon,
         delta=delta,

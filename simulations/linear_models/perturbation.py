@@ -37,7 +37,8 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.perturbation import OutputGaussian, Perturbing, Sphere
-from fedpriv.mechanisms.privatizer import Cost, Memory, Participation, Privatizer
+from fedpriv.mechanisms.privatizer import Memory, Participation, Privatizer
+from fedpriv.privacy.event import Event
 from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -57,8 +58,8 @@ class SphereRows(Privatizer):
     Guarantees:
         * A row is ε/passes-DP, with noise of a density proportional to
           exp(-(ε/passes) ‖κ‖₂ / Δ); all of them are ε-DP if no one is in more than `passes`,
-          which a sampler has to see to: only `Partition` (`fedpriv.privacy.cohorts`) takes the
-          cost. As far as floating point is real arithmetic.
+          which a sampler has to see to: only `Partition` (`fedpriv.privacy.sampling`) takes
+          it. As far as floating point is real arithmetic.
 
     Reference: Song, Chaudhuri and Sarwate (2013), Section 2, for the noise.
     """
@@ -74,10 +75,14 @@ class SphereRows(Privatizer):
     after_crash = "discard"
 
     @property
-    def cost(self) -> Cost:
+    def event(self) -> Event:
         """Pure ε, charged once for the run."""
-        limit = Participation(most=self.passes)
-        return Cost(kind="pure", value=self.epsilon, whole_run=True, participation=limit)
+        return Event(kind="pure", epsilon=self.epsilon)
+
+    @property
+    def participation(self) -> Participation:
+        """As often as there are passes."""
+        return Participation(most=self.passes)
 
     def init(self, template: Tree, key: Key) -> Memory:
         """Return that no row was drawn."""
@@ -138,12 +143,12 @@ class ObjectiveNoise(Perturbing):
         object.__setattr__(self, "name", f"objective-{self.form}")
 
     @property
-    def cost(self) -> Cost:
+    def event(self) -> Event:
         """Pure ε, or that of a Gaussian and a shift."""
         besides = self.shift + self.outside
         if self.form == "sphere":
-            return Cost(kind="pure", value=self.inside + besides)
-        return Cost(kind="objective-gaussian", value=self.inside, second=besides)
+            return Event(kind="pure", epsilon=self.inside + besides)
+        return Event(kind="objective-gaussian", noise_multiplier=self.inside, shift=besides)
 
     def linear_term(self, *, template: Tree, lipschitz: float, key: Key) -> Params:
         """Return b, float64, which must not leave.

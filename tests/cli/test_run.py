@@ -93,7 +93,10 @@ class TestRun:
             "noise.target_epsilon": None,
         }
         assert {name: options[name] for name in expected} == expected
-        assert document["plan"]["num_users"] == 30 and document["corpus"]["num_users"] == 30
+        assert (
+            document["plan"]["mechanism"]["num_users"] == 30
+            and document["corpus"]["num_users"] == 30
+        )
 
     @pytest.mark.slow
     def test_the_corpus_may_come_from_the_environment_and_the_folder_from_the_clock(

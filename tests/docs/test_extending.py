@@ -195,13 +195,16 @@ def test_discrete_noise_has_the_distribution_it_says(page):
 
 def test_a_new_kind_of_cost_is_accounted_as_its_two_answers_are(page):
     page("twice")
-    both = Event.of("gaussian-and-laplace", 5.0, 0.2)
-    apart = [(Event.of("gaussian", 5.0), 10), (Event.of("pure", 0.2), 10)]
+    both = Event(kind="gaussian-and-laplace", noise_multiplier=5.0, epsilon=0.2)
+    apart = [
+        (Event(kind="gaussian", noise_multiplier=5.0), 10),
+        (Event(kind="pure", epsilon=0.2), 10),
+    ]
     for relation in Relation:
         told = {"delta": 1e-3, "relation": relation}
         found = epsilon(both, 10, **told).value
         # Laplace noise is a pure answer, of a loss that is seldom as large.
-        assert epsilon(Event.of("gaussian", 5.0), 10, **told).value < found
+        assert epsilon(Event(kind="gaussian", noise_multiplier=5.0), 10, **told).value < found
         assert found < epsilon_of(apart, **told).value
     assert Event.from_json(both.to_json()) == both
     with refuses(ValueError, "RDP"):

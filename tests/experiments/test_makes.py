@@ -16,7 +16,8 @@ from fedpriv.experiments.preconditioning import NotPreconditioned, Preconditione
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
-from fedpriv.mechanisms.privatizer import Cost, Privatizer, noised_mean
+from fedpriv.mechanisms.privatizer import Privatizer, noised_mean
+from fedpriv.privacy.event import Event
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
@@ -55,8 +56,8 @@ class TwoDraws(Privatizer):
     name = "two-draws"
 
     @property
-    def cost(self):
-        return Cost(kind="gaussian", value=self.noise_multiplier)
+    def event(self):
+        return Event(kind="gaussian", noise_multiplier=self.noise_multiplier)
 
     def draw(self, memory, *, template, sensitivity, key):
         stddev = self.noise_multiplier * sensitivity / 2**0.5

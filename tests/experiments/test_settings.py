@@ -10,12 +10,13 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.settings import _CHOSEN, MOST_ROUNDS, choose_settings, public_update_norms
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.event import Relation, cohort_event
+from fedpriv.privacy.event import Relation
 from fedpriv.rng import Key
 from fedpriv.runs.backends import named_backends
 from fedpriv.runs.noise_root import noise_digest
 from fedpriv.runs.prepared import resume_run, start_run
 from tests.harness.refusals import refuses
+from tests.privacy.costing import cohort_event
 from tests.running.selected import topical
 
 NAME = "adadps-tags"

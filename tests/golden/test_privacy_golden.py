@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Event, cohort_event
+from fedpriv.privacy.event import Event
+from tests.privacy.costing import cohort_event
 
 DOCUMENT = json.loads(Path(__file__).with_name("privacy.json").read_text("utf-8"))
 ROWS = {row["id"]: row for row in DOCUMENT["rows"]}

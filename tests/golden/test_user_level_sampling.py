@@ -26,7 +26,8 @@ from scipy import optimize, special, stats
 
 from fedpriv.privacy import gaussian_loss
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Relation, cohort_event, device_sums
+from fedpriv.privacy.event import Relation, device_sums
+from tests.privacy.costing import cohort_event
 
 #: G, p, σ, answers, δ and ε.
 EPSILONS = [

@@ -15,12 +15,12 @@ from scipy import stats
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise
 from fedpriv.mechanisms.gaussian import gaussian
-from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import RowSparse
 from tests.harness.refusals import refuses
 from tests.laws.bounds.bounded import released
+from tests.privacy.costing import cohort_plan
 
 N = 1_000_000
 ALPHA = 1e-6

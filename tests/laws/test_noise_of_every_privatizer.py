@@ -96,7 +96,7 @@ def gaussian_rows(privatizer, grid):
 
 def neighbours(privatizer, num_rows):
     """How one neighbour may move each round's sum, in units of the sensitivity, `(patterns, T)`."""
-    limit = privatizer.cost.participation or Participation(most=1)
+    limit = privatizer.participation or Participation(most=1)
     found = []
     for signs in itertools.product((-1.0, 0.0, 1.0), repeat=num_rows):
         at = [row for row, sign in enumerate(signs) if sign]
@@ -114,7 +114,7 @@ def gaussian_is_right(privatizer, rows, spare=1.0):
     empirical = np.einsum("pt,ts,ps->p", moved, inverse, moved).max() ** -0.5
     level = ALPHA / 2 / len(moved)  # of all patterns together, below ALPHA
     low, high = stats.chi2.ppf([level, 1 - level], N - num_rows + 1) / N
-    ratio = (empirical / privatizer.cost.value) ** 2
+    ratio = (empirical / privatizer.event.sigma) ** 2
     return low <= ratio <= high * spare**2
 
 
@@ -147,7 +147,7 @@ def sphere_draws(privatizer):
         key = KEY if isinstance(privatizer, SphereRows) else KEY.fold(draw)
         drawn, memory = privatizer.draw(memory, template=template, sensitivity=SENSITIVITY, key=key)
         found.append(drawn["w"])
-    epsilon = privatizer.cost.value
+    epsilon = privatizer.event.epsilon
     if isinstance(privatizer, SphereRows):
         epsilon /= privatizer.passes
     if isinstance(privatizer, ObjectiveNoise):
@@ -223,11 +223,11 @@ def test_every_privatizer_is_here():
         for module in (gaussian, noise, perturbation, comparators, selection)
         for _, found in inspect.getmembers(module, inspect.isclass)
         if found.__module__ == module.__name__
-        and {"cost", "draw", "release"} <= set(dir(found))
+        and {"event", "draw", "release"} <= set(dir(found))
         and found.draw is not Privatizer.draw  # a base without noise of its own
     }
     for one in every:  # who says so draws on the grid, and who can says so
         assert one.on_grid == ("granularity" in inspect.signature(one.draw).parameters)
     here = {type(one) for one, _ in GAUSSIAN.values()} | {type(one) for one in SPHERES.values()}
     assert every == here | {NoisyMin} | NONE
-    assert {one().cost.kind for one in NONE} == {"nonprivate"}
+    assert {one().event.kind for one in NONE} == {"nonprivate"}

@@ -161,7 +161,7 @@ PLAN = clipped(
 
 def charged(sigma, rounds, lost=0, delta=1e-4, digest=None, seed=0):
     """A finished run's record, as far as `composed` reads it."""
-    event = Event.of("poisson-gaussian", sigma, 0.05)
+    event = Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.05)
     plan = replace(PLAN, delta=delta)
     charges = [SimpleNamespace(event=event)] * (rounds + lost)
     state = SimpleNamespace(plan=plan, charges=charges, extra={NOISE: digest or str(sigma)})

@@ -2,12 +2,13 @@
 
 import json
 
-from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
+from fedpriv.mechanisms import Bound, Clip, Rounded
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.privacy.event import FIELDS, Event
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import cohort_plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import DevicesSampler, Everybody, PoissonSampler, sampler_of
 
 EVERYBODY = Everybody(num_users=400)
 POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
@@ -17,10 +18,15 @@ class Costing(Privatizer):
     """A privatizer of a kind and value of cost; what it draws is the sensitivity."""
 
     name = "written down"
-    cost = None  # of each its own
 
-    def __init__(self, kind, value=0.0, *, memory=None, **cost):
-        self.cost, self.memory = Cost(kind=kind, value=value, **cost), memory or {}
+    def __init__(self, kind, *values, memory=None, whole_run=False, participation=None):
+        self.numbers = {"kind": kind, **dict(zip(FIELDS[kind], values, strict=False))}
+        self.memory, self.participation = memory or {}, participation
+        self.after_crash = "discard" if whole_run else "retry"
+
+    @property
+    def event(self):
+        return Event(**self.numbers)
 
     def init(self, template, key):
         return self.memory
@@ -45,6 +51,34 @@ def mechanism(**changes):
         "privatizer": Gaussian(noise_multiplier=2.0),
     }
     return Mechanism(**{**given, **changes})
+
+
+def cohort_event(
+    *, num_users, expected_cohort_size, noise_multiplier, sampling="poisson", cohort_cap=None,
+    devices=1,
+):  # fmt: skip
+    """The event of a round of Gaussian noise over cohorts, from plain numbers and names."""
+    sampler = sampler_of(sampling, num_users, expected_cohort_size, cohort_cap)
+    if devices != 1:
+        sampler = DevicesSampler(draws=sampler, devices=devices)
+    return sampler.event(Gaussian(noise_multiplier=noise_multiplier))
+
+
+def cohort_plan(
+    *, num_users, expected_cohort_size, sampling="poisson", cohort_cap=None, bound="none",
+    l2_bound=None, noise="none", noise_multiplier=0.0, micro_batch=1, exact_sum=False, **rest,
+):  # fmt: skip
+    """A plan of a bounded, noised sum over cohorts, from plain numbers and names."""
+    limits = {} if bound == "none" else {"l2_clip_norm": l2_bound}
+    bounded = Bound.kinds[bound](**limits)
+    gaussian = noise == "gaussian"
+    made = Mechanism(
+        sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
+        bound=Rounded(bound=bounded) if exact_sum else bounded,
+        privatizer=Gaussian(noise_multiplier=noise_multiplier) if gaussian else Unprotected(),
+        micro_batch=micro_batch,
+    )
+    return Plan(mechanism=made, **rest)
 
 
 def plan(**changes):

@@ -18,9 +18,10 @@ from fedpriv.privacy.accounting import (
     epsilon_value,
 )
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Event, Relation, cohort_event
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.gaussian_loss import grid_interval
 from tests.harness.refusals import refuses
+from tests.privacy.costing import cohort_event
 
 
 @pytest.mark.slow

@@ -6,12 +6,12 @@ from scipy import stats
 
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Event, cohort_event, device_sums
+from fedpriv.privacy.event import Event, device_sums
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from tests.harness.refusals import refuses
-from tests.privacy.costing import POISSON, mechanism
+from tests.privacy.costing import POISSON, cohort_event, mechanism
 
 
 def event(devices, sigma=1.0, cohort=20):
@@ -103,12 +103,12 @@ def test_devices_are_drawn_as_users_are():
         key = Key.simulation(seed)
         assert sampler.next(sampler.init(), key, roster) == draws.next({}, key, roster)
     assert np.isclose(sampler.expected_cohort_size, 2.0) and sampler.num_users == 4
-    cost = Gaussian(noise_multiplier=1).cost
-    assert DevicesSampler(draws=draws, devices=1).event(cost) == draws.event(cost)
-    assert sampler.event(cost) == cohort_event(
-        num_users=4, expected_cohort_size=2, noise_multiplier=1, devices=2
+    noise = Gaussian(noise_multiplier=1)
+    assert DevicesSampler(draws=draws, devices=1).event(noise) == draws.event(noise)
+    assert sampler.event(noise) == Event(
+        kind="poisson-devices-gaussian", noise_multiplier=1.0, sampling_prob=0.5, devices=2
     )
-    assert not sampler.event(Unprotected().cost).is_private
+    assert not sampler.event(Unprotected()).is_private
 
 
 def test_only_independent_draws_have_devices():

@@ -34,6 +34,7 @@ OF_EXAMPLES = AdaptivePlan(
     roster_sha256="a" * 64, unit="example",
 )  # fmt: skip
 RECORD = RecordedMechanism.of(OWN["examples"].mechanism)
+RECORDS = {name: RecordedMechanism.of(made.mechanism) for name, made in ORDINARY.items()}
 RELEASE = Release(round_num=3, attempt=2, digest="ab" * 32)
 MADE_OF = Release(round_num=3, attempt=2, digest="ab" * 32, charges=((1, 2), (4, 4)))
 CHARGES = [Charge(round_num=3, attempt=2, event=event) for event in EVENTS]
@@ -59,6 +60,14 @@ def test_the_ordinary_query_is_not_named():
 
 POPEN = {"module_name": "subprocess", "class_name": "Popen", "args": ["true"]}
 COUNTS, NUMBERS = [0, -1, 3.0, "3", True, None], ["1.0", None, True, 0.0, -1.0, INF, NAN]
+
+
+def changed(name, part, **changes):
+    """Yield a part of an ordinary record with one field changed, or one more."""
+    value = getattr(RECORDS[name], part)
+    yield from ({**value, field: bad} for field, values in changes.items() for bad in values)
+
+
 #: Of a value: by field, what it never is.
 HOSTILE = [
     (KINDS["gaussian"], {
@@ -78,16 +87,22 @@ HOSTILE = [
         "kind": ["fixed", ["adaptive"]], "num_rounds": [3], "num_users": ["400"], "delta": [2.0],
         "roster_sha256": [3],
     }),
-    (ORDINARY["clip"], {
-        "regulariser": [0.1], "rounding": ["each"], "unprotected_stddev": [1.0],
-        "exact_sum": ["all", "true", 1, None, {"float_error": 0.1}],
+    (ORDINARY["clip"], {"mechanism": [None, {}, POPEN, "clip"], "num_users": [400]}),
+    (RECORDS["clip"], {
+        "sampler": [3, [], "PoissonSampler", *changed("clip", "sampler", num_users=COUNTS,
+                    expected_cohort_size=NUMBERS, cap=[39, 401, *COUNTS[:-1]], more=[1])],
+        "privatizer": [3, *changed("clip", "privatizer", noise_multiplier=NUMBERS, more=[1])],
+        "bound": [3, *changed("clip", "bound", l2_clip_norm=NUMBERS, regulariser=[0.1])],
     }),
-    (ORDINARY["normalise"], {"regulariser": [-1.0, None]}),
-    (ORDINARY["unprotected"], {"unprotected_stddev": [-1.0, INF]}),
-    (ORDINARY["unbounded"], {"exact_sum": [True]}),
+    (RECORDS["fixed"], {"sampler": [*changed("fixed", "sampler", size=COUNTS, num_users=[401])]}),
+    (RECORDS["normalise"], {"bound": [*changed("normalise", "bound", regulariser=[-1.0, None])]}),
+    (RECORDS["unprotected"], {
+        "privatizer": [*changed("unprotected", "privatizer", stddev=[-1.0, INF, None, "1"])],
+    }),
     (RECORD, {
-        "name": [3, None], "whole_run": [1, "false"], "num_users": COUNTS, "micro_batch": COUNTS,
-        "expected_cohort_size": NUMBERS,
+        "noise": [3, None], "num_users": COUNTS,
+        "micro_batch": COUNTS, "expected_cohort_size": NUMBERS, "description": [3, None],
+        "after_crash": ["stop", None, ["retry"]], "bound": [3],
         "event": [None, {}, POPEN, {"kind": "pure", "epsilon": -1.0}],
     }),
     (CHARGES[0], {
@@ -131,12 +146,6 @@ def test_a_row_of_other_numbers_is_refused(bad):
     for name in ("row", "round_num"):
         with pytest.raises(ValueError):
             Row(**{**made.to_json(), name: bad})
-
-
-@pytest.mark.parametrize("more", [{"num_users": 400}, {"l2_bound": 0.5}])
-def test_a_plan_has_a_record_or_flat_numbers_and_not_both(more):
-    with refuses(ValueError, *more):
-        read_plan({**OWN["pure"].to_json(), **more})
 
 
 def test_equal_numbers_of_another_type_are_not_taken_for_a_known_event():

@@ -16,9 +16,10 @@ from fedpriv.privacy.accounting import (
     rho_bs16,
     rho_of_epsilon,
 )
-from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
+from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
+from tests.privacy.costing import cohort_event
 
 
 def pure(value):

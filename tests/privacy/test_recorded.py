@@ -1,4 +1,4 @@
-"""What a file says of a mechanism that is not of the ordinary kind: enough to account, no more."""
+"""What a file says of a mechanism: enough to make it again, or else to account it and no more."""
 
 import json
 
@@ -9,8 +9,8 @@ from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import RecordedMechanism
 from fedpriv.privacy.plan import Plan, plan_digest
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from tests.harness.refusals import refuses
-from tests.privacy import costing
 from tests.privacy.costing import EVERYBODY, Costing, mechanism, through_json
 
 
@@ -51,6 +51,10 @@ ORDINARY = {
     "normalise by 5, rounded": plan(
         bound=Rounded(bound=Normalise(l2_clip_norm=0.5, regulariser=5))
     ),
+    "adaptive": plan(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0)),
+    "adaptive, rounded": plan(bound=Rounded(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0))),
+    "capped": plan(sampler=PoissonSampler(num_users=400, expected_cohort_size=20, cap=40)),
+    "fixed": plan({"relation": "replace-one"}, sampler=FixedSizeSampler(num_users=400, size=20)),
     "unprotected": plan(privatizer=Unprotected()),
     "unprotected noise": plan(privatizer=Unprotected(stddev=3)),
     "unbounded": plan(bound=Unbounded(), privatizer=Unprotected()),
@@ -89,19 +93,48 @@ def test_no_object_is_named_to_be_imported(made):
 
 def test_calibration_is_for_gaussian_noise_that_can_be_built():
     found = Plan.from_json(OWN["own bound"].to_json())
-    for made in (found, OWN["pure"], OWN["own privatizer"]):
+    with refuses(ValueError, found.mechanism.description):
+        found.calibrated(2.0)
+    for made in (OWN["pure"], OWN["own privatizer"]):
         with refuses(ValueError, "target_epsilon"):
             made.calibrated(2.0)
 
 
-def test_a_plan_of_the_ordinary_kind_stays_flat_and_comes_back_live():
-    """As ledgers and run folders have always had it."""
-    ordinary = costing.plan()
-    names = set(ordinary.to_json())
-    assert "mechanism" not in names and {"num_users", "l2_bound", "noise_multiplier"} <= names
-    for made in ORDINARY.values():
-        assert set(made.to_json()) == names
-        assert Plan.from_json(made.to_json()).live_mechanism == made.mechanism
+@pytest.mark.parametrize("made", ORDINARY.values(), ids=ORDINARY)
+def test_a_plan_of_known_kinds_comes_back_live(made):
+    value = through_json(made.to_json())
+    assert set(value) == set(OWN["pure"].to_json())
+    assert set(value["mechanism"]) == set(OWN["pure"].to_json()["mechanism"])
+    assert Plan.from_json(value).live_mechanism == made.mechanism
+
+
+WRONG = {
+    "event": Event(kind="poisson-gaussian", noise_multiplier=9.0, sampling_prob=0.05).to_json(),
+    "after_crash": "replay", "noise": "laplace", "num_users": 4000,
+    "expected_cohort_size": 2.0, "description": "harmless",
+    "sampler": {"kind": "PoissonSampler", "num_users": 400, "expected_cohort_size": 40.0,
+                "cap": None},
+    "privatizer": {"kind": "Gaussian", "noise_multiplier": 9.0},
+    "bound": {"name": "clip", "l2_clip_norm": 5.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_recorded_follows_from_the_parts(name):
+    """An event that the noise does not have would be accounted in its place."""
+    value = ORDINARY["clip"].to_json()
+    value["mechanism"][name] = WRONG[name]
+    with refuses(ValueError, value["mechanism"]["description"]):
+        Plan.from_json(value)
+
+
+@pytest.mark.parametrize("part", ["sampler", "bound", "privatizer"])
+def test_a_kind_that_is_not_known_is_accounted_and_not_run(part):
+    value = ORDINARY["clip"].to_json()
+    value["mechanism"][part] = {"kind": "Unheard", "name": "unheard", "number": 3.0}
+    found = Plan.from_json(value)
+    assert isinstance(found.mechanism, RecordedMechanism)
+    assert found.total() == ORDINARY["clip"].total() and found.to_json() == value
 
 
 def test_a_digest_tells_mechanisms_apart():
@@ -109,16 +142,11 @@ def test_a_digest_tells_mechanisms_apart():
     assert len(digests) == len(ORDINARY)
 
 
-def test_bounds_that_numbers_do_not_determine_are_recorded():
-    for bound in (
-        Shorter(l2_clip_norm=0.5),
-        AdaptiveClip(initial=0.5, least=0.1, most=2.0),
-        Rounded(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0)),
-    ):
-        made = plan(bound=bound)
-        found = Plan.from_json(through_json(made.to_json()))
-        assert isinstance(found.mechanism, RecordedMechanism)
-        assert found.total() == made.total()
+def test_a_class_that_has_kept_the_name_of_another_is_recorded():
+    made = plan(bound=Shorter(l2_clip_norm=0.5))
+    found = Plan.from_json(through_json(made.to_json()))
+    assert isinstance(found.mechanism, RecordedMechanism)
+    assert found.total() == made.total()
 
 
 def test_numbers_are_checked_as_in_a_plan_that_runs():

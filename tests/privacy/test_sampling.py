@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.mechanisms.privatizer import Cost, Participation
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, Partition, PoissonSampler, Sampler
 from fedpriv.rng import Key
 from tests.harness.refusals import refuses
+from tests.privacy.costing import Costing
 
 ALPHA = 1e-6
 ROSTER = tuple(f"u{number:03d}" for number in range(400))
@@ -255,7 +256,7 @@ def test_a_roster_of_another_size_is_refused(sampler, roster, named):
         sampler.next(memory, key, roster)
 
 
-GAUSSIAN = Cost(kind="gaussian", value=2.0)
+GAUSSIAN = Costing("gaussian", 2.0)
 
 
 def test_what_sampling_earns():
@@ -268,17 +269,17 @@ def test_what_sampling_earns():
     everybody = (Everybody(num_users=400), coins(1.0), FixedSizeSampler(num_users=400, size=400))
     for sampler in everybody:
         assert sampler.event(GAUSSIAN) == Event(kind="gaussian", noise_multiplier=2.0)
-        assert sampler.event(Cost(kind="pure", value=0.5)) == Event(kind="pure", epsilon=0.5)
-        assert sampler.event(Cost(kind="zcdp", value=0.5)) == Event(kind="zcdp", rho=0.5)
+        assert sampler.event(Costing("pure", 0.5)) == Event(kind="pure", epsilon=0.5)
+        assert sampler.event(Costing("zcdp", 0.5)) == Event(kind="zcdp", rho=0.5)
     for sampler in (*everybody, coins(0.05), FixedSizeSampler(num_users=400, size=20)):
-        assert sampler.event(Cost(kind="nonprivate")) == NONPRIVATE
+        assert sampler.event(Costing("nonprivate")) == NONPRIVATE
     for sampler in (coins(0.05), coins(0.05, cap=60), FixedSizeSampler(num_users=400, size=20)):
         for kind in ("pure", "zcdp"):
             with refuses(ValueError, kind):
-                sampler.event(Cost(kind=kind, value=0.5))
+                sampler.event(Costing(kind, 0.5))
         with pytest.raises(ValueError):
-            sampler.event(Cost(kind="gaussian", value=2.0, whole_run=True))
-    assert Everybody(num_users=400).event(Cost(kind="gaussian", value=2.0, whole_run=True)) == (
+            sampler.event(Costing("gaussian", 2.0, whole_run=True))
+    assert Everybody(num_users=400).event(Costing("gaussian", 2.0, whole_run=True)) == (
         Event(kind="gaussian", noise_multiplier=2.0)
     )
 
@@ -287,10 +288,8 @@ def test_where_everybody_takes_part_every_time_noise_for_fewer_rows_is_refused()
     everybody = Everybody(num_users=400)
 
     def event(kind="gaussian", **limit):
-        cost = Cost(
-            kind=kind, value=2.0, second=0.25, whole_run=True, participation=Participation(**limit)
-        )
-        return everybody.event(cost)
+        noise = Costing(kind, 2.0, whole_run=True, participation=Participation(**limit))
+        return everybody.event(noise)
 
     expected = Event(kind="gaussian", noise_multiplier=2.0)
     assert event(most=8, num_rows=8) == event(most=9, num_rows=8) == expected
@@ -304,8 +303,8 @@ def test_where_everybody_takes_part_every_time_noise_for_fewer_rows_is_refused()
 
 
 def test_an_objective_s_noise_is_charged_with_its_shift():
-    cost = Cost(kind="objective-gaussian", value=2.0, second=0.25)
-    assert Everybody(num_users=400).event(cost) == Event(
+    noise = Costing("objective-gaussian", 2.0, 0.25)
+    assert Everybody(num_users=400).event(noise) == Event(
         kind="objective-gaussian", noise_multiplier=2.0, shift=0.25
     )
 

@@ -14,9 +14,10 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.vocabulary import Vocabulary, vocabulary_bytes
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.stated import round_values
 from tests.harness.resealed import reseal
+from tests.privacy.costing import cohort_plan
 
 WORDS = ("startup", "equity", "visa", "<URL>", "founder")
 TAGS = ("legal", "funding", "hiring")

@@ -10,6 +10,9 @@ References: Denisov, McMahan, Rush, Smith and Thakurta (2022), Theorem 2.1, for 
 adaptively; Choquette-Choo, McMahan, Rush and Thakurta (2023) for users of several rows.
 """
 
+# pyright: reportIncompatibleVariableOverride=false
+# (this noise always has a limit of participation, which is None of other noise)
+
 from __future__ import annotations
 
 import math
@@ -22,8 +25,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedpriv.mechanisms.gaussian import check_stddev, gaussian
-from fedpriv.mechanisms.privatizer import Cost, Memory, Participation, Privatizer
+from fedpriv.mechanisms.privatizer import Memory, Participation, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, check_scale, grid_noise
+from fedpriv.privacy.event import Event
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
@@ -170,7 +174,7 @@ class Correlated(Privatizer):
 
     noise_multiplier: float
     strategy: Strategy
-    participation: Participation
+    participation: Participation = field()  # else the base's value would be its default
     name: str = field(init=False, repr=False, compare=False)
     after_crash = "discard"
     on_grid = True
@@ -196,16 +200,15 @@ class Correlated(Privatizer):
         return self.strategy.sensitivity(self.participation)
 
     @property
-    def cost(self) -> Cost:
+    def event(self) -> Event:
         """One Gaussian mechanism of all rows, charged with the first."""
-        one_row = self.strategy.one_row(self.participation)
-        return Cost(
-            kind="gaussian",
-            value=self.noise_multiplier / self.sensitivity,
-            whole_run=True,
-            participation=self.participation,
-            one_row=None if one_row is None else self.noise_multiplier / one_row,
-        )
+        return Event(kind="gaussian", noise_multiplier=self.noise_multiplier / self.sensitivity)
+
+    @property
+    def one_row(self) -> float | None:
+        """Noise multiplier over how far one row moves C x, where rows never add up."""
+        alone = self.strategy.one_row(self.participation)
+        return None if alone is None else self.noise_multiplier / alone
 
     def scaled(self, noise_multiplier: float) -> Correlated:
         """Return rows of the same strategy that cost a Gaussian of this noise multiplier."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from fedpriv.checkpoints.tensor_files import AVERAGE, LAST, PUBLIC_MODEL, PUBLIC_MODELS, START
 from fedpriv.measures import figures_of, grouped, read_measures
+from fedpriv.mechanisms.bounds import Clip, Normalise
 from fedpriv.privacy.epsilon import (
     Epsilon,
     format_delta,
@@ -352,7 +353,8 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
     found: dict[str, Any] = {"mechanism": mechanism, "kind": "", "sampling": "", "description": ""}
     if mechanism is None:
         return found
-    event, name = mechanism.event, mechanism.privatizer.name
+    record = RecordedMechanism.of(mechanism)
+    event, name = record.event, record.noise
     if plan.unit in ("owner", BY_EXAMPLE) and event.is_private:
         found["kind"] = "owned"
     elif name in PERTURBING:
@@ -366,14 +368,14 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
         and name == "gaussian"
         and event.noise_multiplier is not None
         and not mechanism.charged_once
+        and type(getattr(mechanism.bound, "bound", mechanism.bound)) in (Clip, Normalise)
     ):
         found["kind"] = "drawn"
         if event.kind == "fixed-size-gaussian":
             found["sampling"] = "fixed"
         elif isinstance(mechanism.sampler, PoissonSampler):
             found["sampling"] = "poisson"
-    description = RecordedMechanism.of(mechanism).description
-    return found | {"event": event, "description": description}
+    return found | {"event": event, "record": record, "description": record.description}
 
 
 def _started_from(options: Mapping[str, Any], start: Mapping[str, Any]) -> str | None:

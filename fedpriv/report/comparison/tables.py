@@ -120,7 +120,7 @@ def cost_table(section: Section) -> tuple[list[str], list[Row]]:
         (f"{nouns.turn}s", lambda group: _count_cell(min(r.rounds_done for r in group.runs))),
         (
             f"{nouns.contributor}s a {nouns.turn}",
-            lambda group: _number_cell(group.head.plan.get("expected_cohort_size")),
+            lambda group: _number_cell(group.head.mechanism.get("expected_cohort_size")),
         ),
         ("noise multiplier", lambda group: _number_cell(noise_multiplier(group))),
         (f"seconds a {nouns.turn}", lambda group: _mean_cell(seconds_per_round(group))),
@@ -143,7 +143,7 @@ def cost_table(section: Section) -> tuple[list[str], list[Row]]:
 
 def noise_multiplier(group: Group) -> float | None:
     """Return the noise multiplier of its plan; None without noise, or where there is none."""
-    found = group.head.plan.get("noise_multiplier")
+    found = (group.head.mechanism.get("privatizer") or {}).get("noise_multiplier")
     known = group.head.private and isinstance(found, int | float) and found > 0
     return float(found) if known else None  # type: ignore[arg-type]
 

@@ -12,7 +12,8 @@ import pytest
 
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
+from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.state import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
@@ -48,7 +49,7 @@ class Bare(Privatizer):
     """Noise of no weight that claims the price of the stream."""
 
     name, after_crash = "bare", "discard"
-    cost = STREAM.live_mechanism.privatizer.cost
+    event = STREAM.live_mechanism.privatizer.event
 
     def init(self, template, key):
         return {}
@@ -132,7 +133,7 @@ def test_a_replay_is_of_what_was_charged(tmp_path):
     methods.killed(Asking([shot("train", 1.0)], plan), tmp_path, 1)
 
     class Loud(methods.Sphere):
-        cost = Cost(kind="pure", value=1000.0)
+        event = Event(kind="pure", epsilon=1000.0)
 
     loud = replace(plan.live_mechanism, privatizer=Loud())
     program = lambda raw: raw.sum(SumRequest(params=toys.LIKE))  # noqa: E731
@@ -145,7 +146,7 @@ def test_a_replayed_answer_is_charged_for_what_it_is(tmp_path):
     """At ε = 1000 under a plan of ε = 1: the plan's own event would be written down instead."""
 
     class Loud(methods.Sphere):
-        cost = Cost(kind="pure", value=1000.0)
+        event = Event(kind="pure", epsilon=1000.0)
 
     plan = methods.OneShot.plan
     loud = replace(plan.live_mechanism, privatizer=Loud())

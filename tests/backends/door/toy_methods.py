@@ -17,7 +17,8 @@ from fedpriv.mechanisms import Capped, Clip, Rounded
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import optimised_bands
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import Cost, Participation, Privatizer
+from fedpriv.mechanisms.privatizer import Participation, Privatizer
+from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan
 from fedpriv.privacy.sampling import Everybody, SeparatedSampler
@@ -45,13 +46,13 @@ FACTS = {NOISE: "2" * 64}
 class NoisyMin(Privatizer):
     """Only the index of the least noisy sum leaves (report noisy min, Dwork and Roth 2014, 3.3)."""
 
-    name, cost = "noisy-min", Cost(kind="pure", value=0.5)
+    name, event = "noisy-min", Event(kind="pure", epsilon=0.5)
 
     def __init__(self, cap):
         self.cap = cap
 
     def draw(self, memory, *, template, sensitivity, key):
-        scale = 2.0 * self.cap / self.cost.value
+        scale = 2.0 * self.cap / self.event.epsilon
         return key.generator().gumbel(0.0, scale, template["losses"].shape), memory
 
     def release(self, total, drawn, share):
@@ -93,12 +94,12 @@ class Descent(Algorithm):
 class Sphere(Privatizer):
     """Noise of uniform direction and Gamma radius: ε-DP (Chaudhuri et al. 2011, Algorithm 1)."""
 
-    name, cost, after_crash = "sphere", Cost(kind="pure", value=1.0), "replay"
+    name, event, after_crash = "sphere", Event(kind="pure", epsilon=1.0), "replay"
 
     def draw(self, memory, *, template, sensitivity, key):
         random, shape = key.generator(), template["w"].shape
         direction = random.normal(size=shape)
-        radius = random.gamma(direction.size, sensitivity / self.cost.value)
+        radius = random.gamma(direction.size, sensitivity / self.event.epsilon)
         return radius * direction / np.linalg.norm(direction), memory
 
     def release(self, total, drawn, share):
@@ -160,7 +161,7 @@ class Stream(Algorithm):
 class SharesInside(Privatizer):
     """Nothing is added here; with too few shares nothing is released."""
 
-    name, cost, least = "shares", Cost(kind="gaussian", value=1.0), 9
+    name, event, least = "shares", Event(kind="gaussian", noise_multiplier=1.0), 9
 
     def draw(self, memory, *, template, sensitivity, key):
         return None, memory

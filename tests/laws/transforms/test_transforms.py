@@ -24,12 +24,12 @@ from fedpriv.optimizers import (
     stepwise,
     yogi,
 )
-from fedpriv.privacy.plan import cohort_plan
 from fedpriv.runs.folder import RunFolder
 from fedpriv.training.algorithm import ArrayState
 from fedpriv.transform import chain, identity
 from tests.harness.refusals import refuses
 from tests.laws.transforms.stepping import SHAPES, copied, run, trees
+from tests.privacy.costing import cohort_plan
 
 
 def median(past):

@@ -164,7 +164,7 @@ def test_one_band_and_no_buffer_are_independent_noise_to_the_bit(name):
             whole, template=TEMPLATE, sensitivity=2.0, granularity=2.0**-23, key=secret
         )
         assert all(array.dtype == np.int64 for array in drawn.values())
-    assert noise.cost.value == noise.cost.one_row == 1.5
+    assert noise.event.sigma == noise.one_row == 1.5
 
 
 @EVERY

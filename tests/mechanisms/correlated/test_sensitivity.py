@@ -100,7 +100,7 @@ def test_prices_of_square_roots(bands, wanted):
     noise = Correlated(
         noise_multiplier=4.0, strategy=square_root_bands(bands, 1000), participation=THOUSAND
     )
-    event = Event(kind="gaussian", noise_multiplier=noise.cost.value)
+    event = Event(kind="gaussian", noise_multiplier=noise.event.sigma)
     found = epsilon(event, 1, delta=1 / 400, relation="zero-out").value
     assert found == pytest.approx(wanted, rel=1e-3)
 

@@ -11,8 +11,8 @@ from scipy import stats
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
-from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import Cost, Participation
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.plan import Plan
@@ -208,8 +208,8 @@ class TestPrices:
     @EVERY
     def test_noise_that_is_drawn_anew_earns_nothing(self, name):
         with pytest.raises(ValueError):
-            SAMPLERS[name].event(Gaussian(noise_multiplier=1.0).cost)
-        assert not SAMPLERS[name].event(Cost(kind="nonprivate")).is_private
+            SAMPLERS[name].event(Gaussian(noise_multiplier=1.0))
+        assert not SAMPLERS[name].event(Unprotected()).is_private
 
 
 class TestPlans:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
+from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.ledger.chain import LedgerError, decode
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import BudgetSpentError, read_ledger
@@ -10,6 +10,7 @@ from fedpriv.privacy.mechanism import RecordedMechanism
 from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
+from tests.privacy.costing import cohort_event
 from tests.privacy.ledger.kept import DIGEST, PLAN, create, filled, plan_of, rewritten
 
 SAMPLED = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=50.0)

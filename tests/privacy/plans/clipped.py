@@ -1,6 +1,6 @@
 """Plans of clipping and Gaussian noise, the usual ones."""
 
-from fedpriv.privacy.plan import cohort_plan
+from tests.privacy.costing import cohort_plan
 
 
 def clipped(**given):

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.privacy.accounting import epsilon_of_rho
-from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
+from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.plan import AdaptivePlan
 from tests.harness.refusals import refuses
 from tests.privacy import costing
+from tests.privacy.costing import cohort_event
 
 NAN = float("nan")
 GOOD = {"num_users": 400, "rho": 1.0, "delta": 1e-5}

@@ -13,10 +13,11 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
 from fedpriv.privacy.accounting import epsilon, epsilon_of
-from fedpriv.privacy.event import Event, cohort_event
+from fedpriv.privacy.event import Event
 from fedpriv.privacy.trials import Trials
 from tests.harness.refusals import refuses
 from tests.privacy import costing
+from tests.privacy.costing import cohort_event
 
 GIVEN = {"num_users": 400, "expected_cohort_size": 20, "noise_multiplier": 1.0}
 ROUND = cohort_event(**GIVEN)

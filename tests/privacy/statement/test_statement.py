@@ -13,7 +13,7 @@ from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import (
     CyclicSampler,
     DevicesSampler,
@@ -25,7 +25,7 @@ from fedpriv.privacy.statement.coverage import FLOATS
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 from tests.harness.refusals import refuses
 from tests.privacy import costing
-from tests.privacy.costing import mechanism
+from tests.privacy.costing import cohort_plan, mechanism
 
 
 def changed(**changes):

@@ -13,13 +13,13 @@ from fedpriv.checkpoints.store import CheckpointStore, save_state
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import cohort_plan
 from fedpriv.privacy.statement import verify
 from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values, summary_values
 from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
 from tests.harness.resealed import edit_json
 from tests.harness.tag_runs import start
+from tests.privacy.costing import cohort_plan
 from tests.privacy.costing import plan as plan_of
 
 PLAN = plan_of(num_rounds=8, target_epsilon=1.0)

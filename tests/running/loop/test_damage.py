@@ -89,7 +89,7 @@ def test_changed_options_are_refused_whatever_the_hashes_say(interrupted):
         resume_run(interrupted)
     assert "experiment.json" not in str(caught.value)
     document = json.loads((interrupted / "experiment.json").read_text("utf-8"))
-    document["plan"]["noise_multiplier"] = 5.0
+    document["plan"]["num_rounds"] += 1
     edit_document(interrupted, **document)
     reseal(interrupted)
     with refuses(ValueError, "experiment.json"):

@@ -75,7 +75,7 @@ class Held:
     def release(self, privatizer):
         assert isinstance(privatizer, Gaussian)
         self.number += 1
-        event = self.mechanism.sampler.event(privatizer.cost)
+        event = self.mechanism.sampler.event(privatizer)
         self.door.charge(type("M", (), {"event": event}), f"gradient again {self.number}")
         return self.answered()
 

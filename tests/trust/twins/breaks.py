@@ -6,18 +6,18 @@ process that is.
 """
 
 
-def rate_squared(event):
+def rate_squared(sampling):
     """q² where q is meant: cohorts half as likely would be four times as cheap."""
     from dataclasses import replace
 
-    right = event.cohort_event
+    right = sampling._cohort_event
 
-    def wrong(**numbers):
-        found = right(**numbers)
+    def wrong(*given, **drawn):
+        found = right(*given, **drawn)
         rate = found.sampling_prob
         return found if rate is None else replace(found, sampling_prob=rate**2)
 
-    event.cohort_event = wrong
+    sampling._cohort_event = wrong
 
 
 def fixed_size_not_doubled(event):
@@ -435,7 +435,7 @@ _PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.runs.door"
 BREAKS = {
     change.__name__: (module, change)
     for module, change in (
-        (f"{_PRIVACY}.event", rate_squared),
+        (f"{_PRIVACY}.sampling", rate_squared),
         (f"{_PRIVACY}.event", fixed_size_not_doubled),
         ("fedpriv.ranges", numbers_unchecked),
         ("fedpriv.mechanisms.bounds", bound_one_percent_long),

@@ -365,9 +365,9 @@ FAULTS = (
     Fault(
         name="cap_not_priced",
         behaviour="A Poisson cohort with a cap is priced as one without.",
-        module=_EVENT,
-        old="if cohort_cap is not None and cohort_cap < users:",
-        new="if cohort_cap is not None and cohort_cap < 0:",
+        module=_SAMPLING,
+        old="if self.cap is not None and self.cap < self.num_users:",
+        new="if self.cap is not None and self.cap < 0:",
         tests=(
             "privacy/test_mechanism.py::TestDerived::test_event_and_denominator_follow_the_sampler",
         ),
@@ -376,7 +376,7 @@ FAULTS = (
         name="devices_priced_as_one",
         behaviour="A person with several devices is priced as one with one.",
         module=_SAMPLING,
-        old="            devices=devices,\n        )",
+        old="            devices=self.devices,\n        )",
         new="            devices=1,\n        )",
         tests=("privacy/test_devices.py::test_devices_are_drawn_as_users_are",),
     ),
@@ -384,7 +384,7 @@ FAULTS = (
         name="cyclic_run_priced_as_one_draw",
         behaviour="A run of cyclic cohorts is priced as if a user were drawn in one round.",
         module=_SAMPLING,
-        old="rows=min(cost.participation.count, self.max_participations)",
+        old="rows=min(limit.count, self.max_participations)",
         new="rows=1",
         tests=(
             "privacy/cohorts/test_separated.py::TestPrices::test_draws_within_groups_are_amplified_for_bands_alone",
