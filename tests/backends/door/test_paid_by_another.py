@@ -50,6 +50,7 @@ class Bare(Privatizer):
 
     name, after_crash = "bare", "discard"
     event = STREAM.live_mechanism.privatizer.event
+    participation = STREAM.live_mechanism.privatizer.participation
 
     def init(self, template, key):
         return {}
