@@ -133,7 +133,7 @@ options: $(STAMP)
 	$(BIN)/python -m docs.write_options
 
 # Slow tests wait for deadlines half of their time: more processes than cores.
-FULL_WORKERS := $(shell expr $$(nproc) + 1)
+FULL_WORKERS := $(shell expr $$(nproc) + 2)
 test-full: encoder
 	$(MAKE) --jobs 2 check test TESTS='-m "slow or not slow" -n $(FULL_WORKERS)'
 

@@ -27,8 +27,8 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.backends.backend import SerialBackend
 from fedpriv.experiments.experiment import Components
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.plan import Unit
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.runs.averaging import Keeping, RosterTask

@@ -19,9 +19,9 @@ from typing import Any, cast
 from fedpriv import tree
 from fedpriv.experiments.options import naming_options
 from fedpriv.mechanisms import Bound, Clip, Rounded
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.epsilon import Epsilon, delta_caution
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.plan import Plan

@@ -18,11 +18,11 @@ from fedpriv.mechanisms.correlated.optimise import (
     optimised_buffers,
     square_root_bands,
 )
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import calibrate, epsilon_bs16
 from fedpriv.privacy.accounting import epsilon as priced
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.ranges import positive_int, probability
 
 STREAMS = ("tree", "banded", "blt")

@@ -22,7 +22,7 @@ from scipy import sparse
 
 from fedpriv.audit.bounds import Scores
 from fedpriv.backends.backend import SerialBackend
-from fedpriv.privacy.event import Relation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

@@ -15,9 +15,9 @@ from fedpriv.cli.listing import option_group
 from fedpriv.cli.output import counting, errors, fail, print_json, print_line, print_table
 from fedpriv.experiments.options import naming_options
 from fedpriv.measures import grouped
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.accounting import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
 from fedpriv.privacy.epsilon import format_delta, rounded_up, rounded_up_to
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]

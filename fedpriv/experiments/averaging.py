@@ -36,10 +36,10 @@ from fedpriv.experiments.sampling import Batches, Cohorts, PoissonBatches, Poiss
 from fedpriv.experiments.start import Fresh
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, Rounded, SideInformation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.privacy.accounting import check_relation
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
 from fedpriv.privacy.sampling import FixedSizeSampler, Sampler

@@ -11,10 +11,10 @@ from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, 
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.perturbation import OutputGaussian, Unperturbed
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.epsilon import default_delta, format_delta
-from fedpriv.privacy.event import Relation
 from fedpriv.ranges import Range
 from fedpriv.training.algorithm import TRAIN, Algorithm
 from fedpriv.training.local.schedule import Schedule

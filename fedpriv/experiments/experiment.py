@@ -49,8 +49,8 @@ from fedpriv.experiments.options import (
 from fedpriv.experiments.start import Fresh, PublicOnly, Start, StartFrom, name_start_file
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.preconditioners import Statistics
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.plan import AnyPlan, plan_digest
 from fedpriv.ranges import Range
 from fedpriv.rng import Key

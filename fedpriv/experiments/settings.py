@@ -32,8 +32,8 @@ from fedpriv.experiments.experiment import Experiment, Settings
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic, public_only
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task

@@ -19,9 +19,9 @@ from functools import partial
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.privatizer import Memory, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import grid_noise
-from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.ranges import Range, finite_float, positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree

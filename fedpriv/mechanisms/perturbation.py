@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.privatizer import Memory, Privatizer
-from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.ranges import positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

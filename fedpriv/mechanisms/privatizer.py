@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.privacy.event import Event
+from fedpriv.mechanisms.event import Event
 from fedpriv.ranges import positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import BITS, PartialSum

@@ -35,9 +35,9 @@ from typing import Literal
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.mechanisms.privatizer import Memory, Privatizer
-from fedpriv.privacy.event import Event
 from fedpriv.ranges import positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each

@@ -74,14 +74,14 @@ import numpy as np
 from absl import logging as absl_logging
 
 from fedpriv.libraries import library
-from fedpriv.privacy.epsilon import Epsilon, default_delta
-from fedpriv.privacy.event import (
+from fedpriv.mechanisms.event import (
     FIELDS,
     LARGEST_NOISE_MULTIPLIER,
     SMALLEST_NOISE_MULTIPLIER,
     Event,
     Relation,
 )
+from fedpriv.privacy.epsilon import Epsilon, default_delta
 from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import finite_float, positive_float, positive_int, probability
 

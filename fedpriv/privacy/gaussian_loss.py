@@ -35,7 +35,7 @@ from dp_accounting.pld.privacy_loss_mechanism import (
 from numpy.typing import NDArray
 
 from fedpriv.libraries import library
-from fedpriv.privacy.event import Event, Relation, device_sums
+from fedpriv.mechanisms.event import Event, Relation, device_sums
 
 _FFT, _BINOM = library("scipy.fft"), library("scipy.stats").binom
 

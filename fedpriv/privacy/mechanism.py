@@ -29,9 +29,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast, get_args
 
 from fedpriv.mechanisms.bounds import Bound, UnknownKindError
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
 from fedpriv.mechanisms.privatizer import AfterCrash, Draw, Memory, Privatizer
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
 from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
 from fedpriv.rng import Key, check_key

@@ -27,10 +27,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import NoNoiseFitsError, calibrate
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.plan import Plan, unit_words
 from fedpriv.privacy.sampling import (
     DevicesSampler,

@@ -42,6 +42,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
 from fedpriv.hashes import document_sha256
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.privacy.accounting import (
     affordable_rounds,
     calibrate,
@@ -54,7 +55,6 @@ from fedpriv.privacy.accounting import (
     rho_of,
 )
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon, delta_caution, rounded_up, rounded_up_to
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import json_object, positive_float, positive_int, set_checked

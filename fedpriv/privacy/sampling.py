@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
-from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 

@@ -19,9 +19,9 @@ from fedpriv.backends.ray.cluster import Request
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.experiments.options import Option
 from fedpriv.measures import figures_of, read_measures
+from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.accounting import epsilon_of
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.plan import Plan
 from fedpriv.report.head import counted
 from fedpriv.report.run_record import RunRecord, read_run

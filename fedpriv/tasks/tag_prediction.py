@@ -181,7 +181,8 @@ def score_logits(
         for rank in (ahead, places)
     )
     peak = logits.max(axis=1)
-    total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1, dtype=np.float64)
+    with np.errstate(over="ignore"):  # of a diverged model -inf, whose exponential is 0
+        total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1, dtype=np.float64)
     of_label = logits[np.arange(number), labels].astype(np.float64)
     return (
         (logits.argmax(axis=1) == labels).astype(np.uint8),

@@ -29,11 +29,11 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import CHECKED_EXCESS, Checked, OutputSensitivity
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.mechanisms.selection import MISTAKES, Chosen, PrivateChoice, candidates
 from fedpriv.privacy.accounting import calibrate
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody

@@ -31,10 +31,10 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, Capped
+from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.mechanisms.selection import Form, NoisyMin
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, AnyPlan
 from fedpriv.privacy.sampling import Everybody

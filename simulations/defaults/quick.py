@@ -20,8 +20,8 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.start import PublicOnly, public_only
 from fedpriv.mechanisms import AdaptiveClip, Bound, Clip
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.privacy.accounting import calibrate
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.algorithm import Context, SumRequest

@@ -19,7 +19,7 @@ import numpy as np
 from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.experiments.experiment import Settings
 from fedpriv.experiments.settings import choose_settings, public_update_norms
-from fedpriv.privacy.event import Relation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.tree import interpolate
 from simulations.defaults import quick, shapes
 

@@ -12,9 +12,9 @@ from scipy import linalg, optimize
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, OutputSensitivity
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import calibrate, rho_of
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler

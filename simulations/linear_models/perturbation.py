@@ -36,9 +36,9 @@ from typing import Literal
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.perturbation import OutputGaussian, Perturbing, Sphere
 from fedpriv.mechanisms.privatizer import Memory, Participation, Privatizer
-from fedpriv.privacy.event import Event
 from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

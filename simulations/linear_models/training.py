@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from fedpriv.backends import SerialBackend
 from fedpriv.datasets.dataset import Dataset, shape_of
 from fedpriv.experiments.experiment import Components
-from fedpriv.privacy.event import Relation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds

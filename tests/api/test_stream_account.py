@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv.api.stream_account import account_stream, calibrate_stream, stream
 from fedpriv.mechanisms import Clip
-from fedpriv.privacy.event import Relation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import SeparatedSampler

@@ -16,6 +16,7 @@ import numpy as np
 from fedpriv.audit.bounds import clopper_pearson, simultaneous
 from fedpriv.audit.canaries import Trials, _log_ratio, scores_of
 from fedpriv.audit.run import FALSE_ALARM
+from fedpriv.mechanisms import bounds
 from fedpriv.training import bounded_sum
 from tests.audit.broken import BROKEN, SETTINGS, Setting, has_meaning, sized
 
@@ -64,7 +65,9 @@ _FORMS = (simultaneous, clopper_pearson)
 
 def main(audits: int, sizes: list[int]) -> None:
     """Print the power of audits, with the tests' numbers of canaries or with others."""
-    bounded_sum._EXCESS = np.inf  # the sum refuses what two of these do; an audit is to see it
+    bounded_sum.EXCESS = bounds.EXCESS = (
+        np.inf
+    )  # the sum refuses what two of these do; an audit is to see it
     generator = np.random.default_rng(0)
     print("| σ, q, T | mechanism | canaries | refuted | bound / stated ε, least (mean) |")
     print("|---|---|---:|---:|---:|")

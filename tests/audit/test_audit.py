@@ -13,9 +13,9 @@ import pytest
 
 from fedpriv.audit.canaries import run_canaries
 from fedpriv.audit.run import Audit, audit_plan, describe_audit
-from fedpriv.mechanisms import Clip, Normalise, Rounded
+from fedpriv.mechanisms import Clip, Normalise, Rounded, bounds
+from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler
@@ -28,7 +28,8 @@ from tests.harness.refusals import refuses
 @pytest.fixture(autouse=True)
 def trusted(monkeypatch):
     """The sum refuses what a bound makes longer than it states; here an audit is to see it."""
-    monkeypatch.setattr(bounded_sum, "_EXCESS", math.inf)
+    for module in (bounded_sum, bounds):
+        monkeypatch.setattr(module, "EXCESS", math.inf)
 
 
 #: 12,000 canaries of four rounds, a second of work.

@@ -18,8 +18,8 @@ from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.flower.settings import OWN_KEYS, opened_node
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.privacy.accounting import epsilon, epsilon_of
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.privacy.trials import Trials

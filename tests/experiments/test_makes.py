@@ -14,10 +14,10 @@ from fedpriv.experiments.optimizers import ServerSgd, Sgd
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
 from fedpriv.mechanisms.bounds import Clip
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import Privatizer, noised_mean
-from fedpriv.privacy.event import Event
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial

@@ -8,9 +8,9 @@ import pytest
 from fedpriv.experiments.build import build, make_task
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.settings import _CHOSEN, MOST_ROUNDS, choose_settings, public_update_norms
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.event import Relation
 from fedpriv.rng import Key
 from fedpriv.runs.backends import named_backends
 from fedpriv.runs.noise_root import noise_digest

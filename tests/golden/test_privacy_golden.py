@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Event
 from tests.privacy.costing import cohort_event
 
 DOCUMENT = json.loads(Path(__file__).with_name("privacy.json").read_text("utf-8"))

@@ -24,9 +24,9 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
+from fedpriv.mechanisms.event import Relation, device_sums
 from fedpriv.privacy import gaussian_loss
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Relation, device_sums
 from tests.privacy.costing import cohort_event
 
 #: G, p, σ, answers, δ and ε.

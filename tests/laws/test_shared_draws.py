@@ -11,7 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from torch import nn
 
 import fedpriv as fp
-from fedpriv.privacy.event import Event
+from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.runs import prepared
 from fedpriv.runs.noise_root import NOISE

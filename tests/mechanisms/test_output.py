@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, gamma
 from fedpriv.privacy.accounting import calibrate
-from fedpriv.privacy.event import Event
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 

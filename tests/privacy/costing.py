@@ -3,9 +3,9 @@
 import json
 
 from fedpriv.mechanisms import Bound, Clip, Rounded
+from fedpriv.mechanisms.event import FIELDS, Event
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Privatizer
-from fedpriv.privacy.event import FIELDS, Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler, Everybody, PoissonSampler, sampler_of

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.privacy import accounting
 from fedpriv.privacy.accounting import (
     NoNoiseFitsError,
@@ -18,7 +19,6 @@ from fedpriv.privacy.accounting import (
     epsilon_value,
 )
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.gaussian_loss import grid_interval
 from tests.harness.refusals import refuses
 from tests.privacy.costing import cohort_event
@@ -115,7 +115,7 @@ def test_the_root_logger_is_left_alone():
     code = (
         "import logging\n"
         "from fedpriv.privacy.accounting import epsilon\n"
-        "from fedpriv.privacy.event import Event\n"
+        "from fedpriv.mechanisms.event import Event\n"
         "event = Event(kind='poisson-gaussian', noise_multiplier=0.31, sampling_prob=0.05)\n"
         "epsilon(event, 10, delta=1e-3, relation='add-remove')\n"
         "assert not logging.root.handlers, logging.root.handlers\n"

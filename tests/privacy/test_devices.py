@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedpriv.mechanisms.event import Event, device_sums
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Event, device_sums
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key

@@ -3,8 +3,8 @@
 import pytest
 from dp_accounting import dp_event
 
+from fedpriv.mechanisms.event import NONPRIVATE, Event, Relation
 from fedpriv.privacy.accounting import add_kind
-from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 from tests.harness.refusals import refuses
 
 EVENTS = [

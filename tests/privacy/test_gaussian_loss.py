@@ -13,7 +13,7 @@ from dp_accounting.pld.privacy_loss_distribution import (
 )
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
-from fedpriv.privacy.event import Relation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.gaussian_loss import (
     GaussianLoss,
     capped_gaussian_loss,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.privacy.event import Event
+from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.ledger.state import Charge, Release, Row, as_ranges
 from fedpriv.privacy.mechanism import RecordedMechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan, read_plan

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
+from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, gaussian
-from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler
 from fedpriv.rng import Key

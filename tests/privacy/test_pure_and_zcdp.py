@@ -8,6 +8,7 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
+from fedpriv.mechanisms.event import NONPRIVATE, Event, Relation
 from fedpriv.privacy.accounting import (
     epsilon,
     epsilon_bs16,
@@ -16,7 +17,6 @@ from fedpriv.privacy.accounting import (
     rho_bs16,
     rho_of_epsilon,
 )
-from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 from tests.harness.exact_gaussian import gaussian_delta
 from tests.harness.refusals import refuses
 from tests.privacy.costing import cohort_event

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fedpriv.mechanisms import AdaptiveClip, Clip, Normalise, Rounded, Unbounded
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import Unprotected
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import RecordedMechanism
 from fedpriv.privacy.plan import Plan, plan_digest
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.privatizer import Participation
-from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, Partition, PoissonSampler, Sampler
 from fedpriv.rng import Key
 from tests.harness.refusals import refuses

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.privacy.event import Relation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, find_saturation_point
 from fedpriv.report.charts import Line, Point, line_plot, tradeoff_plot
 from fedpriv.report.noise_plot import write_noise_plot

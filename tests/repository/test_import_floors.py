@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     "libraries tree rng ranges hashes json_lines output_paths untrusted_text measures models "
     "kernels",
-    "transform sums datasets checkpoints privacy.event",
+    "transform sums datasets checkpoints mechanisms.event",
     "mechanisms optimizers",
     "privacy",
     "training",
@@ -118,7 +118,7 @@ PLANTED = {
         "import fedpriv.optimizers",
         "from fedpriv.privacy.sampling import Sampler",
     ],
-    "fedpriv.privacy.event": ["from fedpriv.privacy.epsilon import Epsilon"],
+    "fedpriv.mechanisms.event": ["from fedpriv.privacy.epsilon import Epsilon"],
     "fedpriv.training.local.schedule": ["import ray"],
     "fedpriv.experiments.experiment": ["from flwr.common import Message", "import simulations"],
     "fedpriv.report.page": ["from fedpriv.training.evaluate import Metrics"],
@@ -134,7 +134,7 @@ ALLOWED = {
     "fedpriv.experiments.ready_made.tags": [
         "from fedpriv.experiments.experiment import Experiment"
     ],
-    "fedpriv.mechanisms.privatizer": ["from fedpriv.privacy.event import Event"],
+    "fedpriv.mechanisms.privatizer": ["from fedpriv.mechanisms.event import Event"],
     "fedpriv.mechanisms.matrix": ["from fedpriv.mechanisms.gaussian import gaussian"],
     "fedpriv.cli.run": ["from fedpriv.training.federated_averaging import FederatedAveraging"],
 }

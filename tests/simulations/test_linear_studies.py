@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.privacy.accounting import epsilon, rho_bs16
-from fedpriv.privacy.event import Event, Relation
 from simulations.agd import methods as agd
 from simulations.agd import study as agd_study
 from simulations.agd.methods import last_order, sigma_of_last_order

@@ -24,10 +24,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import check_stddev, gaussian
 from fedpriv.mechanisms.privatizer import Memory, Participation, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, check_scale, grid_noise
-from fedpriv.privacy.event import Event
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree

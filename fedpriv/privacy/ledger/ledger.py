@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import (
     ANCHORED,
     GENESIS,

@@ -16,8 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import LedgerError, Record, decode, hex_digest
 from fedpriv.privacy.plan import AnyPlan, read_plan
 from fedpriv.ranges import json_object, positive_int

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.epsilon import Epsilon, format_delta, rounded_up
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, read_plan, unit_words
 from fedpriv.untrusted_text import plain

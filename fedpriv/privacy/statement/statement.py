@@ -21,6 +21,7 @@ from typing import Any
 from fedpriv.checkpoints.tensor_files import AVERAGE, LAST, PUBLIC_MODEL, PUBLIC_MODELS, START
 from fedpriv.measures import figures_of, grouped, read_measures
 from fedpriv.mechanisms.bounds import Clip, Normalise
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.epsilon import (
     Epsilon,
     format_delta,
@@ -30,7 +31,6 @@ from fedpriv.privacy.epsilon import (
     format_posterior,
     format_rdp,
 )
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.chain import ANCHORED, WITHOUT_ANCHOR
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.plan import BY_EXAMPLE, AnyPlan, unit_name, unit_words

@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv.backends import SerialBackend
-from fedpriv.privacy.event import Event
+from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import SeparatedSampler

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Privatizer
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.state import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

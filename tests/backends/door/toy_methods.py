@@ -16,9 +16,9 @@ from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip, Rounded
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import optimised_bands
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan
 from fedpriv.privacy.sampling import Everybody, SeparatedSampler

@@ -15,9 +15,9 @@ from fedpriv.mechanisms.correlated.optimise import (
     prefix_error,
     square_root_bands,
 )
+from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Event
 from tests.harness.refusals import refuses
 from tests.mechanisms.correlated.strategies import LIMIT, ROWS, STRATEGIES, matrix, worst
 

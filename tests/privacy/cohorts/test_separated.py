@@ -11,10 +11,10 @@ from scipy import stats
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import (
     CyclicSampler,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.privacy.event import NONPRIVATE, Event
+from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.privacy.ledger.chain import LedgerError, decode
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import BudgetSpentError, read_ledger

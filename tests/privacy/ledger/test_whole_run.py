@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import BudgetSpentError, read_ledger

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.privacy.accounting import epsilon_of_rho
-from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.plan import AdaptivePlan
 from tests.harness.refusals import refuses
 from tests.privacy import costing

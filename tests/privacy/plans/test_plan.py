@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
+from fedpriv.mechanisms.event import NONPRIVATE, Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import epsilon, rho_of
-from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 from fedpriv.privacy.plan import AdaptivePlan, Plan
 from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler
 from tests.harness.refusals import refuses

@@ -12,8 +12,8 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
+from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.accounting import epsilon, epsilon_of
-from fedpriv.privacy.event import Event
 from fedpriv.privacy.trials import Trials
 from tests.harness.refusals import refuses
 from tests.privacy import costing

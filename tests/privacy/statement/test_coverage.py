@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.coverage import (
     FLOATS,
     TRAINED,

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.privacy.event import Relation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.central import OwnedExamples

@@ -10,8 +10,8 @@ from scipy import optimize, stats
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms.bounds import OutputSensitivity
+from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.privacy.accounting import calibrate, epsilon, epsilon_of, rho_of
-from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody

@@ -12,9 +12,9 @@ from scipy import sparse
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
+from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import rho_bs16, rho_of
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.rng import Key

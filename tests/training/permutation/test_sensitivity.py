@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fedpriv.privacy.event import Relation
+from fedpriv.mechanisms.event import Relation
 from fedpriv.rng import Key
 from fedpriv.training.bolt_on import BoltOnUsers, output_noise, plan_of_release
 from fedpriv.training.permutation_sgd import (

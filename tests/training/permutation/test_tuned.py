@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
+from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.selection import PrivateChoice
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
