@@ -207,7 +207,6 @@ class Privatizer(ABC):
         on_grid: Whether `draw` also takes `granularity`, the spacing of a grid, and then draws
             int64 numbers of its steps. Added to a sum on the grid and rounded to nothing else, they
             cost what `event` says in real arithmetic: no gap of floating point shows the sum.
-
         participation: Of rows that are charged once: in how many of them one neighbour's records
             may be, which the sampler has to see to; None for all.
 

@@ -98,7 +98,7 @@ def test_a_secure_folder_says_nothing_that_a_rostered_users_records_change(
     assert (a / "vocabulary.json").read_bytes() == (b / "vocabulary.json").read_bytes()
     assert (a / "backends.jsonl").read_bytes() == (b / "backends.jsonl").read_bytes()
     first = [json.loads((f / "ledger.jsonl").read_text("utf-8").split("\n")[0]) for f in (a, b)]
-    assert differs(*first, {"hash", "run_id", "extra.experiment_sha256"}) == set()
+    assert differs(*first, {"hash", "run_id", "extra.experiment_sha256", "extra.started"}) == set()
     assert not any((a / name).exists() for name in ("diagnostics.jsonl", "by_user.safetensors"))
 
 

@@ -103,7 +103,7 @@ def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tm
 @pytest.mark.slow
 def test_nodes_that_are_away_end_no_run_though_another_failed(tiny_corpus, tmp_path):
     flower = backend_of("flower", settings=GridSettings(round_deadline=0.2), silent={101, 102})
-    prepared = start(tiny_corpus, tmp_path / "run", make_backend=flower)
+    prepared = start(tiny_corpus, tmp_path / "run", make_backend=flower, seed=1)
     assert prepared.run()["rounds"] == 6
 
 

@@ -55,7 +55,8 @@ def central(make, public=True, num_blank=0):
 
 
 def of_users_examples(make):
-    own = ExampleSampling(name="e", description="", task=lambda experiment: module_of(make))
+    made = module_of(make, public=examples(99))  # which say the shape of single examples
+    own = ExampleSampling(name="e", description="", task=lambda experiment: made)
     options = {"steps": 2, "batch_size": 8, "noise_multiplier": 1.0, "examples_per_user": 2}
     return own.with_options(options)
 

@@ -31,7 +31,7 @@ class Fault:
 
 
 _MECHANISMS, _PRIVACY = "fedpriv.mechanisms", "fedpriv.privacy"
-_BOUNDS, _EVENT = f"{_MECHANISMS}.bounds", f"{_PRIVACY}.event"
+_BOUNDS, _EVENT = f"{_MECHANISMS}.bounds", f"{_MECHANISMS}.event"
 _MECHANISM, _SAMPLING = f"{_PRIVACY}.mechanism", f"{_PRIVACY}.sampling"
 _ACCOUNTING, _PLAN = f"{_PRIVACY}.accounting", f"{_PRIVACY}.plan"
 _LEDGER = f"{_PRIVACY}.ledger"
