@@ -226,9 +226,9 @@ def _auditable(plan: AnyPlan) -> Plan:
 
 def _terms(plan: AnyPlan) -> dict[str, Any]:
     """Return all that a plan says, by name: of its event first, of its mechanism, and the rest."""
-    said = plan.to_json()
-    mechanism = said.pop("mechanism", {})
-    return {**mechanism.pop("event", {}), **mechanism, **said}
+    plain = plan.to_json()
+    mechanism = plain.pop("mechanism", {})
+    return {**mechanism.pop("event", {}), **mechanism, **plain}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ truncated-poisson-gaussian  σ, q, n, cap           the same over a Poisson coho
 fixed-size-gaussian         σ, n, size             the same over a cohort of fixed size
 poisson-devices-gaussian    σ, q, devices          the same over a Poisson cohort of devices, each
                                                    bounded alone; a person has so many of them
+cyclic-poisson-gaussian     σ, q, rows             a whole run of correlated noise over groups that
+                                                   take turns, each with a Poisson cohort
 objective-gaussian          σ, shift               Gaussian noise within a minimised objective
 pure                        ε                      any ε-DP answer, δ = 0
 zcdp                        ρ                      any ρ-zCDP answer (Bun and Steinke 2016)

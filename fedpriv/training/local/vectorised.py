@@ -267,7 +267,7 @@ class VectorisedTrainer(Trainer):
         The params are copied to the device once, the examples batch by batch. An update stays
         there, unless it is of a user's own rows, which are few: they are bounded and added where
         the compiled kernels add rows. Users are trained side by side only where that is known not
-        to move a bit of anybody's update: else one user would move the sum by what it contributes
+        to move a bit of another's update: else one user would move the sum by what it contributes
         *and* by what it did to its batch, of which steep local training can make more than the
         bound.
         """

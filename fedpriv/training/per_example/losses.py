@@ -145,7 +145,7 @@ def check_pairs(
             left, right = _shape(outputs), _shape(targets)
             raise ValueError(
                 f"{what} compares outputs {left} with targets {right} by broadcasting: every "
-                "prediction with everybody's targets, and not with its own; make the shapes equal: "
+                "prediction with all targets, and not with its own; make the shapes equal: "
                 "let the model end in nn.Flatten(0) for outputs (n,), or give targets in the "
                 "outputs' shape"
             )
