@@ -6,8 +6,10 @@ from importlib.util import find_spec
 
 import pytest
 
+from fedpriv.datasets.dataset import hold_out_public
 from fedpriv.runs.progress import Pace
 from simulations.adadps import toy
+from simulations.adadps.public_only import examples
 from simulations.adadps.setups import imdb, mnist
 from simulations.agd import study as agd
 from simulations.checkpoint_recycling import problems
@@ -64,6 +66,13 @@ def small(monkeypatch):
     monkeypatch.setitem(problems.PROBLEMS, "pcvr", lambda reduced: made)
     digits = mnist.synthetic_digits(200, 50)
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
+    few = {"rates": (0.001, 0.003), "most_passes": 2}
+    alone = replace(
+        examples.STUDIES["mnist"],
+        data=lambda draw: hold_out_public(digits, share=0.2, seed=draw),
+        public=few,
+    )
+    monkeypatch.setitem(examples.STUDIES, "mnist", alone)
     monkeypatch.setitem(images.SETUPS, "mnist", replace(images.MNIST, batch_size=8))
     cached = (mnist.task, images._task, images._curves_task)
     for function in cached:

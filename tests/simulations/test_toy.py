@@ -62,5 +62,6 @@ def test_the_figure(data):
     private = {name: mean(finals(data, name, SEEDS, **never)) for name in ("DP-SGD", "AdaDPS")}
     assert private["AdaDPS"] < 0.8 * private["DP-SGD"], private
     assert 1.7 < private["DP-SGD"] < 2.3 and 0.8 < private["AdaDPS"] < 1.6, private
-    plain = {name: mean(finals(data, name, SEEDS, **never)) for name in ("SGD", "AdaS")}
+    # 40,000 steps each without noise, whose seeds differ in the start and the windows alone.
+    plain = {name: mean(finals(data, name, SEEDS[:1], **never)) for name in ("SGD", "AdaS")}
     assert plain["AdaS"] < plain["SGD"] / 10, plain
