@@ -1,7 +1,10 @@
 """The table of named faults fits the code and the tests that are there."""
 
 import ast
+import inspect
 from collections import Counter
+from importlib import import_module
+from operator import attrgetter
 
 import pytest
 
@@ -22,6 +25,24 @@ def test_each_of_them_says_in_a_sentence_what_is_wrong():
     said = [change.__doc__ for _, change in BREAKS.values()]
     said += [fault.behaviour for fault in FAULTS]
     assert all(text and text.strip().endswith(".") for text in said)
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_change_replaces_what_its_module_has(name):
+    """Else nothing is broken, and tests that stay green say nothing."""
+    module, change = BREAKS[name]
+    (function,) = ast.parse(inspect.getsource(change)).body
+    assert isinstance(function, ast.FunctionDef)
+    (given,) = (one.arg for one in function.args.args)
+    replaced = [
+        ast.unparse(node).removeprefix(f"{given}.")
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if ast.unparse(node).startswith(f"{given}.")
+    ]
+    assert replaced
+    for path in replaced:
+        assert attrgetter(path)(import_module(module)) is not None
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

@@ -436,7 +436,7 @@ BREAKS = {
     change.__name__: (module, change)
     for module, change in (
         (f"{_PRIVACY}.sampling", rate_squared),
-        (f"{_PRIVACY}.event", fixed_size_not_doubled),
+        ("fedpriv.mechanisms.event", fixed_size_not_doubled),
         ("fedpriv.ranges", numbers_unchecked),
         ("fedpriv.mechanisms.bounds", bound_one_percent_long),
         ("fedpriv.training.bounded_sum", bounded_before_preconditioned),
