@@ -159,10 +159,9 @@ class TestSixSettings:
     """
 
     @OF_EACH
-    @pytest.mark.parametrize("name", ["right", "noise*0.8"])
-    def test_no_false_alarm_and_a_fifth_less_noise_is_not_caught(self, setting, name):
-        setting = sized(setting, name)
-        found = audited(quiet(setting, 0.8) if name != "right" else setting.plan(), setting)
+    def test_no_false_alarm(self, setting):
+        setting = sized(setting, "right")
+        found = audited(setting.plan(), setting)
         assert found.stated.value == pytest.approx(setting.epsilon, abs=0.002)
         assert not found.refuted and found.bound.epsilon > 0.2
 
