@@ -96,18 +96,26 @@ def positive_float(name: str, value: Any) -> float:
     return finite_float(name, value, Range.ABOVE_ZERO)
 
 
+def whole_int(name: str, value: Any) -> int:
+    """Return a whole number as a built-in int.
+
+    Raises:
+        ValueError: If it is a bool or not whole (a float such as 20.0 included).
+    """
+    if _is_bool(value) or not isinstance(value, Integral):
+        raise ValueError(f"{name} {value!r} is not a whole number; give one such as 20")
+    return int(value)
+
+
 def positive_int(name: str, value: Any) -> int:
     """Return a whole number of at least 1 as a built-in int.
 
     Raises:
-        ValueError: If it is a bool, not whole (a float such as 20.0 included), below 1, or above
-            2^53.
+        ValueError: As `whole_int`, or if it is below 1 or above 2^53.
     """
     if type(value) is int and 1 <= value <= _MOST:  # what a ledger holds by the ten thousand
         return value
-    if _is_bool(value) or not isinstance(value, Integral):
-        raise ValueError(f"{name} {value!r} is not a whole number; give one such as 20")
-    number = int(value)
+    number = whole_int(name, value)
     Range.AT_LEAST_ONE.check(name, number)
     if number > _MOST:  # its digits may be more than can be printed
         raise ValueError(f"{name} is above 2^53, where floats no longer count; give a smaller one")

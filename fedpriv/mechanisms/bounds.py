@@ -22,13 +22,10 @@ one of integers and exact. Rounding each of d coordinates to the nearest multipl
 at most `granularity · √d / 2`, and the bound is tightened by that much *before* rounding, so that
 what is summed still never exceeds it. At five million parameters the bound loses a part in 15,000.
 
-A bound is written as its name and its fields. Deriving a class with a `name` registers its kind;
-what a message or a file names is looked up there, and never imported.
+Requests carry a bound to nodes as its kind and its fields (`fedpriv.parts`).
 
 >>> Rounded(bound=Clip(l2_clip_norm=0.5)).to_json()
-{'name': 'rounded', 'bound': {'name': 'clip', 'l2_clip_norm': 0.5}}
->>> Bound.from_json({"name": "clip", "l2_clip_norm": 0.5})
-Clip(l2_clip_norm=0.5)
+{'kind': 'Rounded', 'bound': {'kind': 'Clip', 'l2_clip_norm': 0.5}}
 
 `OutputSensitivity` and `Checked` belong to trainings that are released once, without noise on the
 way: how far one user moves the *result* follows from the length of its updates, which are checked
@@ -41,23 +38,16 @@ and never shortened. A clipped step is no step of a convex loss, and need not br
 from __future__ import annotations
 
 import math
-import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, cast, get_type_hints
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.ranges import (
-    Range,
-    finite_float,
-    json_object,
-    positive_float,
-    positive_int,
-    set_checked,
-)
+from fedpriv.parts import NonNegativeFloat, Part, PositiveInt
+from fedpriv.ranges import Range, finite_float, positive_float
 from fedpriv.sums import BITS, most_each
 from fedpriv.tree import Params
 
@@ -65,22 +55,15 @@ from fedpriv.tree import Params
 _ROUNDING = 1.0 - 2.0**-22
 
 
-class UnknownKindError(ValueError):
-    """What a file names is of a kind that is not known here."""
-
-
-class Bound(ABC):
+class Bound(Part, ABC):
     """Base of bounds: by default without a grid.
 
     A class states `l2_bound` and computes `factors`, neither of which has a default: what is
     certified is what is applied.
 
-    A frozen dataclass that defines a `name`, and has numbers or bounds as its fields, can be sent
-    to nodes. They find it where the experiment's own file defines it.
+    Nodes find a class where the experiment's own file defines it.
 
     Attributes:
-        kinds: Classes by their names: all that `from_json` makes.
-        name: Of the class, in plans and requests; None for one that is in neither.
         l2_bound: The l2 norm, over all tensors concatenated, that no contribution exceeds.
         granularity: Spacing of the grid that contributions are rounded to; None for none.
         multiple_of: Where sums are of floats, what coordinates are rounded to multiples of; None
@@ -96,8 +79,6 @@ class Bound(ABC):
     """
 
     __slots__ = ()
-    kinds: ClassVar[dict[str, type[Bound]]] = {}
-    name: ClassVar[str | None] = None
     l2_bound: float
     granularity: float | None = None
     multiple_of: float | None = None
@@ -107,64 +88,10 @@ class Bound(ABC):
     batched: bool = False
 
     def __init_subclass__(cls) -> None:
-        """Register a class under its own name.
-
-        Raises:
-            ValueError: If a class that is defined elsewhere has that name.
-            TypeError: If the name is a field, which a dataclass makes of an annotation.
-        """
+        """Ask a class that computes its own factors user by user, unless it says `elementwise`."""
+        super().__init_subclass__()
         if not {"factors", "besides"}.isdisjoint(vars(cls)) and "elementwise" not in vars(cls):
             cls.elementwise = False
-        if "name" in vars(cls).get("__annotations__", {}):
-            raise TypeError(f"name of {cls.__name__} is a field; write name = ..., not annotated")
-        name = vars(cls).get("name")
-        if not isinstance(name, str):
-            return
-        known = Bound.kinds.get(name, cls)
-        # One definition may be run again: by a dataclass with slots, a notebook or another import.
-        if _defined_in(known) != _defined_in(cls):
-            raise ValueError(f"bound {name!r} is {known} already; give {cls} another name")
-        Bound.kinds[name] = cls
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the name and the fields as plain JSON values.
-
-        Guarantees:
-            * `from_json` makes an equal bound of them, wherever the class is registered.
-
-        Raises:
-            ValueError: If the class defines no name, or has more than numbers and bounds as its
-                fields.
-        """
-        found: dict[str, Any] = {"name": self.name}
-        for item in fields(self) if is_dataclass(self) else ():
-            value = getattr(self, item.name)
-            found[item.name] = value.to_json() if isinstance(value, Bound) else value
-        if type(Bound.from_json(found)) is not type(self):
-            raise ValueError(f"bound {self!r} has the name of another; give its class its own")
-        return found
-
-    @staticmethod
-    def from_json(value: Any) -> Bound:
-        """Return the bound that `to_json` wrote; only registered classes are made.
-
-        Raises:
-            UnknownKindError: If no class is registered under its name.
-            ValueError: If it has not exactly the fields of its class, or that refuses their values.
-        """
-        given = json_object(value) or {}
-        kind = given.get("name")
-        made = Bound.kinds.get(kind) if isinstance(kind, str) else None
-        if made is None or not is_dataclass(made):
-            raise UnknownKindError(
-                f"bound {value!r} is unknown here; known are {', '.join(Bound.kinds)}, and classes "
-                "that an experiment's file defines under a name of their own"
-            )
-        hints = get_type_hints(made)
-        names = [item.name for item in fields(cast(Any, made))]
-        if set(given) != {"name", *names}:
-            raise ValueError(f"bound {kind!r} has the fields {names}, not those of {value!r}")
-        return made(**{name: _from_json(name, given[name], hints[name]) for name in names})
 
     @abstractmethod
     def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
@@ -218,27 +145,6 @@ class Bound(ABC):
         return num_users * self.l2_bound
 
 
-def _defined_in(kind: type[Bound]) -> tuple[str, str]:
-    """Return the file (in a notebook the module) that defines a class, and the class's name."""
-    module = sys.modules.get(kind.__module__)
-    return getattr(module, "__file__", None) or kind.__module__, kind.__name__
-
-
-def _from_json(name: str, value: Any, hint: Any) -> Bound | float:
-    """Return the value of a field: a bound, or a finite number of the field's type.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    if hint is Bound:
-        return Bound.from_json(value)
-    if hint is float:
-        return finite_float(name, value)
-    if hint is int and type(value) is int:
-        return value
-    raise ValueError(f"{name} {value!r} of a bound is not {hint}; give a number or a bound")
-
-
 def bounded_factors(
     bound: Bound, norms: np.ndarray, longest: float, clip_norm: float | None = None
 ) -> np.ndarray:
@@ -286,6 +192,10 @@ def _norm(name: str, value: Any) -> float:
     return found
 
 
+Norm = Annotated[float, _norm]
+_Between = Annotated[float, partial(finite_float, allowed=Range.BETWEEN)]
+
+
 def _scaled_to(lengths: np.ndarray, norms: np.ndarray) -> np.ndarray:
     """Return what gives norms these lengths; 1 for the zero update."""
     return np.divide(lengths, norms, out=np.ones_like(norms), where=norms > _SHORTEST)
@@ -304,12 +214,8 @@ class Clip(Bound):
     Algorithm 1, flat clipping.
     """
 
-    l2_clip_norm: float
+    l2_clip_norm: Norm
 
-    def __post_init__(self) -> None:
-        set_checked(self, _norm, "l2_clip_norm")
-
-    name = "clip"
     elementwise = True
 
     @property
@@ -334,14 +240,9 @@ class Normalise(Bound):
     regulariser of DP-NSGD (Yang et al. 2022, Algorithm 1), scaled by C.
     """
 
-    l2_clip_norm: float
-    regulariser: float = 0.0
+    l2_clip_norm: Norm
+    regulariser: NonNegativeFloat = 0.0
 
-    def __post_init__(self) -> None:
-        set_checked(self, _norm, "l2_clip_norm")
-        set_checked(self, partial(finite_float, allowed=Range.AT_LEAST_ZERO), "regulariser")
-
-    name = "normalise"
     elementwise = True
 
     @property
@@ -360,7 +261,6 @@ class Normalise(Bound):
 class Unbounded(Bound):
     """Let every finite update through. Only a plan without noise, and without an ε, accepts it."""
 
-    name = "none"
     l2_bound = math.inf
     elementwise = True
 
@@ -388,14 +288,13 @@ class Rounded(Bound):
 
     bound: Bound
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse a bound that is infinite, or has a grid."""
         if not math.isfinite(self.bound.l2_bound) or self.bound.granularity is not None:
             raise ValueError(
                 f"{self.bound!r} has no finite bound to make a grid of, or has a grid already; "
                 "sum its updates as floats (exact-sum false)"
             )
-
-    name = "rounded"
 
     @property
     def elementwise(self) -> bool:
@@ -478,14 +377,9 @@ class Capped(Bound):
     infinite loss, taken for C, would say more of the user than the others do.
     """
 
-    cap: float
-    num_coordinates: int
+    cap: Norm
+    num_coordinates: PositiveInt
 
-    def __post_init__(self) -> None:
-        set_checked(self, _norm, "cap")
-        set_checked(self, positive_int, "num_coordinates")
-
-    name = "capped"
     elementwise = True
 
     @property
@@ -523,7 +417,6 @@ class CappedTogether(Capped):
           (`fedpriv.privacy.mechanism.Mechanism.is_exact`).
     """
 
-    name = "capped-together"
     batched = True
 
 
@@ -539,10 +432,7 @@ class _Unchanged(Bound):
     """A bound that is stated or checked, and that shortens nothing."""
 
     elementwise = True
-    l2_bound: float
-
-    def __post_init__(self) -> None:
-        set_checked(self, _norm, "l2_bound")
+    l2_bound: Norm
 
     def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
         """Return ones."""
@@ -559,8 +449,6 @@ class OutputSensitivity(_Unchanged):
     Attributes:
         l2_bound: Δ, of a user who is there or not, from `fedpriv.training.permutation_sgd`.
     """
-
-    name = "output-sensitivity"
 
     def sum_limit(self, num_users: int) -> float:
         """Refuse: nothing is known of how long a result is.
@@ -591,7 +479,6 @@ class Checked(_Unchanged):
           an update; `BoltOnUsers.sensitivity` has room for it.
     """
 
-    name = "checked"
     elementwise = True
 
     def sum_limit(self, num_users: int) -> float:
@@ -631,23 +518,21 @@ class AdaptiveClip(Bound):
     Algorithm 1.
     """
 
-    initial: float
-    least: float
-    most: float
-    quantile: float = 0.5
-    rate: float = 0.2
-    count_weight: float = 0.2
+    initial: Norm
+    least: Norm
+    most: Norm
+    quantile: _Between = 0.5
+    rate: Norm = 0.2
+    count_weight: _Between = 0.2
 
-    def __post_init__(self) -> None:
-        set_checked(self, partial(finite_float, allowed=Range.BETWEEN), "quantile", "count_weight")
-        if not 0.0 < self.least <= self.initial <= self.most < math.inf:
+    def check(self) -> None:
+        """Refuse limits that do not hold the initial norm."""
+        if not self.least <= self.initial <= self.most:
             raise ValueError(
                 f"clip norm {self.initial!r} must lie within its limits {self.least!r} and "
-                f"{self.most!r}, which must be above 0; set clip-least and clip-most"
+                f"{self.most!r}; set clip-least and clip-most"
             )
-        set_checked(self, _norm, "initial", "least", "most", "rate")
 
-    name = "adaptive-clip"
     elementwise = True
     l2_bound = 1.0
 

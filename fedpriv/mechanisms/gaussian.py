@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from fedpriv import tree
 from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.privatizer import Memory, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import grid_noise
-from fedpriv.ranges import Range, finite_float, positive_float, set_checked
+from fedpriv.parts import NonNegativeFloat, PositiveFloat
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
 
@@ -82,10 +81,7 @@ class Gaussian(Privatizer):
           sum's grid, and rounded; else as far as floating point is that.
     """
 
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        set_checked(self, positive_float, "noise_multiplier")
+    noise_multiplier: PositiveFloat
 
     name = "gaussian"
     on_grid = True
@@ -127,10 +123,7 @@ class Unprotected(Privatizer):
         * None: ε is infinite.
     """
 
-    stddev: float = 0.0
-
-    def __post_init__(self) -> None:
-        set_checked(self, partial(finite_float, allowed=Range.AT_LEAST_ZERO), "stddev")
+    stddev: NonNegativeFloat = 0.0
 
     name = "none"
 

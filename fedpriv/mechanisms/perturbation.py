@@ -17,7 +17,7 @@ from fedpriv import tree
 from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.privatizer import Memory, Privatizer
-from fedpriv.ranges import positive_float, set_checked
+from fedpriv.parts import PositiveFloat
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params, Tree
@@ -55,10 +55,7 @@ class Sphere(Perturbing):
           arithmetic.
     """
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        set_checked(self, positive_float, "epsilon")
+    epsilon: PositiveFloat
 
     name = "sphere"
 
@@ -90,7 +87,7 @@ class OutputGaussian(Perturbing):
           exactly, and so does a plan), as far as floating point is real arithmetic.
     """
 
-    noise_multiplier: float
+    noise_multiplier: PositiveFloat
 
     name = "output-gaussian"
 

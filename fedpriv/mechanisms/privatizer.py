@@ -22,7 +22,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.event import Event
-from fedpriv.ranges import positive_int, set_checked
+from fedpriv.parts import Part, PositiveInt
 from fedpriv.rng import Key
 from fedpriv.sums import BITS, PartialSum
 from fedpriv.tree import Params, Tree
@@ -32,7 +32,7 @@ _MOST_ON_GRID = 2 ** (52 - BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Participation:
+class Participation(Part):
     """Limit on how often, and how close together, one user takes part in the rounds of a run.
 
     A sampler keeps it, and the sensitivity of correlated noise is computed for it.
@@ -49,14 +49,9 @@ class Participation:
     5
     """
 
-    most: int
-    min_separation: int = 1
-    num_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "most", "min_separation")
-        if self.num_rows is not None:
-            set_checked(self, positive_int, "num_rows")
+    most: PositiveInt
+    min_separation: PositiveInt = 1
+    num_rows: PositiveInt | None = None
 
     @property
     def count(self) -> int:
@@ -198,7 +193,7 @@ def noised_mean(total: PartialSum, noise: Params, share: float) -> dict[str, np.
     return mean
 
 
-class Privatizer(ABC):
+class Privatizer(Part, ABC):
     """Base of what turns raw sums into answers that may be released; by default without memory.
 
     Attributes:

@@ -38,7 +38,7 @@ from fedpriv import tree
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.mechanisms.privatizer import Memory, Privatizer
-from fedpriv.ranges import positive_float, set_checked
+from fedpriv.parts import PositiveFloat
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each
 from fedpriv.tree import Params, Tree
@@ -70,16 +70,9 @@ class NoisyMin(Privatizer):
         ValueError: If ε' is not positive, or the form is unknown.
     """
 
-    epsilon: float
+    epsilon: PositiveFloat
     form: Form = "permute-and-flip"
     offset: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        set_checked(self, positive_float, "epsilon")
-        if self.form not in ("permute-and-flip", "exponential"):
-            raise ValueError(
-                f"form {self.form!r} is unknown; give 'permute-and-flip' or 'exponential'"
-            )
 
     name = "noisy-min"
     on_grid = True
@@ -231,10 +224,7 @@ class PrivateChoice(Privatizer):
           far private as floating point is real arithmetic.
     """
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        set_checked(self, positive_float, "epsilon")
+    epsilon: PositiveFloat
 
     name = "private-choice"
     after_crash = "replay"

@@ -25,14 +25,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, cast, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args
 
-from fedpriv.mechanisms.bounds import Bound, UnknownKindError
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.event import Event
-from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
+from fedpriv.mechanisms.gaussian import check_stddev
 from fedpriv.mechanisms.privatizer import AfterCrash, Draw, Memory, Privatizer
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.parts import Part, UnknownKindError
+from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
@@ -233,20 +234,14 @@ class Mechanism:
 _DRAWN: set[Key] = set()
 """Secure keys of this process that independent noise was drawn from; none is drawn from twice."""
 
-#: Samplers and privatizers that are made again of what a file holds; bounds have their own names.
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "sampler": (PoissonSampler, FixedSizeSampler),
-    "privatizer": (Gaussian, Unprotected),
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedMechanism:
     """A mechanism as a file records it: it can be accounted, and not be run.
 
     Attributes:
-        sampler: Kind and fields, JSON values; None of a class that is not written.
-        bound: Likewise (`Bound.to_json`).
+        sampler: Kind and fields, JSON values; None of a part that is not written.
+        bound: Likewise.
         privatizer: Likewise.
         micro_batch: As `Mechanism.micro_batch`.
         event: What one charge does.
@@ -290,13 +285,11 @@ class RecordedMechanism:
         """Return what is recorded of a mechanism."""
         if isinstance(mechanism, RecordedMechanism):
             return mechanism
-        sampler, privatizer, bound = mechanism.sampler, mechanism.privatizer, None
-        with suppress(ValueError):
-            bound = mechanism.bound.to_json()
+        sampler, privatizer = mechanism.sampler, mechanism.privatizer
         return cls(
-            sampler=_written("sampler", sampler),
-            bound=bound,
-            privatizer=_written("privatizer", privatizer),
+            sampler=_written(sampler),
+            bound=_written(mechanism.bound),
+            privatizer=_written(privatizer),
             micro_batch=mechanism.micro_batch,
             event=mechanism.event,
             after_crash=privatizer.after_crash,
@@ -330,9 +323,9 @@ class RecordedMechanism:
         record = cls(**values)
         try:
             made = Mechanism(
-                sampler=_read("sampler", record.sampler),
+                sampler=Sampler.from_json(record.sampler),
                 bound=Bound.from_json(record.bound),
-                privatizer=_read("privatizer", record.privatizer),
+                privatizer=Privatizer.from_json(record.privatizer),
                 micro_batch=record.micro_batch,
             )
         except UnknownKindError:
@@ -342,25 +335,8 @@ class RecordedMechanism:
         return made
 
 
-def _written(role: str, part: object) -> dict[str, Any] | None:
-    """Return kind and fields of a sampler or privatizer; None where a file makes no such one."""
-    if type(part) not in _KINDS[role]:
-        return None
-    return {"kind": type(part).__name__, **asdict(cast(Any, part))}
-
-
-def _read(role: str, value: Any) -> Any:
-    """Return the sampler or privatizer that was written.
-
-    Raises:
-        UnknownKindError: If its kind is not known.
-        ValueError: If the kind has other fields, or refuses their values.
-    """
-    given = dict(json_object(value) or {})
-    kind = given.pop("kind", None)
-    for made in _KINDS[role]:
-        if kind == made.__name__:
-            if set(given) != {one.name for one in fields(made)}:
-                raise ValueError(f"{kind} {role} has other fields than {sorted(given)}")
-            return made(**given)
-    raise UnknownKindError(f"{role} {value!r} is unknown here")
+def _written(part: Part) -> dict[str, Any] | None:
+    """Return kind and fields of a part; None of one that is not written."""
+    with suppress(ValueError):
+        return part.to_json()
+    return None

@@ -25,7 +25,8 @@ import numpy as np
 from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
-from fedpriv.ranges import positive_float, positive_int, set_checked
+from fedpriv.parts import Part, PositiveFloat, PositiveInt
+from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 
 Memory = Mapping[str, np.ndarray]
@@ -36,7 +37,7 @@ Drawn = tuple[tuple[str, ...], Memory]
 """The ids of a cohort in roster order, and the memory after it."""
 
 
-class Sampler(ABC):
+class Sampler(Part, ABC):
     """Base of rules that draw the cohort of one attempt of one round; by default without memory.
 
     Attributes:
@@ -214,19 +215,18 @@ class PoissonSampler(Sampler):
           truncated form, which the accountant prices through the roster's size.
     """
 
-    num_users: int
-    expected_cohort_size: float = field()  # else the base's property would be its default
-    cap: int | None = None
+    num_users: PositiveInt
+    expected_cohort_size: PositiveFloat = field()  # else the base's property would be its default
+    cap: PositiveInt | None = None
 
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users")
-        set_checked(self, positive_float, "expected_cohort_size")
+    def check(self) -> None:
+        """Refuse a cohort above the roster, and a cap that never acts or costs much."""
         if self.expected_cohort_size > self.num_users:
             raise ValueError(
                 f"a cohort of {self.expected_cohort_size:g} is above the {self.num_users} users; "
                 "lower the cohort size"
             )
-        if self.cap is not None and positive_int("cohort_cap", self.cap) > self.num_users:
+        if self.cap is not None and self.cap > self.num_users:
             raise ValueError(
                 f"cohort_cap {self.cap} is above the {self.num_users} users and never acts; leave "
                 "it out"
@@ -289,16 +289,15 @@ class DevicesSampler(Sampler):
     """
 
     draws: PoissonSampler
-    devices: int
+    devices: PositiveInt
 
-    def __post_init__(self) -> None:
-        draws: Any = self.draws
-        if not isinstance(draws, PoissonSampler) or draws.cap is not None:
+    def check(self) -> None:
+        """Refuse a cap, and more devices than there are or than are accounted."""
+        if self.draws.cap is not None:
             raise ValueError(
                 f"devices {self.devices} of one person are accounted with poisson sampling and "
                 "without a cap only; leave the others out, or bound a person's devices together"
             )
-        set_checked(self, positive_int, "devices")
         if self.devices > self.num_users:
             raise ValueError(
                 f"devices {self.devices} is above all {self.num_users} of the roster; lower it"
@@ -355,11 +354,11 @@ class FixedSizeSampler(Sampler):
         * Neighbouring relation: one user's records replaced by another's (`replace-one`).
     """
 
-    num_users: int
-    size: int
+    num_users: PositiveInt
+    size: PositiveInt
 
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users", "size")
+    def check(self) -> None:
+        """Refuse a cohort above the roster."""
         if self.size > self.num_users:
             raise ValueError(
                 f"a cohort of {self.size} cannot be drawn from {self.num_users} users; "
@@ -390,10 +389,7 @@ class Everybody(Sampler):
         num_users: Users on the roster, n.
     """
 
-    num_users: int
-
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users")
+    num_users: PositiveInt
 
     @property
     def expected_cohort_size(self) -> float:
@@ -427,12 +423,12 @@ class Partition(Sampler):
         * The random order gives no amplification.
     """
 
-    num_users: int
-    size: int
-    passes: int = 1
+    num_users: PositiveInt
+    size: PositiveInt
+    passes: PositiveInt = 1
 
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users", "size", "passes")
+    def check(self) -> None:
+        """Refuse batches above the roster."""
         if self.size > self.num_users:
             raise ValueError(
                 f"batches of {self.size} cannot be cut from {self.num_users} users; lower it"
@@ -516,13 +512,13 @@ class SeparatedSampler(Sampler):
         ValueError: If a number is out of range, or there are too few users for full cohorts.
     """
 
-    num_users: int
-    size: int
-    min_separation: int
-    max_participations: int
+    num_users: PositiveInt
+    size: PositiveInt
+    min_separation: PositiveInt
+    max_participations: PositiveInt
 
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users", "size", "min_separation", "max_participations")
+    def check(self) -> None:
+        """Refuse cohorts that too few users would fill."""
         if self.size * self.min_separation > self.num_users:
             raise ValueError(
                 f"cohorts of {self.size:,} that are {self.min_separation:,} rows apart need "
@@ -589,25 +585,23 @@ class CyclicSampler(Sampler):
         ValueError: If a number is out of range.
     """
 
-    num_users: int
-    groups: int
-    max_participations: int
-    mean: float | None = None
+    num_users: PositiveInt
+    groups: PositiveInt
+    max_participations: PositiveInt
+    mean: PositiveFloat | None = None
 
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users", "groups", "max_participations")
+    def check(self) -> None:
+        """Refuse more groups than users, and cohorts above a group."""
         if self.groups > self.num_users:
             raise ValueError(
                 f"{self.groups} groups of {self.num_users} users; lower min-separation"
             )
-        if self.mean is not None:
-            object.__setattr__(self, "mean", positive_float("expected_cohort_size", self.mean))
-            if self.mean > self.num_users // self.groups:
-                raise ValueError(
-                    f"a cohort of {self.mean:g} is above the {self.num_users // self.groups:,} "
-                    f"users of a group ({self.num_users:,} users in {self.groups:,} groups); lower "
-                    "the cohort or the min-separation"
-                )
+        if self.mean is not None and self.mean > self.num_users // self.groups:
+            raise ValueError(
+                f"a cohort of {self.mean:g} is above the {self.num_users // self.groups:,} "
+                f"users of a group ({self.num_users:,} users in {self.groups:,} groups); lower "
+                "the cohort or the min-separation"
+            )
 
     @property
     def sampling_prob(self) -> float:

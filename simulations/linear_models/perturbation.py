@@ -30,7 +30,7 @@ minimum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -39,7 +39,7 @@ from fedpriv import tree
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.perturbation import OutputGaussian, Perturbing, Sphere
 from fedpriv.mechanisms.privatizer import Memory, Participation, Privatizer
-from fedpriv.ranges import positive_float, positive_int, set_checked
+from fedpriv.parts import PositiveFloat, PositiveInt
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params, Tree
@@ -64,12 +64,8 @@ class SphereRows(Privatizer):
     Reference: Song, Chaudhuri and Sarwate (2013), Section 2, for the noise.
     """
 
-    epsilon: float
-    passes: int = 1
-
-    def __post_init__(self) -> None:
-        set_checked(self, positive_float, "epsilon")
-        set_checked(self, positive_int, "passes")
+    epsilon: PositiveFloat
+    passes: PositiveInt = 1
 
     name = "sphere-rows"
     after_crash = "discard"
@@ -131,16 +127,14 @@ class ObjectiveNoise(Perturbing):
     """
 
     form: Literal["sphere", "gaussian"]
-    inside: float
-    shift: float
-    outside: float
-    name: str = field(init=False, repr=False, compare=False)
+    inside: PositiveFloat
+    shift: PositiveFloat
+    outside: PositiveFloat
 
-    def __post_init__(self) -> None:
-        if self.form not in ("sphere", "gaussian"):
-            raise ValueError(f"form {self.form!r} is unknown; give 'sphere' or 'gaussian'")
-        set_checked(self, positive_float, "inside", "shift", "outside")
-        object.__setattr__(self, "name", f"objective-{self.form}")
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Of its form."""
+        return f"objective-{self.form}"
 
     @property
     def event(self) -> Event:

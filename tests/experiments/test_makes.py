@@ -33,8 +33,6 @@ from tests.tasks.sixty import sixty
 class Halving(Clip):
     """Clips, and then halves."""
 
-    name = "halving"
-
     def factors(self, norms, clip_norm=None):
         return 0.5 * Clip.factors(self, norms, clip_norm)
 

@@ -1,4 +1,4 @@
-"""A bound's JSON: its name and fields, of a class that is registered here, and nothing else."""
+"""A bound's JSON: its kind and fields, of a class that is registered here, and nothing else."""
 
 import importlib.util
 import json
@@ -23,7 +23,6 @@ class Counted(Clip):
     times: int
     shift: float = 0.0
     other: Bound = OTHER
-    name = "counted"
 
 
 EVERY = {
@@ -52,13 +51,13 @@ def test_every_bound_reads_back_to_the_bit(bound):
 
 def test_every_kind_of_fedpriv_is_tried():
     ours = {k for k in Bound.kinds.values() if k.__module__ == "fedpriv.mechanisms.bounds"}
-    assert {type(bound) for bound in EVERY.values()} == {*ours, Counted}
+    assert {type(bound) for bound in EVERY.values()} == {*ours, Counted} - {Bound}
 
 
-def test_a_bound_is_its_name_and_fields():
+def test_a_bound_is_its_kind_and_fields():
     assert EVERY["rounded normalise"].to_json() == {
-        "name": "rounded",
-        "bound": {"name": "normalise", "l2_clip_norm": 2.0, "regulariser": 0.0},
+        "kind": "Rounded",
+        "bound": {"kind": "Normalise", "l2_clip_norm": 2.0, "regulariser": 0.0},
     }
 
 
@@ -66,15 +65,16 @@ GOOD = Counted(l2_clip_norm=0.5, times=2).to_json()
 CLIP = Clip(l2_clip_norm=0.5).to_json()
 
 
-GRID = {"name": "rounded", "bound": CLIP}
+GRID = {"kind": "Rounded", "bound": CLIP}
 NO_NUMBERS = ["0.5", None, True, [0.5], {}, CLIP, float("nan"), float("inf"), 10**400]
 NO_BOUNDS = [
-    *(None, 0.5, "clip", [], [CLIP], True, {"name": "hug"}, {"name": "none"}),
+    *(None, 0.5, "clip", [], [CLIP], True, {"kind": "Hug"}, {"kind": "Unbounded"}),
     *(GRID, {**CLIP, "l2_clip_norm": -3.0}),
 ]
 #: Of a bound: by field, what it never is.
 HOSTILE = [
-    (CLIP, "name", ["hug", "Clip", None, 3, ["clip"], {}, "os.system", "__class__", "", "checked"]),
+    (CLIP, "kind", ["Hug", "clip", None, 3, ["Clip"], {}, "os.system", "__class__", "", "Checked"]),
+    (CLIP, "kind", ["Bound", "_Unchanged", "Gaussian", "PoissonSampler"]),
     (CLIP, "l2_clip_norm", [*NO_NUMBERS, 0.0, -1.0, 5e-324, 9e-101, 1.1e100]),
     (CLIP, "l2_bound", [9.0]),
     (EVERY["adaptive"].to_json(), "quantile", [-7.0]),
@@ -91,7 +91,7 @@ FORGED = [
     *(({**one.to_json(), "more": 0.5}, "more") for one in EVERY.values()),
     *(({n: v for n, v in one.to_json().items() if n != left}, left)
       for one in EVERY.values() for left in one.to_json()),
-    *((value, "name") for value in (None, 3, "clip", [], [CLIP], True, {})),
+    *((value, "kind") for value in (None, 3, "Clip", [], [CLIP], True, {})),
 ]  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_bound_is_refused(value, field):
 
 
 class Quiet(Clip):
-    """Derived without a name of its own: read as a `Clip` it would be another bound."""
+    """Derived from a dataclass, with a kind of its own: read as a `Clip` it were another bound."""
 
     def factors(self, norms, clip_norm=None):
         return np.zeros_like(norms)
@@ -117,16 +117,29 @@ class Tabled(Clip):
     """A bound with a field that has no JSON."""
 
     table: tuple = ()
-    name = "tabled"
+
+
+class Plain(Bound):
+    """A bound that is no dataclass."""
+
+    l2_bound = 0.5
+
+    def factors(self, norms, clip_norm=None):
+        return np.zeros_like(norms)
+
+
+def test_a_class_that_adds_no_field_is_a_kind_of_its_own():
+    made = Quiet(l2_clip_norm=0.5)
+    assert type(Bound.from_json(made.to_json())) is Quiet
 
 
 @pytest.mark.parametrize(
     ("bound", "named"),
     [
-        (Quiet(l2_clip_norm=0.5), "Quiet"),
-        (Rounded(bound=Quiet(l2_clip_norm=0.5)), "Quiet"),
-        (replace(EVERY["user-defined"], other=Quiet(l2_clip_norm=0.5)), "Quiet"),
         (Tabled(l2_clip_norm=0.5), "table"),
+        (Rounded(bound=Tabled(l2_clip_norm=0.5)), "table"),
+        (replace(EVERY["user-defined"], other=Tabled(l2_clip_norm=0.5)), "table"),
+        (Plain(), "Plain"),
     ],
     ids=str,
 )
@@ -137,24 +150,12 @@ def test_what_would_not_read_back_is_not_written(bound, named):
 
 def test_two_classes_of_one_name_are_refused_and_the_first_one_stays():
     kinds = dict(Bound.kinds)
-    with refuses(ValueError, "clip"):
-
-        class Longer(Clip):
-            name = "clip"
-
-    with refuses(ValueError, "counted"):
-
-        @dataclass(frozen=True, slots=True)
-        class Other(Bound):
-            name = "counted"
-
-    assert Bound.kinds == kinds and Bound.kinds["clip"] is Clip
+    with refuses(ValueError, "Clip"):
+        type("Clip", (Normalise,), {})
+    with refuses(ValueError, "Counted"):
+        type("Counted", (Bound,), {"__module__": "elsewhere"})
+    assert Bound.kinds == kinds and Bound.kinds["Clip"] is Clip
     assert type(Bound.from_json(CLIP)) is Clip
-
-
-def test_a_class_without_a_name_of_its_own_is_no_kind():
-    assert {Quiet, Bound}.isdisjoint(Bound.kinds.values())
-    assert Bound.kinds["clip"] is Clip and Bound.kinds["counted"] is Counted
 
 
 OWN = """
@@ -164,8 +165,8 @@ import fedpriv.mechanisms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mine(fedpriv.mechanisms.Clip):
-    name = "mine-of-a-file"
+class MineOfAFile(fedpriv.mechanisms.Clip):
+    pass
 """
 
 
@@ -173,7 +174,7 @@ def load(path, name):
     spec = importlib.util.spec_from_file_location(name, path)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Mine
+    return module.MineOfAFile
 
 
 def test_one_file_may_be_loaded_twice_and_a_copy_of_it_is_another(tmp_path, monkeypatch):
@@ -183,10 +184,10 @@ def test_one_file_may_be_loaded_twice_and_a_copy_of_it_is_another(tmp_path, monk
         (tmp_path / name).write_text(OWN, "utf-8")
     load(tmp_path / "own.py", "own_of_bounds")
     again = load(tmp_path / "own.py", "own_of_bounds_by_its_path")
-    assert type(Bound.from_json({**CLIP, "name": "mine-of-a-file"})) is again
-    with refuses(ValueError, "mine-of-a-file"):
+    assert type(Bound.from_json({**CLIP, "kind": "MineOfAFile"})) is again
+    with refuses(ValueError, "MineOfAFile"):
         load(tmp_path / "copy.py", "copy_of_bounds")
-    assert Bound.kinds["mine-of-a-file"] is again
+    assert Bound.kinds["MineOfAFile"] is again
 
 
 NODE = """
@@ -194,15 +195,15 @@ import sys
 from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.mechanisms import Bound
 
-said = {"name": "mine-of-a-file", "l2_clip_norm": 0.5}
+said = {"kind": "MineOfAFile", "l2_clip_norm": 0.5}
 modules = set(sys.modules)
 try:
     raise SystemExit(f"made {Bound.from_json(said)!r}")
 except ValueError as error:
-    assert "mine-of-a-file" in str(error)
+    assert "MineOfAFile" in str(error)
 assert set(sys.modules) == modules
 read_experiment({"experiment": sys.argv[1] + ":make"})
-assert type(Bound.from_json(said)).__name__ == "Mine"
+assert type(Bound.from_json(said)).__name__ == "MineOfAFile"
 """
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from fedpriv.mechanisms import Bound, Clip, Rounded
+from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.event import FIELDS, Event
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Privatizer
@@ -69,8 +69,8 @@ def cohort_plan(
     l2_bound=None, noise="none", noise_multiplier=0.0, micro_batch=1, exact_sum=False, **rest,
 ):  # fmt: skip
     """A plan of a bounded, noised sum over cohorts, from plain numbers and names."""
-    limits = {} if bound == "none" else {"l2_clip_norm": l2_bound}
-    bounded = Bound.kinds[bound](**limits)
+    made_by = {"none": Unbounded, "clip": Clip, "normalise": Normalise}[bound]
+    bounded = made_by() if bound == "none" else made_by(l2_clip_norm=l2_bound)
     gaussian = noise == "gaussian"
     made = Mechanism(
         sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),

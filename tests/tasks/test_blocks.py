@@ -61,15 +61,15 @@ def test_what_mixes_users_or_counts_them_twice_is_refused(work, error, named):
         tried(work)
 
 
-class Long(Bound):
-    name, l2_bound = "test-long", 0.1
+class TooLong(Bound):
+    l2_bound = 0.1
 
     def factors(self, norms, clip_norm=None):
         return np.ones_like(norms)
 
 
 def test_a_bound_that_does_not_bound_lets_no_one_through():
-    done = answered(Blocks(), params=PARAMS, bound=Long(), user_ids=["a"], data=Users(a=BATCH))
+    done = answered(Blocks(), params=PARAMS, bound=TooLong(), user_ids=["a"], data=Users(a=BATCH))
     assert done.num_failed == 1 and not done.total["w"].any()
 
 

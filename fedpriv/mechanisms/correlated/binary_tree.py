@@ -26,7 +26,7 @@ import numpy as np
 
 from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, Strategy, checked_rows, row_of
 from fedpriv.mechanisms.privatizer import Participation
-from fedpriv.ranges import positive_int, set_checked
+from fedpriv.parts import PositiveInt
 from fedpriv.rng import Key
 
 _ANY_KEY = Key.simulation(0)  # where no noise is drawn
@@ -51,20 +51,14 @@ class BinaryTree(Strategy):
     """
 
     num_rows: int
-    restart: int | None = None
+    restart: PositiveInt | None = None
     estimate: Estimate = "efficient"
     completion: bool = False
 
-    def __post_init__(self) -> None:
-        rows = checked_rows("tree", self.num_rows)
-        object.__setattr__(self, "num_rows", rows)
-        if self.restart is not None:
-            set_checked(self, positive_int, "restart")
-        if self.estimate not in ("efficient", "vanilla"):
-            raise ValueError(
-                f"estimate {self.estimate!r} is unknown; give 'efficient' or 'vanilla'"
-            )
-        if self.completion and (self.restart is None or self.restart >= rows):
+    def check(self) -> None:
+        """Refuse too many rows, and trees that are completed and never end."""
+        checked_rows("tree", self.num_rows)
+        if self.completion and (self.restart is None or self.restart >= self.num_rows):
             raise ValueError("completion is of a tree that ends; give restart below the rows")
 
     name = "tree"

@@ -28,7 +28,8 @@ from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import check_stddev, gaussian
 from fedpriv.mechanisms.privatizer import Memory, Participation, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, check_scale, grid_noise
-from fedpriv.ranges import positive_float, positive_int
+from fedpriv.parts import Part, PositiveFloat
+from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
 
@@ -45,7 +46,7 @@ Fresh = Callable[[Key], Rows]
 """Draws independent Gaussians of a key: float32, or whole numbers in steps of 2^-bits."""
 
 
-class Strategy(ABC):
+class Strategy(Part, ABC):
     """Base of lower-triangular strategy matrices C of a matrix mechanism, for `num_rows` rounds.
 
     Attributes:
@@ -172,17 +173,14 @@ class Correlated(Privatizer):
             for another number of rows than the limit.
     """
 
-    noise_multiplier: float
+    noise_multiplier: PositiveFloat
     strategy: Strategy
     participation: Participation = field()  # else the base's value would be its default
-    name: str = field(init=False, repr=False, compare=False)
     after_crash = "discard"
     on_grid = True
 
-    def __post_init__(self) -> None:
-        sigma = positive_float("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", sigma)
-        object.__setattr__(self, "name", self.strategy.name)
+    def check(self) -> None:
+        """Refuse a limit for another number of rows, or one that the strategy does not know."""
         rows = self.participation.num_rows
         if rows is not None and rows != self.strategy.num_rows:
             raise ValueError(
@@ -193,6 +191,11 @@ class Correlated(Privatizer):
             limit = replace(self.participation, num_rows=self.strategy.num_rows)
             object.__setattr__(self, "participation", limit)
         self.sensitivity  # noqa: B018 - refuses here what has none
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The strategy's."""
+        return self.strategy.name
 
     @cached_property
     def sensitivity(self) -> float:

@@ -30,7 +30,8 @@ import numpy as np
 from fedpriv.libraries import library
 from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, Strategy, row_of
 from fedpriv.mechanisms.privatizer import Participation
-from fedpriv.ranges import positive_int, set_checked
+from fedpriv.parts import PositiveInt
+from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
 
@@ -119,12 +120,12 @@ class Banded(_Toeplitz):
     """
 
     coefficients: tuple[float, ...]
-    num_rows: int
+    num_rows: PositiveInt
     how: str = "given"
 
-    def __post_init__(self) -> None:
-        rows = positive_int("num_rows", self.num_rows)
-        given = tuple(float(value) for value in self.coefficients)
+    def check(self) -> None:
+        """Refuse coefficients that are not of such a strategy."""
+        rows, given = self.num_rows, self.coefficients
         if not given or given[0] != 1.0:
             raise ValueError(f"coefficients {given!r} must begin with 1")
         if len(given) > rows:
@@ -134,8 +135,6 @@ class Banded(_Toeplitz):
             raise ValueError(
                 f"coefficient {off[0]!r} is no multiple of 2^-{SCALE} between -1 and 1; round it"
             )
-        object.__setattr__(self, "coefficients", given)
-        object.__setattr__(self, "num_rows", rows)
 
     name = "banded"
 
@@ -286,12 +285,10 @@ class Buffered(_Toeplitz):
 
     outputs: tuple[float, ...]
     decays: tuple[float, ...]
-    num_rows: int
+    num_rows: PositiveInt
 
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_rows")
-        for name in ("outputs", "decays"):
-            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+    def check(self) -> None:
+        """Refuse buffers whose coefficients would be negative, or rise."""
         if len(self.outputs) != len(self.decays):
             raise ValueError(
                 f"{len(self.outputs)} outputs for {len(self.decays)} decays; give as many of both"

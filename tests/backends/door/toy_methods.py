@@ -43,7 +43,7 @@ FACTS = {NOISE: "2" * 64}
 # -- (a) two queries an iteration, prices decided on the way, the raw sum held ----------------
 
 
-class NoisyMin(Privatizer):
+class LeastNoisy(Privatizer):
     """Only the index of the least noisy sum leaves (report noisy min, Dwork and Roth 2014, 3.3)."""
 
     name, event = "noisy-min", Event(kind="pure", epsilon=0.5)
@@ -68,7 +68,7 @@ class Descent(Algorithm):
 
     def step(self, state, door):
         gradient = Mechanism(sampler=ALL, bound=CLIP, privatizer=self.coarse)
-        losses = Mechanism(sampler=ALL, bound=self.capped, privatizer=NoisyMin(8.0))
+        losses = Mechanism(sampler=ALL, bound=self.capped, privatizer=LeastNoisy(8.0))
         query = SumRequest(params=state.params, mechanism=gradient, name="gradient")
         with door.hold(query) as held:
             direction = held.answer["w"]
@@ -91,7 +91,7 @@ class Descent(Algorithm):
 # -- (b) many passes inside, one release at the end, pure ε -----------------------------------
 
 
-class Sphere(Privatizer):
+class UniformSphere(Privatizer):
     """Noise of uniform direction and Gamma radius: ε-DP (Chaudhuri et al. 2011, Algorithm 1)."""
 
     name, event, after_crash = "sphere", Event(kind="pure", epsilon=1.0), "replay"
@@ -111,7 +111,9 @@ class OneShot(Algorithm):
 
     # Ten steps of rate 1/4 on means of vectors within 8: one user moves the end by 8 / N.
     bound = Clip(l2_clip_norm=8.0 / N)
-    plan = Plan(mechanism=Mechanism(sampler=ALL, bound=bound, privatizer=Sphere()), num_rounds=1)
+    plan = Plan(
+        mechanism=Mechanism(sampler=ALL, bound=bound, privatizer=UniformSphere()), num_rounds=1
+    )
 
     def step(self, state, door):
         def program(raw):

@@ -94,15 +94,13 @@ from fedpriv.mechanisms import Clip, Rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halving(Clip):
-    name = "halving-of-a-file"
-
+class HalvingOfAFile(Clip):
     def factors(self, norms, clip_norm=None):
         return 0.5 * Clip.factors(self, norms, clip_norm)
 
 
 def halved(made):
-    bound = Rounded(bound=Halving(l2_clip_norm=0.25))
+    bound = Rounded(bound=HalvingOfAFile(l2_clip_norm=0.25))
     mechanism = replace(made.plan.live_mechanism, bound=bound)
     return replace(made, plan=replace(made.plan, mechanism=mechanism))
 
@@ -119,7 +117,7 @@ def test_a_bound_of_the_experiments_own_file_is_made_on_nodes(deploy, tmp_path, 
     grid = deploy(experiment=f"{tmp_path}/own.py:halving", out=tmp_path / "run", rounds=1)
     trained = [sent for sent in grid.requests if sent.metadata.message_type == "train"]
     bounds = {read_request(sent.content).attempt.bound for sent in trained}
-    assert [type(bound.bound).__name__ for bound in bounds] == ["Halving"]
+    assert [type(bound.bound).__name__ for bound in bounds] == ["HalvingOfAFile"]
     text = (tmp_path / "run" / "diagnostics.jsonl").read_text("utf-8")
     assert [json.loads(line)["num_failed"] for line in text.splitlines()] == [0]
 
@@ -127,15 +125,15 @@ def test_a_bound_of_the_experiments_own_file_is_made_on_nodes(deploy, tmp_path, 
 def test_a_bound_that_a_node_does_not_know_is_made_nowhere(deploy, tmp_path, monkeypatch):
     """As where its class is in the server's experiment and not in the node's."""
     monkeypatch.setattr(Bound, "kinds", dict(Bound.kinds))
-    (tmp_path / "own.py").write_text(OWN_BOUND.replace("halving-of-a-file", "unlisted"), "utf-8")
+    (tmp_path / "own.py").write_text(OWN_BOUND.replace("HalvingOfAFile", "Unlisted"), "utf-8")
 
     def read(content):
         with monkeypatch.context() as node:
-            node.delitem(Bound.kinds, "unlisted")
+            node.delitem(Bound.kinds, "Unlisted")
             return read_request(content)
 
     monkeypatch.setattr("fedpriv.backends.flower.client.read_request", read)
-    with refuses(AllUsersFailedError, "unlisted"):
+    with refuses(AllUsersFailedError, "Unlisted"):
         deploy(experiment=f"{tmp_path}/own.py:halving", out=tmp_path / "run")
     assert not (tmp_path / "run" / "rounds.jsonl").exists()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -200,30 +200,34 @@ def test_public_facts_that_are_none_make_no_request(task, spoil):
         read_request(content)
 
 
-def test_a_bound_that_nodes_would_not_read_back_is_refused_on_the_server(task):
-    class Other(Clip):
-        """Without a name of its own."""
+@dataclass(frozen=True, kw_only=True)
+class OfATable(Clip):
+    """A bound with a field that has no JSON."""
 
-    with refuses(ValueError, "Other"):
-        shared(task, Other(l2_clip_norm=1.0))
+    table: np.ndarray
+
+
+def test_a_bound_that_nodes_would_not_read_back_is_refused_on_the_server(task):
+    with refuses(ValueError, "table"):
+        shared(task, OfATable(l2_clip_norm=1.0, table=np.ones(3)))
 
 
 BOUND_TEXTS = {
     "empty": "",
     "no JSON": "clip",
     "a number": "3",
-    "unknown": '{"name": "hug"}',
-    "of a class by its path": '{"name": "fedpriv.mechanisms.bounds.Clip", "l2_clip_norm": 1.0}',
-    "without a norm": '{"name": "clip"}',
-    "with a negative norm": '{"name": "clip", "l2_clip_norm": -1.0}',
-    "with NaN": '{"name": "clip", "l2_clip_norm": NaN}',
-    "with infinity": '{"name": "clip", "l2_clip_norm": 1e400}',
-    "with a whole number of 10,000 digits": f'{{"name": "clip", "l2_clip_norm": {"9" * 10_000}}}',
-    "with a number of another": '{"name": "clip", "l2_clip_norm": 1.0, "x": 0.5}',
-    "that is 900 deep": '{"name": "rounded", "bound": ' * 900 + "3" + "}" * 900,
-    "that is 100,000 deep": '{"name": "rounded", "bound": ' * 100_000 + "3" + "}" * 100_000,
+    "unknown": '{"kind": "Hug"}',
+    "of a class by its path": '{"kind": "fedpriv.mechanisms.bounds.Clip", "l2_clip_norm": 1.0}',
+    "without a norm": '{"kind": "Clip"}',
+    "with a negative norm": '{"kind": "Clip", "l2_clip_norm": -1.0}',
+    "with NaN": '{"kind": "Clip", "l2_clip_norm": NaN}',
+    "with infinity": '{"kind": "Clip", "l2_clip_norm": 1e400}',
+    "with a whole number of 10,000 digits": f'{{"kind": "Clip", "l2_clip_norm": {"9" * 10_000}}}',
+    "with a number of another": '{"kind": "Clip", "l2_clip_norm": 1.0, "x": 0.5}',
+    "that is 900 deep": '{"kind": "Rounded", "bound": ' * 900 + "3" + "}" * 900,
+    "that is 100,000 deep": '{"kind": "Rounded", "bound": ' * 100_000 + "3" + "}" * 100_000,
     "of brackets": "[" * 1_000_000,
-    "that is long": f'{{"name": "{"x" * 1_000_000}"}}',
+    "that is long": f'{{"kind": "{"x" * 1_000_000}"}}',
 }
 
 

@@ -6,6 +6,8 @@ many, on a device, or as the two factors of a single example's gradient.
 
 from __future__ import annotations
 
+from inspect import isabstract
+
 import numpy as np
 import pytest
 import torch
@@ -54,7 +56,7 @@ def test_every_bound_and_every_stack_of_the_package_is_held():
     held = {type(bound) for bound in made} | {type(getattr(b, "bound", b)) for b in made}
     held |= {Unbounded, OutputSensitivity}  # which leave contributions as they are
     kinds = {kind for kind in Bound.kinds.values() if kind.__module__.startswith("fedpriv.")}
-    assert held == kinds
+    assert held == {kind for kind in kinds if not isabstract(kind)}
     found = [kind for kind in Stack.__subclasses__() if kind.__module__.startswith("fedpriv.")]
     # By name: dataclasses with slots are made twice.
     assert {kind.__qualname__ for kind in found} == {"RowStack", "DeviceStack", "GradientStack"}

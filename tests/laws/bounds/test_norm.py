@@ -212,7 +212,6 @@ class TestNorm:
 
     def test_none_is_made_that_certifies_and_does_not_bound(self):
         class Mine(Bound):
-            name = "mine"
             l2_bound = 1.0
 
         made: Any = Mine

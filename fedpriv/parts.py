@@ -1,0 +1,220 @@
+"""Parts: frozen, checked values that are configuration and the object that runs at once.
+
+A part is a frozen dataclass. The types of its fields say which values it takes, and check them: a
+number that reaches an accountant is a built-in, finite float. It is written as its kind, the name
+of its class, and its fields. Deriving a class registers its kind. What a file or a message names is
+looked up there, and never imported.
+
+>>> from dataclasses import dataclass
+>>> class Shape(Part):
+...     "A base, which has a registry."
+>>> @dataclass(frozen=True, slots=True, kw_only=True)
+... class Circle(Shape):
+...     radius: PositiveFloat
+>>> Circle(radius=2).to_json()
+{'kind': 'Circle', 'radius': 2.0}
+>>> Shape.from_json({"kind": "Circle", "radius": 0.5})
+Circle(radius=0.5)
+>>> Circle(radius=-1)
+Traceback (most recent call last):
+    ...
+ValueError: radius -1.0 must be above 0
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
+from inspect import isabstract
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from fedpriv.ranges import Range, finite_float, json_object, positive_float, positive_int, whole_int
+
+Check = Callable[[str, Any], Any]
+"""From the name and the value of a field to its value; `ValueError` names both."""
+
+PositiveFloat = Annotated[float, positive_float]
+NonNegativeFloat = Annotated[float, partial(finite_float, allowed=Range.AT_LEAST_ZERO)]
+PositiveInt = Annotated[int, positive_int]
+
+
+class UnknownKindError(ValueError):
+    """What a file names is of a kind that is not known here."""
+
+
+class Part:
+    """Base of parts. A class that derives from it directly is a base with a registry of its own.
+
+    Fields are numbers, words, truth values, other parts, tuples of these, or None. A field of
+    another type is left unchecked, and its part is not written. A number may have a check:
+    `Annotated[float, check]`, such as `PositiveFloat`.
+
+    Attributes:
+        kinds: Classes of the base by their names: all that `from_json` makes.
+
+    Raises:
+        ValueError: If a field's value is not of its type, or is refused by its check.
+    """
+
+    __slots__ = ()
+    kinds: ClassVar[dict[str, type[Any]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Register a class under its name, unless that begins with an underscore.
+
+        Raises:
+            ValueError: If a class that is defined elsewhere has that name.
+        """
+        if Part in cls.__bases__:
+            cls.kinds = {}
+        if cls.__name__.startswith("_"):
+            return
+        known = cls.kinds.get(cls.__name__, cls)
+        # One definition may be run again: by a dataclass with slots, a notebook or another import.
+        if _defined_in(known) != _defined_in(cls):
+            raise ValueError(f"{cls.__name__} is {known} already; give {cls} another name")
+        cls.kinds[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        for name, check in _checks(type(self)).items():
+            if check is not None:
+                object.__setattr__(self, name, check(name, getattr(self, name)))
+        self.check()
+
+    def check(self) -> None:
+        """Refuse fields that do not fit together; each alone was checked.
+
+        Raises:
+            ValueError: If they do not.
+        """
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the kind and the fields as plain JSON values.
+
+        Guarantees:
+            * `from_json` makes an equal part of them, wherever the class is registered.
+
+        Raises:
+            ValueError: If it is no dataclass, or a field is of a type that has no JSON.
+        """
+        if not is_dataclass(self):
+            raise ValueError(f"{self!r} is no dataclass, and is not written")
+        found: dict[str, Any] = {"kind": type(self).__name__}
+        for name, check in _checks(type(self)).items():
+            if check is None:
+                raise ValueError(f"{name} of {self!r} is of a type that is not written")
+            found[name] = _plain(getattr(self, name))
+        return found
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Return the part that `to_json` wrote; only registered classes are made.
+
+        Raises:
+            UnknownKindError: If no class of this base is registered under its kind.
+            ValueError: If it has not exactly the fields of its class, or that refuses their values.
+        """
+        given = dict(json_object(value) or {})
+        kind = given.pop("kind", None)
+        made = cls.kinds.get(kind) if isinstance(kind, str) else None
+        if made is None or not is_dataclass(made) or isabstract(made):
+            raise UnknownKindError(
+                f"kind {kind!r} of {value!r} is unknown here; known are {', '.join(cls.kinds)}, "
+                "and classes that an experiment's file defines"
+            )
+        checks = _checks(cast("type[Part]", made))
+        if set(given) != set(checks):
+            raise ValueError(f"a {kind} has the fields {list(checks)}, not those of {value!r}")
+        if None in checks.values():
+            raise ValueError(f"a {kind} has fields of a type that is not written")
+        return cast(Self, made(**given))
+
+
+def _defined_in(kind: type) -> tuple[str, str]:
+    """Return the file (in a notebook the module) that defines a class, and the class's name."""
+    module = sys.modules.get(kind.__module__)
+    return getattr(module, "__file__", None) or kind.__module__, kind.__name__
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Part):
+        return value.to_json()
+    return list(map(_plain, value)) if isinstance(value, tuple) else value
+
+
+@cache
+def _checks(kind: type[Part]) -> dict[str, Check | None]:
+    """Return what checks each field of a class; None of one of a type that is not written."""
+    if not is_dataclass(kind):
+        return {}
+    hints = get_type_hints(kind, include_extras=True)
+    return {item.name: _check_of(hints[item.name]) for item in fields(kind) if item.init}
+
+
+def _check_of(hint: Any) -> Check | None:
+    """Return what checks a value of a type."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return args[1] if callable(args[1]) else _check_of(args[0])
+    if origin is Literal:
+        return partial(_one_of, args)
+    if origin in (Union, UnionType) and NoneType in args and len(args) == 2:
+        return _optional(_check_of(args[args[0] is NoneType]))
+    if origin is tuple and args[1:] == (Ellipsis,):
+        return _each(_check_of(args[0]))
+    if isinstance(hint, type) and issubclass(hint, Part):
+        return partial(_part, hint)
+    if hint in (str, bool):
+        return partial(_of_type, hint)
+    return {float: finite_float, int: whole_int}.get(hint)
+
+
+def _optional(check: Check | None) -> Check | None:
+    if check is None:
+        return None
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _each(check: Check | None) -> Check | None:
+    if check is None:
+        return None
+
+    def checked(name: str, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, (tuple, list)):
+            raise ValueError(f"{name} {value!r} is not a list")
+        return tuple(check(name, one) for one in cast("tuple[Any, ...]", value))
+
+    return checked
+
+
+def _one_of(allowed: tuple[Any, ...], name: str, value: Any) -> Any:
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} {value!r} is unknown; give one of {', '.join(allowed)}")
+    return value
+
+
+def _of_type(kind: type, name: str, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{name} {value!r} is no {kind.__name__}")
+    return value
+
+
+def _part(kind: type[Part], name: str, value: Any) -> Part:
+    found = value if isinstance(value, Part) else kind.from_json(value)
+    if not isinstance(found, kind):
+        raise ValueError(f"{name} {value!r} is no {kind.__name__}")
+    return found
