@@ -151,7 +151,7 @@ def _defined_in(kind: type) -> tuple[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Part):
+    if hasattr(value, "to_json"):
         return value.to_json()
     return list(map(_plain, value)) if isinstance(value, tuple) else value
 

@@ -3,10 +3,10 @@
 The three are objects, and nothing about them is stored a second time: sensitivity, standard
 deviation, denominator and event are derived from the very sampler, bound and privatizer that run.
 
-A plan's file holds a `RecordedMechanism`: kind and fields of the three, and what follows from them,
-the event of a charge first of all. Where all three kinds are known the mechanism is made again, and
-refused unless it is what was recorded. Otherwise the record stands in its place, which can be
-accounted and not be run: nothing that a file names is imported.
+A plan's file holds kind and fields of the three, and what follows from them, the event of a charge
+first of all. Where all three kinds are known the mechanism is made again, and refused unless that
+follows from it. A part of another kind is `Unknown`: its mechanism can be accounted by what is
+recorded, and not be run. Nothing that a file names is imported.
 
 >>> from fedpriv.mechanisms import Clip
 >>> from fedpriv.mechanisms.gaussian import Gaussian
@@ -25,19 +25,61 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import check_stddev
 from fedpriv.mechanisms.privatizer import AfterCrash, Draw, Memory, Privatizer
-from fedpriv.parts import Part, UnknownKindError
+from fedpriv.parts import Part, PositiveFloat, PositiveInt, UnknownKindError
 from fedpriv.privacy.sampling import Sampler
-from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
+from fedpriv.ranges import json_object, positive_float, positive_int
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params
+
+
+def _event(name: str, value: Any) -> Event:
+    return value if isinstance(value, Event) else Event.from_json(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded(Part):
+    """What follows from the parts of a mechanism, as a file holds it beside them.
+
+    Attributes:
+        event: What one charge does.
+        after_crash: What becomes of an attempt that a crash ended.
+        noise: Name of the privatizer.
+        num_users: Users on the roster.
+        expected_cohort_size: Mean number of users who take part.
+        description: What it does, in a sentence.
+    """
+
+    event: Annotated[Event, _event]
+    after_crash: AfterCrash
+    noise: str
+    num_users: PositiveInt
+    expected_cohort_size: PositiveFloat
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A part of a kind that is not known here, or of a class that is not written.
+
+    Attributes:
+        value: Its JSON; None of a class that is not written.
+        recorded: What follows from it and the other parts.
+    """
+
+    value: Mapping[str, Any] | None = field(hash=False)
+    recorded: Recorded
+
+    def to_json(self) -> Mapping[str, Any] | None:
+        """Return what was read."""
+        return self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +89,12 @@ class Mechanism:
     Attributes:
         sampler: Who takes part.
         bound: What bounds each contribution, after a public preconditioner where there is one.
-        privatizer: What is added, and what leaves.
+        privatizer: What is added, and what leaves. Of a mechanism that was read each of the three
+            may be `Unknown`: then it is accounted, and not run.
         micro_batch: Expected number of examples whose mean is bounded as one vector; 1 bounds
             each alone. Above 1 an example moves its micro-batch's vector from one place within
             the bound to another, so the sensitivity is twice the bound.
+        recorded: What follows from these, the event of a charge first of all.
 
     Guarantees:
         * One answer costs `event`, if cohorts are drawn by `sampler`, every contribution went
@@ -66,19 +110,22 @@ class Mechanism:
     bound: Bound
     privatizer: Privatizer
     micro_batch: int = 1
-    _event: Event = field(init=False, repr=False, compare=False)
+    recorded: Recorded = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         size = positive_int("micro_batch", self.micro_batch)
         object.__setattr__(self, "micro_batch", size)
+        for part in self._parts:
+            if isinstance(part, Unknown):
+                object.__setattr__(self, "recorded", part.recorded)
+                return
+        object.__setattr__(self, "recorded", self._record())  # refuses what no accountant prices
         if size > 1 and size > self.expected_cohort_size:
             raise ValueError(
                 f"micro_batch {size} is above the expected batch of "
                 f"{self.expected_cohort_size:g}; lower it"
             )
-        event = self.sampler.event(self.privatizer)  # refuses what no accountant prices
-        object.__setattr__(self, "_event", event)
-        if event.is_private and math.isinf(self.bound.l2_bound):
+        if self.is_private and math.isinf(self.bound.l2_bound):
             raise ValueError(
                 f"noise {self.privatizer.name!r} without a bound protects no one: one user could "
                 "move the sum without limit; bound by 'clip' or 'normalise'"
@@ -87,15 +134,39 @@ class Mechanism:
             positive_float("stddev (noise_multiplier times sensitivity)", self.stddev)
             check_stddev(self.stddev)  # here, and not after the first charge
 
+    def _record(self) -> Recorded:
+        size = self.sampler.expected_cohort_size
+        return Recorded(
+            event=self.sampler.event(self.privatizer),
+            after_crash=self.privatizer.after_crash,
+            noise=self.privatizer.name,
+            num_users=self.sampler.num_users,
+            expected_cohort_size=size,
+            description=(
+                f"{type(self.sampler).__name__} of {size:g} among {self.sampler.num_users}, each "
+                f"contribution bounded to {self.l2_bound:g} (l2) by {type(self.bound).__name__}, "
+                f"released by {self.privatizer.description}"
+            ),
+        )
+
+    @property
+    def _parts(self) -> tuple[object, object, object]:
+        return self.sampler, self.bound, self.privatizer
+
+    @property
+    def runs(self) -> bool:
+        """Whether all of its parts are known here; else it is accounted and not run."""
+        return not any(isinstance(part, Unknown) for part in self._parts)
+
     @property
     def num_users(self) -> int:
         """Users on the roster (examples of the training set), n."""
-        return self.sampler.num_users
+        return self.recorded.num_users
 
     @property
     def expected_cohort_size(self) -> float:
         """Mean number of users drawn."""
-        return self.sampler.expected_cohort_size
+        return self.recorded.expected_cohort_size
 
     @property
     def l2_bound(self) -> float:
@@ -128,12 +199,12 @@ class Mechanism:
     @property
     def event(self) -> Event:
         """The event of one charge; of the whole run where the privatizer is charged once."""
-        return self._event
+        return self.recorded.event
 
     @property
     def charged_once(self) -> bool:
         """Whether one charge pays for all rounds of a run."""
-        return self.privatizer.charged_once
+        return self.recorded.after_crash == "discard"
 
     @property
     def is_private(self) -> bool:
@@ -149,6 +220,38 @@ class Mechanism:
         """
         bound = self.bound
         return bound.granularity is not None and not bound.batched and self.privatizer.on_grid
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; None of a part of a class that is not written."""
+        return {
+            "sampler": _written(self.sampler),
+            "bound": _written(self.bound),
+            "privatizer": _written(self.privatizer),
+            "micro_batch": self.micro_batch,
+            "recorded": self.recorded.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Mechanism:
+        """Return the mechanism that was written.
+
+        Raises:
+            ValueError: If it is something else, or its parts do not make what is recorded.
+        """
+        given = json_object(value)
+        names = {"sampler", "bound", "privatizer", "micro_batch", "recorded"}
+        if given is None or set(given) != names:
+            raise ValueError(f"{value!r} is not a mechanism")
+        recorded = Recorded.from_json(given["recorded"])
+        found = cls(
+            sampler=_read(Sampler, given["sampler"], recorded),
+            bound=_read(Bound, given["bound"], recorded),
+            privatizer=_read(Privatizer, given["privatizer"], recorded),
+            micro_batch=given["micro_batch"],
+        )
+        if found.recorded != recorded:
+            raise ValueError(f"{recorded.description!r} is not what its parts make; it was edited")
+        return found
 
     def draw(self, template: Params, key: Key, *, once: bool = True) -> Draw:
         """Return the noise of a memoryless privatizer for one sum; draw it after the charge.
@@ -231,112 +334,26 @@ class Mechanism:
         return self.privatizer.release(total, draw.take(total, self), 1.0 / self.denominator)
 
 
-_DRAWN: set[Key] = set()
-"""Secure keys of this process that independent noise was drawn from; none is drawn from twice."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedMechanism:
-    """A mechanism as a file records it: it can be accounted, and not be run.
-
-    Attributes:
-        sampler: Kind and fields, JSON values; None of a part that is not written.
-        bound: Likewise.
-        privatizer: Likewise.
-        micro_batch: As `Mechanism.micro_batch`.
-        event: What one charge does.
-        after_crash: What becomes of an attempt that a crash ended.
-        noise: Name of the privatizer.
-        num_users: Users on the roster.
-        expected_cohort_size: Mean number of users who take part.
-        description: What it does, in a sentence.
-    """
-
-    sampler: Mapping[str, Any] | None = field(hash=False)
-    bound: Mapping[str, Any] | None = field(hash=False)
-    privatizer: Mapping[str, Any] | None = field(hash=False)
-    micro_batch: int
-    event: Event
-    after_crash: AfterCrash
-    noise: str
-    num_users: int
-    expected_cohort_size: float
-    description: str
-
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users", "micro_batch")
-        set_checked(self, positive_float, "expected_cohort_size")
-        for part in (self.sampler, self.bound, self.privatizer):
-            if part is not None and json_object(part) is None:
-                raise ValueError(f"{part!r} is not a part of a mechanism")
-        words: tuple[Any, ...] = (self.noise, self.description)
-        if not all(isinstance(one, str) for one in words):
-            raise ValueError(f"{words!r} are not the name and the description of a mechanism")
-        if self.after_crash not in get_args(AfterCrash):
-            raise ValueError(f"after_crash {self.after_crash!r} is unknown")
-
-    @property
-    def charged_once(self) -> bool:
-        """Whether one charge pays for all rounds of the run."""
-        return self.after_crash == "discard"
-
-    @classmethod
-    def of(cls, mechanism: Mechanism | RecordedMechanism) -> RecordedMechanism:
-        """Return what is recorded of a mechanism."""
-        if isinstance(mechanism, RecordedMechanism):
-            return mechanism
-        sampler, privatizer = mechanism.sampler, mechanism.privatizer
-        return cls(
-            sampler=_written(sampler),
-            bound=_written(mechanism.bound),
-            privatizer=_written(privatizer),
-            micro_batch=mechanism.micro_batch,
-            event=mechanism.event,
-            after_crash=privatizer.after_crash,
-            noise=privatizer.name,
-            num_users=mechanism.num_users,
-            expected_cohort_size=mechanism.expected_cohort_size,
-            description=(
-                f"{type(sampler).__name__} of {mechanism.expected_cohort_size:g} among "
-                f"{mechanism.num_users}, each contribution bounded to {mechanism.l2_bound:g} "
-                f"(l2) by {type(mechanism.bound).__name__}, released by "
-                f"{privatizer.description}"
-            ),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return values | {"event": self.event.to_json()}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Mechanism | RecordedMechanism:
-        """Return the mechanism that was written; what is recorded of it where a kind is not known.
-
-        Raises:
-            ValueError: If it is something else, or its parts do not make what is recorded.
-        """
-        given = json_object(value)
-        if given is None or set(given) != {one.name for one in fields(cls)}:
-            raise ValueError(f"{value!r} is not the record of a mechanism")
-        values: dict[str, Any] = {**given, "event": Event.from_json(given["event"])}
-        record = cls(**values)
-        try:
-            made = Mechanism(
-                sampler=Sampler.from_json(record.sampler),
-                bound=Bound.from_json(record.bound),
-                privatizer=Privatizer.from_json(record.privatizer),
-                micro_batch=record.micro_batch,
-            )
-        except UnknownKindError:
-            return record
-        if cls.of(made) != record:
-            raise ValueError(f"{record.description!r} is not what its parts make; it was edited")
-        return made
-
-
-def _written(part: Part) -> dict[str, Any] | None:
+def _written(part: Part | Unknown) -> Any:
     """Return kind and fields of a part; None of one that is not written."""
     with suppress(ValueError):
         return part.to_json()
     return None
+
+
+def _read(base: type[Part], value: Any, recorded: Recorded) -> Any:
+    """Return the part that was written, or an unknown one.
+
+    Raises:
+        ValueError: If a known kind refuses its fields, or the value is none of a part.
+    """
+    try:
+        return base.from_json(value)
+    except UnknownKindError:
+        if value is not None and json_object(value) is None:
+            raise
+        return Unknown(value, recorded)
+
+
+_DRAWN: set[Key] = set()
+"""Secure keys of this process that independent noise was drawn from; none is drawn from twice."""

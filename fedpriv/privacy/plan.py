@@ -55,7 +55,7 @@ from fedpriv.privacy.accounting import (
     rho_of,
 )
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon, delta_caution, rounded_up, rounded_up_to
-from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
+from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
 
@@ -248,7 +248,7 @@ class Plan(_Guarantee):
         ValueError: If a value is out of range or two parts do not fit.
     """
 
-    mechanism: Mechanism | RecordedMechanism
+    mechanism: Mechanism
     num_rounds: int
     relation: Relation = Relation.ADD_REMOVE
     delta: float | None = None
@@ -288,10 +288,10 @@ class Plan(_Guarantee):
         Raises:
             ValueError: If the plan was read from a file that only records what it does.
         """
-        if isinstance(self.mechanism, RecordedMechanism):
+        if not self.mechanism.runs:
             raise ValueError(
-                f"the plan only records its mechanism ({self.mechanism.description}); build it "
-                "again to run it"
+                f"the plan only records its mechanism ({self.mechanism.recorded.description}); "
+                "build it again to run it"
             )
         return self.mechanism
 
@@ -306,7 +306,7 @@ class Plan(_Guarantee):
     @property
     def is_exact(self) -> bool:
         """As `Mechanism.is_exact`; not of a mechanism that is only recorded."""
-        return isinstance(self.mechanism, Mechanism) and self.mechanism.is_exact
+        return self.mechanism.runs and self.mechanism.is_exact
 
     @property
     def replays(self) -> bool:
@@ -537,14 +537,14 @@ class Plan(_Guarantee):
         """Return the plan as a dict of plain JSON values, all of it public."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return values | {
-            "mechanism": RecordedMechanism.of(self.mechanism).to_json(),
+            "mechanism": self.mechanism.to_json(),
             "relation": self.relation.value,
             "trials": None if self.trials is None else self.trials.to_json(),
         }
 
     @classmethod
     def from_json(cls, value: Any) -> Plan:
-        """Return the plan that `to_json` wrote; its mechanism as `RecordedMechanism.from_json`.
+        """Return the plan that `to_json` wrote; its mechanism as `Mechanism.from_json`.
 
         Raises:
             ValueError: If fields are missing or unknown, or the plan would be refused.
@@ -559,7 +559,7 @@ class Plan(_Guarantee):
             )
         trials = given["trials"]
         parts: dict[str, Any] = {
-            "mechanism": RecordedMechanism.from_json(given["mechanism"]),
+            "mechanism": Mechanism.from_json(given["mechanism"]),
             "trials": None if trials is None else Trials.from_json(trials),
         }
         return cls(**{**given, **parts})
@@ -774,10 +774,10 @@ def plan_digest(
     published files are equal, whatever is learned under them.
 
     * δ, relation, unit, number of rounds, target ε, cap on examples and trials are always in it.
-    * Of a mechanism everything is that a `RecordedMechanism` holds: event, hence ε, the cohort, how
-      it is charged, and each part whose kind is written, with all its fields.
-    * Of other parts only a description is, by names and six digits. Classes of one name, and
-      parameters that are not described, have one digest.
+    * Of a mechanism each part that is written is, with all its fields, and what is recorded: event,
+      hence ε, the cohort, how it is charged.
+    * Of parts that are not written only a description is, by names and six digits. Classes of one
+      name, and parameters that are not described, have one digest.
     * Of an adaptive plan ρ is, and no mechanism: each query brings its own.
 
     Args:
@@ -809,15 +809,13 @@ def _check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
         raise ValueError(f"micro_batch {size} is for examples under relation 'add-remove'; use 1")
 
 
-def _check_rows(
-    mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
-) -> None:
+def _check_rows(mechanism: Mechanism, num_rounds: int, relation: Relation) -> None:
     """Refuse more rounds than correlated noise was made for, and relations that it does not cover.
 
     Raises:
         ValueError: If that is so.
     """
-    if isinstance(mechanism, RecordedMechanism):
+    if not mechanism.runs:
         return
     limit = mechanism.privatizer.participation
     if limit is None or limit.num_rows is None:

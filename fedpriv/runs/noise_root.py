@@ -9,7 +9,7 @@ alone.
 
 The digest is of
 
-* the plan, and every option and kind of the parts that are chosen, defaults included: were they
+* the plan, but what follows from its mechanism's parts, and every option and kind of the parts that are chosen, defaults included: were they
   left out, a default that changes would give two mechanisms one noise. Left out are options at the
   value at which they do nothing, which may not change (`Experiment.identity`). Automatic ones enter
   by the values that were chosen;
@@ -46,7 +46,7 @@ NOISE = "noise_sha256"
 """Name of the digest among the further facts of a ledger's first line."""
 NOT_TRAINED = frozenset({"eval_every", "start.file", "start.brought_weights"})
 """Options that change nothing that is trained; a start file's digest is in, wherever it lies."""
-_VERSION = 4
+_VERSION = 5
 
 
 def noise_digest(experiment: Experiment, document: Mapping[str, Any]) -> str:
@@ -59,7 +59,7 @@ def noise_digest(experiment: Experiment, document: Mapping[str, Any]) -> str:
     """
     corpus, start = document["corpus"], document["start"]
     return _digest(
-        plan=document["plan"],
+        plan=_without_record(document["plan"]),
         **_trained(experiment),
         data=_data(corpus.get("data_sha256")),
         frozen={**(corpus.get("frozen") or {}), **(corpus.get("published") or {})} or None,
@@ -85,7 +85,7 @@ def training_digest(
             is returned each time.
     """
     return _digest(
-        plan=plan.to_json(),
+        plan=_without_record(plan.to_json()),
         data=_data(data),
         roster=list(roster),
         shapes={name: list(array.shape) for name, array in start.items()},
@@ -137,6 +137,14 @@ def _data(digests: Mapping[str, str] | None) -> Mapping[str, str]:
     if digests and PART not in digests:
         return digests
     return {**(digests or {}), "entropy": secrets.token_hex(16)}
+
+
+def _without_record(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plan without what follows from its mechanism: words may change, and draws not."""
+    mechanism = plan.get("mechanism")
+    if mechanism is None or None in mechanism.values():  # else only words tell parts apart
+        return dict(plan)
+    return {**plan, "mechanism": {n: v for n, v in mechanism.items() if n != "recorded"}}
 
 
 def _trained(experiment: Experiment) -> dict[str, Any]:

@@ -43,7 +43,6 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import BudgetSpentError
-from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.coverage import (
     BROUGHT,
@@ -550,7 +549,7 @@ def _describe_noise_length(components: Components, num_params: int) -> tuple[str
     T rounds adds up to √(Td) times its standard deviation: only where that is far more than TC.
     """
     plan, mechanism = components.plan, components.plan.mechanism
-    if not isinstance(mechanism, Mechanism):
+    if mechanism is None:
         return ()
     noise, rounds = mechanism.privatizer, plan.affordable_rounds
     found = relative_length(noise, num_params=num_params, num_users=plan.num_users)

@@ -213,7 +213,7 @@ def test_a_task_that_declares_and_follows_them_gets_them(fedpriv, tmp_path, tiny
     source = DECLARED.replace("range(10)", "range(self.users or 10)")
     assert fedpriv(source, "--users", "7", "--out", tmp_path / "seven")[0] == 0
     plan = json.loads((tmp_path / "seven" / "experiment.json").read_text())["plan"]
-    assert plan["mechanism"]["num_users"] == 7
+    assert plan["mechanism"]["recorded"]["num_users"] == 7
     reads = DECLARED.replace("range(10)", "corpus.view(self.roster).roster[:9]").replace(
         "(n + 1) / 9", "len(n) / 9"
     )
@@ -222,5 +222,5 @@ def test_a_task_that_declares_and_follows_them_gets_them(fedpriv, tmp_path, tiny
     status, _, err = fedpriv(reads, *given)
     assert status == 0, err
     document = json.loads((tmp_path / "nine" / "experiment.json").read_text())
-    assert document["plan"]["mechanism"]["num_users"] == 9
+    assert document["plan"]["mechanism"]["recorded"]["num_users"] == 9
     assert document["corpus"]["path"] == str(tiny_corpus.directory.resolve())

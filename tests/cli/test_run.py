@@ -94,7 +94,7 @@ class TestRun:
         }
         assert {name: options[name] for name in expected} == expected
         assert (
-            document["plan"]["mechanism"]["num_users"] == 30
+            document["plan"]["mechanism"]["recorded"]["num_users"] == 30
             and document["corpus"]["num_users"] == 30
         )
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.ledger.state import Charge, Release, Row, as_ranges
-from fedpriv.privacy.mechanism import RecordedMechanism
+from fedpriv.privacy.mechanism import Mechanism, Recorded
 from fedpriv.privacy.plan import AdaptivePlan, Plan, read_plan
 from fedpriv.privacy.trials import Trials
 from tests.harness.refusals import refuses
@@ -33,13 +33,23 @@ OF_EXAMPLES = AdaptivePlan(
     num_users=400, rho=1.0, delta=1e-5, relation="replace-one", max_examples_per_user=9,
     roster_sha256="a" * 64, unit="example",
 )  # fmt: skip
-RECORD = RecordedMechanism.of(OWN["examples"].mechanism)
-RECORDS = {name: RecordedMechanism.of(made.mechanism) for name, made in ORDINARY.items()}
+RECORD = OWN["examples"].mechanism
+MADE = {name: made.mechanism for name, made in ORDINARY.items()}
 RELEASE = Release(round_num=3, attempt=2, digest="ab" * 32)
 MADE_OF = Release(round_num=3, attempt=2, digest="ab" * 32, charges=((1, 2), (4, 4)))
 CHARGES = [Charge(round_num=3, attempt=2, event=event) for event in EVENTS]
 LINES = [*CHARGES, Charge(round_num=3, attempt=2, event=POISSON, query="count"), RELEASE, MADE_OF]
-WRITTEN = [*EVENTS, *LAWS, FIXED, ADAPTIVE, OF_EXAMPLES, *ORDINARY.values(), RECORD, *LINES]
+WRITTEN = [
+    *EVENTS,
+    *LAWS,
+    FIXED,
+    ADAPTIVE,
+    OF_EXAMPLES,
+    *ORDINARY.values(),
+    *MADE.values(),
+    RECORD.recorded,
+    *LINES,
+]
 
 
 def read(kind, value):
@@ -63,8 +73,8 @@ COUNTS, NUMBERS = [0, -1, 3.0, "3", True, None], ["1.0", None, True, 0.0, -1.0, 
 
 
 def changed(name, part, **changes):
-    """Yield a part of an ordinary record with one field changed, or one more."""
-    value = getattr(RECORDS[name], part)
+    """Yield a part of an ordinary mechanism with one field changed, or one more."""
+    value = getattr(MADE[name], part).to_json()
     yield from ({**value, field: bad} for field, values in changes.items() for bad in values)
 
 
@@ -88,21 +98,22 @@ HOSTILE = [
         "roster_sha256": [3],
     }),
     (ORDINARY["clip"], {"mechanism": [None, {}, POPEN, "clip"], "num_users": [400]}),
-    (RECORDS["clip"], {
+    (MADE["clip"], {
         "sampler": [3, [], "PoissonSampler", *changed("clip", "sampler", num_users=COUNTS,
                     expected_cohort_size=NUMBERS, cap=[39, 401, *COUNTS[:-1]], more=[1])],
         "privatizer": [3, *changed("clip", "privatizer", noise_multiplier=NUMBERS, more=[1])],
         "bound": [3, *changed("clip", "bound", l2_clip_norm=NUMBERS, regulariser=[0.1])],
     }),
-    (RECORDS["fixed"], {"sampler": [*changed("fixed", "sampler", size=COUNTS, num_users=[401])]}),
-    (RECORDS["normalise"], {"bound": [*changed("normalise", "bound", regulariser=[-1.0, None])]}),
-    (RECORDS["unprotected"], {
+    (MADE["fixed"], {"sampler": [*changed("fixed", "sampler", size=COUNTS, num_users=[401])]}),
+    (MADE["normalise"], {"bound": [*changed("normalise", "bound", regulariser=[-1.0, None])]}),
+    (MADE["unprotected"], {
         "privatizer": [*changed("unprotected", "privatizer", stddev=[-1.0, INF, None, "1"])],
     }),
-    (RECORD, {
+    (RECORD, {"micro_batch": COUNTS, "bound": [3], "recorded": [None, {}, POPEN]}),
+    (RECORD.recorded, {
         "noise": [3, None], "num_users": COUNTS,
-        "micro_batch": COUNTS, "expected_cohort_size": NUMBERS, "description": [3, None],
-        "after_crash": ["stop", None, ["retry"]], "bound": [3],
+        "expected_cohort_size": NUMBERS, "description": [3, None],
+        "after_crash": ["stop", None, ["retry"]],
         "event": [None, {}, POPEN, {"kind": "pure", "epsilon": -1.0}],
     }),
     (CHARGES[0], {
@@ -123,9 +134,9 @@ FORGED = [
       for name, values in changes.items() for value in values),
     *((type(one), {**one.to_json(), "module_name": "os"}) for one in WRITTEN),
     *((type(one), {n: v for n, v in one.to_json().items() if n != left})
-      for one in [*EVENTS, LAWS[0], FIXED, ADAPTIVE, RECORD, CHARGES[0], RELEASE]
+      for one in [*EVENTS, LAWS[0], FIXED, ADAPTIVE, RECORD, RECORD.recorded, CHARGES[0], RELEASE]
       for left in one.to_json()),
-    *((kind, value) for kind in (Event, Trials, Plan, RecordedMechanism)
+    *((kind, value) for kind in (Event, Trials, Plan, Mechanism, Recorded)
       for value in (None, [], 3, "gaussian", {}, {"kind": "adaptive"}, POPEN)),
 ]  # fmt: skip
 

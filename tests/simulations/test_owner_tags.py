@@ -33,9 +33,9 @@ def test_the_run_is_of_owners_says_so_and_verifies(site, tmp_path):
     assert verify_run(tmp_path / "run").ok
     document = json.loads((tmp_path / "run" / "experiment.json").read_bytes())
     assert document["plan"]["unit"] == "owner"
-    assert document["plan"]["mechanism"]["event"]["devices"] == 3
+    assert document["plan"]["mechanism"]["recorded"]["event"]["devices"] == 3
     listed = site.view(split=Split(owners="all", examples_per_owner=3)).listed
-    assert document["plan"]["mechanism"]["num_users"] == len(listed)
+    assert document["plan"]["mechanism"]["recorded"]["num_users"] == len(listed)
     statement = run_statement(tmp_path / "run")
     assert statement.protects["examples_per_owner"] == 3
     assert "per owner" in statement.headline

@@ -19,7 +19,6 @@ from typing import Any
 
 from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.epsilon import Epsilon, format_delta, rounded_up
-from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, read_plan, unit_words
 from fedpriv.untrusted_text import plain
 
@@ -430,7 +429,7 @@ def _no_guarantee_reason(
     # The plan of such a run has no noise, so that it is not taken for a guarantee.
     sigma = options.get("noise.multiplier")
     mechanism = plan.mechanism
-    sensitivity = mechanism.sensitivity if isinstance(mechanism, Mechanism) else 0.0
+    sensitivity = mechanism.sensitivity if mechanism is not None and mechanism.runs else 0.0
     size = (
         f" of standard deviation {sigma * sensitivity:.4g}"
         if isinstance(sigma, (int, float))

@@ -32,7 +32,6 @@ from fedpriv.privacy.epsilon import (
     format_rdp,
 )
 from fedpriv.privacy.ledger.chain import ANCHORED, WITHOUT_ANCHOR
-from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.plan import BY_EXAMPLE, AnyPlan, unit_name, unit_words
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.privacy.statement.coverage import (
@@ -353,7 +352,7 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
     found: dict[str, Any] = {"mechanism": mechanism, "kind": "", "sampling": "", "description": ""}
     if mechanism is None:
         return found
-    record = RecordedMechanism.of(mechanism)
+    record = mechanism.recorded
     event, name = record.event, record.noise
     if plan.unit in ("owner", BY_EXAMPLE) and event.is_private:
         found["kind"] = "owned"
@@ -364,8 +363,7 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
     elif event.kind == "cyclic-poisson-gaussian":
         found["kind"] = "in turn"
     elif (
-        isinstance(mechanism, Mechanism)
-        and name == "gaussian"
+        name == "gaussian"
         and event.noise_multiplier is not None
         and not mechanism.charged_once
         and type(getattr(mechanism.bound, "bound", mechanism.bound)) in (Clip, Normalise)

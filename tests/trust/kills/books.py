@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.privacy.ledger.state import read_ledger
-from fedpriv.privacy.mechanism import RecordedMechanism
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,7 +111,7 @@ class Books:
         lines = self._lines()
         figures = self.figures
         state = read_ledger(self.ledger)[1] if self._count(b"\n") else None
-        after = "retry" if state is None else RecordedMechanism.of(state.plan.mechanism).after_crash
+        after = "retry" if state is None else state.plan.mechanism.recorded.after_crash
         drawn = {
             kind: [line for line in lines if line["kind"] == kind]
             for kind in ("cohort", "noise", "sum")
