@@ -26,6 +26,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cache, partial
 from inspect import isabstract
 from types import NoneType, UnionType
@@ -153,6 +154,8 @@ def _defined_in(kind: type) -> tuple[str, str]:
 def _plain(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return value.to_json()
+    if isinstance(value, Enum):
+        return value.value
     return list(map(_plain, value)) if isinstance(value, tuple) else value
 
 

@@ -38,11 +38,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, cast
 
 from fedpriv.hashes import document_sha256
 from fedpriv.mechanisms.event import Event, Relation
+from fedpriv.parts import Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.accounting import (
     affordable_rounds,
     calibrate,
@@ -57,7 +58,7 @@ from fedpriv.privacy.accounting import (
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon, delta_caution, rounded_up, rounded_up_to
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.trials import Trials
-from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
+from fedpriv.ranges import positive_float, positive_int
 
 Unit = Literal["user", "example", "owner", "user-by-example"]
 
@@ -162,8 +163,26 @@ def unit_name(unit: str) -> str:
     return "user" if unit == BY_EXAMPLE else unit
 
 
-class _Guarantee:
-    """Checks and facts that both kinds of plan have in common."""
+def _relation(name: str, value: Any) -> Relation:
+    return Relation.of(value)
+
+
+def _mechanism(name: str, value: Any) -> Mechanism:
+    return value if isinstance(value, Mechanism) else Mechanism.from_json(value)
+
+
+def _trials(name: str, value: Any) -> Trials:
+    return value if isinstance(value, Trials) else Trials.from_json(value)
+
+
+def _sha256(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
+        raise ValueError(f"{name} {value!r} is not 64 hex digits; give the digest of the roster")
+    return value
+
+
+class _Guarantee(Part):
+    """What both kinds of plan have in common."""
 
     __slots__ = ()
     num_users: int
@@ -172,22 +191,6 @@ class _Guarantee:
     roster_sha256: str | None
     unit: Unit
     delta: float | None
-
-    def _check(self) -> None:
-        self._put("relation", Relation.of(self.relation))
-        if self.max_examples_per_user is not None:
-            set_checked(self, positive_int, "max_examples_per_user")
-        if self.unit not in get_args(Unit):
-            raise ValueError(
-                f"unit {self.unit!r} is unknown; a plan protects a 'user', an 'example', an "
-                f"'owner' or a {BY_EXAMPLE!r}"
-            )
-        digest = self.roster_sha256
-        if digest is not None and not re.fullmatch("[0-9a-f]{64}", str(digest)):
-            raise ValueError(
-                f"roster_sha256 {digest!r} is not 64 hex digits; give the hash of the corpus's "
-                "roster"
-            )
 
     @property
     def num_protected(self) -> int:
@@ -248,22 +251,19 @@ class Plan(_Guarantee):
         ValueError: If a value is out of range or two parts do not fit.
     """
 
-    mechanism: Mechanism
-    num_rounds: int
-    relation: Relation = Relation.ADD_REMOVE
+    mechanism: Annotated[Mechanism, _mechanism]
+    num_rounds: PositiveInt
+    relation: Annotated[Relation, _relation] = Relation.ADD_REMOVE
     delta: float | None = None
-    target_epsilon: float | None = None
-    max_examples_per_user: int | None = None
-    roster_sha256: str | None = None
+    target_epsilon: PositiveFloat | None = None
+    max_examples_per_user: PositiveInt | None = None
+    roster_sha256: Annotated[str, _sha256] | None = None
     unit: Unit = "user"
-    trials: Trials | None = None
+    trials: Annotated[Trials, _trials] | None = None
 
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_rounds")
-        self._check()
+    def check(self) -> None:
+        """Choose δ, and refuse parts that do not fit together."""
         self._put("delta", delta_of(self.delta, self.num_protected, self.event))
-        if self.target_epsilon is not None:
-            set_checked(self, positive_float, "target_epsilon")
         _check_micro_batch(self.mechanism.micro_batch, self.unit, self.relation)
         self._check_by_example()
         if not self.is_private and self.target_epsilon is not None:
@@ -533,37 +533,6 @@ class Plan(_Guarantee):
         noised = replace(mechanism, privatizer=noise.scaled(sigma))
         return replace(self, mechanism=noised, target_epsilon=target)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as a dict of plain JSON values, all of it public."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return values | {
-            "mechanism": self.mechanism.to_json(),
-            "relation": self.relation.value,
-            "trials": None if self.trials is None else self.trials.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, value: Any) -> Plan:
-        """Return the plan that `to_json` wrote; its mechanism as `Mechanism.from_json`.
-
-        Raises:
-            ValueError: If fields are missing or unknown, or the plan would be refused.
-        """
-        given = json_object(value)
-        if given is None:
-            raise ValueError(f"{value!r} is not a plan; expected a JSON object")
-        if odd := set(given) ^ {one.name for one in fields(cls)}:
-            raise ValueError(
-                f"the plan's fields do not match ({', '.join(sorted(map(str, odd)))}); it was "
-                "edited, or written by another version"
-            )
-        trials = given["trials"]
-        parts: dict[str, Any] = {
-            "mechanism": Mechanism.from_json(given["mechanism"]),
-            "trials": None if trials is None else Trials.from_json(trials),
-        }
-        return cls(**{**given, **parts})
-
 
 # A price is ρ/T in float64, made a σ or an ε and squared again: about ten roundings of 2^-53 each.
 # T of them are the whole, though their sum in floats is that much above it.
@@ -593,12 +562,12 @@ class AdaptivePlan(_Guarantee):
         ValueError: If a value is out of range.
     """
 
-    num_users: int
-    rho: float
-    relation: Relation = Relation.ADD_REMOVE
+    num_users: PositiveInt
+    rho: PositiveFloat
+    relation: Annotated[Relation, _relation] = Relation.ADD_REMOVE
     delta: float | None = None
-    max_examples_per_user: int | None = None
-    roster_sha256: str | None = None
+    max_examples_per_user: PositiveInt | None = None
+    roster_sha256: Annotated[str, _sha256] | None = None
     unit: Unit = "user"
 
     is_private = True  # a filter refuses charges without noise
@@ -610,10 +579,8 @@ class AdaptivePlan(_Guarantee):
     is_exact = False  # `fedpriv.training.algorithm.is_exact` asks the algorithm about its queries
     replays = False  # after a crash a query is asked again, as a new charge
 
-    def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users")
-        set_checked(self, positive_float, "rho")
-        self._check()
+    def check(self) -> None:
+        """Choose δ."""
         self._put("delta", delta_of(self.delta, self.num_users, Event(kind="zcdp", rho=self.rho)))
 
     @property
@@ -726,27 +693,6 @@ class AdaptivePlan(_Guarantee):
         """Return the ρ that is left."""
         return max(0.0, self.rho - self._sum(spent))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as a dict of plain JSON values."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"kind": "adaptive", **values, "relation": self.relation.value}
-
-    @classmethod
-    def from_json(cls, value: Any) -> AdaptivePlan:
-        """Return the plan that `to_json` wrote.
-
-        Raises:
-            ValueError: If fields are missing or unknown, or the plan would be refused.
-        """
-        names = {"kind", *(field.name for field in fields(cls))}
-        given = json_object(value)
-        if given is None or given.get("kind") != "adaptive":
-            raise ValueError(f"{value!r} is not an adaptive plan")
-        if set(given) != names:
-            odd = ", ".join(sorted(map(str, set(given) ^ names)))
-            raise ValueError(f"the plan's fields do not match ({odd}); it was edited")
-        return cls(**{name: given[name] for name in names - {"kind"}})
-
 
 AnyPlan = Plan | AdaptivePlan
 """A plan of either kind. Both answer to the same names: `total`, `guaranteed`, `epsilon`,
@@ -760,9 +706,7 @@ def read_plan(value: Any) -> AnyPlan:
     Raises:
         ValueError: If it is neither.
     """
-    if (json_object(value) or {}).get("kind") == "adaptive":
-        return AdaptivePlan.from_json(value)
-    return Plan.from_json(value)
+    return cast(AnyPlan, _Guarantee.from_json(value))
 
 
 def plan_digest(

@@ -9,10 +9,10 @@ alone.
 
 The digest is of
 
-* the plan, but what follows from its mechanism's parts, and every option and kind of the parts that are chosen, defaults included: were they
-  left out, a default that changes would give two mechanisms one noise. Left out are options at the
-  value at which they do nothing, which may not change (`Experiment.identity`). Automatic ones enter
-  by the values that were chosen;
+* the plan (but not what follows from its mechanism's parts), and every option and kind of the parts
+  that are chosen, defaults included: were they left out, a default that changes would give two
+  mechanisms one noise. Left out are options at the value at which they do nothing, which may not
+  change (`Experiment.identity`). Automatic ones enter by the values that were chosen;
 * the digest of all users' data. Where it is not known (the users are on nodes, or the task has no
   digest of them) 16 bytes of fresh entropy stand in its place: such a run is resumed from its
   ledger, and is not drawn again by its seed;

@@ -67,7 +67,7 @@ def test_how_many_take_part_is_binomial():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"sampling": "fixed"}, [3]),
+        ({"sampling": "fixed"}, ["FixedSizeSampler"]),
         ({"cohort_cap": 40}, [3]),
         ({"devices": 401, "num_users": 400}, [401, 400]),
         ({"devices": 0}, ["devices", 0]),
@@ -117,5 +117,6 @@ def test_only_independent_draws_have_devices():
             FixedSizeSampler(num_users=9, size=2),
             PoissonSampler(num_users=9, expected_cohort_size=2, cap=4),
         ):
-            with refuses(ValueError, devices):
+            named = "FixedSizeSampler" if isinstance(draws, FixedSizeSampler) else devices
+            with refuses(ValueError, named):
                 DevicesSampler(draws=draws, devices=devices)

@@ -94,8 +94,8 @@ HOSTILE = [
     (LAWS[0], {"mean": [0.5, *NUMBERS], "shape": ["inf", "1", None, True, 0.0]}),
     (ADAPTIVE, {
         "rho": NUMBERS, "unit": [{}, None], "relation": [None, ["add-remove"]],
-        "kind": ["fixed", ["adaptive"]], "num_rounds": [3], "num_users": ["400"], "delta": [2.0],
-        "roster_sha256": [3],
+        "kind": ["fixed", ["AdaptivePlan"]], "num_rounds": [3], "num_users": ["400"],
+        "delta": [2.0], "roster_sha256": [3],
     }),
     (ORDINARY["clip"], {"mechanism": [None, {}, POPEN, "clip"], "num_users": [400]}),
     (MADE["clip"], {
@@ -137,7 +137,7 @@ FORGED = [
       for one in [*EVENTS, LAWS[0], FIXED, ADAPTIVE, RECORD, RECORD.recorded, CHARGES[0], RELEASE]
       for left in one.to_json()),
     *((kind, value) for kind in (Event, Trials, Plan, Mechanism, Recorded)
-      for value in (None, [], 3, "gaussian", {}, {"kind": "adaptive"}, POPEN)),
+      for value in (None, [], 3, "gaussian", {}, {"kind": "AdaptivePlan"}, POPEN)),
 ]  # fmt: skip
 
 

@@ -344,5 +344,5 @@ def test_bad_sizes_are_refused(bad):
         with refuses(ValueError, "num_users", bad):
             make(num_users=bad)
     if bad is not None:
-        with refuses(ValueError, "cohort_cap", bad):
+        with refuses(ValueError, "cap", bad):
             coins(0.1, cap=bad)

@@ -350,6 +350,7 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
     """
     mechanism = plan.mechanism
     found: dict[str, Any] = {"mechanism": mechanism, "kind": "", "sampling": "", "description": ""}
+    words = {Clip: "clipped", Normalise: "normalised"}
     if mechanism is None:
         return found
     record = mechanism.recorded
@@ -366,9 +367,9 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
         name == "gaussian"
         and event.noise_multiplier is not None
         and not mechanism.charged_once
-        and type(getattr(mechanism.bound, "bound", mechanism.bound)) in (Clip, Normalise)
+        and (bound := type(getattr(mechanism.bound, "bound", mechanism.bound))) in words
     ):
-        found["kind"] = "drawn"
+        found |= {"kind": "drawn", "bounded": words[bound]}
         if event.kind == "fixed-size-gaussian":
             found["sampling"] = "fixed"
         elif isinstance(mechanism.sampler, PoissonSampler):
