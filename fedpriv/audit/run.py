@@ -228,7 +228,8 @@ def _terms(plan: AnyPlan) -> dict[str, Any]:
     """Return all that a plan says, by name: of its event first, of its mechanism, and the rest."""
     plain = plan.to_json()
     mechanism = plain.pop("mechanism", {})
-    return {**mechanism.pop("event", {}), **mechanism, **plain}
+    recorded = mechanism.pop("recorded", {})
+    return {**recorded.pop("event", {}), **recorded, **mechanism, **plain}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

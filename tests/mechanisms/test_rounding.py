@@ -49,7 +49,7 @@ def test_what_no_grid_can_be_made_of_is_refused():
 def test_a_grid_keeps_what_else_a_bound_says():
     adaptive = AdaptiveClip(initial=0.5, least=0.1, most=2.0)
     rounded, norms = Rounded(bound=adaptive), np.array([0.0, 0.3, 7.0])
-    assert (rounded.start, rounded.l2_bound, rounded.name) == (0.5, 1.0, "rounded")
+    assert (rounded.start, rounded.l2_bound) == (0.5, 1.0)
     np.testing.assert_array_equal(rounded.factors(norms, 0.5), adaptive.factors(norms, 0.5))
     for name, rows in adaptive.besides(norms, 0.5).items():
         np.testing.assert_array_equal(rounded.besides(norms, 0.5)[name], rows)

@@ -133,7 +133,7 @@ def test_a_replay_is_of_what_was_charged(tmp_path):
     plan = replace(methods.OneShot.plan, num_rounds=2)
     methods.killed(Asking([shot("train", 1.0)], plan), tmp_path, 1)
 
-    class Loud(methods.Sphere):
+    class Loud(methods.UniformSphere):
         event = Event(kind="pure", epsilon=1000.0)
 
     loud = replace(plan.live_mechanism, privatizer=Loud())
@@ -146,7 +146,7 @@ def test_a_replay_is_of_what_was_charged(tmp_path):
 def test_a_replayed_answer_is_charged_for_what_it_is(tmp_path):
     """At ε = 1000 under a plan of ε = 1: the plan's own event would be written down instead."""
 
-    class Loud(methods.Sphere):
+    class Loud(methods.UniformSphere):
         event = Event(kind="pure", epsilon=1000.0)
 
     plan = methods.OneShot.plan
