@@ -187,6 +187,14 @@ def to_dense_tensor(tensor: Tensor) -> np.ndarray:
     return tensor.to_dense() if isinstance(tensor, RowSparse) else tensor
 
 
+def read_only(params: Mapping[str, np.ndarray]) -> Params:
+    """Return views of dense tensors that cannot be written to."""
+    views = {name: array.view() for name, array in params.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
+
+
 def num_elements(tree: Tree) -> int:
     """Return the number of coordinates that are meant (zeros of row-sparse tensors included)."""
     return sum(math.prod(tensor.shape) for tensor in tree.values())

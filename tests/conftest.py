@@ -105,9 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Then those of real nodes and scripts, which mostly wait, and other files with slow tests: else
     some processes would have nothing left to do at the end while one waits.
     """
-    waiting = tuple(
-        str(HERE / room) for room in ("backends/flower/real", "benchmarks", "deployment")
-    )
+    rooms = ("backends/flower/real", "trust/kills", "benchmarks", "deployment")
+    waiting = tuple(str(HERE / room) for room in rooms)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
 
     def place(item: pytest.Item) -> tuple[bool, bool, bool]:

@@ -30,6 +30,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.ranges import Range, finite_float, positive_int
 from fedpriv.transform import State, Transform
 
@@ -222,7 +223,7 @@ def last_checkpoints(state: State) -> list[Tensors]:
         raise ValueError(f"a state of {sorted(state)} keeps no checkpoints")
     t = int(state["count"]["num_updates"])
     places = [i % k for i in range(max(0, t - k + 1), t + 1)]
-    return [{n: _read_only(a) for n, a in state[f"{_SLOT}{i}"].items()} for i in places]
+    return [tree.read_only(state[f"{_SLOT}{i}"]) for i in places]
 
 
 def uniform(past: Sequence[Mapping[str, np.ndarray]]) -> Tensors:
@@ -253,12 +254,6 @@ def _mean(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def _copy(params: Mapping[str, np.ndarray]) -> Tensors:
     return {name: np.array(tensor) for name, tensor in params.items()}
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _check_form(held: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -62,6 +62,7 @@ class Mixture:
     def __post_init__(self) -> None:
         if not 0.0 < self.own <= 1.0:
             raise ValueError(f"weight {self.own!r} of the update must lie in (0, 1]")
+        object.__setattr__(self, "offset", tree.read_only(self.offset))
 
     def of(self, update: Tree) -> Tree:
         """Return the mixture: dense tensors of the update's names."""

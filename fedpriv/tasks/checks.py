@@ -35,7 +35,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.checkpoints.tensor_files import read_tensor_bytes, released_models, tensor_bytes
 from fedpriv.measures import Measure, check_measures
-from fedpriv.mechanisms.bounds import Clip
+from fedpriv.mechanisms.bounds import EXCESS, Clip, OutputSensitivity
 from fedpriv.privacy.plan import BY_EXAMPLE
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -203,7 +203,7 @@ def check_work(
         Exception: What the work raises of a user, but for large inputs, which a model need not
             take.
         ValueError: As of `ask_synthetic`; or if one of the tensors does not move
-            (`refuse_untrained`).
+            (`refuse_untrained`), or work that sums by itself lets a user exceed the bound.
         KeepsStateError: If a user contributes another update after or next to others: no bound of
             a single contribution would hold then.
     """
@@ -226,6 +226,10 @@ def check_work(
         return [total(own, user) for user in users]
 
     users = list(data.user_ids)
+    if not isinstance(work, Trainer):
+        _refuse_longer(
+            lambda user: ask_synthetic(make(), request, attempt, data, user), attempt, users
+        )
     if LARGE in users:
         try:
             train([LARGE])
@@ -242,6 +246,26 @@ def check_work(
             raise keeps_state(type(work).__name__)
     # A loss may need more examples than half a batch has: of pairs, or of one kind of them.
     refuse_untrained(lambda at: total(work, FIRST, SECOND, ALL, at=at), request.params, trained)
+
+
+def _refuse_longer(
+    ask: Callable[[str], PartialSum], attempt: Attempt, users: Sequence[str]
+) -> None:
+    """Refuse work that answers by itself and lets a user's contribution exceed the bound.
+
+    Raises:
+        ValueError: If that is so of a synthetic user.
+    """
+    if isinstance(attempt.bound, OutputSensitivity):  # says how far apart results are
+        return
+    most = attempt.bound.sum_limit(1) * (1.0 + EXCESS)
+    for user in users:
+        length = tree.l2_norm(ask(user).real())
+        if not length <= most:
+            raise ValueError(
+                f"a synthetic user's contribution has the norm {length:g}, and {attempt.bound!r} "
+                "lets it have less; bound it, or derive from Trainer, which does"
+            )
 
 
 # Of a large roster so many users are looked for, from all over it.

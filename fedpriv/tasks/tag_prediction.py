@@ -260,6 +260,7 @@ class TagPrediction(ViewTask[TagView]):
     """
 
     measures = ACCURACY, RECALL_AT_5, LOSS
+    thread_safe = True  # of its losses on a line
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, Protocol, Self
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.checkpoints.aggregates import Rule
 from fedpriv.checkpoints.tensor_files import AGGREGATE
 from fedpriv.mechanisms.bounds import Bound
@@ -50,10 +51,16 @@ class Line:
     direction: Params = field(repr=False)
     sizes: np.ndarray
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "direction", tree.read_only(self.direction))
+        object.__setattr__(self, "sizes", tree.read_only({"sizes": self.sizes})["sizes"])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Public facts of one round. Nothing else goes with the params.
+
+    Its tensors are read-only for whoever is given it.
 
     Attributes:
         rate: Factor of the learning rate of local steps.
@@ -72,6 +79,10 @@ class Context:
     line: Line | None = None
     extra: Params = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        for name in ("multiplier", "extra"):
+            object.__setattr__(self, name, tree.read_only(getattr(self, name)))
+
 
 NO_CONTEXT = Context()
 """The context of a round of which nothing is said."""
@@ -82,7 +93,8 @@ class SumRequest:
     """One request for a sum over users, from the algorithm to the trainer. All of it is public.
 
     Attributes:
-        params: What the work is done with, float32. Not changed.
+        params: What the work is done with, float32, read-only: what one user's work wrote into
+            them would reach the next user, and the model that is released.
         context: Public facts of the round.
         work: Name of the work, which workers and nodes look up in their own experiment.
         name: What the ledger calls it; a round may ask each name once.
@@ -94,6 +106,9 @@ class SumRequest:
     work: str = TRAIN
     name: str = UPDATE
     mechanism: Mechanism | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", tree.read_only(self.params))
 
 
 class _Lent:

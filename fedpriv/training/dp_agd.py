@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -118,7 +118,10 @@ def _no_losses(request: SumRequest) -> Params:
 
 @runtime_checkable
 class KnowsLossesAlong(Protocol):
-    """A task that evaluates a user's examples at several points on a line."""
+    """A task that evaluates a user's examples at several points on a line.
+
+    One of which several threads may ask for different users at once says `thread_safe = True`.
+    """
 
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], examples: Any
@@ -145,11 +148,13 @@ class LossesAlong(UserTrainer):
         max_examples: A user with more is evaluated on a random subset of so many.
     """
 
-    #: Nothing of it ever changes, so threads may share it as far as they may share the task.
-    thread_safe: ClassVar[bool] = True
-
     task: KnowsLossesAlong = field(repr=False)
     max_examples: int
+
+    @property
+    def thread_safe(self) -> bool:  # type: ignore[override]
+        """Whether its task says so: a module's parameters are written for every step size."""
+        return getattr(self.task, "thread_safe", False)
 
     def template(self, request: SumRequest) -> Params:
         """Return one number for each step size."""

@@ -194,10 +194,7 @@ class FederatedAveraging(Algorithm):
             ValueError: If the aggregate has other tensors than the params, or is not finite though
                 they are.
         """
-        shown = {name: array.view() for name, array in params.items()}
-        for view in shown.values():
-            view.flags.writeable = False
-        _, state = self.aggregate.next(shown, state)
+        _, state = self.aggregate.next(tree.read_only(params), state)
         average = state.get("average")
         if average is None:
             return state

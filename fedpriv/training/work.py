@@ -131,9 +131,10 @@ class Work(ABC):
         Guarantees:
             * Each user moves the sum by at most `attempt.bound.l2_bound` (l2), however many
               examples it has.
-            * A user whose work raises, or whose contribution is not finite or not of the
-              template's shapes, contributes zero, alone: no user can stop a round or change
-              another's contribution.
+            * A user whose work raises, or whose contribution is not finite, contributes zero,
+              alone: no user can stop a round or change another's contribution. So does one of other
+              shapes than the template's where a user has a contribution of its own
+              (`UserTrainer`); a stack of such shapes ends the sum.
 
         Raises:
             KeyboardInterrupt: If the run was interrupted, however that came to light: it is never
@@ -216,9 +217,8 @@ class Trainer(Work):
             done = sum_bounded(total, stacks, bound, template, context)
         if done.num_users > len(users.ids):
             raise ValueError(
-                f"{type(self).__name__}.stacks() yielded {done.num_users} contributions of "
-                f"{len(users.ids)} users, who would move the sum by more than their bound; yield "
-                "each user once"
+                f"{type(self).__name__}.stacks() yielded more contributions than there are users, "
+                "who would move the sum by more than their bound; yield each user once"
             )
         return replace(done, num_users=len(users.ids))
 

@@ -21,7 +21,10 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.start import PublicOnly, public_only
 from fedpriv.mechanisms import AdaptiveClip, Bound, Clip
 from fedpriv.mechanisms.event import Event, Relation
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.accounting import calibrate
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.algorithm import Context, SumRequest
@@ -135,31 +138,31 @@ def run(
     bench: Bench, start: Params, settings: Settings, seed: int
 ) -> tuple[dict[str, Params], float]:
     """Return "last" and "ema", the models at the end of a run, and the mean clip norm of rounds."""
-    rng, root = np.random.default_rng([seed, 20_000]), Key.simulation(seed).fold("quick")
+    root = Key.simulation(seed).fold("quick")
     schedule = Schedule(learning_rate=settings.rate, batch_size=BATCH, max_examples=MOST_EXAMPLES)
     trainer = CompiledSoftmaxTrainer(
         schedule=schedule, inputs="unit-norm", multiplier=bench.multiplier
     )
     params = {name: array.copy() for name, array in start.items()}
     average = {name: array.copy() for name, array in start.items()}
-    norm, norms_used, users = settings.norm, [], np.array(bench.task.roster)
+    norm, norms_used, users = settings.norm, [], bench.task.roster
+    sampler = PoissonSampler(num_users=len(users), expected_cohort_size=settings.q * len(users))
+    sigma = settings.sigma
+    noise = Gaussian(noise_multiplier=sigma) if sigma else Unprotected()
     for number in range(settings.rounds):
-        cohort = users[rng.random(len(users)) < settings.q].tolist()
-        bound = _bound(settings, norm)
-        request = SumRequest(params=params, context=Context(clip_norm=norm))
-        attempt = Attempt(bound=bound, key=root.fold(number))
-        total = trainer.answer(request, attempt, Users(cohort, bench.task.data)).real()
+        mechanism = Mechanism(sampler=sampler, bound=_bound(settings, norm), privatizer=noise)
+        key, context = root.fold(number), Context(clip_norm=norm)
+        cohort = sampler.cohort(key.fold("cohort"), users)
+        attempt = Attempt(bound=mechanism.bound, key=key.fold("users"))
+        asked = SumRequest(params=params, context=context)
+        total = trainer.answer(asked, attempt, Users(cohort, bench.task.data))
         norms_used.append(norm)
-        stddev, share = settings.sigma * bound.l2_bound, 1.0 / (settings.q * len(users))
-        mean = {
-            name: np.float32(share) * (array + stddev * rng.standard_normal(array.shape))
-            for name, array in to_dense(total).items()
-        }
-        mean, adapted = bound.released(mean, norm)
+        drawn = mechanism.draw(to_dense(total.total), key.fold("noise"))
+        mean, adapted = mechanism.bound.released(mechanism.release(total, drawn), norm)
         norm = norm if adapted is None or settings.quantile is None else adapted
         kept = np.float32(1.0 - settings.decay)
         for name, array in params.items():
-            array += mean[name].astype(np.float32)
+            array += mean[name]
             average[name] += kept * (array - average[name])
     return {"last": params, "ema": average}, float(np.mean(norms_used))
 

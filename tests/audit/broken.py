@@ -75,6 +75,7 @@ class TwiceTheBound(Clip):
     """Lets updates be twice as long as it says."""
 
     times = 2.0
+    elementwise = True
 
     def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
         return np.minimum(1.0, self.times * self.l2_clip_norm / np.maximum(norms, 1e-300))

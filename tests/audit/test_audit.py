@@ -21,7 +21,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler
 from fedpriv.rng import Key
 from fedpriv.training import bounded_sum
-from tests.audit.broken import BROKEN, SETTINGS, Setting, has_meaning, on_grid, quiet, sized
+from tests.audit.broken import BROKEN, GROSS, SETTINGS, Setting, has_meaning, on_grid, quiet, sized
 from tests.harness.refusals import refuses
 
 
@@ -146,7 +146,8 @@ FAULTS = [
     pytest.param(setting, name, id=f"{named(setting)}-{name}")
     for setting in SETTINGS
     for name in BROKEN
-    if has_meaning(setting, name)
+    # Many rounds of everybody are one of more noise, but for what there is of several rounds alone.
+    if has_meaning(setting, name) and (setting.share < 1.0 or setting.rounds == 1 or name in GROSS)
 ]
 
 

@@ -25,6 +25,7 @@ from fedpriv.runs.backends import CheckedFactory, on_ray, serial, serial_on
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.tag_prediction import TagPrediction
 from fedpriv.training import devices
+from fedpriv.training.algorithm import Context, Line
 from fedpriv.training.work import UserTrainer
 from tests.harness import toy_users
 from tests.harness.refusals import refuses
@@ -32,6 +33,7 @@ from tests.harness.threads import on_two_threads
 from tests.harness.toys_of_training import Users, asked
 
 NAME = "adadps-tags"
+CLIP = Clip(l2_clip_norm=4.0)
 OPTIONS = {
     "cohort": 8,
     "cohort-cap": 30,
@@ -116,6 +118,39 @@ class TestDefaultThreads:
 
 
 @pytest.mark.slow
+class WritesThere(UserTrainer):
+    """A trainer that moves public tensors in place for some users."""
+
+    def __init__(self, where):
+        self.where = where
+
+    def train(self, params, context, examples, key):
+        if examples:
+            self.where(params, context)["w"] -= examples
+        return {"w": params["w"] + 1}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        lambda params, context: params,
+        lambda params, context: context.extra,
+        lambda params, context: context.multiplier,
+        lambda params, context: context.line.direction,
+    ],
+    ids=["params", "extra", "multiplier", "direction"],
+)
+def test_who_writes_to_public_tensors_contributes_zero_alone(where):
+    """Else the next user would start elsewhere, and an algorithm release what was written."""
+    params, data = {"w": np.zeros(3, np.float32)}, Users(a=0, b=5, c=0)
+    one = {"w": np.ones(3, np.float32)}
+    context = Context(extra=one, multiplier=one, line=Line(direction=one, sizes=one["w"]))
+    with closing(SerialBackend(trainer=WritesThere(where), data=data)) as backend:
+        found = asked(backend, cohort="abc", params=params, bound=CLIP, context=context)
+    assert found.num_failed == 1 and not params["w"].any() and (one["w"] == 1).all()
+    np.testing.assert_array_equal(found.real()["w"], np.full(3, 2.0))
+
+
 def test_what_a_backend_cannot_run_is_refused_before_a_run_folder_is_made_or_opened(tmp_path):
     out = tmp_path / "run"
     arguments = (toy_users.experiment(), toy_users.NAME, None, out)

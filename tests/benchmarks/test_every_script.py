@@ -112,10 +112,10 @@ CASES = (
         slow="starts Ray three times, once without compiled kernels",
     ),
     Case(
-        argv="two_trees.py {root} small commands --blocks 6 --block-seconds 0 "
+        argv="two_trees.py {root} small --blocks 6 --block-seconds 0 "
         "--corpus {corpus} --out {out}/two_trees.md",
         runs=("jobs/small_jobs.py",),
-        slow="thirty-six fresh processes one after the other",
+        slow="a dozen fresh processes one after the other",
     ),
     Case(
         argv="two_trees.py {root} floor --blocks 6 --corpus {corpus} --out {out}/two_trees.md",

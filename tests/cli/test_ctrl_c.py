@@ -143,10 +143,10 @@ def test_what_the_interpreter_meets_at_its_end_does_not_change_the_status(tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "seconds"), [("serial", 6.0), ("ray", 16.0)])
 def test_at_random_moments(tiny_corpus, tmp_path, engine, seconds):
-    """Ten moments each, from the first line to the rounds; every folder goes on or starts anew."""
+    """Six moments each, from the first line to the rounds; every folder goes on or starts anew."""
     moments = random.Random(27)
     more = () if engine == "serial" else ("--backend", "ray", "--workers", 2)
-    for number in range(10):
+    for number in range(6):
         out = tmp_path / str(number)
         with started(tiny_corpus, out, *more) as command:
             command.wait_for("loading")

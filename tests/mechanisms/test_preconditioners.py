@@ -1,6 +1,7 @@
 """The preconditioners: laws, and the bounds of their rounds; values are in `tests/oracles`."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,7 +83,10 @@ class TestPreconditioning:
             blend=mixture,
             scale=MULTIPLIER,
         )
-        assert users_part(public) == Context(multiplier=MULTIPLIER, mixture=mixture)
+        found = users_part(public)
+        assert found.mixture is mixture and set(found.multiplier) == set(MULTIPLIER)
+        assert all(np.shares_memory(found.multiplier[n], a) for n, a in MULTIPLIER.items())
+        assert replace(found, mixture=None, multiplier={}) == Context()
 
     def test_refusals(self):
         for own in (0.0, 1.5, math.nan):

@@ -119,10 +119,9 @@ def test_threads_do_not_share_a_module(name):
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("name", "workers"),
-    each_once(
-        ["tags", *(pytest.param(name, marks=pytest.mark.slow) for name in list(sums.TASKS)[1:])],
-        [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 4))],
-    ),
+    [("tags", 2)]
+    + [pytest.param("tags", number, marks=pytest.mark.slow) for number in (1, 4)]
+    + [pytest.param(name, 2, marks=pytest.mark.slow) for name in list(sums.TASKS)[1:]],
 )
 def test_workers_of_ray(ray, name, workers):
     with sums.on_ray(ray.share, workers, name) as (backend, asked):

@@ -1,18 +1,25 @@
 """Own trainers of many users at once: what would move the sum by more than the bound is refused."""
 
+import importlib
+import pkgutil
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+import fedpriv.backends
+import fedpriv.runs
+import fedpriv.tasks
+import fedpriv.training
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
 from fedpriv.tasks.checks import SyntheticUsers, check_work, fresh_works
 from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.bounded_sum import RowStack
 from fedpriv.training.failures import KeepsStateError
-from fedpriv.training.work import Attempt, Trainer
+from fedpriv.training.work import Attempt, Trainer, Work
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import Users, answered
 from tests.tasks.people import experiment, task
@@ -59,6 +66,44 @@ def test_what_mixes_users_or_counts_them_twice_is_refused(work, error, named):
     """Unnoticed it moves the sum by 2 to 13 bounds; one number of five was added to the first."""
     with refuses(error, named):
         tried(work)
+
+
+@dataclass(frozen=True)
+class SumsByItself(Work):
+    """Users' targets on a line, so many bounds long, summed by the work itself."""
+
+    times: float
+
+    def answer(self, request, attempt, users):
+        total = np.zeros_like(request.params["w"])
+        for user in users.ids:
+            x, y = users.data.examples(user)
+            row = x.T @ y
+            total += self.times * attempt.bound.l2_bound * row / np.linalg.norm(row)
+        return PartialSum(total={"w": total}, num_users=len(users.ids))
+
+
+def test_work_that_sums_by_itself_keeps_its_bound():
+    tried(SumsByItself(0.5))
+    with refuses(ValueError, ATTEMPT.bound):
+        tried(SumsByItself(1.5))
+
+
+def test_few_works_of_the_package_sum_by_themselves():
+    """All others are trainers, whose contributions `bounded_sum` bounds; a new one is red here."""
+    for package in (fedpriv.training, fedpriv.runs, fedpriv.tasks, fedpriv.backends):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(("fedpriv.backends.flower", "fedpriv.backends.ray")):
+                importlib.import_module(module.name)
+
+    def below(kind):
+        return {kind}.union(*(below(one) for one in kind.__subclasses__()))
+
+    ours = [kind for kind in below(Work) if kind.__module__.startswith("fedpriv.")]
+    results = {"PermutationSgd", "Wrapped", "Mistakes"}  # of OutputSensitivity, and their count
+    nothing = {"_ShapesOnly"}
+    found = {kind.__name__ for kind in ours if "answer" in vars(kind)}
+    assert found == {"Work", "Trainer"} | results | nothing
 
 
 class TooLong(Bound):

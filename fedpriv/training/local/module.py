@@ -177,7 +177,8 @@ class ModuleTrainer(UserTrainer):
 
     Guarantees:
         * A user's update depends on the params, its examples and its key, and on no other user, as
-          far as module and loss keep things in themselves: each user has copies of them.
+          far as module and loss keep things in themselves: each user has copies of them. Values of
+          frozen parameters are shared, so that no forward pass may write to them.
         * Batches are fresh, aligned tensors wherever the examples lie, so on one thread of one
           machine the same arguments give the same bits.
 

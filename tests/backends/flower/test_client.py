@@ -94,7 +94,8 @@ def test_a_request_reads_back(task, bound):
     request, attempt = found.request, found.attempt
     assert (request.work, attempt.key, attempt.round_num, attempt.number) == ("train", KEY, 7, 2)
     for name, array in task.params().items():
-        assert np.array_equal(request.params[name], array) and request.params[name].flags.writeable
+        assert np.array_equal(request.params[name], array)
+        assert not request.params[name].flags.writeable
     assert list(request.params) == list(task.params())
     assert attempt.bound == bound
     update = {"bias": np.ones(4, np.float32), "kernel": np.ones((30, 4), np.float32)}

@@ -112,7 +112,7 @@ class SparseRows(Engine):
 
 class Device(Engine):
     def empty_sum(self, template, granularity):
-        return DeviceSum({n: torch.from_numpy(a) for n, a in template.items()}, granularity)
+        return DeviceSum({n: torch.tensor(a) for n, a in template.items()}, granularity)
 
     def stacks(self, request, attempt, users):
         if users.ids:

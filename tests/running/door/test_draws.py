@@ -152,9 +152,10 @@ def test_each_pass_of_a_program_is_of_what_it_asks(keys, tmp_path):
         assert (one.bound, other_one.bound) == (other, door._plan.live_mechanism.bound)
         assert (first.work, second.work) == ("losses", "train")
         assert (first.context, second.context) == (context, NO_CONTEXT)
-        assert (list(one.template), other_one.template) == (["losses"], moved)
+        assert (list(one.template), list(other_one.template)) == (["losses"], list(moved))
         for request, attempt, _ in backend.asked:
-            assert request.params is moved and request.name == "steps"
+            assert request.name == "steps" and list(request.params) == list(moved)
+            assert all(np.shares_memory(request.params[n], a) for n, a in moved.items())
             assert (attempt.round_num, attempt.number) == (4, 1)
         key = noise.fold("program").fold("steps").fold(4).fold(1)
         assert seen[1:] == [2, key.fold("order")]

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedpriv import tree
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms.bounds import Capped
 from fedpriv.tasks.central import CentralTask
 from fedpriv.training.algorithm import Context, Line
-from fedpriv.training.dp_agd import LOSSES, CentralLosses
+from fedpriv.training.dp_agd import LOSSES, CentralLosses, LossesAlong
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import contributed, cross_entropy, labelled
+from tests.harness.toys_of_training import Users, asked, contributed, cross_entropy, labelled
 
 NUMBER, WIDTH, SIZES = 30, 6, np.linspace(0, 1, 3).astype(np.float32)
 CAPPED = Capped(cap=3.0, num_coordinates=len(SIZES))
@@ -169,3 +172,29 @@ def test_losses_are_those_of_each_example_alone():
         expected = cross_entropy(outputs, torch.from_numpy(y), reduction="none")
         assert found.dtype == np.float64 and found.shape == (NUMBER, 2)
         assert np.allclose(found, expected.detach().numpy()[:, None], rtol=1e-5)
+
+
+class OneModule:
+    """Losses of a task whose users share one module; it counts who is inside at once."""
+
+    def __init__(self):
+        self.inside, self.most = [], 0
+
+    def losses_along(self, params, direction, sizes, examples):
+        self.inside.append(1)
+        self.most = max(self.most, len(self.inside))
+        time.sleep(0.001)
+        self.inside.pop()
+        return np.full(len(sizes), len(examples), float)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_threads_share_a_task_that_says_so_and_no_other(shared):
+    task, like = OneModule(), {"w": np.zeros(2, np.float32)}
+    task.thread_safe = shared
+    data = Users({f"u{n}": [n] for n in range(32)})
+    backend = SerialBackend(trainer=LossesAlong(task=task, max_examples=5), data=data, threads=4)
+    line = Context(line=Line(direction=like, sizes=SIZES))
+    found = asked(backend, cohort=list(data), params=like, bound=CAPPED, context=line)
+    assert found.num_failed == 0 and found.total[LOSSES].any()
+    assert task.most == 1 or shared

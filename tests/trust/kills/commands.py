@@ -27,7 +27,7 @@ METHODS = {
 def options_of(method: str, rounds: int) -> dict[str, object]:
     """Return the options of one of `METHODS`: more rounds than are played before the last kill."""
     if method == "replayed":  # one round, which takes longer than any kill waits
-        return {"passes": 480, "users-per-update": 1}
+        return {"passes": 160, "users-per-update": 1}
     plain = {
         "rounds": rounds, "noise-multiplier": 1.0, "cohort": 8, "delta": 0.001,
         "l2-clip-norm": 0.5, "eval-every": rounds,
@@ -141,7 +141,7 @@ def kill_commands(
         process = command.start()
         if method == "replayed":
             command.until_drawn(process, 1)  # its cohort, before all passes
-            time.sleep(choice.uniform(0.0, 2.0))
+            time.sleep(choice.uniform(0.0, 1.0))
         else:  # a cohort and a sum a round, and up to eight rounds: fewer than are planned
             command.until_drawn(process, choice.randint(1, 16))
             time.sleep(choice.uniform(0.0, 0.02))
