@@ -190,7 +190,7 @@ def _timed(components: Components, plan: Plan, state: Any, counted: RoundCost) -
     public, state = algorithm.begin(state, key.fold("guide"))
     request = algorithm.request(state, public)
     server = time.perf_counter() - started
-    if not mechanism.privatizer.init(state.params, key.fold("memory")):  # else it has a memory
+    if not mechanism.charged_once:  # else rows are drawn by a run
         template = template_with(work.template(request), mechanism.bound, request.context.clip_norm)
         took = 0.0
         for _ in range(2):  # the first compiles

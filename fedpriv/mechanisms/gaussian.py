@@ -13,13 +13,14 @@ Guarantees:
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.event import NONPRIVATE, Event
-from fedpriv.mechanisms.privatizer import Memory, Privatizer
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.mechanisms.rounded_gaussian import grid_noise
 from fedpriv.parts import NonNegativeFloat, PositiveFloat
 from fedpriv.rng import Key
@@ -95,20 +96,15 @@ class Gaussian(Privatizer):
         """Return noise of another multiplier."""
         return Gaussian(noise_multiplier=noise_multiplier)
 
-    def draw(
-        self,
-        memory: Memory,
-        *,
-        template: Tree,
-        sensitivity: float,
-        key: Key,
-        granularity: float | None = None,
-    ) -> tuple[Params, Memory]:
-        """Return noise of the attempt's own key; on a grid exactly rounded to whole numbers."""
+    def draws(
+        self, *, template: Tree, sensitivity: float, key: Key, granularity: float | None = None
+    ) -> Iterator[Params]:
+        """Yield noise of the attempt's own key; on a grid exactly rounded to whole numbers."""
         stddev = self.noise_multiplier * sensitivity
         if granularity is None:
-            return gaussian(key, template, stddev), memory
-        return grid_noise(key, template, stddev=stddev, granularity=granularity), memory
+            yield gaussian(key, template, stddev)
+        else:
+            yield grid_noise(key, template, stddev=stddev, granularity=granularity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +128,6 @@ class Unprotected(Privatizer):
         """None is protected: ε is infinite."""
         return NONPRIVATE
 
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Params, Memory]:
-        """Return the noise, or zeros."""
-        return gaussian(key, template, self.stddev), memory
+    def draws(self, *, template: Tree, sensitivity: float, key: Key) -> Iterator[Params]:
+        """Yield the noise, or zeros."""
+        yield gaussian(key, template, self.stddev)

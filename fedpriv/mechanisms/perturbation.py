@@ -9,6 +9,7 @@ Both kinds give the identical release again after a crash, and are charged once 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.gaussian import gaussian
-from fedpriv.mechanisms.privatizer import Memory, Privatizer
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.parts import PositiveFloat
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -64,15 +65,13 @@ class Sphere(Perturbing):
         """Pure ε."""
         return Event(kind="pure", epsilon=self.epsilon)
 
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Params, Memory]:
-        """Return the noise, float64: of d coordinates, E‖κ‖ = dΔ/ε."""
+    def draws(self, *, template: Tree, sensitivity: float, key: Key) -> Iterator[Params]:
+        """Yield the noise, float64: of d coordinates, E‖κ‖ = dΔ/ε."""
         normal = gaussian(key.fold("direction"), template, 1.0, np.float64)
         size = sum(array.size for array in normal.values())
         radius = gamma(key.fold("radius"), size) * (sensitivity / self.epsilon)
         scale = radius / math.sqrt(sum(float(np.vdot(a, a)) for a in normal.values()))
-        return {name: array * scale for name, array in normal.items()}, memory
+        yield {name: array * scale for name, array in normal.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +95,11 @@ class OutputGaussian(Perturbing):
         """A Gaussian mechanism of σ."""
         return Event(kind="gaussian", noise_multiplier=self.noise_multiplier)
 
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Params, Memory]:
-        """Return the noise, float64."""
+    def draws(self, *, template: Tree, sensitivity: float, key: Key) -> Iterator[Params]:
+        """Yield the noise, float64."""
         stddev = self.noise_multiplier * sensitivity
         normal = gaussian(key, template, 1.0, np.float64)
-        return {name: array * stddev for name, array in normal.items()}, memory
+        yield {name: array * stddev for name, array in normal.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +118,9 @@ class Unperturbed(Perturbing):
         """None is protected: ε is infinite."""
         return NONPRIVATE
 
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Params, Memory]:
-        """Return zeros."""
-        return tree.zeros(template, np.float64), memory
+    def draws(self, *, template: Tree, sensitivity: float, key: Key) -> Iterator[Params]:
+        """Yield zeros."""
+        yield tree.zeros(template, np.float64)
 
 
 def relative_length(noise: object, *, num_params: int, num_users: int) -> float | None:

@@ -4,17 +4,17 @@ A privatizer is more than noise: a noisy minimum is private only if nothing but 
 So it makes the last step, from the raw sum to the answer, and states the event of one answer when
 everybody takes part; sampling makes that cheaper in `fedpriv.privacy.sampling`.
 
-Noise is drawn before the sum is known, possibly on another thread while users train. A memoryless
-privatizer draws from a key of the attempt. One with memory (noise that is correlated over rounds)
-draws its rounds in order from one key of the run: they are regenerated from that key and the number
-of rounds that the ledger has, never from buffers on disk.
+Noise is drawn before the sum is known, possibly on another thread while users train. Independent
+noise is one draw from a key of the attempt. Noise that is correlated over rounds is a stream of
+rows from one key of the run: they are made again from that key and the number of rows that the
+ledger has, never from buffers on disk.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
@@ -84,9 +84,6 @@ AfterCrash = Literal["retry", "discard", "replay"]
   therefore charged once.
 """
 
-Memory = Mapping[str, np.ndarray]
-"""State that a privatizer carries from one row to the next. Secret; empty for memoryless ones."""
-
 
 class DrawUsedError(RuntimeError):
     """A draw was to be added to a second sum."""
@@ -98,7 +95,7 @@ class Draw:
     A process that is forked off has no use of it: it would be added to two sums.
 
     Args:
-        drawn: What a privatizer's `draw` returned.
+        drawn: What a privatizer's `draws` yielded.
         owner: The mechanism that it was drawn for.
     """
 
@@ -194,12 +191,12 @@ def noised_mean(total: PartialSum, noise: Params, share: float) -> dict[str, np.
 
 
 class Privatizer(Part, ABC):
-    """Base of what turns raw sums into answers that may be released; by default without memory.
+    """Base of what turns raw sums into answers that may be released.
 
     Attributes:
         name: One word, which plans and statements call it by.
         after_crash: What becomes of a charged attempt that a crash ended.
-        on_grid: Whether `draw` also takes `granularity`, the spacing of a grid, and then draws
+        on_grid: Whether `draws` also takes `granularity`, the spacing of a grid, and then draws
             int64 numbers of its steps. Added to a sum on the grid and rounded to nothing else, they
             cost what `event` says in real arithmetic: no gap of floating point shows the sum.
         participation: Of rows that are charged once: in how many of them one neighbour's records
@@ -249,29 +246,17 @@ class Privatizer(Part, ABC):
             f"target_epsilon calibrates Gaussian noise only; give the noise of {self.name!r} itself"
         )
 
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return the memory before the first row; empty where answers are independent.
+    def draws(self, *, template: Tree, sensitivity: float, key: Key) -> Iterator[Any]:
+        """Yield what is added to sums: one draw, or row after row of noise charged for a whole run.
 
         Args:
             template: Names and shapes of the sums.
-            key: Of the whole run, used for nothing else; memoryless privatizers leave it alone.
-        """
-        return {}
-
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Any, Memory]:
-        """Return what is added to the coming sum, and the memory for the next row.
-
-        Args:
-            memory: From `init` or the last `draw`; the caller gives it up.
-            template: Names and shapes of the sum.
-            sensitivity: How far one neighbour moves it, in l2, rounding included.
-            key: Of this attempt and used here only. Noise with memory gets the key of the run,
-                the same for every row: it folds the row's own number into it.
+            sensitivity: How far one neighbour moves one of them, in l2, rounding included.
+            key: Used here only: of one attempt, or of the run where it is charged once. Equal keys
+                give equal draws.
 
         Raises:
-            ValueError: If it is of a plan that is accounted and not run.
+            ValueError: If it is of a plan that is accounted and not run, or has no more rows.
         """
         raise ValueError(f"{self.name!r} draws nothing: it can be accounted, and not be run")
 
@@ -280,7 +265,7 @@ class Privatizer(Part, ABC):
 
         Args:
             total: The raw sum. It must not be kept, returned or logged.
-            drawn: From `draw`; used up.
+            drawn: From `draws`; used up.
             share: One over the fixed, public denominator.
         """
         return noised_mean(total, drawn, share)

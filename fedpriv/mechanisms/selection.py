@@ -27,7 +27,7 @@ McSherry and Talwar (2007); as remembered Wu et al. (2017), whose talk names pri
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
@@ -37,7 +37,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.perturbation import Sphere
-from fedpriv.mechanisms.privatizer import Memory, Privatizer
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.parts import PositiveFloat
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each
@@ -84,17 +84,11 @@ class NoisyMin(Privatizer):
             return Event(kind="zcdp", rho=self.epsilon**2 / 8.0)
         return Event(kind="pure", epsilon=self.epsilon)
 
-    def draw(
-        self,
-        memory: Memory,
-        *,
-        template: Tree,
-        sensitivity: float,
-        key: Key,
-        granularity: float | None = None,
-    ) -> tuple[ExactDraws, Memory]:
-        """Return where its bits come from: how many are needed hangs on the sum."""
-        return ExactDraws(key), memory
+    def draws(
+        self, *, template: Tree, sensitivity: float, key: Key, granularity: float | None = None
+    ) -> Iterator[ExactDraws]:
+        """Yield where its bits come from: how many are needed hangs on the sum."""
+        yield ExactDraws(key)
 
     def release(self, total: PartialSum, drawn: ExactDraws, share: float) -> int:
         """Return the index.
@@ -243,21 +237,19 @@ class PrivateChoice(Privatizer):
             key: Secret, of this candidate alone.
         """
         noise = Sphere(epsilon=self.epsilon)
-        drawn, _ = noise.draw({}, template=total.total, sensitivity=sensitivity, key=key)
+        (drawn,) = noise.draws(template=total.total, sensitivity=sensitivity, key=key)
         return noise.release(total, drawn, 1.0)
 
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[ExactDraws, Memory]:
-        """Return where the bits of the choice come from."""
-        return ExactDraws(key), memory
+    def draws(self, *, template: Tree, sensitivity: float, key: Key) -> Iterator[ExactDraws]:
+        """Yield where the bits of the choice come from."""
+        yield ExactDraws(key)
 
     def release(self, total: PartialSum, drawn: ExactDraws, share: float) -> Chosen:
         """Return the candidate that was chosen; the others are given up.
 
         Args:
             total: What `candidates` made of perturbed candidates and their mistakes.
-            drawn: From `draw`.
+            drawn: From `draws`.
             share: Not looked at: nothing is divided.
         """
         tensors = tree.to_dense(total.total)

@@ -23,7 +23,7 @@ recorded, and not be run. Nothing that a file names is imported.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ from typing import Annotated, Any
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import check_stddev
-from fedpriv.mechanisms.privatizer import AfterCrash, Draw, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import AfterCrash, Draw, Privatizer
 from fedpriv.parts import Part, PositiveFloat, PositiveInt, UnknownKindError
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import json_object, positive_float, positive_int
@@ -254,7 +254,7 @@ class Mechanism:
         return found
 
     def draw(self, template: Params, key: Key, *, once: bool = True) -> Draw:
-        """Return the noise of a memoryless privatizer for one sum; draw it after the charge.
+        """Return the noise for one sum; draw it after the charge.
 
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
 
@@ -265,16 +265,15 @@ class Mechanism:
                 rounds may share it by mistake. False for a run, whose ledger numbers its draws.
 
         Raises:
-            ValueError: If its noise has a memory: rows of that are drawn by a run. If a secure key
-                was drawn from before: it would give the very same noise.
+            ValueError: If its noise is charged once: rows of that are drawn by a run. If a secure
+                key was drawn from before: it would give the very same noise.
             TypeError: If the key is a generator or a seed.
         """
         check_key(key)
-        memory = self.privatizer.init(template, key)
-        if memory:
+        if self.charged_once:
             raise ValueError(
-                f"{self.privatizer.name} noise has a memory, which a run keeps; a single attempt "
-                "cannot draw it"
+                f"{self.privatizer.name} noise is a stream of rows, which a run draws in order; a "
+                "single attempt cannot draw it"
             )
         if once and key.mode == "secure":
             if key in _DRAWN:
@@ -283,27 +282,22 @@ class Mechanism:
                     "and attempt into it"
                 )
             _DRAWN.add(key)
-        return self.draw_row(memory, template, key)[0]
+        return next(self.draws(template, key))
 
-    def draw_row(self, memory: Memory, template: Params, key: Key) -> tuple[Draw, Memory]:
-        """Return the noise of one sum, and the memory after it.
+    def draws(self, template: Params, key: Key) -> Iterator[Draw]:
+        """Yield the noise of sums, one or row after row: the same of equal keys.
 
-        Of equal memories and keys it is the same: a run, whose ledger numbers its rows, draws each
-        once. Otherwise use `draw`.
-
-        With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
+        A run, whose ledger numbers its rows, takes each once. Otherwise use `draw`.
 
         Args:
-            memory: From the privatizer's `init` or the last of these calls; it is given up.
             template: Names and shapes of the sums.
-            key: Of the run, the same for every row.
+            key: Of an attempt, or of the run where rows are charged once.
         """
         given: dict[str, Any] = {"template": template, "sensitivity": self.sensitivity, "key": key}
         granularity = self.bound.granularity
         if key.mode == "secure" and granularity is not None and self.privatizer.on_grid:
             given["granularity"] = granularity
-        drawn, memory = self.privatizer.draw(memory, **given)
-        return Draw(drawn, self), memory
+        return (Draw(drawn, self) for drawn in self.privatizer.draws(**given))
 
     def release(self, total: PartialSum, draw: Draw) -> Any:
         """Return the noised, divided sum; the raw sum and the noise must not be used again.

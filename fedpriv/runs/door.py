@@ -10,7 +10,7 @@ nor travel; what may be done with one goes back to the door.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.backends.backend import Backend
 from fedpriv.mechanisms.bounds import Bound
-from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.mechanisms.privatizer import Draw, Privatizer
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
@@ -126,7 +126,7 @@ class RunDoor:
         self._inside = False  # whether a program runs, which sees raw sums
         self._one_at_a_time = Lock()
         self._rows_drawn = 0
-        self._memory: Any = None
+        self._stream: Iterator[Draw] | None = None
 
     @property
     def round_num(self) -> int:
@@ -357,12 +357,11 @@ class RunDoor:
         return template_with(own, bound, request.context.clip_norm)
 
     def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
-        key = self._secret_state.key(STREAM)
-        if self._memory is None:
-            self._memory = mechanism.privatizer.init(template, key)
+        if self._stream is None:
+            self._stream = mechanism.draws(template, self._secret_state.key(STREAM))
         drawn = None
         while self._rows_drawn < row:  # after a restart: rows that were used up are passed over
-            drawn, self._memory = mechanism.draw_row(self._memory, template, key)
+            drawn = next(self._stream)
             self._rows_drawn += 1
         return drawn
 

@@ -30,7 +30,9 @@ minimum.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -38,13 +40,11 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.perturbation import OutputGaussian, Perturbing, Sphere
-from fedpriv.mechanisms.privatizer import Memory, Participation, Privatizer
+from fedpriv.mechanisms.privatizer import Participation, Privatizer
 from fedpriv.parts import PositiveFloat, PositiveInt
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params, Tree
-
-_ROW = "row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,20 +80,12 @@ class SphereRows(Privatizer):
         """As often as there are passes."""
         return Participation(most=self.passes)
 
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return that no row was drawn."""
-        return {_ROW: np.zeros(1, np.int64)}
-
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Params, Memory]:
-        """Return the next row's noise, float64, by the run's key and its number."""
-        row = int(memory[_ROW][0]) + 1
+    def draws(self, *, template: Tree, sensitivity: float, key: Key) -> Iterator[Params]:
+        """Yield the rows' noise, float64, each by the run's key and its number."""
         one = Sphere(epsilon=self.epsilon / self.passes)
-        noise, _ = one.draw(
-            {}, template=template, sensitivity=sensitivity, key=key.fold("sphere").fold(row)
-        )
-        return noise, {_ROW: np.array([row], np.int64)}
+        for row in count(1):
+            own = key.fold("sphere").fold(row)
+            yield from one.draws(template=template, sensitivity=sensitivity, key=own)
 
     def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
         """Return the noised mean, float32.
@@ -157,11 +149,9 @@ class ObjectiveNoise(Perturbing):
             if self.form == "sphere"
             else OutputGaussian(noise_multiplier=self.inside)
         )
-        return noise.draw({}, template=template, sensitivity=lipschitz, key=key)[0]
+        return next(noise.draws(template=template, sensitivity=lipschitz, key=key))
 
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Params, Memory]:
-        """Return the noise on what was found, float64."""
+    def draws(self, *, template: Tree, sensitivity: float, key: Key) -> Iterator[Params]:
+        """Yield the noise on what was found, float64."""
         outside = Sphere(epsilon=self.outside)
-        return outside.draw(memory, template=template, sensitivity=sensitivity, key=key)
+        return outside.draws(template=template, sensitivity=sensitivity, key=key)

@@ -1,6 +1,7 @@
 """Prices of correlated noise: golden values, and what is said before a run."""
 
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -106,10 +107,8 @@ def test_the_error_that_is_foretold_is_the_one_that_is_measured(noise):
         noise=noise, rounds=30, min_separation=6, target_epsilon=4.0, delta=1e-3
     )
     template, key = {"w": np.zeros(20_000, np.float32)}, Key.simulation(3)
-    memory, rows = found.noise.init(template, key), []
-    for _ in range(30):
-        row, memory = found.noise.draw(memory, template=template, sensitivity=1.0, key=key)
-        rows.append(row["w"].astype(np.float64))
+    drawn = islice(found.noise.draws(template=template, sensitivity=1.0, key=key), 30)
+    rows = [row["w"].astype(np.float64) for row in drawn]
     measured = math.sqrt(float(np.mean(np.square(rows))))
     assert measured == pytest.approx(found.noise.row_rmse(), rel=0.02)
     prefixes = math.sqrt(float(np.mean(np.square(np.cumsum(rows, 0)))))

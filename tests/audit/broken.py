@@ -5,7 +5,7 @@ one would: the plan, the door, the sum and the accountant notice nothing.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +13,9 @@ import numpy as np
 
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, gaussian
-from fedpriv.mechanisms.privatizer import Memory
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan, Unit
-from fedpriv.privacy.sampling import PoissonSampler, Sampler
+from fedpriv.privacy.sampling import Memory, PoissonSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
 
@@ -107,18 +106,15 @@ class QuietGaussian:
     def __getattr__(self, name: str):
         return getattr(self.honest, name)
 
-    def draw(
-        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Params, Memory]:
-        stddev = self.part * self.honest.noise_multiplier * sensitivity
-        return gaussian(key, template, stddev), memory
+    def draws(self, *, template: Tree, sensitivity: float, key: Key) -> Iterator[Params]:
+        yield gaussian(key, template, self.part * self.honest.noise_multiplier * sensitivity)
 
 
 class SharedNoise(QuietGaussian):
     """Adds the same noise in every round."""
 
-    def draw(self, memory: Memory, *, key: Key, **given: Any) -> tuple[Params, Memory]:
-        return super().draw(memory, key=Key.simulation(77), **given)
+    def draws(self, *, key: Key, **given: Any) -> Iterator[Params]:
+        return super().draws(key=Key.simulation(77), **given)
 
 
 def quiet(setting: Setting, part: float, kind: type[QuietGaussian] = QuietGaussian) -> Plan:

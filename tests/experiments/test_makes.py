@@ -57,10 +57,10 @@ class TwoDraws(Privatizer):
     def event(self):
         return Event(kind="gaussian", noise_multiplier=self.noise_multiplier)
 
-    def draw(self, memory, *, template, sensitivity, key):
+    def draws(self, *, template, sensitivity, key):
         stddev = self.noise_multiplier * sensitivity / 2**0.5
         halves = [gaussian(key.fold(number), template, stddev) for number in (1, 2)]
-        return {name: halves[0][name] + halves[1][name] for name in template}, memory
+        yield {name: halves[0][name] + halves[1][name] for name in template}
 
     def release(self, total, drawn, share):
         return noised_mean(total, drawn, share)

@@ -82,16 +82,14 @@ NONE = {Unprotected, Unperturbed}  # which have no finite ε
 def gaussian_rows(privatizer, grid):
     """The noise of T rounds, float64 `(T, N)`; in whole steps of a grid if one is given."""
     template = {"w": np.zeros(N, np.float32)}
-    memory, rows = privatizer.init(template, KEY), []
-    num_rows = privatizer.strategy.num_rows if isinstance(privatizer, Correlated) else 2
-    for row in range(num_rows):
-        key = KEY if isinstance(privatizer, Correlated) else KEY.fold(row)
-        given = {"template": template, "sensitivity": SENSITIVITY, "key": key}
-        if grid is not None:
-            given["granularity"] = grid
-        drawn, memory = privatizer.draw(memory, **given)
-        rows.append(drawn["w"] * (grid or 1.0))
-    return np.stack(rows)
+    given = {"template": template, "sensitivity": SENSITIVITY}
+    if grid is not None:
+        given["granularity"] = grid
+    if isinstance(privatizer, Correlated):
+        drawn = itertools.islice(privatizer.draws(**given, key=KEY), privatizer.strategy.num_rows)
+    else:
+        drawn = (next(privatizer.draws(**given, key=KEY.fold(row))) for row in range(2))
+    return np.stack([row["w"] * (grid or 1.0) for row in drawn])
 
 
 def neighbours(privatizer, num_rows):
@@ -137,16 +135,15 @@ def test_gaussian_noise(name, grid):
 def sphere_draws(privatizer):
     """Independent draws of a privatizer's noise, float64 `(DRAWS, D)`, and the ε of one of them."""
     template = {"w": np.zeros(D, np.float32)}
-    memory, found = privatizer.init(template, KEY), []
-    for draw in range(DRAWS):
-        if isinstance(privatizer, PrivateChoice):
-            nothing = PartialSum(total={"w": np.zeros(D)}, num_users=1)
-            given = {"sensitivity": SENSITIVITY, "key": KEY.fold(draw)}
-            found.append(privatizer.perturbed(nothing, **given)["w"])
-            continue
-        key = KEY if isinstance(privatizer, SphereRows) else KEY.fold(draw)
-        drawn, memory = privatizer.draw(memory, template=template, sensitivity=SENSITIVITY, key=key)
-        found.append(drawn["w"])
+    given, keys = {"sensitivity": SENSITIVITY}, [KEY.fold(draw) for draw in range(DRAWS)]
+    if isinstance(privatizer, PrivateChoice):
+        nothing = PartialSum(total={"w": np.zeros(D)}, num_users=1)
+        drawn = (privatizer.perturbed(nothing, **given, key=key) for key in keys)
+    elif isinstance(privatizer, SphereRows):
+        drawn = itertools.islice(privatizer.draws(**given, template=template, key=KEY), DRAWS)
+    else:
+        drawn = (next(privatizer.draws(**given, template=template, key=key)) for key in keys)
+    found = [row["w"] for row in drawn]
     epsilon = privatizer.event.epsilon
     if isinstance(privatizer, SphereRows):
         epsilon /= privatizer.passes
@@ -201,7 +198,7 @@ def test_a_noisy_minimum(form):
         privatizer = NoisyMin(epsilon=epsilon, form=form)
         wrong = 0
         for draw in range(SELECTIONS):
-            bits, _ = privatizer.draw({}, template={}, sensitivity=1.0, key=KEY.fold(draw))
+            bits = next(privatizer.draws(template={}, sensitivity=1.0, key=KEY.fold(draw)))
             wrong += privatizer.release(sums, bits, 1.0)
         assert (stats.binomtest(wrong, SELECTIONS, share).pvalue > ALPHA) == right
 
@@ -223,11 +220,11 @@ def test_every_privatizer_is_here():
         for module in (gaussian, noise, perturbation, comparators, selection)
         for _, found in inspect.getmembers(module, inspect.isclass)
         if found.__module__ == module.__name__
-        and {"event", "draw", "release"} <= set(dir(found))
-        and found.draw is not Privatizer.draw  # a base without noise of its own
+        and {"event", "draws", "release"} <= set(dir(found))
+        and found.draws is not Privatizer.draws  # a base without noise of its own
     }
     for one in every:  # who says so draws on the grid, and who can says so
-        assert one.on_grid == ("granularity" in inspect.signature(one.draw).parameters)
+        assert one.on_grid == ("granularity" in inspect.signature(one.draws).parameters)
     here = {type(one) for one, _ in GAUSSIAN.values()} | {type(one) for one in SPHERES.values()}
     assert every == here | {NoisyMin} | NONE
     assert {one().event.kind for one in NONE} == {"nonprivate"}

@@ -17,8 +17,7 @@ KEY = Key.simulation(3)
 
 def noise(privatizer, size, sensitivity, key):
     template = {"weight": np.zeros(size - 1, np.float32), "bias": np.zeros(1, np.float32)}
-    drawn, memory = privatizer.draw({}, template=template, sensitivity=sensitivity, key=key)
-    assert not memory
+    (drawn,) = privatizer.draws(template=template, sensitivity=sensitivity, key=key)
     return np.concatenate([drawn["weight"], drawn["bias"]])
 
 

@@ -38,7 +38,7 @@ def is_mean(released, expected):
 
 
 def test_on_a_grid():
-    drawn, _ = NOISE.draw({}, template=TEMPLATE, sensitivity=2.0, granularity=STEP, key=KEY)
+    (drawn,) = NOISE.draws(template=TEMPLATE, sensitivity=2.0, granularity=STEP, key=KEY)
     same = grid_noise(KEY, TEMPLATE, stddev=3.0, granularity=STEP)
     for name, numbers in same.items():
         np.testing.assert_array_equal(drawn[name], numbers)
@@ -54,8 +54,7 @@ def test_on_a_grid():
 def test_sums_of_floats_get_the_noise_as_it_is():
     total = {name: tensor * 0.3 for name, tensor in DENSE.items()}
     for privatizer, stddev in ((NOISE, 3.0), (Unprotected(stddev=0.7), 0.7), (Unprotected(), 0.0)):
-        drawn, memory = privatizer.draw({}, template=TEMPLATE, sensitivity=2.0, key=KEY)
-        assert not memory
+        (drawn,) = privatizer.draws(template=TEMPLATE, sensitivity=2.0, key=KEY)
         same = gaussian(KEY, TEMPLATE, stddev)
         assert all(same[name].any() == (stddev > 0) for name in same)
         expected = {name: (total[name] + same[name].astype(np.float64)) * SHARE for name in total}

@@ -291,7 +291,7 @@ class Round:
 def recorded(round_: Round) -> Iterator[None]:
     """Write down what is drawn within; where local steps are taken, in the cohort's order."""
     chosen: list[np.ndarray] = []
-    cohort, draw, choose = RunDoor._cohort, Mechanism.draw_row, Schedule.choose
+    cohort, draws, choose = RunDoor._cohort, Mechanism.draws, Schedule.choose
     steps, groups, present = Schedule.steps, CentralSum._groups, RunDoor._present
     looked = SoftmaxGradients.gradient
     scores, choose_index, orders = selection._scores, selection.choose, Passes.orders
@@ -309,12 +309,12 @@ def recorded(round_: Round) -> Iterator[None]:
         round_.present = present(self, *given)
         return round_.present
 
-    def noted_draw(self: Any, *given: Any) -> Any:
-        found = draw(self, *given)
-        noise = found[0]._held[0]
-        if isinstance(noise, dict):
-            round_.draws.append({name: np.array(array, float) for name, array in noise.items()})
-        return found
+    def noted_draws(self: Any, *given: Any) -> Any:
+        for found in draws(self, *given):
+            noise = found._held[0]
+            if isinstance(noise, dict):
+                round_.draws.append({name: np.array(array, float) for name, array in noise.items()})
+            yield found
 
     def noted_scores(total: Any, offset: Any) -> Any:
         found, most = scores(total, offset)
@@ -368,7 +368,7 @@ def recorded(round_: Round) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, new in (
             (RunDoor, "_cohort", noted_cohort), (RunDoor, "_present", noted_present),
-            (Mechanism, "draw_row", noted_draw),
+            (Mechanism, "draws", noted_draws),
             (RunDoor, "_trained_again", lambda *given: None),  # local steps of no sum
             (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
@@ -450,7 +450,7 @@ def sphere_draws(d: int, *, sensitivity: float, epsilon: float, number: int) -> 
     template, noise = {"w": np.zeros(d, np.float32)}, Sphere(epsilon=epsilon)
     keys = (Key.simulation(0).fold(str(draw)) for draw in range(number))
     return np.array([
-        noise.draw({}, template=template, sensitivity=sensitivity, key=key)[0]["w"] for key in keys
+        next(noise.draws(template=template, sensitivity=sensitivity, key=key))["w"] for key in keys
     ])  # fmt: skip
 
 
@@ -546,16 +546,13 @@ def correlated_sensitivity(kind: str, rows: int, apart: int, most: int, **number
 def correlated_rows(kind: str, rows: int, **numbers: Any) -> tuple[np.ndarray, np.ndarray]:
     """Standard normals in the order in which they were drawn, and the rows made of them."""
     strategy, rng = _STRATEGIES[kind](num_rows=rows, **numbers), np.random.default_rng(0)
-    key, drawn, made = Key.simulation(0), [], []
+    key, drawn = Key.simulation(0), []
 
     def fresh(own: Key) -> dict[str, np.ndarray]:
         drawn.append(rng.normal(size=3).astype(np.float32))
         return {"w": drawn[-1].copy()}
 
-    memory = strategy.init({"w": np.zeros(3, np.float32)})
-    for _ in range(rows):
-        row, memory = strategy.next(memory, key, fresh)
-        made.append(row["w"].copy())
+    made = [row["w"].copy() for row in strategy.rows(key, fresh)]
     return np.array(drawn, float), np.array(made, float)
 
 

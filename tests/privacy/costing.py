@@ -19,20 +19,17 @@ class Costing(Privatizer):
 
     name = "written down"
 
-    def __init__(self, kind, *values, memory=None, whole_run=False, participation=None):
+    def __init__(self, kind, *values, whole_run=False, participation=None):
         self.numbers = {"kind": kind, **dict(zip(FIELDS[kind], values, strict=False))}
-        self.memory, self.participation = memory or {}, participation
+        self.participation = participation
         self.after_crash = "discard" if whole_run else "retry"
 
     @property
     def event(self):
         return Event(**self.numbers)
 
-    def init(self, template, key):
-        return self.memory
-
-    def draw(self, memory, *, template, sensitivity, key):
-        return sensitivity, memory
+    def draws(self, *, template, sensitivity, key):
+        yield sensitivity
 
     def release(self, total, drawn, share):
         return total.total["w"].sum() * share

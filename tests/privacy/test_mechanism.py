@@ -97,8 +97,8 @@ class TestAnswers:
             for name in PARAMS:
                 np.testing.assert_allclose(answer[name], (3.0 + noise[name]) / 5, rtol=1e-6)
 
-    def test_noise_with_memory_is_drawn_by_a_run_alone(self):
-        privatizer = Costing("gaussian", 2.0, whole_run=True, memory={"row": np.zeros(1)})
+    def test_a_stream_of_rows_is_drawn_by_a_run_alone(self):
+        privatizer = Costing("gaussian", 2.0, whole_run=True)
         made = mechanism(sampler=EVERYBODY, privatizer=privatizer)
         with refuses(ValueError, "written down"):
             made.draw(PARAMS, KEY)
@@ -168,12 +168,8 @@ class OnGrid(Costing):
 
     on_grid = True
 
-    def init(self, template, key):
-        self.begun = (template, key)
-        return {}
-
-    def draw(self, memory, *, template, sensitivity, key, granularity=None):
-        return (self.begun, memory, template, sensitivity, key, granularity), memory
+    def draws(self, *, template, sensitivity, key, granularity=None):
+        yield template, sensitivity, key, granularity
 
 
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
@@ -185,7 +181,7 @@ def test_secure_noise_is_drawn_on_the_grid_wherever_there_is_one(mode, whole):
     made = mechanism(bound=bound, privatizer=OnGrid("gaussian", 2.0))
     found = drawn(made, key)
     grid = made.bound.granularity if mode == "secure" else None
-    assert found == ((PARAMS, key), {}, PARAMS, made.sensitivity, key, grid)
+    assert found == (PARAMS, made.sensitivity, key, grid)
 
 
 def test_a_round_may_not_let_through_more_than_noise_is_for():

@@ -19,12 +19,13 @@ References: Dwork, Naor, Pitassi and Rothblum (2010); Chan, Shi and Song (2011).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, Strategy, checked_rows, row_of
+from fedpriv.mechanisms.correlated.noise import Fresh, Rows, Strategy, checked_rows
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.parts import PositiveInt
 from fedpriv.rng import Key
@@ -33,6 +34,8 @@ _ANY_KEY = Key.simulation(0)  # where no noise is drawn
 _SCALE = 16  # weights are whole multiples of 2^-16: whole rows are made of the very same
 
 Estimate = Literal["efficient", "vanilla"]
+_Held = dict[int, Rows]
+"""Nodes of a prefix by their heights: what is known of them, by tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +147,14 @@ class BinaryTree(Strategy):
             found.append(_merged(2.0 * found[-1], self.estimate)[1])
         return found
 
-    def _as_vectors(self, number: int) -> tuple[Rows, Fresh]:
+    def _as_vectors(self, number: int) -> tuple[_Held, Fresh]:
         """Return the estimates after so many rows of a tree, and draws, as independent vectors.
 
         In the place of noise, so that the square of a row's length is the variance of its noise.
         """
         units, known = iter(np.eye(64)), self._variances(number.bit_length())
         held = {
-            f"{h}/row": math.sqrt(known[h]) * next(units)
+            h: {"row": math.sqrt(known[h]) * next(units)}
             for h in range(number.bit_length())
             if number >> h & 1
         }
@@ -160,7 +163,7 @@ class BinaryTree(Strategy):
     def prefix_variance(self) -> np.ndarray:
         """Return the sum of the variances of a prefix's nodes, and of what earlier trees left."""
         held, fresh = self._as_vectors(self.steps)
-        left = sum(held.values(), np.zeros(64))
+        left = sum((node["row"] for node in held.values()), np.zeros(64))
         left += self._ended(dict(held), _ANY_KEY, fresh).get("row", 0.0)
         tree, within = np.divmod(np.arange(self.num_rows), self.steps)
         heights = np.arange(self.steps.bit_length())
@@ -175,55 +178,52 @@ class BinaryTree(Strategy):
             ends = number == 1 and tree > 0  # the tree before
             if (height, ends) not in known:
                 held, fresh = self._as_vectors(self.steps if ends else number - 1)
-                made, _ = self.next({"row": np.array(row - 1), **held}, _ANY_KEY, fresh)
-                known[height, ends] = float(made["row"] @ made["row"])
+                made = self._next(held, row, _ANY_KEY, fresh)["row"]
+                known[height, ends] = float(made @ made)
             found[row - 1] = known[height, ends]
         return found
 
-    def next(
-        self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
-    ) -> tuple[Rows, Memory]:
-        """Return the noise of the prefix up to this row, less that of the prefix before."""
-        row = row_of(memory, self.num_rows, self.name)
+    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[Rows]:
+        """Yield the noise of the prefix up to each row, less that of the prefix before."""
+        held: _Held = {}
+        for row in range(1, self.num_rows + 1):
+            yield self._next(held, row, key, fresh)
+
+    def _next(self, held: _Held, row: int, key: Key, fresh: Fresh) -> Rows:
+        """Return a row from the nodes of the prefix before it; put its own in their place."""
         tree, number, height = self._place(row)
-        kept: dict[str, np.ndarray] = {**memory, "row": np.array(row)}
         out: Rows = {}
         if number == 1 and tree:
-            out = self._ended(kept, key.fold(tree - 1), fresh)
+            out = self._ended(held, key.fold(tree - 1), fresh)
         nodes = key.fold(tree)
         estimate = fresh(nodes.fold(0).fold(number))
         known = self._variances(height)
         for h in range(1, height + 1):
-            own = fresh(nodes.fold(h).fold(number >> h))
+            own, below = fresh(nodes.fold(h).fold(number >> h)), held.pop(h - 1)
             share = _merged(2.0 * known[h - 1], self.estimate)[0]
             for name in own:
-                left = kept.pop(f"{h - 1}/{name}")
-                _subtract(out, name, left)
-                own[name] = _merge(own[name], left + estimate[name], share)
+                _subtract(out, name, below[name])
+                own[name] = _merge(own[name], below[name] + estimate[name], share)
             estimate = own
+        held[height] = estimate
         for name, array in estimate.items():
-            kept[f"{height}/{name}"] = array
             out[name] = array.copy() if name not in out else out[name] + array
-        return out, kept
+        return out
 
-    def _ended(self, kept: dict[str, np.ndarray], key: Key, fresh: Fresh) -> Rows:
+    def _ended(self, held: _Held, key: Key, fresh: Fresh) -> Rows:
         """Drop a tree's nodes; return what its completion adds to the sum, if it is completed."""
-        held = {
-            h: {name.partition("/")[2]: kept.pop(name) for name in list(kept) if _at(name) == h}
-            for h in range(self.steps.bit_length())
-            if self.steps >> h & 1
-        }
-        if not self.completion or len(held) == 1:
+        ended = {h: held.pop(h) for h in range(self.steps.bit_length()) if self.steps >> h & 1}
+        if not self.completion or len(ended) == 1:
             return {}
         out: Rows = {}
         known = self._variances(self.steps.bit_length())
         below: Rows | None = None
         variance = 0.0
         for h in range((self.steps - 1).bit_length()):
-            if h in held:
-                for name, array in held[h].items():
+            if h in ended:
+                for name, array in ended[h].items():
                     _subtract(out, name, array)
-                below = held[h] if below is None else _added(below, held[h])
+                below = ended[h] if below is None else _added(below, ended[h])
                 variance += known[h]
             if below is not None:
                 share, variance = _merged(variance, self.estimate)
@@ -254,11 +254,6 @@ def _merge(own: np.ndarray, children: np.ndarray, share: float) -> np.ndarray:
     own *= np.float32(share)
     own += np.float32(1.0 - share) * children
     return own
-
-
-def _at(name: str) -> int:
-    head = name.partition("/")[0]
-    return int(head) if head.isdigit() else -1
 
 
 def _subtract(out: Rows, name: str, array: np.ndarray) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import ClassVar
@@ -26,7 +26,7 @@ import numpy as np
 
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import check_stddev, gaussian
-from fedpriv.mechanisms.privatizer import Memory, Participation, Privatizer
+from fedpriv.mechanisms.privatizer import Participation, Privatizer
 from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, check_scale, grid_noise
 from fedpriv.parts import Part, PositiveFloat
 from fedpriv.ranges import positive_int
@@ -54,7 +54,7 @@ class Strategy(Part, ABC):
         num_rows: T.
 
     Guarantees:
-        * What `next` returns as row t is row t of C⁻¹ z, z drawn by `fresh` from keys that are used
+        * What `rows` yields as row t is row t of C⁻¹ z, z drawn by `fresh` from keys that are used
           for nothing else; in floating point, or rounded to whole numbers so that x + row is a
           rounding of the linear mechanism's own answer, but for a shift of `slack` at most.
         * `sensitivity` and the variances are of the very coefficients that rows are made with.
@@ -101,24 +101,14 @@ class Strategy(Part, ABC):
         """Return how far whole rows may be shifted, at most, in steps of the grid a coordinate."""
         return 0.0
 
-    def init(self, template: Tree) -> Memory:
-        """Return the memory before row 1."""
-        return {"row": np.zeros((), np.int64)}
-
     @abstractmethod
-    def next(
-        self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
-    ) -> tuple[Rows, Memory]:
-        """Return the next row and the memory after it; the memory is given up.
+    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[Rows]:
+        """Yield the rows in order, as many as there are.
 
         Args:
-            memory: From `init` or the last `next`.
-            key: Of the run; the row's number is folded in here.
+            key: Of the run; a row's number is folded in here.
             fresh: As the type says.
             bits: None in floating point; else by how much `fresh` is finer than the grid.
-
-        Raises:
-            ValueError: If all rows are used up.
         """
 
 
@@ -135,18 +125,6 @@ def checked_rows(name: str, rows: int | None) -> int:
             "accounted for here; give fewer rounds, or other noise"
         )
     return given
-
-
-def row_of(memory: Memory, num_rows: int, name: str) -> int:
-    """Return the number of the coming row, from 1.
-
-    Raises:
-        ValueError: If all rows are used up.
-    """
-    row = int(memory["row"]) + 1
-    if row > num_rows:
-        raise ValueError(f"{name} noise was made for {num_rows:,} rows; make a plan of more")
-    return row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,24 +213,14 @@ class Correlated(Privatizer):
         """Return the root mean square of the noise in a prefix sum, in the same units."""
         return self.noise_multiplier * math.sqrt(float(np.mean(self.strategy.prefix_variance())))
 
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return the memory before row 1."""
-        return self.strategy.init(template)
-
-    def draw(
-        self,
-        memory: Memory,
-        *,
-        template: Tree,
-        sensitivity: float,
-        key: Key,
-        granularity: float | None = None,
-    ) -> tuple[Rows, Memory]:
-        """Return the next row; on a grid it is made of exactly rounded Gaussians.
+    def draws(
+        self, *, template: Tree, sensitivity: float, key: Key, granularity: float | None = None
+    ) -> Iterator[Rows]:
+        """Yield the rows; on a grid they are made of exactly rounded Gaussians.
 
         Raises:
             ValueError: If the standard deviation is out of the range that float32, or a grid,
-                carries.
+                carries; or after the last row.
         """
         bits: int | None = None
         if granularity is None:
@@ -263,8 +231,11 @@ class Correlated(Privatizer):
             stddev, bits = self._on_grid(template, sensitivity, granularity)
             finer = granularity * 2.0**-bits
             fresh = partial(grid_noise, template=template, stddev=stddev, granularity=finer)
-        rows, memory = self.strategy.next(memory, key, fresh, bits=bits)
-        return {n: array.reshape(template[n].shape) for n, array in rows.items()}, memory
+        for rows in self.strategy.rows(key, fresh, bits=bits):
+            yield {n: array.reshape(template[n].shape) for n, array in rows.items()}
+        raise ValueError(
+            f"{self.name} noise was made for {self.strategy.num_rows:,} rows; make a plan of more"
+        )
 
     def _on_grid(self, template: Tree, sensitivity: float, granularity: float) -> tuple[float, int]:
         """Return the standard deviation of z, and by how many bits finer than the grid it is drawn.

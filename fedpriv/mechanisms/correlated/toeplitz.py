@@ -22,18 +22,18 @@ Federated Learning Systems", 2024, for users of several rows).
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from fedpriv.libraries import library
-from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, Strategy, row_of
+from fedpriv.mechanisms.correlated.noise import Fresh, Rows, Strategy
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.parts import PositiveInt
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
-from fedpriv.tree import Tree
 
 SCALE = 16
 """Coefficients are whole multiples of 2^-SCALE."""
@@ -184,48 +184,40 @@ class Banded(_Toeplitz):
         _bound_rows(self.coefficients, self.num_rows, scale)
         return 0.0 if bits >= SCALE or self.bands == 1 else 2.0 ** -(bits + 1)
 
-    def init(self, template: Tree) -> Memory:
-        """Return no rows."""
-        return {"row": np.zeros((), np.int64), "drawn": np.zeros((), np.int64)}
-
-    def next(
-        self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
-    ) -> tuple[Rows, Memory]:
-        """Return z_t - Σ c_k e_{t-k}; a few rows are made ahead, and kept with the earlier ones."""
-        row = row_of(memory, self.num_rows, self.name)
-        kept: dict[str, np.ndarray] = {**memory, "row": np.array(row)}
-        if row > int(memory["drawn"]):
-            self._ahead(kept, key, fresh, row, bits)
-        rings = {name[5:]: ring for name, ring in kept.items() if name.startswith("rows/")}
-        return {name: ring[row % len(ring)].copy() for name, ring in rings.items()}, kept
+    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[Rows]:
+        """Yield z_t - Σ c_k e_{t-k}; several rows at once cost little more than one."""
+        rings: dict[str, np.ndarray] = {}
+        most = _AHEAD if self.bands > 1 else 1
+        for first in range(1, self.num_rows + 1, most):
+            count = min(most, self.num_rows - first + 1)
+            self._ahead(rings, key, fresh, first, count, bits)
+            for row in range(first, first + count):
+                yield {name: ring[row % len(ring)].copy() for name, ring in rings.items()}
 
     def _ahead(
         self,
-        kept: dict[str, np.ndarray],
+        rings: dict[str, np.ndarray],
         key: Key,
         fresh: Fresh,
         first: int,
+        count: int,
         bits: int | None,
     ) -> None:
-        """Draw the next rows into the rings; several at once cost little more than one."""
+        """Draw the next rows into the rings, which hold the earlier ones too."""
         from fedpriv.kernels.streams import band_rows, band_rows_whole
 
-        count = min(_AHEAD if self.bands > 1 else 1, self.num_rows - first + 1)
         for row in range(first, first + count):
             for name, array in fresh(key.fold(row)).items():
-                ring = kept.get(f"rows/{name}")
-                if ring is None:
-                    ring = np.zeros((self.bands - 1 + _AHEAD, array.size), array.dtype)
-                    kept[f"rows/{name}"] = ring
-                ring[row % len(ring)] = array.reshape(-1)
+                if name not in rings:
+                    rings[name] = np.zeros((self.bands - 1 + _AHEAD, array.size), array.dtype)
+                rings[name][row % len(rings[name])] = array.reshape(-1)
         weights = np.array(self.coefficients[1:])
-        for name in [name for name in kept if name.startswith("rows/")]:
+        for ring in rings.values():
             if bits is None:
-                band_rows(kept[name], weights, first, count)
+                band_rows(ring, weights, first, count)
             else:
                 whole = np.rint(weights * 2.0**SCALE).astype(np.int64)
-                band_rows_whole(kept[name], whole, first, count, bits, SCALE)
-        kept["drawn"] = np.array(first + count - 1)
+                band_rows_whole(ring, whole, first, count, bits, SCALE)
 
 
 def _bound_rows(coefficients: tuple[float, ...], num_rows: int, scale: float) -> float:
@@ -359,29 +351,26 @@ class Buffered(_Toeplitz):
         total = float(np.sum(outputs * (lost + 2.0**-52 * self.buffers * held)))
         return total + 2.0 ** -(bits + 1)
 
-    def next(
-        self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
-    ) -> tuple[Rows, Memory]:
-        """Return z_t less the outputs of the buffers."""
+    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[Rows]:
+        """Yield z_t less the outputs of the buffers."""
         from fedpriv.kernels.streams import buffer_row, buffer_row_whole
 
-        row = row_of(memory, self.num_rows, self.name)
-        drawn = fresh(key.fold(row))
-        kept: dict[str, np.ndarray] = {**memory, "row": np.array(row)}
+        held: dict[str, np.ndarray] = {}
         outputs, decays = np.array(self.outputs), np.array(self.decays)
-        for name in sorted(drawn):
-            flat = drawn[name].reshape(-1)
-            held = kept.get(f"buffers/{name}")
-            if held is None:
-                held = np.zeros((self.buffers, flat.size), np.float32 if bits is None else float)
-            if bits is None:
-                buffer_row(flat, held, outputs, decays)
-            elif self.buffers:
-                buffer_row_whole(flat, held, outputs, decays, bits)
-            else:
-                flat[:] = (flat + ((1 << bits) >> 1)) >> bits  # to whole steps, half up
-            kept[f"buffers/{name}"] = held
-        return drawn, kept
+        for row in range(1, self.num_rows + 1):
+            drawn = fresh(key.fold(row))
+            for name in sorted(drawn):
+                flat = drawn[name].reshape(-1)
+                if name not in held:
+                    kind = np.float32 if bits is None else float
+                    held[name] = np.zeros((self.buffers, flat.size), kind)
+                if bits is None:
+                    buffer_row(flat, held[name], outputs, decays)
+                elif self.buffers:
+                    buffer_row_whole(flat, held[name], outputs, decays, bits)
+                else:
+                    flat[:] = (flat + ((1 << bits) >> 1)) >> bits  # to whole steps, half up
+            yield drawn
 
 
 def blt_column(outputs: np.ndarray, decays: np.ndarray, num_rows: int) -> np.ndarray:

@@ -52,11 +52,8 @@ class Bare(Privatizer):
     event = STREAM.live_mechanism.privatizer.event
     participation = STREAM.live_mechanism.privatizer.participation
 
-    def init(self, template, key):
-        return {}
-
-    def draw(self, memory, *, template, sensitivity, key):
-        return None, memory
+    def draws(self, *, template, sensitivity, key):
+        yield None
 
     def release(self, total, drawn, share):
         return total.real()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -81,11 +81,11 @@ def test_no_row_meets_two_sums_and_each_is_the_oracles(
     name, kills, discarded, mode, seen, tmp_path, monkeypatch
 ):
     noise, cohorts = seen
-    keys, began = [], Correlated.init
+    keys, began = [], Correlated.draws
     monkeypatch.setattr(
         Correlated,
-        "init",
-        lambda self, params, key: (keys.append(key), began(self, params, key))[1],
+        "draws",
+        lambda self, *, key, **given: (keys.append(key), began(self, key=key, **given))[1],
     )
     play(name, tmp_path, kills, mode)
     _, ledger, _ = read_ledger(tmp_path / "ledger.jsonl")
@@ -115,9 +115,8 @@ def rows_of(name, key, mode):
         assert key.to_bytes() == noise.fold("vault").fold("stream").to_bytes()
     made = method(name).plan.live_mechanism
     template = {"w": toys.TASK.init_params(Key.simulation(3).fold("init"))["w"]}
-    memory, found = made.privatizer.init(template, key), []
-    for _ in range(ROWS):
-        draw, memory = made.draw_row(memory, template, key)
+    found = []
+    for draw in islice(made.draws(template, key), ROWS):
         drawn = draw.take(PartialSum(total=template, num_users=0), made)
         assert (drawn["w"].dtype == np.int64) == (mode == "secure")
         found.append(drawn["w"])

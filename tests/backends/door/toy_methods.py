@@ -51,9 +51,9 @@ class LeastNoisy(Privatizer):
     def __init__(self, cap):
         self.cap = cap
 
-    def draw(self, memory, *, template, sensitivity, key):
+    def draws(self, *, template, sensitivity, key):
         scale = 2.0 * self.cap / self.event.epsilon
-        return key.generator().gumbel(0.0, scale, template["losses"].shape), memory
+        yield key.generator().gumbel(0.0, scale, template["losses"].shape)
 
     def release(self, total, drawn, share):
         return int(np.argmin(total.real()["losses"] - drawn))
@@ -96,11 +96,11 @@ class UniformSphere(Privatizer):
 
     name, event, after_crash = "sphere", Event(kind="pure", epsilon=1.0), "replay"
 
-    def draw(self, memory, *, template, sensitivity, key):
+    def draws(self, *, template, sensitivity, key):
         random, shape = key.generator(), template["w"].shape
         direction = random.normal(size=shape)
         radius = random.gamma(direction.size, sensitivity / self.event.epsilon)
-        return radius * direction / np.linalg.norm(direction), memory
+        yield radius * direction / np.linalg.norm(direction)
 
     def release(self, total, drawn, share):
         return total.real()["w"] + drawn
@@ -165,8 +165,8 @@ class SharesInside(Privatizer):
 
     name, event, least = "shares", Event(kind="gaussian", noise_multiplier=1.0), 9
 
-    def draw(self, memory, *, template, sensitivity, key):
-        return None, memory
+    def draws(self, *, template, sensitivity, key):
+        yield None
 
     def release(self, total, drawn, share):
         if total.num_users - total.num_failed < self.least:

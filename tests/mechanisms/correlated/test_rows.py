@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy import stats
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
 from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
-from fedpriv.mechanisms.gaussian import Gaussian, gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.mechanisms.rounded_gaussian import rounded_gaussian
 from fedpriv.rng import Key
@@ -25,13 +26,9 @@ KEY = Key.simulation(7)
 ONCE = Participation(most=1, num_rows=ROWS)
 
 
-def rows_of(strategy, fresh, bits=None, template=TEMPLATE):
+def rows_of(strategy, fresh, bits=None):
     """Return all rows `(T, n)` of tensors side by side."""
-    memory, found = strategy.init(template), []
-    for _ in range(ROWS):
-        row, memory = strategy.next(memory, KEY, fresh, bits=bits)
-        found.append(np.concatenate([row[name].reshape(-1) for name in sorted(row)]))
-    return np.array(found)
+    return flat(strategy.rows(KEY, fresh, bits=bits))
 
 
 def recorded(draw):
@@ -44,10 +41,6 @@ def recorded(draw):
         return row
 
     return fresh, drawn
-
-
-def single(key):
-    return gaussian(key, TEMPLATE, 1.0)
 
 
 def flat(rows):
@@ -64,7 +57,7 @@ def test_variances_are_those_of_rows_made_of_unit_vectors(name):
         keys.append(key)
         return {"a": np.zeros(1, np.float32)}
 
-    rows_of(strategy, listing, template={})
+    rows_of(strategy, listing)
     size = len(set(keys))
     place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
@@ -73,7 +66,7 @@ def test_variances_are_those_of_rows_made_of_unit_vectors(name):
         row[place[key]] = 1.0
         return {"a": row}
 
-    weights = rows_of(strategy, unit, template={}).astype(np.float64)
+    weights = rows_of(strategy, unit).astype(np.float64)
     np.testing.assert_allclose(np.sum(weights**2, 1), strategy.row_variance(), rtol=2e-4)
     prefix = np.sum(np.cumsum(weights, 0) ** 2, 1)
     np.testing.assert_allclose(prefix, strategy.prefix_variance(), rtol=2e-4)
@@ -153,16 +146,12 @@ def test_whole_estimates_of_nodes_do_not_need_the_sums(name):
 def test_one_band_and_no_buffer_are_independent_noise_to_the_bit(name):
     noise = Correlated(noise_multiplier=1.5, strategy=STRATEGIES[name], participation=ONCE)
     key, secret = Key.simulation(4), Key.from_bytes(bytes(range(32)), "secure")
-    memory, whole = noise.init(TEMPLATE, key), noise.init(TEMPLATE, secret)
-    plain = Gaussian(noise_multiplier=1.5)
-    for row in range(1, 4):
-        found, memory = noise.draw(memory, template=TEMPLATE, sensitivity=2.0, key=key)
-        alone, _ = plain.draw({}, template=TEMPLATE, sensitivity=2.0, key=key.fold(row))
+    given, plain = {"template": TEMPLATE, "sensitivity": 2.0}, Gaussian(noise_multiplier=1.5)
+    rows = noise.draws(**given, key=key), noise.draws(**given, granularity=2.0**-23, key=secret)
+    for row, (found, drawn) in enumerate(islice(zip(*rows, strict=True), 3), 1):
+        (alone,) = plain.draws(**given, key=key.fold(row))
         for tensor in TEMPLATE:
             np.testing.assert_array_equal(found[tensor], alone[tensor])
-        drawn, whole = noise.draw(
-            whole, template=TEMPLATE, sensitivity=2.0, granularity=2.0**-23, key=secret
-        )
         assert all(array.dtype == np.int64 for array in drawn.values())
     assert noise.event.sigma == noise.one_row == 1.5
 
@@ -172,9 +161,8 @@ def test_rows_are_gaussian(name):
     """Kolmogorov and Smirnov's test of the last row, 19,000 samples, false alarms 1e-6."""
     noise = Correlated(noise_multiplier=1.0, strategy=STRATEGIES[name], participation=ONCE)
     template = {"w": np.zeros(19_000, np.float32)}
-    memory = noise.init(template, Key.simulation(1))
-    for _ in range(ROWS):
-        row, memory = noise.draw(memory, template=template, sensitivity=1.0, key=Key.simulation(1))
+    drawn = noise.draws(template=template, sensitivity=1.0, key=Key.simulation(1))
+    row = next(islice(drawn, ROWS - 1, None))
     scale = math.sqrt(noise.strategy.row_variance()[-1])
     assert stats.kstest(row["w"] / scale, "norm").pvalue > 1e-6
 
@@ -187,13 +175,8 @@ def test_whole_rows_that_grow_beyond_whole_numbers_are_refused():
     def drawn(coefficients):
         strategy = Banded(coefficients=coefficients, num_rows=60)
         noise = Correlated(noise_multiplier=1.0, strategy=strategy, participation=limit)
-        return noise.draw(
-            noise.init(TEMPLATE, key),
-            template=TEMPLATE,
-            sensitivity=1.0,
-            granularity=2.0**-20,
-            key=key,
-        )
+        given = {"template": TEMPLATE, "sensitivity": 1.0, "granularity": 2.0**-20}
+        return next(noise.draws(**given, key=key))
 
     drawn((1.0, 0.5, 0.25))
     with pytest.raises(ValueError):
@@ -227,10 +210,11 @@ def test_slack_is_paid_for_where_one_row_of_a_user_is_amplified():
 
 @EVERY
 def test_there_are_no_more_rows_than_it_was_made_for(name):
-    strategy = STRATEGIES[name]
-    memory = {**strategy.init(TEMPLATE), "row": np.array(ROWS)}
+    noise = Correlated(noise_multiplier=1.0, strategy=STRATEGIES[name], participation=ONCE)
+    rows = noise.draws(template=TEMPLATE, sensitivity=1.0, key=KEY)
+    assert len(list(islice(rows, ROWS))) == ROWS
     with refuses(ValueError, ROWS):
-        strategy.next(memory, KEY, single)
+        next(rows)
 
 
 @pytest.mark.parametrize(

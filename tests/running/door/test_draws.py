@@ -31,18 +31,18 @@ KEYS = {
 @pytest.fixture
 def keys(monkeypatch):
     """The keys that cohorts, noise and users are drawn by, in order."""
-    noted, cohort, noise = [], Everybody.next, Gaussian.draw
+    noted, cohort, noise = [], Everybody.next, Gaussian.draws
 
     def next_cohort(self, memory, key, roster):
         noted.append(("cohort", key.to_bytes()))
         return cohort(self, memory, key, roster)
 
-    def next_noise(self, memory, *, key, **given):
+    def next_noise(self, *, key, **given):
         noted.append(("noise", key.to_bytes()))
-        return noise(self, memory, key=key, **given)
+        return noise(self, key=key, **given)
 
     monkeypatch.setattr(Everybody, "next", next_cohort)
-    monkeypatch.setattr(Gaussian, "draw", next_noise)
+    monkeypatch.setattr(Gaussian, "draws", next_noise)
     return noted
 
 

@@ -1,6 +1,7 @@
 """Rows of sphere noise: nothing below float32's last bit tells one sum from another."""
 
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -16,10 +17,8 @@ TEMPLATE = {"w": np.zeros(WIDTH, np.float32)}
 
 def released(total, epsilon, key):
     rows = SphereRows(epsilon=epsilon)
-    memory = rows.init(TEMPLATE, key)
     found = []
-    for _ in range(N):
-        drawn, memory = rows.draw(memory, template=TEMPLATE, sensitivity=0.5, key=key)
+    for drawn in islice(rows.draws(template=TEMPLATE, sensitivity=0.5, key=key), N):
         sums = PartialSum(total={"w": total.copy()}, num_users=1)
         found.append(rows.release(sums, drawn, 1.0)["w"])
     return np.array(found)
@@ -50,7 +49,7 @@ def test_a_release_does_not_say_of_which_sum_it_is(epsilon):
 
 def test_on_a_grid_it_is_rounded_to_it_and_the_answer_is_of_float32():
     rows, key, step = SphereRows(epsilon=1.0), Key.simulation(0), 2.0**-20
-    drawn, _ = rows.draw(rows.init(TEMPLATE, key), template=TEMPLATE, sensitivity=0.5, key=key)
+    drawn = next(rows.draws(template=TEMPLATE, sensitivity=0.5, key=key))
     whole = PartialSum(total={"w": np.full(WIDTH, 3, np.int64)}, num_users=1, granularity=step)
     found = rows.release(whole, drawn, 0.5)
     values = found["w"].astype(np.float64)

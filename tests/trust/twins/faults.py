@@ -168,8 +168,8 @@ FAULTS = (
         name="completion_a_node_short",
         behaviour="A tree that ends is completed up to a node below its root.",
         module=f"{_MECHANISMS}.correlated.binary_tree",
-        old="for h in range((self.steps - 1).bit_length()):\n            if h in held:",
-        new="for h in range((self.steps - 1).bit_length() - 1):\n            if h in held:",
+        old="for h in range((self.steps - 1).bit_length()):\n            if h in ended:",
+        new="for h in range((self.steps - 1).bit_length() - 1):\n            if h in ended:",
         tests=("oracles/test_recycling.py::test_rows_of_the_tree",),
     ),
     Fault(

@@ -49,15 +49,17 @@ def _of_noise(drawn):
 
 
 def _mechanism(mechanism):
-    right = mechanism.Mechanism.draw_row
+    right = mechanism.Mechanism.draws
 
-    def drawn(self, memory, template, key):
-        charge = _last_charge()
-        found = right(self, memory, template, key)
-        _write("noise", charge=charge, drawn=_of_noise(found[0]._held[0]))
-        return found
+    def drawn(self, template, key):
+        rows = right(self, template, key)
+        while True:
+            charge = _last_charge()
+            found = next(rows)
+            _write("noise", charge=charge, drawn=_of_noise(found._held[0]))
+            yield found
 
-    mechanism.Mechanism.draw_row = drawn
+    mechanism.Mechanism.draws = drawn
 
 
 def _privatizer(privatizer):
