@@ -10,34 +10,25 @@ nor travel; what may be done with one goes back to the door.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import replace
 from itertools import count
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from fedpriv import tree
 from fedpriv.backends.backend import Backend
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.privatizer import Draw, Privatizer
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.runs.secret_state import (
-    COHORTS,
-    REPLAY,
-    STREAM,
-    SecretState,
-    next_noise_row,
-    start_noise_count,
-)
+from fedpriv.runs.crash_rules import RULES, Charged, Retry
+from fedpriv.runs.secret_state import COHORTS, SecretState
 from fedpriv.runs.turnout import Turnout
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Held, Program, RawSums, SumRequest
@@ -47,24 +38,6 @@ from fedpriv.training.work import Attempt, Work, find_work
 from fedpriv.tree import Params
 
 _PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draw:
-    """One attempt, charged: nothing else may be drawn under its numbers."""
-
-    round_num: int
-    attempt: int
-    row: int | None
-    keys: Key
-    again: bool = False  # a release that a crash cut off
-
-    def key(self, stream: str, name: str) -> Key:
-        """Return the key of a stream."""
-        key = self.keys.fold(stream)
-        if name != UPDATE:
-            key = key.fold(name)
-        return key.fold(self.round_num).fold(self.attempt)
 
 
 class RunDoor:
@@ -114,19 +87,17 @@ class RunDoor:
         self._dropout_rate = dropout_rate
         self._plan, self._ledger, self._backend = plan, ledger, backend
         self._works, self._roster, self._root = works, roster, root
-        self._noise = noise
         self._exact = exact and root.mode == "secure"
         self._secret_state, self._noise_thread, self._turnout = (
             secret_state,
             noise_thread,
             turnout,
         )
+        self._rules = {n: rule(ledger, secret_state, noise) for n, rule in RULES.items()}
         self._round_num = 0
         self._asked: set[str] = set()
         self._inside = False  # whether a program runs, which sees raw sums
         self._one_at_a_time = Lock()
-        self._rows_drawn = 0
-        self._stream: Iterator[Draw] | None = None
 
     @property
     def round_num(self) -> int:
@@ -157,11 +128,11 @@ class RunDoor:
     def ask(self, request: SumRequest) -> Any:
         """Return the answer to a request; see `fedpriv.training.algorithm.Door`."""
         mechanism = self._plan.mechanism_for(request.name, request.mechanism)
-        draw = self._charge(request.name, mechanism)
-        drawing = self._drawing(request, mechanism, draw)
-        total = self._sum(request, mechanism, draw)
+        charged = self._charge(request.name, mechanism)
+        drawing = self._drawing(request, mechanism, charged)
+        total = self._sum(request, mechanism, charged)
         self._check_not_all_failed()
-        self._check_replayed_sum(request.name, mechanism, draw, total)
+        self._rule(mechanism).check_sum(request.name, charged, total)
         return mechanism.release(total, drawing.result())
 
     @contextmanager
@@ -183,9 +154,9 @@ class RunDoor:
             raise ValueError(
                 f"{mechanism.privatizer.name} noise cannot answer one sum twice; ask for it"
             )
-        draw = self._charge(request.name, mechanism)
-        drawing = self._drawing(request, mechanism, draw)
-        total = self._sum(request, mechanism, draw)
+        charged = self._charge(request.name, mechanism)
+        drawing = self._drawing(request, mechanism, charged)
+        total = self._sum(request, mechanism, charged)
         self._check_not_all_failed()
         answer = mechanism.release(_copy_sum(total), drawing.result())
 
@@ -206,17 +177,17 @@ class RunDoor:
     def run(self, request: SumRequest, program: Program) -> Any:
         """Return the one answer of a program of many passes, each over the request's users."""
         mechanism = self._plan.mechanism_for(request.name, request.mechanism)
-        draw = self._charge(request.name, mechanism)
-        drawing = self._drawing(request, mechanism, draw)
-        cohort = self._cohort(request, mechanism, draw)  # one a charge, however many passes
+        charged = self._charge(request.name, mechanism)
+        drawing = self._drawing(request, mechanism, charged)
+        cohort = self._cohort(request, mechanism, charged)  # one a charge, however many passes
 
         def one(asked: SumRequest, bound: Bound | None, among: Sequence[int] | None) -> PartialSum:
             asked = replace(asked, name=request.name, mechanism=request.mechanism)
             users = cohort if among is None else tuple(cohort[place] for place in among)
-            return self._sum(asked, mechanism, draw, bound=bound, cohort=users)
+            return self._sum(asked, mechanism, charged, bound=bound, cohort=users)
 
         self._open_answer()
-        raw = RawSums(one, draw.key("program", request.name).fold, len(cohort))
+        raw = RawSums(one, charged.key("program", request.name).fold, len(cohort))
         self._inside = True
         try:
             total = program(raw)
@@ -224,52 +195,20 @@ class RunDoor:
             self._inside = False
             raw.close()
         self._check_not_all_failed()
-        self._check_replayed_sum(request.name, mechanism, draw, total)
+        self._rule(mechanism).check_sum(request.name, charged, total)
         if math.isinf(total.l2_bound):  # a result, and none of the program's raw sums
             total = replace(total, l2_bound=mechanism.l2_bound)
         return mechanism.release(total, drawing.result())
 
-    def _charge(self, name: str, mechanism: Mechanism) -> _Draw:
+    def _rule(self, mechanism: Mechanism) -> Retry:
+        return self._rules[mechanism.privatizer.after_crash]
+
+    def _charge(self, name: str, mechanism: Mechanism) -> Charged:
         """Spend what an answer costs, and return the numbers under which it is drawn."""
         with self._one_at_a_time:
             self._admit(name, mechanism)
             self._prepare(name, mechanism)
-            if mechanism.charged_once:
-                return self._charge_whole_run(name, mechanism)
-            if mechanism.privatizer.after_crash == "replay":
-                return self._charge_or_replay(name, mechanism)
-            ledger, round_num = self._ledger, self._round_num
-            attempt = ledger.attempts(round_num, name) + 1
-            ledger.charge(round_num, attempt, mechanism.event, query=name)
-            return _Draw(round_num=round_num, attempt=attempt, row=None, keys=self._noise)
-
-    def _charge_whole_run(self, name: str, mechanism: Mechanism) -> _Draw:
-        ledger, round_num = self._ledger, self._round_num
-        if ledger.charges == 0:
-            ledger.charge(round_num, 1, mechanism.event, query=name)
-        row = next_noise_row(ledger, self._secret_state, round_num)
-        return _Draw(round_num=round_num, attempt=row, row=row, keys=self._noise)
-
-    def _charge_or_replay(self, name: str, mechanism: Mechanism) -> _Draw:
-        ledger, round_num = self._ledger, self._round_num
-        attempt = ledger.attempts(round_num, name)
-        open_ = [
-            charge
-            for charge in ledger.state.unreleased
-            if (charge.round_num, charge.query) == (round_num, name)
-        ]
-        if open_ and open_[-1].event != mechanism.event:
-            raise ValueError(
-                f"round {round_num}: {name!r} was charged for {open_[-1].event} before the "
-                f"crash and now asks for {mechanism.event}; what is replayed is the same"
-            )
-        if not open_:
-            attempt += 1
-            ledger.charge(round_num, attempt, mechanism.event, query=name)
-        # The same secret keys as before the crash: what is released again is the same.
-        keys = self._secret_state.key(REPLAY)
-        again = bool(open_)
-        return _Draw(round_num=round_num, attempt=attempt, row=None, keys=keys, again=again)
+            return self._rule(mechanism).charge(self._round_num, name, mechanism)
 
     def _admit(self, name: str, mechanism: Mechanism) -> None:
         """Refuse a question for which another one has paid.
@@ -277,8 +216,7 @@ class RunDoor:
         Raises:
             ValueError: If the round has asked this name already: a release that is replayed draws
                 the noise of its name again, and of two sums under one noise the difference is
-                bare. If one charge pays for the whole run, and this is not the mechanism or not
-                the question that it was for; or if such a mechanism is not the plan's.
+                bare. If one charge pays for a whole run, and this is not the plan's mechanism.
         """
         if self._inside:
             raise ValueError(
@@ -291,28 +229,16 @@ class RunDoor:
                 "name of its own, and have the next round ask this one again"
             )
         self._asked.add(name)
-        plan, charges = self._plan, self._ledger.state.charges
         if self._exact and not mechanism.is_exact:
             raise ValueError(
                 f"query {name!r}: the run's ε is that of real arithmetic, and this answer has "
                 "noise in floating point; bound it on a grid (Rounded) and add Gaussian noise"
             )
-        if not plan.charged_once:
-            if mechanism.charged_once:
-                raise ValueError(
-                    f"{mechanism.privatizer.name} noise is charged for a whole run, which only a "
-                    "plan of that mechanism pays for"
-                )
-            return
-        if mechanism is not plan.live_mechanism:
+        plan = self._plan
+        if (plan.charged_once or mechanism.charged_once) and mechanism is not plan.mechanism:
             raise ValueError(
-                f"query {name!r}: one charge pays for the plan's mechanism and for no other; "
-                "leave the query's mechanism out"
-            )
-        if charges and charges[0].query != name:
-            raise ValueError(
-                f"query {name!r}: the whole run was charged for {charges[0].query!r}, and no "
-                "other question is paid for; ask by that name"
+                f"query {name!r}: one charge pays for a whole run of the plan's mechanism and of "
+                f"no other ({mechanism.privatizer.name} noise); leave the query's mechanism out"
             )
 
     def _prepare(self, name: str, mechanism: Mechanism) -> None:
@@ -323,13 +249,8 @@ class RunDoor:
                 participation be counted from zero.
         """
         fresh = not self._ledger.state.knows_query(name)
-        after = mechanism.privatizer.after_crash
         renew = self._ledger.charges == 0 and self._ledger.state.num_resumes == 0
-        if after != "retry":
-            name_of_key = STREAM if after == "discard" else REPLAY
-            self._secret_state.key(name_of_key, fresh=fresh, renew=renew)
-        if mechanism.charged_once and renew:
-            start_noise_count(self._secret_state)
+        self._rule(mechanism).prepare(name, fresh=fresh, renew=renew)
         first = mechanism.sampler.init()
         if not first:
             return
@@ -342,34 +263,22 @@ class RunDoor:
                 "plan's ε rests on)"
             )
 
-    def _drawing(self, request: SumRequest, mechanism: Mechanism, draw: _Draw) -> Future[Any]:
+    def _drawing(self, request: SumRequest, mechanism: Mechanism, charged: Charged) -> Future[Draw]:
         """Start to draw what is added to the coming sum; nothing of it depends on the sum."""
         template = self._template(request, mechanism.bound)
-        if draw.row is not None:
-            return self._noise_thread.submit(self._row, mechanism, template, draw.row)
-        key = draw.key("noise", request.name)
-        # Once a charge: a release that is replayed is drawn again, on a sum checked to be the same.
-        return self._noise_thread.submit(mechanism.draw, template, key, once=False)
+        draw = self._rule(mechanism).draw
+        return self._noise_thread.submit(draw, mechanism, template, charged, request.name)
 
     def _template(self, request: SumRequest, bound: Bound) -> Params:
         """Return names and shapes of a sum."""
         own = find_work(self._works, request.work).template(request)
         return template_with(own, bound, request.context.clip_norm)
 
-    def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
-        if self._stream is None:
-            self._stream = mechanism.draws(template, self._secret_state.key(STREAM))
-        drawn = None
-        while self._rows_drawn < row:  # after a restart: rows that were used up are passed over
-            drawn = next(self._stream)
-            self._rows_drawn += 1
-        return drawn
-
     def _sum(
         self,
         request: SumRequest,
         mechanism: Mechanism,
-        draw: _Draw,
+        charged: Charged,
         *,
         bound: Bound | None = None,
         cohort: tuple[str, ...] | None = None,
@@ -377,14 +286,14 @@ class RunDoor:
         """Return the raw sum over a cohort, drawn here or before. It must not leave this module."""
         if cohort is None:
             self._open_answer()
-            cohort = self._cohort(request, mechanism, draw)
-        key = draw.key("users", request.name)
+            cohort = self._cohort(request, mechanism, charged)
+        key = charged.key("users", request.name)
         bound = mechanism.bound if bound is None else bound
         attempt = Attempt(
             bound=bound,
             key=key,
-            round_num=draw.round_num,
-            number=draw.attempt,
+            round_num=charged.round_num,
+            number=charged.number,
             template=self._template(request, bound),
         )
         present = self._present(cohort, key)
@@ -436,34 +345,14 @@ class RunDoor:
         if self._turnout is not None:
             self._turnout.end_if_all_failed(self._round_num, self._plan.unit)
 
-    def _check_replayed_sum(
-        self, name: str, mechanism: Mechanism, draw: _Draw, total: PartialSum
-    ) -> None:
-        """Refuse to replay a release on another sum than before: it would bare the difference.
-
-        Raises:
-            ValueError: If the sum is not the one that was to be released before the crash.
-        """
-        if mechanism.privatizer.after_crash != "replay":
-            return
-        digest = {"sha256": np.frombuffer(_digest(total), np.uint8)}
-        if not draw.again:
-            self._secret_state.remember(f"{REPLAY}-{name}", digest)
-            return
-        before = self._secret_state.recall(f"{REPLAY}-{name}")
-        if before is not None and not np.array_equal(before["sha256"], digest["sha256"]):
-            raise ValueError(
-                f"round {draw.round_num}: {name!r} was cut off by a crash, and its sum is not the "
-                "same any more (other params, users or data); nothing is released: start a new run"
-            )
-        self._secret_state.remember(f"{REPLAY}-{name}", digest)
-
-    def _cohort(self, request: SumRequest, mechanism: Mechanism, draw: _Draw) -> tuple[str, ...]:
+    def _cohort(
+        self, request: SumRequest, mechanism: Mechanism, charged: Charged
+    ) -> tuple[str, ...]:
         sampler, name = mechanism.sampler, f"{COHORTS}-{request.name}"
         memory = self._secret_state.recall(name)
         if memory is None:
             memory = sampler.init()
-        cohort, memory = sampler.next(memory, draw.key("cohort", request.name), self._roster)
+        cohort, memory = sampler.next(memory, charged.key("cohort", request.name), self._roster)
         # A user who was drawn has taken part, whatever becomes of the attempt.
         self._secret_state.remember(name, memory)
         return cohort
@@ -478,12 +367,3 @@ def _copy_sum(total: PartialSum) -> PartialSum:
             for name, tensor in total.total.items()
         },
     )
-
-
-def _digest(total: PartialSum) -> bytes:
-    """Return a digest of a raw sum; secret like the sum."""
-    found = sha256()
-    for name, array in sorted(tree.to_dense(total.total).items()):
-        found.update(f"{name} {array.dtype} {array.shape} {total.granularity}\n".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.digest()

@@ -15,7 +15,6 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from fedpriv.checkpoints.tensor_files import sync_directory
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.rng import Key
 
 REPLAY = "replay"
@@ -24,7 +23,6 @@ STREAM = "stream"
 """Name of the key of correlated noise."""
 COHORTS = "cohorts"
 """Name of who took part so far, of samplers with a memory."""
-_ROWS = "rows"
 
 
 class SecretState:
@@ -135,48 +133,3 @@ class SecretState:
             os.close(descriptor)
         os.replace(part, path)
         sync_directory(path.parent)
-
-
-def start_noise_count(secret_state: SecretState) -> None:
-    """Write down that no row of noise was drawn from a key that is made again."""
-    _remember_row(secret_state, 0)
-
-
-def next_noise_row(ledger: Ledger, secret_state: SecretState, round_num: int) -> int:
-    """Use up the next row of correlated noise, and return its number.
-
-    A row is made again from a key and its number, so an older ledger that is put back would have it
-    meet a second sum, and the difference of the two answers is bare. Older secret state would
-    forget who took part. So both count, and each knows what the other must have reached: the
-    ledger's row is on the disk before the secret state's, which is there before anything is drawn,
-    so the latter is one behind at most. Where the secret state has no count, the ledger's is taken.
-
-    Raises:
-        ValueError: If the ledger has fewer rows than were drawn, or secret state is more than one
-            row behind it. Nothing is written.
-        BudgetSpentError: As of `Ledger.row`.
-        LedgerError: As of `Ledger.row`.
-    """
-    known, used = secret_state.recall(_ROWS), ledger.rows
-    drawn = used if known is None else int(known["row"][0])
-    if drawn > used:
-        raise ValueError(
-            f"the ledger has {used:,} rows of noise and {drawn:,} were drawn: it is older than the "
-            "run, and a row would meet a second sum; restore the newest ledger, or start a new run"
-        )
-    if drawn < used - 1:
-        raise ValueError(
-            f"the folder's secret/ knows of {drawn:,} rows of noise and the ledger has {used:,}: "
-            "it is older than the run, and forgets who took part since (participation is limited); "
-            "restore the newest secret/, or start a new run"
-        )
-    if drawn < used:
-        # Or a second interruption at the same place would look like old state.
-        _remember_row(secret_state, used)
-    row = ledger.row(round_num).row
-    _remember_row(secret_state, row)
-    return row
-
-
-def _remember_row(secret_state: SecretState, row: int) -> None:
-    secret_state.remember(_ROWS, {"row": np.array([row], np.int64)})

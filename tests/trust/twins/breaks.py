@@ -156,16 +156,16 @@ def charged_after_the_draw(ledger):
     ledger.Ledger.charge, ledger.Ledger.release = later, both
 
 
-def noise_by_the_round(door):
+def noise_by_the_round(crash_rules):
     """Noise of a round and not of an attempt: what is redone after a crash meets it again."""
-    right = door._Draw.key
+    right = crash_rules.Charged.key
 
     def wrong(self, stream, name, *keys):
         from dataclasses import replace
 
-        return right(replace(self, attempt=1) if stream == "noise" else self, stream, name, *keys)
+        return right(replace(self, number=1) if stream == "noise" else self, stream, name, *keys)
 
-    door._Draw.key = wrong
+    crash_rules.Charged.key = wrong
 
 
 def cohorts_of_one_size(sampling):
@@ -337,16 +337,18 @@ def target_passed_by_a_thousandth(calibration):
     )
 
 
-def named_queries_by_the_round(door):
+def named_queries_by_the_round(crash_rules):
     """Keys of a query with a name of its own by the round: what is redone meets them again."""
-    right = door._Draw.key
+    right = crash_rules.Charged.key
 
     def wrong(self, stream, name, *keys):
         from dataclasses import replace
 
-        return right(self if name == door.UPDATE else replace(self, attempt=1), stream, name, *keys)
+        return right(
+            self if name == crash_rules.UPDATE else replace(self, number=1), stream, name, *keys
+        )
 
-    door._Draw.key = wrong
+    crash_rules.Charged.key = wrong
 
 
 def undecided_bits_shared(rounded):
@@ -432,6 +434,7 @@ def one_percent_long_on_a_device(device_sum):
 
 
 _PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.runs.door"
+_CRASH_RULES = "fedpriv.runs.crash_rules"
 BREAKS = {
     change.__name__: (module, change)
     for module, change in (
@@ -452,7 +455,7 @@ BREAKS = {
         ("fedpriv.backends.flower.exchange", waits_for_everybody),
         ("fedpriv.backends.flower.bounded_sum", longer_sums_let_through),
         (f"{_PRIVACY}.ledger.ledger", charged_after_the_draw),
-        (_DOOR, noise_by_the_round),
+        (_CRASH_RULES, noise_by_the_round),
         (f"{_PRIVACY}.sampling", cohorts_of_one_size),
         ("fedpriv.mechanisms.gaussian", noise_in_floats),
         ("fedpriv.kernels.rounded_normals", undecided_bits_ignored),
@@ -472,7 +475,7 @@ BREAKS = {
         ("fedpriv.mechanisms.bounds", losses_capped_one_percent_high),
         ("fedpriv.rng", four_random_bytes),
         (f"{_PRIVACY}.accounting", target_passed_by_a_thousandth),
-        (_DOOR, named_queries_by_the_round),
+        (_CRASH_RULES, named_queries_by_the_round),
         ("fedpriv.mechanisms.rounded_gaussian", undecided_bits_shared),
         ("fedpriv.training.local.vectorised", batches_by_who_is_drawn),
         ("fedpriv.training.device_sum", one_percent_long_on_a_device),

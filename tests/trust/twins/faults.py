@@ -36,6 +36,7 @@ _MECHANISM, _SAMPLING = f"{_PRIVACY}.mechanism", f"{_PRIVACY}.sampling"
 _ACCOUNTING, _PLAN = f"{_PRIVACY}.accounting", f"{_PRIVACY}.plan"
 _LEDGER = f"{_PRIVACY}.ledger"
 _DOOR, _SECRET_STATE = "fedpriv.runs.door", "fedpriv.runs.secret_state"
+_CRASH_RULES = "fedpriv.runs.crash_rules"
 _SUMS, _TRAINING, _LOCAL = "fedpriv.sums", "fedpriv.training", "fedpriv.training.local"
 _BOUNDED_SUM = f"{_TRAINING}.bounded_sum"
 _DESCENT, _PERMUTATION = f"{_TRAINING}.dp_agd", f"{_TRAINING}.permutation_sgd"
@@ -536,7 +537,7 @@ FAULTS = (
     Fault(
         name="rows_again_for_an_older_ledger",
         behaviour="A row of correlated noise is drawn again for a ledger that was put back.",
-        module=_SECRET_STATE,
+        module=_CRASH_RULES,
         old="if drawn > used:",
         new="if drawn < 0:",
         tests=("backends/door/test_streams.py::test_an_older_ledger_draws_no_row_again",),
@@ -544,9 +545,9 @@ FAULTS = (
     Fault(
         name="stream_begins_anew",
         behaviour="After a restart correlated noise begins with its first row again.",
-        module=_DOOR,
-        old="            self._rows_drawn += 1",
-        new="            self._rows_drawn = row",
+        module=_CRASH_RULES,
+        old="passed_over, self._rows_drawn = charged.number - self._rows_drawn - 1, charged.number",
+        new="passed_over, self._rows_drawn = 0, charged.number",
         tests=(
             "backends/door/test_streams.py::test_no_row_meets_two_sums_and_each_is_the_oracles",
         ),
@@ -554,9 +555,9 @@ FAULTS = (
     Fault(
         name="replayed_with_new_noise",
         behaviour="A release that a crash cut off is made again with other noise, uncharged.",
-        module=_DOOR,
-        old="keys = self._secret_state.key(REPLAY)",
-        new="keys = Key.secure() if open_ else self._secret_state.key(REPLAY)",
+        module=_CRASH_RULES,
+        old="keys=self._secrets.key(REPLAY),",
+        new="keys=Key.secure() if open_ else self._secrets.key(REPLAY),",
         tests=(
             "backends/door/test_door.py::test_b_a_release_that_is_done_again_is_the_identical_one",
         ),
@@ -564,7 +565,7 @@ FAULTS = (
     Fault(
         name="replayed_on_any_sum",
         behaviour="A release that a crash cut off is made again on whatever sum there is then.",
-        module=_DOOR,
+        module=_CRASH_RULES,
         old="if before is not None and not np.array_equal(",
         new="if before is None and not np.array_equal(",
         tests=("backends/door/test_paid_by_another.py::test_a_replay_on_another_sum_is_refused",),
@@ -581,7 +582,7 @@ FAULTS = (
         name="one_charge_pays_for_any_noise",
         behaviour="The charge of a whole run pays for the answers of other mechanisms too.",
         module=_DOOR,
-        old="if mechanism is not plan.live_mechanism:",
+        old="if (plan.charged_once or mechanism.charged_once) and mechanism is not plan.mechanism:",
         new="if mechanism is None:",
         tests=(
             "backends/door/test_paid_by_another.py::test_the_charge_of_a_whole_run_pays_for_its_own_rows_alone",
