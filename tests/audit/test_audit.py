@@ -141,13 +141,16 @@ def named(setting):
     return f"{setting.sigma:g}-{setting.share:g}-{setting.rounds}"
 
 
-OF_EACH = pytest.mark.parametrize("setting", SETTINGS, ids=named)
+# Many rounds of everybody are one of more noise, and are left to faults of several rounds.
+ONES = [setting for setting in SETTINGS if setting.share < 1.0 or setting.rounds == 1]
+OF_EACH = pytest.mark.parametrize("setting", ONES, ids=named)
 FAULTS = [
     pytest.param(setting, name, id=f"{named(setting)}-{name}")
     for setting in SETTINGS
     for name in BROKEN
-    # Many rounds of everybody are one of more noise, but for what there is of several rounds alone.
-    if has_meaning(setting, name) and (setting.share < 1.0 or setting.rounds == 1 or name in GROSS)
+    if has_meaning(setting, name)
+    and (setting in ONES or name in GROSS)
+    and (setting.rounds > 1 or name != "noise/sqrt(T)")  # of one round it is not surely refuted
 ]
 
 
@@ -155,8 +158,8 @@ FAULTS = [
 class TestSixSettings:
     """The table of the design, through the real door, each fault with the canaries that it takes.
 
-    5,000 to 80,000 of them (`broken.sized`): 100 of 100 audits drawn from their laws refute, with
-    one exception (noise over √2 in one round: 83 and 93). The seed is fixed.
+    5,000 to 20,000 of them (`broken.sized`): 100 of 100 audits drawn from their laws refute. Noise
+    over √2 in one round, which 83 and 93 do with 80,000, is left out. The seed is fixed.
     """
 
     @OF_EACH
