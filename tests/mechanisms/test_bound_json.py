@@ -141,7 +141,7 @@ def test_a_class_that_adds_no_field_is_a_kind_of_its_own():
         (replace(EVERY["user-defined"], other=Tabled(l2_clip_norm=0.5)), "table"),
         (Plain(), "Plain"),
     ],
-    ids=str,
+    ids=["field", "inner", "other", "no dataclass"],
 )
 def test_what_would_not_read_back_is_not_written(bound, named):
     with refuses(ValueError, named):
