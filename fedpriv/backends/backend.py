@@ -20,6 +20,7 @@ from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.devices import default_threads
 from fedpriv.training.evaluate import Metrics, Part
 from fedpriv.training.failures import counted_failures, users_not_logged
+from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import Attempt, Trainers, UserData, Users, Work, as_works, find_work
 from fedpriv.tree import Params
 
@@ -42,9 +43,21 @@ def answered(
 
     Raises:
         ValueError: If the work is not among these.
+        RuntimeError: In a secure run, if the work raises: by the name of the error's class alone,
+            since its text may hold a value of a user.
     """
+    work = find_work(works, request.work)
     with users_not_logged(attempt.key), counted_failures() as failures:
-        done = find_work(works, request.work).answer(request, attempt, Users(users, data, threads))
+        try:
+            done = work.answer(request, attempt, Users(users, data, threads))
+        except Exception as error:
+            end_if_interrupted(error)
+            if attempt.key.mode != "secure":
+                raise
+            raise RuntimeError(
+                f"work {request.work!r} ended by a {type(error).__name__}, of which a secure run "
+                "says no more: its text may hold a value of a user; simulate the run to see it"
+            ) from None
     return done if failures.text is None else replace(done, first_error=failures.text)
 
 

@@ -35,7 +35,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.checkpoints.tensor_files import read_tensor_bytes, released_models, tensor_bytes
 from fedpriv.measures import Measure, check_measures
-from fedpriv.mechanisms.bounds import EXCESS, Clip, OutputSensitivity
+from fedpriv.mechanisms.bounds import EXCESS, Bound, Clip, Normalise, OutputSensitivity, Rounded
 from fedpriv.privacy.plan import BY_EXAMPLE
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -203,7 +203,7 @@ def check_work(
         Exception: What the work raises of a user, but for large inputs, which a model need not
             take.
         ValueError: As of `ask_synthetic`; or if one of the tensors does not move
-            (`refuse_untrained`), or work that sums by itself lets a user exceed the bound.
+            (`refuse_untrained`), or the work lets a user exceed the bound.
         KeepsStateError: If a user contributes another update after or next to others: no bound of
             a single contribution would hold then.
     """
@@ -226,10 +226,6 @@ def check_work(
         return [total(own, user) for user in users]
 
     users = list(data.user_ids)
-    if not isinstance(work, Trainer):
-        _refuse_longer(
-            lambda user: ask_synthetic(make(), request, attempt, data, user), attempt, users
-        )
     if LARGE in users:
         try:
             train([LARGE])
@@ -238,6 +234,8 @@ def check_work(
             users.remove(LARGE)
     passes = _PASSES if tree.num_elements(request.params) <= _CHEAP else 2
     refuse_dependence(train, users, of=type(work).__name__, whole=whole, passes=passes)
+    for by in attempts[-1:] if isinstance(work, Trainer) else (attempt, *_tiny(attempt)):
+        _refuse_longer(partial(ask_synthetic, make(), request, by, data), by.bound, users)
     for by in attempts:
         both, *parts = (
             total(make(), *own, by=by) for own in ((SECOND, FIRST), (FIRST,), (SECOND,))
@@ -248,23 +246,30 @@ def check_work(
     refuse_untrained(lambda at: total(work, FIRST, SECOND, ALL, at=at), request.params, trained)
 
 
-def _refuse_longer(
-    ask: Callable[[str], PartialSum], attempt: Attempt, users: Sequence[str]
-) -> None:
-    """Refuse work that answers by itself and lets a user's contribution exceed the bound.
+def _tiny(attempt: Attempt) -> list[Attempt]:
+    """Return the attempt with a bound that everybody's contribution exceeds, if it is of a norm."""
+    inner, tiny = getattr(attempt.bound, "bound", attempt.bound), Clip(l2_clip_norm=1e-12)
+    if not isinstance(inner, (Clip, Normalise)):
+        return []
+    bound = tiny if attempt.bound.granularity is None else Rounded(bound=tiny)
+    return [replace(attempt, bound=bound)]
+
+
+def _refuse_longer(ask: Callable[[str], PartialSum], bound: Bound, users: Sequence[str]) -> None:
+    """Refuse work that lets a user's contribution exceed the bound.
 
     Raises:
         ValueError: If that is so of a synthetic user.
     """
-    if isinstance(attempt.bound, OutputSensitivity):  # says how far apart results are
+    if isinstance(bound, OutputSensitivity):  # says how far apart results are
         return
-    most = attempt.bound.sum_limit(1) * (1.0 + EXCESS)
+    most = bound.sum_limit(1) * (1.0 + EXCESS)
     for user in users:
         length = tree.l2_norm(ask(user).real())
         if not length <= most:
             raise ValueError(
-                f"a synthetic user's contribution has the norm {length:g}, and {attempt.bound!r} "
-                "lets it have less; bound it, or derive from Trainer, which does"
+                f"a synthetic user's contribution has the norm {length:g}, and {bound!r} "
+                "lets it have less; bound it, or leave that to UserTrainer"
             )
 
 

@@ -211,7 +211,7 @@ def label_hint(error: BaseException) -> str:
 
     Or about an update that is not finite.
     """
-    text = str(error)
+    text = _text_of(error)
     if isinstance(error, ValueError) and text.startswith("the update's norm is "):
         return ": its update is not finite (NaN in its examples, or the rate is too high)"
     if isinstance(error, IndexError) and "Target" in text and "out of bounds" in text:
@@ -230,6 +230,14 @@ def label_hint(error: BaseException) -> str:
     return ""
 
 
+def _text_of(error: BaseException) -> str:
+    """Return an error's text; "" where that raises, which must not end a round in its place."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def _as_text(error: BaseException) -> str:
     """Return an error in a line, and its traceback where both are this process's to show."""
     kind = type(error).__name__
@@ -237,7 +245,7 @@ def _as_text(error: BaseException) -> str:
         return f"{kind}: {error}"
     if _PLACES.get():
         return f"{kind} at {raised_at(error) or 'no known place'}"
-    line = " ".join(f"{kind}: {error}{label_hint(error)}".split())
+    line = " ".join(f"{kind}: {_text_of(error)}{label_hint(error)}".split())
     return f"{line}\n\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 

@@ -226,14 +226,11 @@ class Trainer(Work):
 class UserTrainer(Trainer):
     """The plain loop, one user after another: derive from it, and say what one user does.
 
-    Attributes:
-        seeds_itself: Whether it calls `fedpriv.training.streams.own_stream` for each user; else
-            the global generators are seeded for it.
+    The global generators are seeded from a user's key before its examples are read, unless threads
+    share the trainer.
     """
 
     __slots__ = ()
-
-    seeds_itself: ClassVar[bool] = False
 
     @abstractmethod
     def train(self, params: Params, context: Context, examples: Any, key: Key) -> Tree:
@@ -249,7 +246,7 @@ class UserTrainer(Trainer):
     def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield the users' contributions one by one."""
         template, context = self.template(request), request.context
-        seeds = not self.thread_safe and not self.seeds_itself
+        seeds = not self.thread_safe
         for user_id in users.ids:
             stop_if_asked()
             key, found = attempt.key.fold(user_id), None

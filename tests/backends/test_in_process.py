@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import traceback
 from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from fedpriv.backends.ray.cluster import Share
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.rng import Key
 from fedpriv.runs.backends import CheckedFactory, on_ray, serial, serial_on
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.tag_prediction import TagPrediction
@@ -149,6 +151,39 @@ def test_who_writes_to_public_tensors_contributes_zero_alone(where):
         found = asked(backend, cohort="abc", params=params, bound=CLIP, context=context)
     assert found.num_failed == 1 and not params["w"].any() and (one["w"] == 1).all()
     np.testing.assert_array_equal(found.real()["w"], np.full(3, 2.0))
+
+
+class Says(UserTrainer):
+    """A trainer of which a user's value is in an error: outside of what is caught, or twice."""
+
+    def stacks(self, request, attempt, users):
+        if self.whole:
+            raise IndexError(f"Target {users.data[users.ids[0]]} is out of bounds")
+        yield from super().stacks(request, attempt, users)
+
+    def train(self, params, context, examples, key):
+        raise Unprintable(examples)
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError(f"secret {self.args[0]}")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_secure_run_that_ends_by_an_error_says_no_value(whole):
+    params, data, trainer = {"w": np.zeros(3, np.float32)}, Users(a=424242), Says()
+    trainer.whole = whole
+    with closing(SerialBackend(trainer=trainer, data=data)) as backend:
+        given = {"cohort": "a", "params": params, "bound": CLIP}
+        if not whole:
+            assert asked(backend, **given, key=Key.secure()).num_failed == 1
+            return
+        with refuses(RuntimeError, "IndexError") as caught:
+            asked(backend, **given, key=Key.secure())
+        assert "424242" not in "".join(traceback.format_exception(caught.value))
+        with refuses(IndexError, 424242):
+            asked(backend, **given)
 
 
 def test_what_a_backend_cannot_run_is_refused_before_a_run_folder_is_made_or_opened(tmp_path):

@@ -19,7 +19,7 @@ from fedpriv.tasks.checks import SyntheticUsers, check_work, fresh_works
 from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.bounded_sum import RowStack
 from fedpriv.training.failures import KeepsStateError
-from fedpriv.training.work import Attempt, Trainer, Work
+from fedpriv.training.work import Attempt, Trainer, UserTrainer, Work
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import Users, answered
 from tests.tasks.people import experiment, task
@@ -87,6 +87,25 @@ def test_work_that_sums_by_itself_keeps_its_bound():
     tried(SumsByItself(0.5))
     with refuses(ValueError, ATTEMPT.bound):
         tried(SumsByItself(1.5))
+
+
+class Weighted(UserTrainer):
+    """Users' updates, bounded, and then weighted by how many examples there are."""
+
+    def train(self, params, context, examples, key):
+        x, y = examples
+        return {"w": (x.T @ y).astype(np.float32)}
+
+    def answer(self, request, attempt, users):
+        found = super().answer(request, attempt, users)
+        times = sum(len(users.data.examples(user)[1]) for user in users.ids)
+        return replace(found, total={"w": times * found.real()["w"]}, granularity=None)
+
+
+def test_a_trainer_that_sums_in_its_own_way_keeps_its_bound():
+    fresh, data = fresh_works(Weighted(), Weighted), SyntheticUsers(BATCH)
+    with refuses(ValueError, 1e-12):
+        check_work(fresh, SumRequest(params=PARAMS), ATTEMPT, data, trained=PARAMS)
 
 
 def test_few_works_of_the_package_sum_by_themselves():

@@ -20,10 +20,10 @@ from fedpriv.tasks.module_task import ArrayUsers, ModuleTask
 from fedpriv.training.algorithm import SumRequest
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.independence import refuse_dependence
-from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.streams import kept_generators, own_stream
 from fedpriv.training.work import Attempt, Users, UserTrainer
-from tests.harness.toys_of_training import answered
+from tests.harness.toys_of_training import answered, trainer_of
 from tests.tasks.people import USERS, experiment, task
 
 KEY = Key.simulation(0)
@@ -130,6 +130,30 @@ def test_in_a_round_what_a_user_draws_or_seeds_moves_no_other(draw):
     alone = total("ann")
     np.testing.assert_allclose(total("ann", *others) - alone, total(*others), rtol=1e-6)
     assert len({float(total(user)[0]) for user in others}) == len(others)
+
+
+class DrawnWhenRead(ArrayUsers):
+    """Users whose examples are drawn by the global generators when they are read."""
+
+    def examples(self, user_id):
+        found = super().examples(user_id)
+        noise = np.random.normal(size=found.x.shape) + torch.randn(found.x.shape).numpy()
+        return ArrayExamples((found.x + noise).astype(np.float32), found.y)
+
+
+@pytest.mark.parametrize("users_at_once", [None, 2])
+def test_what_is_drawn_when_examples_are_read_is_of_the_users_own_key(users_at_once):
+    data = DrawnWhenRead({**USERS, "ann": ArrayExamples(np.ones((7, 4)), np.zeros(7, int))})
+    work = trainer_of(nn.Linear(4, 2), users_at_once)
+    given = {"params": module_params(nn.Linear(4, 2)), "key": KEY, "data": data}
+    given["bound"] = Clip(l2_clip_norm=9.0)
+
+    def total(*user_ids):
+        return answered(work, user_ids=user_ids, **given).total["weight"].astype(float)
+
+    others = list(USERS)
+    moved = total("ann", *others) - total(*others)
+    np.testing.assert_allclose(moved, total("ann"), rtol=1e-4, atol=1e-5)
 
 
 def test_a_trainer_that_draws_is_refused_before_a_run(tmp_path):

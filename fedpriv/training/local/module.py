@@ -200,7 +200,6 @@ class ModuleTrainer(UserTrainer):
 
     #: Of what a schedule may ask besides plain steps.
     takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer", "rate")
-    seeds_itself: ClassVar[bool] = True
 
     module: nn.Module
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -54,6 +54,7 @@ from fedpriv.training.local.module_state import Loss
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, optimizer_name
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
+from fedpriv.training.streams import own_stream
 from fedpriv.training.work import Attempt, Select, Trainer, Users, size_of
 from fedpriv.tree import Params
 
@@ -281,8 +282,8 @@ class VectorisedTrainer(Trainer):
         for user_id in sorted(users.ids, key=lambda user: -size_of(users.data, user, most)):
             stop_if_asked()
             work = None
-            with contributing_zero_on_failure():
-                own = key.fold(user_id)
+            own = key.fold(user_id)
+            with contributing_zero_on_failure(), own_stream(own, None):
                 examples = self.examples(users.data, user_id, request.context, own)
                 work = self.prepare(request.params, examples, own)
             if work is not None:

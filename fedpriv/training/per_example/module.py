@@ -186,8 +186,8 @@ class ModuleGradients(ExampleGradients):
           batch, and so on how many are before it.
         * Memory is bounded: examples go through the module in chunks.
         * An example with a norm that is not finite contributes zero, alone. So does one at which
-          module or loss raise, such as a label that is no class; in micro-batches that ends the
-          run.
+          module or loss raise, such as a label that is no class; in a micro-batch it adds nothing
+          to the mean.
 
     The way is chosen at the first call, on synthetic inputs.
 
@@ -273,7 +273,10 @@ class ModuleGradients(ExampleGradients):
         self._load(params)
         self._module.train()
         step = self._chunk(dense=not alone)
-        found = self._each(index, step, key) if alone else self._means(index, step, key)
+        if alone:
+            found = (updates for _, updates in self._each(index, step, key))
+        else:
+            found = self._means(index, step, key)
         yield from (GradientStack(updates=updates) for updates in found)
 
     def gradient(
@@ -317,8 +320,22 @@ class ModuleGradients(ExampleGradients):
         for place, size in enumerate(sizes):
             self._load(move_along(params, direction, size))
             chunk = self._chunk(dense=True)
-            found[:, place] = evaluation_losses(self._module, self._loss, x, y, chunk)
+            try:
+                found[:, place] = evaluation_losses(self._module, self._loss, x, y, chunk)
+            except Exception as error:  # of an example: it alone has no loss, and adds nothing
+                end_if_interrupted(error)
+                found[:, place] = [
+                    self._loss_alone(x[i : i + 1], y[i : i + 1]) for i in range(len(x))
+                ]
         return found
+
+    def _loss_alone(self, x: Tensor, y: Tensor) -> float:
+        """Return the loss of a single example; NaN of one at which module or loss raise."""
+        try:
+            return float(evaluation_losses(self._module, self._loss, x, y, 1)[0])
+        except Exception as error:
+            end_if_interrupted(error)
+            return math.nan
 
     def check_losses(self) -> None:
         """Try the losses of single examples on synthetic ones.
@@ -386,17 +403,22 @@ class ModuleGradients(ExampleGradients):
         with own_stream(stream, self._device):
             return _MAKES[self._choose().way](self._module, self._loss, x, y)
 
-    def _each(self, index: np.ndarray, step: int, key: Key | None) -> Iterator[Updates]:
-        """Yield the updates of chunks; of one that raises one by one, without what raises alone."""
-        for part in _parts(index, step):
-            made = list[Updates]()
+    def _each(
+        self, index: np.ndarray, step: int, key: Key | None
+    ) -> Iterator[tuple[np.ndarray, Updates]]:
+        """Yield places in the index and the updates of chunks, without examples that raise alone.
+
+        A chunk that raises is made one by one.
+        """
+        for places in _parts(np.arange(len(index)), step):
+            made = list[tuple[np.ndarray, Updates]]()
             try:
-                made.append(self._of(part, key))
+                made.append((places, self._of(index[places], key)))
             except Exception as error:  # whatever an example of a class that is none raises, say
                 end_if_interrupted(error)
-                for position in np.split(part, len(part)):
+                for place in np.split(places, len(places)):
                     with contributing_zero_on_failure():
-                        made.append(self._of(position, key))
+                        made.append((place, self._of(index[place], key)))
             yield from made
 
     def _means(self, groups: Sequence[np.ndarray], step: int, key: Key | None) -> Iterator[Updates]:
@@ -407,8 +429,8 @@ class ModuleGradients(ExampleGradients):
             sizes, index = sizes[:number], np.concatenate(groups[:number])
             place = torch.repeat_interleave(sizes)
             means = {n: p.new_zeros((number, *p.shape)) for n, p in self._own.items()}
-            for members in _parts(np.arange(len(index)), step):
-                for name, parts in self._of(index[members], key).items():
+            for members, updates in self._each(index, step, key):
+                for name, parts in updates.items():
                     means[name].index_add_(0, place[members[0] : members[-1] + 1], _whole(parts))
             yield {n: (m / sizes.reshape(-1, *(1,) * (m.ndim - 1)),) for n, m in means.items()}
             groups = groups[number:]

@@ -769,8 +769,8 @@ FAULTS = (
         name="generators_shared_by_users",
         behaviour="What one user draws from a process's generators moves the next user.",
         module=f"{_TRAINING}.work",
-        old="seeds = not self.thread_safe and not self.seeds_itself",
-        new="seeds = False",
+        old="seeds = not self.thread_safe\n",
+        new="seeds = False\n",
         tests=(
             "training/test_streams.py::test_in_a_round_what_a_user_draws_or_seeds_moves_no_other",
         ),

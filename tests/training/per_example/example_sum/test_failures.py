@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
@@ -16,9 +17,11 @@ from fedpriv.mechanisms import AdaptiveClip, Capped, Clip, Normalise
 from fedpriv.mechanisms.bounds import Checked, bounded_factors
 from fedpriv.runs.loop import rounds
 from fedpriv.training.failures import contributes_zero, counted_failures
+from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.example_sum import CentralSum
+from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import assert_near, contributed
+from tests.harness.toys_of_training import assert_near, contributed, cross_entropy, labelled
 from tests.training.per_example.example_sum.reviews import BASE, DIM, KEY, task
 from tests.training.per_example.linear.case import at_zero
 
@@ -144,3 +147,37 @@ def test_a_clip_norm_that_adapts_is_in_the_context():
     gradients, params = spoilt("logistic", 0.0)
     with pytest.raises(ValueError):
         gradients.bounded_sum(params, np.arange(3), AdaptiveClip(initial=1.0, least=0.1, most=9.0))
+
+
+def no_class():
+    """Gradients of a module on ten examples, of which the fourth has a label that is no class."""
+    net = nn.Linear(4, 2)
+    examples = labelled(10)
+    examples.y[3] = 424242
+    return ModuleGradients(net, cross_entropy, examples.x, examples.y), module_params(net)
+
+
+def test_a_label_that_is_no_class_adds_nothing_to_its_micro_batch():
+    gradients, params = no_class()
+
+    def total(*groups):
+        with counted_failures() as failures:
+            stacks = gradients.stacks(params, [np.array(group) for group in groups], KEY)
+            return sum(
+                stack.updates["weight"][0].numpy().sum(0) for stack in stacks
+            ), failures.count
+
+    spoilt_mean, failed = total([3, 4], [5, 6])
+    mean, none = total([4], [5, 6])
+    other, _ = total([5, 6])
+    assert (failed, none) == (1, 0)
+    np.testing.assert_allclose(spoilt_mean - other, (mean - other) / 2, rtol=1e-5, atol=1e-7)
+
+
+def test_a_label_that_is_no_class_has_no_loss_and_others_have_theirs():
+    gradients, params = no_class()
+    sizes, index = [0.0, 0.5], np.array([2, 3, 4])
+    found = gradients.losses_along(params, params, sizes, index)
+    expected = gradients.losses_along(params, params, sizes, index[[0, 2]])
+    assert np.isnan(found[1]).all()
+    np.testing.assert_allclose(found[[0, 2]], expected, rtol=1e-6)
