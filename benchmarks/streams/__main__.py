@@ -47,22 +47,18 @@ def main() -> None:
             name: Correlated(noise_multiplier=1.0, strategy=one, participation=limit)
             for name, one in strategies.items()
         }
-        memories = {name: noise.init(template, key) for name, noise in noises.items()}
-        taken: dict[str, list[float]] = {name: [] for name in ("independent", *noises)}
         common = {"template": template, "sensitivity": 1.0}
+        if mode == "secure":
+            common["granularity"] = SPACING
+        rows = {name: noise.draws(**common, key=key) for name, noise in noises.items()}
+        taken: dict[str, list[float]] = {name: [] for name in ("independent", *noises)}
         for row in range(total):
             for name, times in taken.items():
                 begun = time.perf_counter()
-                if name == "independent" and mode == "simulation":
-                    plain.draw({}, key=key.fold(row), **common)
-                elif name == "independent":
-                    plain.draw({}, granularity=SPACING, key=key.fold(row), **common)
-                elif mode == "simulation":
-                    _, memories[name] = noises[name].draw(memories[name], key=key, **common)
+                if name == "independent":
+                    next(plain.draws(**common, key=key.fold(row)))
                 else:
-                    _, memories[name] = noises[name].draw(
-                        memories[name], granularity=SPACING, key=key, **common
-                    )
+                    next(rows[name])
                 times.append(time.perf_counter() - begun)
         means = {name: statistics.fmean(times[8:]) for name, times in taken.items()}
         base = means.pop("independent")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from fedpriv import tree
 from fedpriv.experiments.options import naming_options
@@ -25,7 +25,7 @@ from fedpriv.privacy.epsilon import Epsilon, delta_caution
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.plan import Plan
-from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler, sampler_of
+from fedpriv.privacy.sampling import DevicesSampler, sampler_of
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
@@ -177,7 +177,7 @@ class Rounds:
         with naming_options(_FIELDS):
             sampler = sampler_of(self.sampling, self.users, self.cohort, self.cap)
             if self.devices != 1:
-                sampler = DevicesSampler(draws=cast(PoissonSampler, sampler), devices=self.devices)
+                sampler = DevicesSampler(draws=sampler, devices=self.devices)
             draft = Plan(
                 mechanism=Mechanism(
                     sampler=sampler,

@@ -310,8 +310,8 @@ def noise_grid(
             least = math.ceil(2.0 * cohort)  # as samplers ask for
             cap = min(max(math.ceil(over * cohort * (1.0 - 1e-12)), least), num_users)
         drawn = sampler_of(sampling, num_users, cohort, cap)
-        if isinstance(drawn, PoissonSampler):
-            drawn = DevicesSampler(draws=drawn, devices=devices) if devices > 1 else drawn
+        if devices > 1:
+            drawn = DevicesSampler(draws=drawn, devices=devices)
         return drawn.event(Gaussian(noise_multiplier=sigma))
 
     kinds = {event(cohort, 1.0).kind for cohort in sizes}  # refuses bad numbers before any search

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -288,12 +288,12 @@ class DevicesSampler(Sampler):
         ValueError: If the draws are of another kind, or the number is out of range.
     """
 
-    draws: PoissonSampler
+    draws: Sampler
     devices: PositiveInt
 
     def check(self) -> None:
-        """Refuse a cap, and more devices than there are or than are accounted."""
-        if self.draws.cap is not None:
+        """Refuse other draws, and more devices than there are or than are accounted."""
+        if not isinstance(self.draws, PoissonSampler) or self.draws.cap is not None:
             raise ValueError(
                 f"devices {self.devices} of one person are accounted with poisson sampling and "
                 "without a cap only; leave the others out, or bound a person's devices together"
@@ -318,7 +318,7 @@ class DevicesSampler(Sampler):
         """Return the event of a Gaussian, as it is for a person."""
         if self.devices == 1:
             return self.draws.event(noise)
-        event = noise.event
+        draws, event = cast(PoissonSampler, self.draws), noise.event
         if not event.is_private:
             return NONPRIVATE
         if event.kind != "gaussian" or noise.charged_once:
@@ -329,7 +329,7 @@ class DevicesSampler(Sampler):
         return Event(
             kind="poisson-devices-gaussian",
             noise_multiplier=event.sigma,
-            sampling_prob=self.draws.sampling_prob,
+            sampling_prob=draws.sampling_prob,
             devices=self.devices,
         )
 

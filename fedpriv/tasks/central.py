@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from fedpriv.datasets.stackexchange.rosters import ordinal_hashes, training_set_
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.plan import BY_EXAMPLE, Unit
-from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler, Sampler
+from fedpriv.privacy.sampling import DevicesSampler, Sampler
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tasks.task import DRAWS, EMPTY, BaseTask, Task, TaskDescription
@@ -68,7 +68,7 @@ class OwnedExamples:
         Raises:
             ValueError: If examples are not drawn independently, without a cap.
         """
-        return DevicesSampler(draws=cast(PoissonSampler, draws), devices=self.most)
+        return DevicesSampler(draws=draws, devices=self.most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,9 +34,8 @@ from fedpriv.mechanisms.bounds import WITHIN
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
 from fedpriv.mechanisms.perturbation import Sphere
-from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.mechanisms.privatizer import Draw, Participation
 from fedpriv.privacy.accounting import rho_bs16
-from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.door import RunDoor
@@ -291,7 +290,7 @@ class Round:
 def recorded(round_: Round) -> Iterator[None]:
     """Write down what is drawn within; where local steps are taken, in the cohort's order."""
     chosen: list[np.ndarray] = []
-    cohort, draws, choose = RunDoor._cohort, Mechanism.draws, Schedule.choose
+    cohort, take, choose = RunDoor._cohort, Draw.take, Schedule.choose
     steps, groups, present = Schedule.steps, CentralSum._groups, RunDoor._present
     looked = SoftmaxGradients.gradient
     scores, choose_index, orders = selection._scores, selection.choose, Passes.orders
@@ -309,12 +308,11 @@ def recorded(round_: Round) -> Iterator[None]:
         round_.present = present(self, *given)
         return round_.present
 
-    def noted_draws(self: Any, *given: Any) -> Any:
-        for found in draws(self, *given):
-            noise = found._held[0]
-            if isinstance(noise, dict):
-                round_.draws.append({name: np.array(array, float) for name, array in noise.items()})
-            yield found
+    def noted_take(self: Any, *given: Any) -> Any:
+        noise = take(self, *given)
+        if isinstance(noise, dict):
+            round_.draws.append({name: np.array(array, float) for name, array in noise.items()})
+        return noise
 
     def noted_scores(total: Any, offset: Any) -> Any:
         found, most = scores(total, offset)
@@ -368,7 +366,7 @@ def recorded(round_: Round) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, new in (
             (RunDoor, "_cohort", noted_cohort), (RunDoor, "_present", noted_present),
-            (Mechanism, "draws", noted_draws),
+            (Draw, "take", noted_take),
             (RunDoor, "_trained_again", lambda *given: None),  # local steps of no sum
             (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),

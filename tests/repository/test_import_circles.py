@@ -30,10 +30,16 @@ def needed(modules: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def folders(edges: Mapping[str, set[str]], packages: set[str]) -> dict[str, set[str]]:
-    """The same arrows between folders; what one file of a folder needs of another is left out."""
+    """The same arrows between folders.
+
+    Left out is what one file of a folder needs of another, and what a package's `__init__` gives
+    on from the folders within it.
+    """
     room = {name: name if name in packages else name.rpartition(".")[0] for name in edges}
     between: dict[str, set[str]] = {folder: set() for folder in room.values()}
     for name, others in edges.items():
+        if name in packages:
+            others = {other for other in others if not other.startswith(f"{name}.")}
         between[room[name]] |= {room[other] for other in others} - {room[name], DOOR}
     return between
 

@@ -144,8 +144,3 @@ def test_a_refined_bound_keeps_the_exact_sum():
 
     made = build(replace(experiment(task()), refine=refine), None)
     assert made.plan.mechanism.bound == Rounded(bound=Clip(l2_clip_norm=0.25))
-
-
-def test_a_name_that_would_be_a_field_is_refused():
-    with refuses(TypeError, "name"):
-        type("Named", (Bound,), {"__annotations__": {"name": "str"}, "name": "named"})

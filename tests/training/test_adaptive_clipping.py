@@ -142,12 +142,17 @@ def test_a_public_inverse_comes_after_the_updates_own_units():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"initial": 2e3}, {"least": 0.0}, {"most": math.inf}, {"least": 4.0}],
+    ("wrong", "named"),
+    [
+        ({"initial": 2e3}, "clip-most"),
+        ({"least": 0.0}, "least"),
+        ({"most": math.inf}, "most"),
+        ({"least": 4.0}, "clip-least"),
+    ],
     ids=str,
 )
-def test_limits_that_do_not_hold_it_are_refused(wrong):
-    with refuses(ValueError, "clip-least", "clip-most"):
+def test_limits_that_do_not_hold_it_are_refused(wrong, named):
+    with refuses(ValueError, named):
         replace(CLIPPING, **wrong)
 
 
