@@ -295,8 +295,8 @@ class DevicesSampler(Sampler):
         """Refuse other draws, and more devices than there are or than are accounted."""
         if not isinstance(self.draws, PoissonSampler) or self.draws.cap is not None:
             raise ValueError(
-                f"devices {self.devices} of one person are accounted with poisson sampling and "
-                "without a cap only; leave the others out, or bound a person's devices together"
+                f"devices {self.devices} of one person are not accounted with {self.draws!r}: "
+                "take poisson sampling without a cap, or bound a person's devices together"
             )
         if self.devices > self.num_users:
             raise ValueError(
