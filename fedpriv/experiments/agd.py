@@ -14,7 +14,7 @@ from fedpriv.mechanisms import Bound, Capped, Clip, Rounded, SideInformation
 from fedpriv.mechanisms.bounds import CappedTogether
 from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
 from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.privacy.plan import FilterPlan
 from fedpriv.ranges import Range
 from fedpriv.training.algorithm import TRAIN
 from fedpriv.training.dp_agd import (
@@ -109,7 +109,7 @@ class _Descent(Experiment):
         )
         return Components(
             task=task,
-            plan=AdaptivePlan(
+            plan=FilterPlan(
                 num_users=number,
                 rho=rho,
                 relation=self.neighbours(),

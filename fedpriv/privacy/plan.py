@@ -4,8 +4,8 @@ The ε of a run is computed from its plan and from nothing else. The mechanism o
 object that runs. The constructor refuses parts that do not fit together, names the value at fault
 and says what to change.
 
-A `Plan` is fixed: every charge is the same event, and a target ε becomes a number of charges. An
-`AdaptivePlan` fixes the total instead, and the cost of each charge is decided during the run.
+A `Plan` is fixed: every charge is the same event, and a target ε becomes a number of charges. A
+`FilterPlan` fixes the total instead, and the cost of each charge is decided during the run.
 
 A method that looks at earlier releases before it decides how much noise to add next cannot name
 its charges in advance. It can name their sum: a privacy filter refuses the charge that would
@@ -26,7 +26,7 @@ et al. 2023, Theorem 1). The ε of a run is the filter's, whatever was spent of 
 ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
 >>> plan.mechanism.stddev, plan.mechanism.denominator
 (0.5, 20.0)
->>> plan = AdaptivePlan(num_users=400, rho=0.5, delta=1e-5)
+>>> plan = FilterPlan(num_users=400, rho=0.5, delta=1e-5)
 >>> gaussian = Event(kind="gaussian", noise_multiplier=2.0)
 >>> plan.refusal(Counter({gaussian: 3}), gaussian), plan.refusal(Counter({gaussian: 4}), gaussian)
 ('', 'ρ = 0.125 more would take the total to 0.625, above the 0.5 of the plan')
@@ -540,7 +540,7 @@ _PRICE_ROUNDING = 2.0**-48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptivePlan(_Guarantee):
+class FilterPlan(_Guarantee):
     """A zCDP privacy filter: charges are chosen during the run, up to a total ρ.
 
     Attributes:
@@ -694,7 +694,7 @@ class AdaptivePlan(_Guarantee):
         return max(0.0, self.rho - self._sum(spent))
 
 
-AnyPlan = Plan | AdaptivePlan
+AnyPlan = Plan | FilterPlan
 """A plan of either kind. Both answer to the same names: `total`, `guaranteed`, `epsilon`,
 `epsilon_of`, `refusal`, `pays_for_more`, `used`, `left`, `budget`, `mechanism_for`, `replays`, and
 `planned_rounds`, which is None where only a refused charge ends the run."""

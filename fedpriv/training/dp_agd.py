@@ -36,7 +36,7 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.mechanisms.selection import Form, NoisyMin
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AdaptivePlan, AnyPlan
+from fedpriv.privacy.plan import FilterPlan, AnyPlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, set_checked
 from fedpriv.rng import Key
@@ -334,8 +334,8 @@ class AdaptiveDescent(Algorithm):
         Raises:
             ValueError: If that is so, or it does not pay for one iteration.
         """
-        if not isinstance(plan, AdaptivePlan):
-            raise ValueError("adaptive descent decides its prices on the way; give an AdaptivePlan")
+        if not isinstance(plan, FilterPlan):
+            raise ValueError("adaptive descent decides its prices on the way; give an FilterPlan")
         if plan.relation is not self.relation:
             raise ValueError(
                 f"adaptive descent was made for {self.relation.value}, the plan is of "

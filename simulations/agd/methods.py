@@ -15,7 +15,7 @@ from scipy.special import gammaln, logsumexp
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.selection import Form
 from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
-from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.privacy.plan import FilterPlan
 from fedpriv.training.algorithm import TRAIN
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.dp_agd import (
@@ -226,7 +226,7 @@ def _descent(
         step_sizes=sizes,
         regulariser=REGULARISER,
     )
-    plan = AdaptivePlan(num_users=model.num_train, rho=rho, delta=DELTA, unit="example")
+    plan = FilterPlan(num_users=model.num_train, rho=rho, delta=DELTA, unit="example")
     train: Any = model.task.train
     works = {TRAIN: model.sums(), LOSSES: CentralLosses(losses=train)}
     outcome = run(model, plan, descent, works, seed, keep=True)

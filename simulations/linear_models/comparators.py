@@ -16,7 +16,7 @@ from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import calibrate, rho_of
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AdaptivePlan, AnyPlan, Plan
+from fedpriv.privacy.plan import FilterPlan, AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
 from fedpriv.sums import PartialSum
@@ -63,7 +63,7 @@ class NoisyDescent(Algorithm):
         Raises:
             ValueError: If that is so.
         """
-        if not isinstance(plan, AdaptivePlan):
+        if not isinstance(plan, FilterPlan):
             return
         if self.mechanism is None:
             raise ValueError("a filter has no mechanism of its own; give the descent one")
@@ -365,7 +365,7 @@ class Method:
         algorithm: What asks.
     """
 
-    plan: Plan | AdaptivePlan
+    plan: Plan | FilterPlan
     algorithm: NoisyDescent | ObjectivePerturbation
 
 
@@ -482,7 +482,7 @@ def fixed_steps(
         privatizer=Gaussian(noise_multiplier=sigma),
     )
     return Method(
-        plan=AdaptivePlan(num_users=num_examples, rho=rho, delta=delta, unit="example"),
+        plan=FilterPlan(num_users=num_examples, rho=rho, delta=delta, unit="example"),
         algorithm=NoisyDescent(steps=steps, mechanism=mechanism, **descent),
     )
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedpriv.mechanisms.event import Event
 from fedpriv.privacy.ledger.state import Charge, Release, Row, as_ranges
 from fedpriv.privacy.mechanism import Mechanism, Recorded
-from fedpriv.privacy.plan import AdaptivePlan, Plan, read_plan
+from fedpriv.privacy.plan import FilterPlan, Plan, read_plan
 from fedpriv.privacy.trials import Trials
 from tests.harness.refusals import refuses
 from tests.privacy.costing import plan, through_json
@@ -28,8 +28,8 @@ INF, NAN = math.inf, math.nan
 KINDS = {event.kind: event for event in EVENTS}
 POISSON = KINDS["poisson-gaussian"]
 FIXED = plan(cohort_cap=40, max_examples_per_user=256, roster_sha256="a" * 64)
-ADAPTIVE = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)
-OF_EXAMPLES = AdaptivePlan(
+ADAPTIVE = FilterPlan(num_users=400, rho=1.0, delta=1e-5)
+OF_EXAMPLES = FilterPlan(
     num_users=400, rho=1.0, delta=1e-5, relation="replace-one", max_examples_per_user=9,
     roster_sha256="a" * 64, unit="example",
 )  # fmt: skip
@@ -53,7 +53,7 @@ WRITTEN = [
 
 
 def read(kind, value):
-    return read_plan(value) if kind in (Plan, AdaptivePlan) else kind.from_json(value)
+    return read_plan(value) if kind in (Plan, FilterPlan) else kind.from_json(value)
 
 
 @pytest.mark.parametrize("made", WRITTEN, ids=lambda made: type(made).__name__)
@@ -94,7 +94,7 @@ HOSTILE = [
     (LAWS[0], {"mean": [0.5, *NUMBERS], "shape": ["inf", "1", None, True, 0.0]}),
     (ADAPTIVE, {
         "rho": NUMBERS, "unit": [{}, None], "relation": [None, ["add-remove"]],
-        "kind": ["fixed", ["AdaptivePlan"]], "num_rounds": [3], "num_users": ["400"],
+        "kind": ["fixed", ["FilterPlan"]], "num_rounds": [3], "num_users": ["400"],
         "delta": [2.0], "roster_sha256": [3],
     }),
     (ORDINARY["clip"], {"mechanism": [None, {}, POPEN, "clip"], "num_users": [400]}),
@@ -137,7 +137,7 @@ FORGED = [
       for one in [*EVENTS, LAWS[0], FIXED, ADAPTIVE, RECORD, RECORD.recorded, CHARGES[0], RELEASE]
       for left in one.to_json()),
     *((kind, value) for kind in (Event, Trials, Plan, Mechanism, Recorded)
-      for value in (None, [], 3, "gaussian", {}, {"kind": "AdaptivePlan"}, POPEN)),
+      for value in (None, [], 3, "gaussian", {}, {"kind": "FilterPlan"}, POPEN)),
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AdaptivePlan, Plan
+from fedpriv.privacy.plan import FilterPlan, Plan
 from fedpriv.privacy.sampling import Everybody, SeparatedSampler
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
@@ -63,7 +63,7 @@ class Descent(Algorithm):
     """Noisy gradient, noisy minimum over step sizes; where none helps, the gradient once more."""
 
     coarse, fine = Gaussian(noise_multiplier=3.0), Gaussian(noise_multiplier=1.5)
-    plan = AdaptivePlan(num_users=N, rho=2.0, delta=1e-3)
+    plan = FilterPlan(num_users=N, rho=2.0, delta=1e-3)
     capped = Capped(cap=8.0, num_coordinates=len(toys.STEP_SIZES))
 
     def step(self, state, door):

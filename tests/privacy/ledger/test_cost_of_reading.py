@@ -10,7 +10,7 @@ import pytest
 
 from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.privacy.plan import FilterPlan
 from tests.privacy.ledger.kept import DIGEST, PLAN, changed, create, plan_of, rewritten
 
 
@@ -48,7 +48,7 @@ LINES = {
         [charge(1, event=ROWS().event.to_json())],
     ),
     "prices": (
-        lambda num_rounds: AdaptivePlan(num_users=400, rho=1e6, delta=1e-5),
+        lambda num_rounds: FilterPlan(num_users=400, rho=1e6, delta=1e-5),
         lambda n: [charge(n, event={"kind": "zcdp", "rho": 1.0})],
         [],
     ),

@@ -6,7 +6,7 @@ from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.privacy.ledger.chain import LedgerError, decode
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import BudgetSpentError, read_ledger
-from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.privacy.plan import FilterPlan
 from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
 from tests.privacy.costing import cohort_event
@@ -45,7 +45,7 @@ class TestOtherCosts:
             ledger.charge(1, 1, Event(kind="pure", epsilon=0.25))
 
     def test_prices_decided_on_the_way(self, path):
-        made = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)
+        made = FilterPlan(num_users=400, rho=1.0, delta=1e-5)
         with create(path, made) as ledger:
             with pytest.raises(LedgerError):
                 ledger.charge(1, 1)
@@ -65,7 +65,7 @@ class TestOtherCosts:
             assert ledger.plan == made and ledger.plan.left(ledger.state.spent) == 0.0
 
     def test_a_run_that_has_ended_is_charged_no_further(self, path):
-        made, event = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5), Event(kind="zcdp", rho=0.25)
+        made, event = FilterPlan(num_users=400, rho=1.0, delta=1e-5), Event(kind="zcdp", rho=0.25)
         with create(path, made) as ledger:
             ledger.charge(1, 1, event)
             ledger.release(1, 1, DIGEST)
@@ -89,13 +89,13 @@ class TestOtherCosts:
 
     @pytest.mark.parametrize("fields", [{}, {"reason": "tired"}, {"reason": "refused", "more": 1}])
     def test_an_end_that_could_not_have_been_written(self, fields, path):
-        create(path, AdaptivePlan(num_users=400, rho=1.0)).close()
+        create(path, FilterPlan(num_users=400, rho=1.0)).close()
         rewritten(path, lambda lines: [*lines, ("end", fields)])
         with refuses(LedgerError, 2):
             read_ledger(path)
 
     def test_more_than_the_total_is_refused_when_it_is_read(self, path):
-        with create(path, AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)) as ledger:
+        with create(path, FilterPlan(num_users=400, rho=1.0, delta=1e-5)) as ledger:
             ledger.charge(1, 1, Event(kind="zcdp", rho=0.9))
         rewritten(path, lambda lines: [*lines, (lines[1][0], {**lines[1][1], "round_num": 2})])
         with refuses(LedgerError, 3, 2, 0.9):

@@ -9,7 +9,7 @@ from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import BudgetSpentError, read_ledger
-from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.privacy.plan import FilterPlan
 from tests.harness.disks import noted
 from tests.harness.refusals import refuses
 from tests.privacy.ledger.kept import DIGEST, PLAN, create, plan_of, rewritten
@@ -109,7 +109,7 @@ class TestWholeRun:
         with refuses(LedgerError, drawn + 3, *named):
             read_ledger(path)
 
-    @pytest.mark.parametrize("made", [PLAN, AdaptivePlan(num_users=4, rho=1.0)], ids=["fixed", "ρ"])
+    @pytest.mark.parametrize("made", [PLAN, FilterPlan(num_users=4, rho=1.0)], ids=["fixed", "ρ"])
     def test_a_run_that_is_charged_round_by_round_has_no_rows(self, path, made):
         event = Event(kind="gaussian", noise_multiplier=1.0) if made is not PLAN else None
         with create(path, made) as ledger:

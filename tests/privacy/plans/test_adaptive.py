@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.privacy.accounting import epsilon_of_rho
-from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.privacy.plan import FilterPlan
 from tests.harness.refusals import refuses
 from tests.privacy import costing
 from tests.privacy.costing import cohort_event
@@ -28,7 +28,7 @@ OBJECTIVE = Event(kind="objective-gaussian", noise_multiplier=50.0, shift=0.1)
 
 
 def plan(**changes):
-    return AdaptivePlan(**{**GOOD, **changes})
+    return FilterPlan(**{**GOOD, **changes})
 
 
 def gaussian(sigma):

@@ -10,7 +10,7 @@ import pytest
 from fedpriv.mechanisms.event import NONPRIVATE, Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import epsilon, rho_of
-from fedpriv.privacy.plan import AdaptivePlan, Plan
+from fedpriv.privacy.plan import FilterPlan, Plan
 from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler
 from tests.harness.refusals import refuses
 from tests.privacy import costing
@@ -153,7 +153,7 @@ def test_delta_defaults_below_one_in_n_and_one_in_n_is_remarked():
 def test_a_default_delta_that_is_not_well_below_one_in_n_is_remarked(users, share):
     cohort = min(20, users / 2)
     fixed = plan(delta=None, num_users=users, expected_cohort_size=cohort)
-    for made in (fixed, AdaptivePlan(num_users=users, rho=0.5)):
+    for made in (fixed, FilterPlan(num_users=users, rho=0.5)):
         said = " ".join(made.warnings)
         assert (share is not None and f" {share} of 1/n" in said) or (share is None and not said)
 
@@ -218,6 +218,6 @@ def test_whoever_is_replaced_costs_as_two_who_are_there_or_not(event, doubled):
     doubly = epsilon(doubled, 3, delta=1e-3, relation="add-remove").value
     assert replaced == pytest.approx(doubly, rel=1e-6)
     assert replaced > made.total().value
-    filtered = AdaptivePlan(num_users=400, rho=100.0, delta=1e-3, relation=Relation.REPLACE_ONE)
+    filtered = FilterPlan(num_users=400, rho=100.0, delta=1e-3, relation=Relation.REPLACE_ONE)
     left = 100.0 - rho_of(doubled, Relation.ADD_REMOVE)
     assert filtered.left(Counter([event])) == pytest.approx(left)

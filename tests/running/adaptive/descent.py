@@ -16,7 +16,7 @@ from fedpriv.measures import Measure
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.privacy.plan import FilterPlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState
@@ -96,7 +96,7 @@ class Descent(Algorithm):
 
 
 def refine(made):
-    plan = AdaptivePlan(
+    plan = FilterPlan(
         num_users=12, rho=1.0, delta=1e-3, roster_sha256=made.plan.roster_sha256
     )
     return replace(made, plan=plan, algorithm=Descent())

@@ -13,7 +13,7 @@ from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AdaptivePlan, Plan
+from fedpriv.privacy.plan import FilterPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
@@ -68,7 +68,7 @@ def test_too_many_steps_are_refused():
     with pytest.raises(ValueError):
         NoisyDescent(steps=7, rate=1.0).check_plan(made.plan)
     made.algorithm.check_plan(made.plan)
-    assert isinstance(made.plan, AdaptivePlan)
+    assert isinstance(made.plan, FilterPlan)
 
 
 def test_one_charge_pays_for_all_batches():

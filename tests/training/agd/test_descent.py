@@ -16,7 +16,7 @@ from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import rho_bs16, rho_of
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.privacy.plan import FilterPlan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.algorithm import Context, Line
@@ -98,7 +98,7 @@ def descent(prices, **changes):
 
 
 def plan(rho, **changes):
-    return AdaptivePlan(num_users=3, rho=rho, delta=1e-8, unit="example", **changes)
+    return FilterPlan(num_users=3, rho=rho, delta=1e-8, unit="example", **changes)
 
 
 def test_budget_trace():
@@ -195,7 +195,7 @@ def of_logistic(made, planned, kind=LogisticGradients, seed=0, number=300):
 
 
 def spent_by(made, rho, seed, number=300, **changes):
-    planned = AdaptivePlan(num_users=number, rho=rho, delta=1e-6, unit="example", **changes)
+    planned = FilterPlan(num_users=number, rho=rho, delta=1e-6, unit="example", **changes)
     built, _ = of_logistic(made, planned, seed=seed % 7, number=number)
     backend = SerialBackend(trainer=built.trainer, data=None)
     with charges_noted() as charges:
@@ -242,7 +242,7 @@ def test_it_learns_where_noise_is_little():
         losses=Capped(cap=2.0, num_coordinates=21),
         form="exponential",
     )
-    planned = AdaptivePlan(num_users=300, rho=50.0, delta=1e-6, unit="example")
+    planned = FilterPlan(num_users=300, rho=50.0, delta=1e-6, unit="example")
     for kind in (LogisticGradients, HingeGradients):
         built, gradients = of_logistic(made, planned, kind)
         backend = SerialBackend(trainer=built.trainer, data=None)
