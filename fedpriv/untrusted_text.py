@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
@@ -33,6 +36,21 @@ def escaped(document: str) -> str:
 def plain(value: object) -> str:
     """Return any value as text without control and direction-changing signs."""
     return _CONTROL.sub("\ufffd", str(value))
+
+
+class PlainConsole(Console):
+    """A console on which no text moves the cursor, changes a colour or turns words around.
+
+    Names, messages and figures come from run folders, corpora and users' own code, and a terminal
+    obeys whatever it is sent. What rich itself controls stays.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield what is printed, each text without control signs."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
 
 #: Characters of a user's id.

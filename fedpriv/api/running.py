@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -19,14 +18,17 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import experiment_or_name, find_experiments, load_experiment
 from fedpriv.experiments.options import Option, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.output_paths import check_folder, writing_to
+from fedpriv.privacy.statement.sealed import DOCUMENT
 from fedpriv.privacy.trials import Trials
 from fedpriv.runs.averaging import Keeping
 from fedpriv.runs.backends import named_backends, place_of, recorded_place
 from fedpriv.runs.callbacks import Callback, check_callbacks
-from fedpriv.runs.document import check_experiment_name, read_document
+from fedpriv.runs.document import check_experiment_name, read_document, resume_command
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.runs.progress import ShowProgress, describe_beginning, follow, is_watched, status_line
 from fedpriv.studies.grid import GridStudy
+from fedpriv.untrusted_text import PlainConsole
 
 
 def experiment(name: str, /, **options: Option) -> Experiment:
@@ -110,27 +112,26 @@ def run(
         raise ValueError("out='' names no folder; give one, or leave it out")
     callbacks = check_callbacks(callbacks, secure=secure)
     keeping = Keeping.of(out, secure, 0, anchor)
-    if secure and "seed" in options:
-        raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
-    if out is not None and (Path(out) / "experiment.json").exists():
+    _refuse_seed(secure, options)
+    if out is not None and (Path(out) / DOCUMENT).exists():
         raise ValueError(
-            f"{out} already holds a run; go on with it by fedpriv.resume({str(out)!r}), with "
-            "experiment= where the run was given an object, or give another out"
+            f"{out} already holds a run; go on with it by fedpriv.resume, or fedpriv run --resume "
+            f"{out}, or give another out"
         )
-    console = Console(stderr=True)
-    temporary = None
+    if out is not None:
+        check_folder(Path(out), "out")
+    console, temporary = PlainConsole(stderr=True), None
     if out is None:
         temporary = TemporaryFolder()
         out = temporary.path
-    path = Path(out)
+    path, tell = Path(out), _teller(console, progress)
     with named_backends(
         backend,
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
         device=device,
-        tell=_teller(console, progress),
-        spell=_as_argument,
+        tell=tell,
     ) as factories:
         if isinstance(corpus, NodeData):
             found = corpus
@@ -138,19 +139,22 @@ def run(
             importing = console if is_watched(console, progress) else None
             heard = console if progress is not False else None
             found = find_corpus(chosen, corpus, console=heard, importing=importing)
-        prepared = start_run(
-            chosen,
-            reference,
-            found,
-            path,
-            secure=secure,
-            backend=backend,
-            make_backend=factories(reference, place_of(found)),
-            keep_last=_check_keep(keep_checkpoints),
-            anchor=keeping.anchor,
-            label=label,
-            tell=_teller(console, progress),
-        )
+        where = "" if temporary else f" in {path}"
+        tell(f"preparing {chosen.name}{where}: its data, model and plan")
+        with writing_to(path):
+            prepared = start_run(
+                chosen,
+                reference,
+                found,
+                path,
+                secure=secure,
+                backend=backend,
+                make_backend=factories(reference, place_of(found)),
+                keep_last=_check_keep(keep_checkpoints),
+                anchor=keeping.anchor,
+                label=label,
+                tell=tell,
+            )
         _follow(prepared.with_callbacks(callbacks), console, progress, kept=temporary is None)
     return read(path, temporary)
 
@@ -193,7 +197,9 @@ def resume(
         ValueError: If there is no run, its files do not verify, it names code that was not given,
             its data changed, or the backend cannot carry its task.
     """
-    folder, console = Path(path), Console(stderr=True)
+    folder, console = Path(path), PlainConsole(stderr=True)
+    tell = _teller(console, progress)
+    tell(f"preparing to go on with {folder}: its ledger, its data")
     document = read_document(folder)
     callbacks = check_callbacks(callbacks, secure=document["mode"] == "secure")
     given = None if experiment is None else experiment_or_name(experiment)
@@ -206,8 +212,7 @@ def resume(
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
         device=device,
-        tell=_teller(console, progress),
-        spell=_as_argument,
+        tell=tell,
     ) as factories:
         prepared = resume_run(
             folder,
@@ -216,6 +221,7 @@ def resume(
             keep_last=_check_keep(keep_checkpoints),
             anchor=anchor,
         )
+        tell(describe_beginning(folder, prepared.ledger, prepared.state.round_num))
         _follow(prepared.with_callbacks(callbacks), console, progress, kept=True)
     return read(folder, None)
 
@@ -270,8 +276,14 @@ def chosen_experiment(
     return chosen, chosen.name if known else None
 
 
-def _as_argument(name: str, value: object) -> str:
-    return f"{name}={value!r}"
+def _refuse_seed(secure: bool, options: Mapping[str, Option]) -> None:
+    """Refuse a seed of a secure run.
+
+    Raises:
+        ValueError: If both are given.
+    """
+    if secure and "seed" in options:
+        raise ValueError(f"a secure run takes no seed (got {options['seed']}); leave one out")
 
 
 def _teller(console: Console, shown: ShowProgress) -> Callable[[str], None]:
@@ -287,22 +299,13 @@ def _check_keep(keep: int | None) -> int | None:
 
 
 def _follow(prepared: PreparedRun, console: Console, shown: ShowProgress, *, kept: bool) -> None:
-    name = prepared.folder.document["reference"]
-    if kept:
-        beginning = describe_beginning(
-            prepared.folder.path, prepared.ledger, prepared.state.round_num
-        )
-        _teller(console, shown)(beginning)
-    with _says_how_to_go_on(prepared.folder.path if kept else None, name):
-        follow(prepared, console=console, shown=shown)
-
-
-@contextmanager
-def _says_how_to_go_on(path: Path | None, name: str | None) -> Generator[None]:
+    path, name = prepared.folder.path, prepared.folder.document["reference"]
+    then = f"; then continue with: {resume_command(path, name)}" if kept else ""
     try:
-        yield
+        with writing_to(path, then):
+            follow(prepared, console=console, shown=shown)
     except KeyboardInterrupt as error:
-        if path is not None:
+        if kept:
             named = "" if name is None or ":" not in name else f", experiment={name!r}"
             error.add_note(f"interrupted; continue with fedpriv.resume({str(path)!r}{named})")
         raise
@@ -346,10 +349,9 @@ def tune(
         ValueError: If something does not fit together, or the folder holds another study. Nothing
             is drawn then.
     """
-    if secure and "seed" in options:
-        raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
+    _refuse_seed(secure, options)
     chosen, reference = chosen_experiment(experiment, options)
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     heard = console if is_watched(console, progress) else None
     study = GridStudy(
         experiment=chosen,

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.segment import Segment
 from rich.table import Table
 
-from fedpriv.untrusted_text import escaped, plain
-
-
-class PlainConsole(Console):
-    """A console on which no text moves the cursor, changes a colour or turns words around.
-
-    Names, messages and figures come from run folders, corpora and users' own code, and a terminal
-    obeys whatever it is sent. What rich itself controls stays.
-    """
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """Yield what is printed, each text without control signs."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(plain(segment.text), segment.style)
-
+from fedpriv.untrusted_text import PlainConsole, escaped
 
 console = PlainConsole()
 errors = PlainConsole(stderr=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -20,21 +20,19 @@ from fedpriv.cli.listing import (
     with_flags,
 )
 from fedpriv.cli.output import Interrupted, errors, print_json, print_line, print_table
-from fedpriv.datasets.local_data import LocalUsers, NodeData
+from fedpriv.datasets.local_data import NodeData
 from fedpriv.experiments.options import Option, normalize
-from fedpriv.output_paths import check_folder, writing_to
-from fedpriv.privacy.statement.statement import Statement, run_statement
+from fedpriv.output_paths import writing_to
+from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.head import result_rows
 from fedpriv.report.page import write_report
-from fedpriv.report.run_record import RunRecord, read_run
-from fedpriv.runs.backends import backends_of, named_backends, place_of, recorded_place
-from fedpriv.runs.progress import follow
+from fedpriv.report.run_record import RunRecord
+from fedpriv.runs.backends import backends_of
 from fedpriv.training.stopping import interruptible
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
-    from fedpriv.runs.prepared import PreparedRun
 
 
 #: Options with a flag of their own; any other is given by -s.
@@ -207,21 +205,9 @@ def run_command(
     Without a real corpus (--corpus, FEDPRIV_DATA, the cache, a shared data folder) it trains on
     the embedded synthetic StackOverflow and says so.
     """
-    from fedpriv.api.running import find_corpus
-    from fedpriv.runs.document import check_experiment_name, read_document
-    from fedpriv.runs.prepared import resume_run, start_run
+    from fedpriv.api import running
     from fedpriv.trackers import tracker_of
 
-    trackers = [tracker_of(text) for text in track or ()]
-    hired = named_backends(
-        backend,
-        workers=workers,
-        gpus_per_worker=gpus_per_worker,
-        ray_address=ray_address,
-        device=device,
-        tell=lambda line: print_line(line, errors),
-    )
-    keep_last = keep_last_from(keep_checkpoints)
     options = given_once(flags, settings_of(option or ()))
     given = out or corpus or data or data_key or secure or options or label or quick
     if resume is not None and given:
@@ -229,68 +215,36 @@ def run_command(
             "--resume takes everything from the run folder; give it alone, with its anchor, or "
             "with the experiment where that is code of your own"
         )
-    folder = out if resume is None else resume
-    with hired as factories, _says_how_to_go_on(lambda: folder):
-        if resume is not None:
-            _say(f"preparing to go on with {resume}: its ledger, its data", quiet=as_json)
-            document = read_document(resume)
-            name = check_experiment_name(document, resume, experiment)
-            prepared = resume_run(
-                resume,
-                experiment=experiment,
-                make_backend=factories(name, recorded_place(document)),
-                keep_last=keep_last,
-                anchor=anchor,
-            )
-        else:
-            if experiment is None:
-                raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
-            chosen = _chosen(experiment, options, secure=secure)
-            if quick:
-                chosen = shortened(chosen, options)
-            folder = out if out is not None else _default_folder(chosen.name)
-            _check_run_folder(folder)
-            found = _own_files(data, data_key, corpus) or find_corpus(
-                chosen, corpus, console=None if as_json else errors, importing=errors
-            )
-            _say(f"preparing {chosen.name} in {folder}: its data, model and plan", quiet=as_json)
-            with writing_to(folder):
-                prepared = start_run(
-                    chosen,
-                    experiment,
-                    found,
-                    folder,
-                    secure=secure,
-                    backend=backend,
-                    make_backend=factories(experiment, place_of(found)),
-                    keep_last=keep_last,
-                    anchor=anchor,
-                    label=label,
-                    tell=lambda text: None if as_json else print_line(text, errors),
-                )
-        if not secure and not as_json:
-            _tell_problems(prepared)
-        with writing_to(prepared.folder.path, f"; then {_to_go_on(prepared.folder.path)}"):
-            prepared = prepared.with_callbacks(trackers)
-            summary = follow(prepared, console=errors, shown=not as_json)
-    with writing_to(prepared.folder.path):
-        report = write_report(prepared.folder.path)
-    if as_json:
-        print_json(summary)
+    where: dict[str, Any] = {
+        "backend": backend,
+        "workers": workers,
+        "gpus_per_worker": gpus_per_worker,
+        "ray_address": ray_address,
+        "device": device,
+        "progress": not as_json,
+        "keep_checkpoints": keep_last_from(keep_checkpoints),
+        "anchor": anchor,
+        "callbacks": [tracker_of(text) for text in track or ()],
+    }
+    if resume is not None:
+        folder, train = resume, partial(running.resume, resume, experiment=experiment)
+    elif experiment is None:
+        raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
     else:
-        path = prepared.folder.path
-        print_result(read_run(path), run_statement(path), report)
-
-
-def _tell_problems(prepared: PreparedRun) -> None:
-    """Say of a simulation on own files how many rows or people cannot be taken, and the first."""
-    users = getattr(getattr(prepared.components.task, "data", None), "users", None)
-    if isinstance(users, LocalUsers) and (problems := [*users.problems()]):
-        print_line(
-            f"{len(problems):,} rows or people of {len(users):,} cannot be taken and contribute "
-            f"nothing (`fedpriv data ids` names them): {problems[0]}",
-            errors,
-        )
+        chosen = _chosen(experiment, options)
+        options |= shorter(chosen, options) if quick else {}
+        folder = out if out is not None else _default_folder(chosen.name)
+        where |= {"secure": secure, "label": label, **options}
+        source = _own_files(data, data_key, corpus) or corpus
+        train = partial(running.run, experiment, folder, corpus=source)
+    with _says_how_to_go_on(folder):
+        found = train(**where)
+    with writing_to(folder):
+        report = write_report(folder)
+    if as_json:
+        print_json(found.summary)
+    else:
+        print_result(found.record, found.statement, report)
 
 
 def _own_files(data: Path | None, key: Path | None, corpus: str | None) -> NodeData | None:
@@ -311,14 +265,11 @@ def _own_files(data: Path | None, key: Path | None, corpus: str | None) -> NodeD
     return NodeData(data.resolve(), key.resolve())
 
 
-def _chosen(name: str, options: Mapping[str, Option], *, secure: bool) -> Experiment:
+def _chosen(name: str, options: Mapping[str, Option]) -> Experiment:
     """Return an experiment with its options."""
     from fedpriv.experiments.load import load_experiment
 
     experiment = load_experiment(name)
-    if secure and "seed" in options:
-        given = options["seed"]
-        raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
     if experiment.unit == "example" and "rounds" in options:
         number, instead = options["rounds"], next(n for n in _LENGTHS if n in experiment.options())
         raise ValueError(
@@ -327,10 +278,10 @@ def _chosen(name: str, options: Mapping[str, Option], *, secure: bool) -> Experi
     return experiment.with_options(options)
 
 
-def shortened(experiment: Experiment, given: Mapping[str, Option]) -> Experiment:
-    """Return an experiment with at most `QUICK` rounds, steps or iterations, or with one pass.
+def shorter(experiment: Experiment, given: Mapping[str, Option]) -> dict[str, Option]:
+    """Return the option by which an experiment has at most `QUICK` rounds, steps or iterations.
 
-    One whose length is given, by whatever name, stays as it is.
+    Of passes it is one. Nothing where its length is given, by whatever name.
     """
     from fedpriv.experiments.averaging import CentralExperiment
     from fedpriv.experiments.build import make_task
@@ -340,7 +291,7 @@ def shortened(experiment: Experiment, given: Mapping[str, Option]) -> Experiment
     lengths = [name for name in (*_LENGTHS, "epochs") if name in options]
     typed = {normalize(name) for name, value in given.items() if value not in (None, "none")}
     if not typed.isdisjoint(lengths):
-        return experiment
+        return {}
     name = lengths[0]
     planned, most = options[name], 1 if name == "passes" else QUICK
     if isinstance(experiment, CentralExperiment) and planned is None:
@@ -348,45 +299,25 @@ def shortened(experiment: Experiment, given: Mapping[str, Option]) -> Experiment
         with user_code(f"while the task of {experiment.name} was made"):
             planned = experiment.num_steps(make_task(experiment, None).num_train)
     assert isinstance(planned, int)
-    return experiment.with_options({name: min(planned, most)})
+    return {name: min(planned, most)}
 
 
 @contextmanager
-def _says_how_to_go_on(folder: Callable[[], Path | None]) -> Iterator[None]:
-    """Say, on Ctrl-C, how the run goes on that is in a folder by then, and end with status 130."""
+def _says_how_to_go_on(path: Path) -> Iterator[None]:
+    """Say, on Ctrl-C, how the run of a folder goes on, and end with status 130."""
     try:
         with interruptible():
             yield
     except KeyboardInterrupt:
-        path = folder()
-        if path is not None and (path / "experiment.json").exists():
-            said = f"interrupted; {_to_go_on(path)}"
+        from fedpriv.runs.document import read_document, resume_command
+
+        if (path / "experiment.json").exists():
+            name = read_document(path)["reference"]
+            said = f"interrupted; continue with: {resume_command(path, name)}"
         else:
             said = "interrupted before the run began; nothing was charged"
-        _say(said)
+        print_line(said, errors)
         raise Interrupted from None
-
-
-def _to_go_on(path: Path) -> str:
-    from fedpriv.runs.document import read_document
-
-    name = read_document(path)["reference"]
-    code = f"{shlex.quote(name)} " if name is not None and ":" in name else ""
-    return f"continue with: fedpriv run {code}--resume {path}"
-
-
-def _say(line: str, *, quiet: bool = False) -> None:
-    if not quiet:
-        print_line(line, errors)
-
-
-def _check_run_folder(folder: Path) -> None:
-    """Refuse a folder that holds a run or cannot be written to, before data are prepared."""
-    if (folder / "experiment.json").exists():
-        raise ValueError(
-            f"{folder} already holds a run; give --resume {folder} to continue it, or another --out"
-        )
-    check_folder(folder, "--out")
 
 
 def _asked_for(experiment: Experiment) -> str:

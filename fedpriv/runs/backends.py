@@ -167,15 +167,6 @@ def recorded_place(document: Mapping[str, Any]) -> Place:
     return path if key is None else NodeData(Path(path), Path(key))
 
 
-def _as_flag(name: str, value: object) -> str:
-    """Return an option as the command line has it.
-
-    >>> _as_flag("gpus_per_worker", 0.5)
-    '--gpus-per-worker 0.5'
-    """
-    return f"--{name.replace('_', '-')} {value}"
-
-
 Tell = Callable[[str], None]
 
 
@@ -197,7 +188,7 @@ class NamedBackend:
 
     Attributes:
         open: Yields what makes the backend of a run, and stops what it has started at its end.
-        takes: Options of a `Request` that it has a use for.
+        takes: Options of `named_backends` that it has a use for.
     """
 
     open: Callable[[Request, Tell], AbstractContextManager[NamedFactories]]
@@ -207,7 +198,7 @@ class NamedBackend:
 #: A new backend is one entry here; the Flower app is started otherwise.
 BACKENDS = {
     "serial": NamedBackend(open=_serial, takes=("device",)),
-    "ray": NamedBackend(open=_ray, takes=("workers", "gpus_per_worker", "address", "device")),
+    "ray": NamedBackend(open=_ray, takes=("workers", "gpus_per_worker", "ray_address", "device")),
 }
 
 
@@ -225,7 +216,6 @@ def named_backends(
     ray_address: str | None = None,
     device: str | None = None,
     tell: Tell = lambda line: None,
-    spell: Callable[[str, object], str] = _as_flag,
 ) -> Generator[NamedFactories]:
     """Yield what makes a run's backend; what it has started is stopped at the end.
 
@@ -240,7 +230,6 @@ def named_backends(
             workers "cpu" alone, since they get GPUs by `gpus_per_worker`. None for what is
             quickest on a processor.
         tell: Given lines about the start.
-        spell: Writes an option, by field name, and its value as typed.
 
     Raises:
         ValueError: If the name is unknown, or an option is of another backend.
@@ -248,25 +237,24 @@ def named_backends(
     if name not in BACKENDS:
         known = ", ".join(map(repr, BACKENDS))
         raise ValueError(
-            f"{spell('backend', name)} is not known; use one of {known}, or run the Flower app"
+            f"backend {name!r} is not known; use one of {known}, or run the Flower app"
         )
     asked = {
         "workers": workers,
         "gpus_per_worker": gpus_per_worker,
-        "address": ray_address,
+        "ray_address": ray_address,
         "device": device,
     }
     for option, value in asked.items():
         if value is not None and option not in BACKENDS[name].takes:
-            written = spell("ray_address" if option == "address" else option, value)
-            other = spell("backend", "ray")
-            raise ValueError(f"{written} is for worker processes; use {other} instead of {name!r}")
+            raise ValueError(
+                f"{option} {value} is for worker processes; use backend ray instead of {name}"
+            )
     if workers is not None and workers < 1:
-        raise ValueError(f"{spell('workers', workers)} must be at least 1")
+        raise ValueError(f"workers {workers} must be at least 1")
     if name == "ray" and device not in (None, "cpu"):
         raise ValueError(
-            f"{spell('device', device)} names no device of a worker's; Ray hands out GPUs by "
-            f"{spell('gpus_per_worker', 1)}"
+            f"device {device} names no device of a worker's; Ray hands out GPUs by gpus_per_worker"
         )
     if name == "serial" and device is not None:
         usable_device(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -216,6 +217,17 @@ def check_experiment_name(
             f"`--experiment {name}`, in Python experiment={name!r}"
         )
     return name
+
+
+def resume_command(path: Path, name: str | None) -> str:
+    """Return the command that goes on with a run.
+
+    Args:
+        path: Its folder.
+        name: Of its experiment, which is given again where it is code; None for none.
+    """
+    code = f"{shlex.quote(name)} " if name is not None and ":" in name else ""
+    return f"fedpriv run {code}--resume {path}"
 
 
 def _nameless(path: Path) -> ValueError:

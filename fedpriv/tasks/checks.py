@@ -34,6 +34,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.checkpoints.tensor_files import read_tensor_bytes, released_models, tensor_bytes
+from fedpriv.datasets.local_data import LocalUsers
 from fedpriv.measures import Measure, check_measures
 from fedpriv.mechanisms.bounds import EXCESS, Bound, Clip, Normalise, OutputSensitivity, Rounded
 from fedpriv.privacy.plan import BY_EXAMPLE
@@ -447,7 +448,7 @@ def describe_untried(task: BaseTask) -> str:
 
 
 def find_cautions(task: BaseTask, found: Metrics | None, *, simulated: bool) -> tuple[str, ...]:
-    """Return warnings about a task's public examples, in a line each.
+    """Return warnings about a task's public examples and its own files, in a line each.
 
     Args:
         task: Of users.
@@ -467,6 +468,12 @@ def find_cautions(task: BaseTask, found: Metrics | None, *, simulated: bool) -> 
                     f"{equal:,} of {number:,} {_EQUAL_TO_ROSTERED[name]}; or, where they are "
                     "values that many people share and no copies, declare it: equal_by_chance=True"
                 )
+    users = getattr(getattr(task, "data", None), "users", None)
+    if simulated and isinstance(users, LocalUsers) and (problems := [*users.problems()]):
+        cautions.append(
+            f"{len(problems):,} rows or people of {len(users):,} cannot be taken and contribute "
+            f"nothing (`fedpriv data ids` names them): {problems[0]}"
+        )
     return tuple(cautions)
 
 

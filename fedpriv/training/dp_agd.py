@@ -36,7 +36,7 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.mechanisms.selection import Form, NoisyMin
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import FilterPlan, AnyPlan
+from fedpriv.privacy.plan import AnyPlan, FilterPlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, set_checked
 from fedpriv.rng import Key

@@ -16,7 +16,7 @@ from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.accounting import calibrate, rho_of
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import FilterPlan, AnyPlan, Plan
+from fedpriv.privacy.plan import AnyPlan, FilterPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
 from fedpriv.sums import PartialSum

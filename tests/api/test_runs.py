@@ -142,8 +142,8 @@ class TestRun:
         [
             ({"secure": True}, ("secure",)),
             ({"secure": True, "out": "x", "seed": 1}, ()),
-            ({"backend": "spark"}, ("backend=", "spark")),
-            ({"workers": 2}, ("workers=2", "backend=")),
+            ({"backend": "spark"}, ("backend", "spark")),
+            ({"workers": 2}, ("workers", 2, "ray")),
             ({"corpus": "here"}, ()),
             ({"progress": "no"}, ("no",)),
             ({"keep_checkpoints": 0}, (0,)),

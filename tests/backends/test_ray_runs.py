@@ -154,7 +154,7 @@ def test_what_cannot_be_had_leaves_nothing_behind(tiny_corpus, tmp_path, monkeyp
     monkeypatch.setattr("sys.path", list(sys.path))
     with pytest.raises(SystemExit) as caught:
         cli.main()
-    assert caught.value.code == 2 and "gpus-per-worker" in capsys.readouterr().err
+    assert caught.value.code == 2 and "gpus" in capsys.readouterr().err
     assert not out.exists()
 
 

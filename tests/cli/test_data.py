@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from fedpriv.cli import data as commands
-from fedpriv.cli.run import _tell_problems
 from fedpriv.datasets.importers import downloads, locate
 from fedpriv.datasets.importers.synthetic import Shape
 from fedpriv.datasets.local_data import NodeData, Table, local_users
 from fedpriv.datasets.user_ids import write_key
+from fedpriv.tasks.checks import find_cautions
 from tests.datasets.importers.test_stackexchange import document, question
 from tests.harness.command_line import fedpriv
 
@@ -259,13 +259,14 @@ def test_ids_name_a_quote_that_its_line_does_not_close(tmp_path):
     run("ids", people, *key, "--user", "who", fails="'who'")
 
 
-def test_a_simulation_on_own_files_tells_what_it_cannot_take(tmp_path, capsys):
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_simulation_on_own_files_tells_what_it_cannot_take(tmp_path, simulated):
     write_key(tmp_path / "key")
     (tmp_path / "people.csv").write_text("user,x\nann,1\nbob,none\n,3\n")
     users = local_users(
         Table(columns={"x": float}), len, data=NodeData(tmp_path / "people.csv", tmp_path / "key")
     )
-    task = SimpleNamespace(data=SimpleNamespace(users=users))
-    _tell_problems(SimpleNamespace(components=SimpleNamespace(task=task)))
-    said = capsys.readouterr().err
-    assert said.startswith("2 ") and "line 4" in said
+    task = SimpleNamespace(data=SimpleNamespace(users=users), measures=(), equal_by_chance=True)
+    cautions = find_cautions(task, None, simulated=simulated)
+    assert len(cautions) == simulated
+    assert not simulated or (cautions[0].startswith("2 ") and "line 4" in cautions[0])

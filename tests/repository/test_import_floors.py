@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     "libraries tree rng ranges hashes json_lines output_paths untrusted_text measures models "
     "kernels",
-    "transform sums datasets checkpoints mechanisms.event",
+    "parts transform sums datasets checkpoints mechanisms.event",
     "mechanisms optimizers",
     "privacy",
     "training",

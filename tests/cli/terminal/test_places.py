@@ -73,7 +73,7 @@ FILES = ("compare",)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unwritable_place_is_named_before_the_work(name, never):
     *_, option = COMMANDS[name]
-    assert f"{option} file/x/y.html" in fails(*COMMANDS[name], "file/x/y.html")
+    assert f"{option.removeprefix('--')} file/x/y.html" in fails(*COMMANDS[name], "file/x/y.html")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
