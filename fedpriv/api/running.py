@@ -351,6 +351,8 @@ def tune(
     """
     _refuse_seed(secure, options)
     chosen, reference = chosen_experiment(experiment, options)
+    trials = Trials(mean=mean, shape=shape)
+    check_folder(Path(out), "out")
     console = PlainConsole(stderr=True)
     heard = console if is_watched(console, progress) else None
     study = GridStudy(
@@ -358,8 +360,12 @@ def tune(
         reference=reference,
         corpus=find_corpus(chosen, corpus, console=heard, importing=heard),
         grid={kebab(name): tuple(values) for name, values in grid.items()},
-        trials=Trials(mean=mean, shape=shape),
+        trials=trials,
         measure=score,
         secure=secure,
     )
-    return load(study.run(Path(out)))
+    _teller(console, progress)(
+        f"a study of {trials.name}; nothing of its trials is shown but the best"
+    )
+    with writing_to(Path(out)):
+        return load(study.run(Path(out)))

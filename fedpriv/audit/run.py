@@ -16,12 +16,12 @@ from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
 from fedpriv.experiments.build import build, in_study
 from fedpriv.experiments.load import from_anywhere
 from fedpriv.privacy.epsilon import Epsilon, format_delta
-from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.statement.sealed import (
-    RunIdentity,
+    SealedRun,
     audited_rounds,
     read_audit,
+    read_sealed,
     refuse_second_audit,
     write_audit,
 )
@@ -247,82 +247,70 @@ class Candidate:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditedRun:
-    """A run that verifies and was not audited yet.
+def open_unaudited(folder: Path) -> SealedRun:
+    """Return the run of a folder, finished or under way.
 
-    Attributes:
-        folder: Its folder.
-        of: What identifies it.
-        plan: As its ledger has it.
+    Raises:
+        ValueError: If it does not verify or holds an audit.
     """
+    refuse_second_audit(folder)
+    if not verify_run(folder).ok:
+        raise ValueError(f"{folder} does not verify, so it is not audited: fedpriv verify")
+    return read_sealed(folder)
 
-    folder: Path
-    of: RunIdentity
-    plan: AnyPlan
 
-    @classmethod
-    def open(cls, folder: Path) -> AuditedRun:
-        """Return the run of a folder, finished or under way.
+def is_named(run: SealedRun, name: str) -> bool:
+    """Return whether the run's experiment is found by this name."""
+    return from_anywhere(name) == read_document(run.folder)["reference"]
 
-        Raises:
-            ValueError: If it does not verify or holds an audit.
-        """
-        refuse_second_audit(folder)
-        if not verify_run(folder).ok:
-            raise ValueError(f"{folder} does not verify, so it is not audited: fedpriv verify")
-        records, state, _ = read_ledger(folder / "ledger.jsonl")
-        return cls(folder=folder, of=RunIdentity.of(records, state), plan=state.plan)
 
-    def names(self, name: str) -> bool:
-        """Return whether the run's experiment is found by this name."""
-        return from_anywhere(name) == read_document(self.folder)["reference"]
+def candidate_of(run: SealedRun, name: str | None = None) -> Candidate:
+    """Return a run's mechanism, made again from its experiment and corpus.
 
-    def candidate(self, name: str | None = None) -> Candidate:
-        """Return the run's mechanism, made again from its experiment and corpus.
+    Args:
+        run: The run.
+        name: Of the experiment, where the run names user-defined code.
 
-        Args:
-            name: Of the experiment, where the run names user-defined code.
+    Raises:
+        ValueError: If the run has no experiment that is found by name, or that is code which is not
+            named again.
+    """
+    document = read_document(run.folder)
+    experiment = restore_experiment(document, run.folder, name)
+    made = build(experiment, open_corpus(recorded_place(document)))
+    made = in_study(experiment, made, run.state.plan.trials)
+    return Candidate(name=experiment.name, plan=made.plan, seed=experiment.seed)
 
-        Raises:
-            ValueError: If the run has no experiment that is found by name, or that is code which
-                is not named again.
-        """
-        document = read_document(self.folder)
-        experiment = restore_experiment(document, self.folder, name)
-        made = build(experiment, open_corpus(recorded_place(document)))
-        made = in_study(experiment, made, self.plan.trials)
-        return Candidate(name=experiment.name, plan=made.plan, seed=experiment.seed)
 
-    def check(self, candidate: Candidate, mode: str) -> None:
-        """Refuse to audit for this run what is not its mechanism.
+def check_audited(run: SealedRun, candidate: Candidate, mode: str) -> None:
+    """Refuse to audit for a run what is not its mechanism.
 
-        Raises:
-            ValueError: Naming both, and what they differ in.
-        """
-        ours = {"experiment": self.of.experiment, "mode": self.of.mode, **_terms(self.plan)}
-        theirs = {"experiment": candidate.name, "mode": mode, **_terms(candidate.plan)}
-        differing = [
-            f"{name} {theirs.get(name)!r} instead of {ours.get(name)!r}"
-            for name in (ours | theirs)
-            if ours.get(name) != theirs.get(name)
-        ]
-        if differing:
-            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-            raise ValueError(
-                f"the audit of {candidate.name} ({mode}) is not one of {self.folder}, a run of "
-                f"{self.of}: {'; '.join(differing[:3])}{more}; give the options of the run, or "
-                "--into alone"
-            )
+    Raises:
+        ValueError: Naming both, and what they differ in.
+    """
+    of = run.identity
+    ours = {"experiment": of.experiment, "mode": of.mode, **_terms(run.state.plan)}
+    theirs = {"experiment": candidate.name, "mode": mode, **_terms(candidate.plan)}
+    differing = [
+        f"{name} {theirs.get(name)!r} instead of {ours.get(name)!r}"
+        for name in (ours | theirs)
+        if ours.get(name) != theirs.get(name)
+    ]
+    if differing:
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise ValueError(
+            f"the audit of {candidate.name} ({mode}) is not one of {run.folder}, a run of {of}: "
+            f"{'; '.join(differing[:3])}{more}; give the options of the run, or --into alone"
+        )
 
-    def keep(self, audit: Audit) -> dict[str, Any]:
-        """Write the outcome into the folder and return it as a statement has it.
 
-        Raises:
-            ValueError: If it is not of this run, or the folder holds one by now.
-        """
-        write_audit(self.folder, audit.to_json(), self.of, version=__version__)
-        records, state, _ = read_ledger(self.folder / "ledger.jsonl")
-        kept = read_audit(self.folder, records, state)  # as every reader will
-        assert kept is not None
-        return kept.to_json()
+def keep_audit(run: SealedRun, audit: Audit) -> dict[str, Any]:
+    """Write an outcome into a run's folder and return it as a statement has it.
+
+    Raises:
+        ValueError: If it is not of this run, or the folder holds one by now.
+    """
+    write_audit(run.folder, audit.to_json(), run.identity, version=__version__)
+    kept = read_audit(read_sealed(run.folder))  # as every reader will
+    assert kept is not None
+    return kept.to_json()

@@ -71,7 +71,16 @@ def audit_command(
     """
     from fedpriv.api.running import chosen_experiment, find_corpus
     from fedpriv.audit.plot import write_audit_plot
-    from fedpriv.audit.run import AuditedRun, Candidate, audit_plan, describe_audit
+    from fedpriv.audit.run import (
+        Candidate,
+        audit_plan,
+        candidate_of,
+        check_audited,
+        describe_audit,
+        is_named,
+        keep_audit,
+        open_unaudited,
+    )
     from fedpriv.experiments.build import build
     from fedpriv.privacy.statement.sealed import AUDIT_FILE
     from fedpriv.report.page import write_report
@@ -81,18 +90,18 @@ def audit_command(
         check_plot_file(out)
     if secure and "seed" in flags:
         fail(f"--secure takes no seed (got {flags['seed']}); leave one of the two out")
-    run = None if into is None else AuditedRun.open(into)
-    if secure and run is not None and run.of.mode != "secure":
-        fail(f"--secure: {into} is a {run.of.mode}, and is audited as what it is; leave it out")
-    secure = secure if run is None else run.of.mode == "secure"
+    run = None if into is None else open_unaudited(into)
+    if secure and run is not None and run.state.mode != "secure":
+        fail(f"--secure: {into} is a {run.state.mode}, and is audited as what it is; leave it out")
+    secure = secure if run is None else run.state.mode == "secure"
     options = given_once(flags, settings_of(option or ()))
     if experiment is None and run is None:
         fail("give an experiment (see `fedpriv list`), or --into RUN")
     if experiment is None and (corpus is not None or options):
         fail("--into alone takes experiment, corpus and options from the run; leave them out")
     own = run is not None and corpus is None and not options
-    if run is not None and (experiment is None or (own and run.names(experiment))):
-        candidate = run.candidate(experiment)
+    if run is not None and (experiment is None or (own and is_named(run, experiment))):
+        candidate = candidate_of(run, experiment)
     else:
         assert experiment is not None
         chosen, _ = chosen_experiment(experiment, options)
@@ -101,7 +110,7 @@ def audit_command(
             name=chosen.name, plan=build(chosen, found).plan, seed=int(getattr(chosen, "seed", 0))
         )
     if run is not None:
-        run.check(candidate, "secure" if secure else "simulation")
+        check_audited(run, candidate, "secure" if secure else "simulation")
     with counting("rounds on canary users", quiet=as_json) as progress:
         audit = audit_plan(
             candidate.plan,
@@ -113,7 +122,7 @@ def audit_command(
         )
     if out is not None:
         write_audit_plot(audit, out)
-    kept = None if run is None else run.keep(audit)
+    kept = None if run is None else keep_audit(run, audit)
     if into is not None and (into / "report.html").exists():
         write_report(into)
     if as_json:

@@ -10,12 +10,9 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.output import errors, print_json, print_line
+from fedpriv.cli.output import print_json, print_line
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, given_once, settings_of
 from fedpriv.experiments.options import Option
-from fedpriv.output_paths import check_folder, writing_to
-from fedpriv.privacy.statement.statement import run_statement
-from fedpriv.privacy.trials import Trials
 
 
 def register(app: typer.Typer) -> None:
@@ -63,36 +60,26 @@ def tune(
 
     For example: fedpriv tune dp-fedavg-tags --grid l2-clip-norm=0.1,0.3,1 --mean 5 --out tuned
     """
-    from fedpriv.api.running import find_corpus
-    from fedpriv.experiments.load import load_experiment
-    from fedpriv.studies.grid import GridStudy
+    from fedpriv.api import running
 
     options = given_once(flags, settings_of(option or ()))
-    if secure and "seed" in options:
-        raise ValueError(f"--secure takes no seed (got {options['seed']}); leave one of them out")
-    trials, values = Trials(mean=mean, shape=shape), _grid(grid)
-    chosen = load_experiment(experiment).with_options(options)
-    check_folder(out, "--out")
-    found = find_corpus(chosen, corpus, console=None if as_json else errors, importing=errors)
-    study = GridStudy(
-        experiment=chosen,
-        reference=experiment,
-        corpus=found,
-        grid=values,
-        trials=trials,
-        measure=score,
+    best = running.tune(
+        experiment,
+        out,
+        grid=_grid(grid),
+        mean=mean,
+        shape=shape,
+        score=score,
+        corpus=corpus,
         secure=secure,
+        progress=not as_json,
+        **options,
     )
-    if not as_json:
-        said = f"a study of {trials.name}; nothing of its trials is shown but the best"
-        print_line(said, errors)
-    with writing_to(out):
-        released = study.run(out)
     if as_json:
         stated = json.loads((out / "study.json").read_text("utf-8"))
-        print_json({**stated, "run_dir": str(released)})
+        print_json({**stated, "run_dir": str(best.path)})
         return
-    for line in (run_statement(released).headline, f"released: {released}"):
+    for line in (best.statement.headline, f"released: {best.path}"):
         print_line(line)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.attacks.membership import attack_membership
-from fedpriv.audit.run import AuditedRun
+from fedpriv.audit.run import candidate_of, open_unaudited
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run
@@ -62,7 +62,7 @@ class TestNamedCode:
             ("interrupted", fp.resume),
             ("interrupted", lambda folder: fp.resume(folder, backend="ray")),
             ("finished", lambda folder: fp.run_uncertainty(folder, ks=(2,))),
-            ("finished", lambda folder: AuditedRun.open(folder).candidate()),
+            ("finished", lambda folder: candidate_of(open_unaudited(folder))),
             ("finished", attack_membership),
         ],
     )
@@ -120,7 +120,7 @@ class TestNamedCode:
         assert done.exit_code == 0 and marker.exists()
         assert verify_run(crafted["interrupted"]).ok
         assert fp.run_uncertainty(crafted["finished"], ks=(2,), experiment=trap).kept
-        assert AuditedRun.open(crafted["finished"]).candidate(trap).name == "dp-fedavg-tags"
+        assert candidate_of(open_unaudited(crafted["finished"]), trap).name == "dp-fedavg-tags"
 
     def test_the_value_itself_needs_no_name(self, crafted, marker):
         made = load_experiment("dp-fedavg-tags")

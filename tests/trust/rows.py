@@ -59,7 +59,7 @@ _DRAWN_ONCE = f"{_STUDY}::test_the_number_is_drawn_once"
 _HOSTILE = "backends/flower/hostile"
 _DEVICE = "laws/test_device_path.py"
 _REAL = "backends/flower/real"
-_FIFTY = "trust/kills/test_fifty_kills.py"
+_KILLED = "trust/kills/test_kills.py"
 _LEDGER = "privacy/ledger"
 _PLAN = "privacy/plans/test_plan.py"
 _KEYS = "running/door/test_draws.py"
@@ -146,7 +146,7 @@ ROWS = (
             _RANDOM_KILLS,
             _BUDGET,
         ),
-        long=(_KILLS, _FIFTY, f"{_LEDGER}/test_failed_writes.py"),
+        long=(_KILLS, _KILLED, f"{_LEDGER}/test_failed_writes.py"),
         twins=(
             Twin(
                 name="charged_after_the_draw",
@@ -157,7 +157,7 @@ ROWS = (
     Row(
         number=8,
         claim="No noise, no cohort and no study's number of trials is drawn twice, a crash between",
-        tests=(_BUDGET, _RANDOM_KILLS, _DRAWN_ONCE, _FIFTY, _KEYS),
+        tests=(_BUDGET, _RANDOM_KILLS, _DRAWN_ONCE, _KILLED, _KEYS),
         twins=(
             Twin(name="noise_by_the_round", tests=(_BUDGET,)),
             Twin(name="named_queries_by_the_round", tests=(_KEYS,)),

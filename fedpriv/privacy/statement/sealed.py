@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -74,6 +74,17 @@ class SealedRun:
         if not self.state.plan.is_private:
             return Coverage()
         return coverage_without_document({**self.state.extra, "mode": self.state.mode})
+
+    @property
+    def identity(self) -> RunIdentity:
+        """Digests that identify the run, from its ledger alone."""
+        return RunIdentity(
+            experiment=str(self.state.extra.get("experiment", "")),
+            mode=self.state.mode,
+            plan_sha256=document_sha256(self.state.plan.to_json()),
+            experiment_sha256=str(self.state.extra.get(SEAL, "")),
+            ledger_sha256=self.records[0].hash,
+        )
 
     @property
     def start(self) -> Mapping[str, Any] | None:
@@ -201,17 +212,6 @@ class RunIdentity:
     experiment_sha256: str
     ledger_sha256: str
 
-    @classmethod
-    def of(cls, records: Sequence[Record], state: LedgerState) -> RunIdentity:
-        """Return what identifies a run, from its ledger alone."""
-        return cls(
-            experiment=str(state.extra.get("experiment", "")),
-            mode=state.mode,
-            plan_sha256=document_sha256(state.plan.to_json()),
-            experiment_sha256=str(state.extra.get(SEAL, "")),
-            ledger_sha256=records[0].hash,
-        )
-
     def __str__(self) -> str:
         named = self.experiment or "a user-defined training loop"
         return f"{named} ({self.mode}, plan {self.plan_sha256[:12]}, run {self.ledger_sha256[:12]})"
@@ -304,14 +304,14 @@ def refuse_second_audit(folder: Path) -> None:
         )
 
 
-def read_audit(folder: Path, records: Sequence[Record], state: LedgerState) -> AuditRecord | None:
+def read_audit(run: SealedRun) -> AuditRecord | None:
     """Return the audit in a run's folder; None if it was not audited.
 
     Raises:
         ValueError: If the file cannot be read, is of another run, or contradicts itself or the
             ledger's plan.
     """
-    path = folder / AUDIT_FILE
+    path = run.folder / AUDIT_FILE
     if not path.exists():
         return None
     try:
@@ -335,12 +335,12 @@ def read_audit(folder: Path, records: Sequence[Record], state: LedgerState) -> A
         refuted = document["refuted"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no audit that can be read ({error!r}); audit again") from error
-    ours = RunIdentity.of(records, state)
+    ours = run.identity
     if record.of != ours:
         raise ValueError(
             f"{path} is the audit of another run: of {record.of}, and this is {ours}; take it away"
         )
-    problems = _contradictions(record, bounds, refuted, state.plan)
+    problems = _contradictions(record, bounds, refuted, run.state.plan)
     if problems:
         raise ValueError(f"{path} contradicts {'; '.join(problems)}; take it away and audit again")
     return record

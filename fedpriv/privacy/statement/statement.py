@@ -406,7 +406,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         num_charges=len(state.charges),
         num_lost=len(state.lost),
         anchored=bool(state.extra.get(ANCHORED)),
-        audit=read_audit(run.folder, run.records, state),
+        audit=read_audit(run),
         summary=_summary(run.folder),
     )
 

@@ -197,7 +197,7 @@ def _verify(folder: Path, anchor: str | os.PathLike[str] | None) -> Verification
         nonlocal audit
         if not state.plan.is_private and not (folder / AUDIT_FILE).exists():
             return None
-        audit = read_audit(folder, records, state)
+        audit = read_audit(run.sealed)
         return _describe_audited(audit)
 
     torn_text = f"; {torn} bytes of a torn last line are not counted" if torn else ""

@@ -1,11 +1,12 @@
-"""Fifty SIGKILLs of servers, workers and nodes, at random moments: what was paid, what was lost.
+"""SIGKILLs of servers, workers and nodes, at random moments: what was paid, what was lost.
 
     python -m tests.trust.kills --out build/kills
 
-Runs are killed and go on: the command, simulated and secure, with noise anew in each round, with
-tree noise and with one release that is replayed; Ray's workers under it; a ServerApp and SuperNodes
-on loopback. After each kill, whatever any process has drawn is compared with the ledger. The table
-is printed, and written as JSON and Markdown.
+A hundred and more runs are killed and go on: the command, simulated and secure, with noise anew in
+each round, with tree noise, with one release that is replayed, and with a privacy filter (DP-AGD);
+Ray's workers under it; a ServerApp and SuperNodes on loopback. After each kill, whatever any
+process has drawn is compared with the ledger. The table is printed, and written as JSON and
+Markdown.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from tests.trust.kills.commands import kill_commands, kill_workers
 from tests.trust.kills.federation import kill_federation
 
 COMMANDS = {
-    ("plain", False): 8, ("plain", True): 8, ("tree", False): 7, ("tree", True): 7,
-    ("replayed", False): 4, ("replayed", True): 4,
+    ("plain", False): 6, ("plain", True): 6, ("tree", False): 6, ("tree", True): 6,
+    ("replayed", False): 3, ("replayed", True): 3, ("adaptive", False): 5, ("adaptive", True): 5,
 }  # fmt: skip
-"""Kills by method and whether the run is secure."""
+"""Kills by method and whether the run is secure; half of those that the command makes."""
 WORKERS, RAY_SERVERS, SERVER_APPS, SUPERNODES = 5, 2, 3, 2
 PARTS = (
     *(f"{method}-{'secure' if secure else 'simulated'}" for method, secure in COMMANDS),
@@ -35,16 +36,17 @@ PARTS = (
 )
 
 
-def play(part: str, scratch: Path, seed: int) -> Figures:
-    """Return the figures of one part's kills, of which there are fifty in all."""
+def play(part: str, scratch: Path, seed: int, times: int = 1) -> Figures:
+    """Return the figures of one part's kills, so many times those that are listed above."""
     choice = random.Random(f"{part} {seed}")
     if part == "workers":
-        return kill_workers(scratch, WORKERS, RAY_SERVERS, choice)
+        return kill_workers(scratch, times * WORKERS, times * RAY_SERVERS, choice)
     if part == "federation":
-        return kill_federation(scratch, SERVER_APPS, SUPERNODES, choice)
+        return kill_federation(scratch, times * SERVER_APPS, times * SUPERNODES, choice)
     method, mode = part.split("-")
     secure = mode == "secure"
-    return kill_commands(scratch, method, COMMANDS[method, secure], choice, secure=secure)
+    kills = times * COMMANDS[method, secure]
+    return kill_commands(scratch, method, kills, choice, secure=secure)
 
 
 COLUMNS = {
@@ -57,7 +59,7 @@ COLUMNS = {
 def table(found: Sequence[Figures]) -> str:
     """Return the figures as a page."""
     lines = [
-        "# Fifty kills",
+        "# Kills",
         "",
         "SIGKILLs at random moments of runs that go on afterwards, by `python -m "
         "tests.trust.kills`, on synthetic data. Every cohort, noise and noised sum of any process "
@@ -87,12 +89,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="only these")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--times", type=int, default=2, help="as many kills as the tests have")
     parser.add_argument("--out", type=Path, default=None, help="a folder for JSON and page")
     given = parser.parse_args()
     found = []
     for part in given.parts:
         with tempfile.TemporaryDirectory() as scratch:
-            found.append(play(part, Path(scratch) / part, given.seed))
+            found.append(play(part, Path(scratch) / part, given.seed, given.times))
         print(json.dumps(found[-1].document()), flush=True)
     page = table(found)
     print(page)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.ledger.state import Charge, read_ledger
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +111,8 @@ class Books:
         lines = self._lines()
         figures = self.figures
         state = read_ledger(self.ledger)[1] if self._count(b"\n") else None
-        after = "retry" if state is None else state.plan.mechanism.recorded.after_crash
+        fixed = None if state is None else state.plan.mechanism  # a filter has none
+        after = "retry" if fixed is None else fixed.recorded.after_crash
         drawn = {
             kind: [line for line in lines if line["kind"] == kind]
             for kind in ("cohort", "noise", "sum")
@@ -125,8 +126,10 @@ class Books:
             figures.over_limit = _over_limit(lines, *self.limit)
         if alive:
             return
-        figures.attempts = len(state.rows if after == "discard" else state.charges)
         figures.releases = len(state.releases)
+        figures.attempts = len(state.rows)
+        if after != "discard":
+            figures.attempts = figures.releases + _lost_rounds(state.lost)
         if after == "replay":  # what was cut off is made again
             return
         lost = figures.attempts - figures.releases
@@ -151,6 +154,14 @@ class Books:
         if not self.draws.exists():
             return []
         return [json.loads(line) for line in self.draws.read_text("utf-8").splitlines()]
+
+
+def _lost_rounds(lost: Iterable[Charge]) -> int:
+    """Return how often a round was lost, which may have been charged for several answers."""
+    of_round: dict[int, Counter[str]] = defaultdict(Counter)
+    for charge in lost:
+        of_round[charge.round_num][charge.query] += 1
+    return sum(max(counts.values()) for counts in of_round.values())
 
 
 def _unpaid(lines: Iterable[dict[str, Any]], after: str) -> int:

@@ -21,6 +21,7 @@ PATIENCE = 900.0  # against a hang, and not a slow machine
 SEPARATION, MOST = 8, 1000  # rows between two of one user, and how many of them at most
 METHODS = {
     "plain": "dp-fedavg-tags", "tree": "dp-fedavg-tags", "replayed": "bolt-on-tags",
+    "adaptive": "agd-tags",
 }  # fmt: skip
 
 
@@ -28,6 +29,8 @@ def options_of(method: str, rounds: int) -> dict[str, object]:
     """Return the options of one of `METHODS`: more rounds than are played before the last kill."""
     if method == "replayed":  # one round, which takes longer than any kill waits
         return {"passes": 160, "users-per-update": 1}
+    if method == "adaptive":  # its budget is of more iterations without a rejection
+        return {"iterations": rounds, "target-epsilon": 8.0, "delta": 0.001, "eval-every": rounds}
     plain = {
         "rounds": rounds, "noise-multiplier": 1.0, "cohort": 8, "delta": 0.001,
         "l2-clip-norm": 0.5, "eval-every": rounds,
