@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/growth.py               all of it, about 25 minutes
     OMP_NUM_THREADS=1 python benchmarks/growth.py --quick       small sizes, under 2 minutes
     OMP_NUM_THREADS=1 python benchmarks/growth.py --smallest    a few users, to see that it runs
-    OMP_NUM_THREADS=1 python benchmarks/growth.py --endurance   memory over 1,000 rounds
+    OMP_NUM_THREADS=1 python benchmarks/growth.py --endurance   memory over 1,000 and 5,000 rounds
 
 Every measurement is a process of its own: seconds of steady rounds with ledger and checkpoints,
 without evaluation, and memory of the process tree. The corpora are made once and kept in fedpriv's
@@ -41,7 +41,7 @@ SENTENCES = 6  # of every user where the number of users grows
 LONG = 100  # and where the params or the workers do
 
 PANELS = ("cohort", "users", "params", "workers", "equal")
-ENDURANCE = ("serial", "raising", "ray", "large")
+ENDURANCE = ("serial", "raising", "ray", "large", "long")
 Panels = dict[str, list[tuple[str, Case]]]
 
 
@@ -184,6 +184,11 @@ def endurance_cases(quick: bool, smallest: bool, *, only: Sequence[str] = ()) ->
         "raising": replace(some, failing=True),
         "ray": replace(some, backend="ray", workers=2, rounds=min(some.rounds, 400)),
     }
+    if not quick:
+        small = sized(100, 50, public_users=200)
+        cases["long"] = replace(
+            some, corpus=small, cohort=20, rounds=4_500, warm_up=500, look_every=500
+        )
     if not quick and (not only or "large" in only):
         most = equal_users(342_477, 34_247)
         cases["large"] = replace(some, corpus=most, cohort=1_000, warm_up=50, look_every=50)
@@ -251,7 +256,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, printed and not kept")
     parser.add_argument("--smallest", action="store_true", help="a few users, as quick")
-    parser.add_argument("--endurance", action="store_true", help="only the 1,000 rounds")
+    parser.add_argument("--endurance", action="store_true", help="only the 1,000 and more rounds")
     parser.add_argument(
         "--only", nargs="+", choices=(*PANELS, *ENDURANCE), help="measure these panels or runs only"
     )
