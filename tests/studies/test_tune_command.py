@@ -45,7 +45,7 @@ def test_a_study_prints_its_epsilon_and_nothing_of_its_trials(tiny_corpus, tmp_p
         ([], "l2-clip-norm", "l2-clip-norm"),
         ([], "rounds=1,2", "rounds 2"),
         (["--shape", "0"], "l2-clip-norm=0.1", "shape 0"),
-        (["--secure", "--seed", "3"], "l2-clip-norm=0.1", "--secure"),
+        (["--secure", "--seed", "3"], "l2-clip-norm=0.1", "(got 3)"),
         (["--grid", "l2-clip-norm=1"], "l2-clip-norm=0.1", "--grid l2-clip-norm"),
     ],
 )
