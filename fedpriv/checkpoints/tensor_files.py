@@ -27,24 +27,12 @@ from safetensors.numpy import load
 from fedpriv.tree import Params, interpolate
 
 CODES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
     "bool": "BOOL",
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
 }
-
-
-def part_path(path: Path) -> Path:
-    """Return where a file is built before it is renamed to `path`."""
-    return path.with_name(f".{path.name}.part")
+"""What safetensors calls NumPy's dtypes."""
 
 
 def write_tensors(
@@ -68,7 +56,7 @@ def write_tensors(
         ValueError: If a tensor or a metadata entry cannot be stored. Nothing is written then.
     """
     pieces = _pieces(tensors, metadata or {})
-    part = part_path(path)
+    part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)  # of a killed writer, with a mode of its own
     made = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(made, "wb") as file:
@@ -132,11 +120,9 @@ def check_tensors(
         {name: f"{array.dtype}{list(array.shape)}" for name, array in of.items()}
         for of in (tensors, template)
     )
-    if found != expected:
-        names = sorted({*found, *expected})
-        other = {
-            n: (found.get(n), expected.get(n)) for n in names if found.get(n) != expected.get(n)
-        }
+    names = sorted({*found, *expected})
+    other = {n: (found.get(n), expected.get(n)) for n in names if found.get(n) != expected.get(n)}
+    if other:
         raise ValueError(f"{path} belongs to another model: tensors, found and expected, {other}")
 
 
@@ -247,22 +233,22 @@ def check_frozen(sealed: Mapping[str, str], frozen: Mapping[str, np.ndarray], fo
     Raises:
         ValueError: If they differ.
     """
-    if dict(sealed) == (now := frozen_digests(frozen)):
-        return
+    now = frozen_digests(frozen)
     other = sorted(name for name in {*sealed, *now} if sealed.get(name) != now.get(name))
-    raise ValueError(
-        f"frozen parameters (requires_grad=False) of the task are not those that {folder} was "
-        f"started with: {', '.join(other)}; let its module have the values of {folder}/{FROZEN}, "
-        "or start a new run in another folder"
-    )
+    if other:
+        raise ValueError(
+            f"frozen parameters (requires_grad=False) of the task are not those that {folder} was "
+            f"started with: {', '.join(other)}; let its module have the values of "
+            f"{folder}/{FROZEN}, or start a new run in another folder"
+        )
 
 
 SELECTED = "selected.safetensors"
 PUBLIC_MODEL, START, LAST, AVERAGE = "public-only", "start", "last", "average"
 PUBLIC_MODELS = (PUBLIC_MODEL, START)
 """Models that public examples alone make."""
-FACTORS = (1.0, 0.75, 0.5, 0.25)
-"""Shares of the private training's update that candidates keep."""
+FACTORS = (0.75, 0.5, 0.25)
+"""Shares of the private training's update that candidates keep which are drawn back."""
 AGGREGATE = "ema/"
 """Prefix of an aggregate's tensors in a checkpoint, whichever aggregate it is."""
 
@@ -291,16 +277,18 @@ def candidates(released: Mapping[str, Params], start: Params | None) -> dict[str
         released: By name, in order of preference.
         start: Where training started; None leaves out what is drawn back to it.
     """
-    found = {}
-    for factor in FACTORS:
-        for name, params in released.items():
-            if not all(np.isfinite(array).all() for array in params.values()):
-                continue
-            if factor == 1.0:
-                found[name] = params
-            elif start is not None:
-                found[f"{name} x {factor:g}"] = interpolate(start, params, factor)
-    return found
+    finite = {
+        name: params
+        for name, params in released.items()
+        if all(np.isfinite(array).all() for array in params.values())
+    }
+    if start is None:
+        return finite
+    return finite | {
+        f"{name} x {factor:g}": interpolate(start, params, factor)
+        for factor in FACTORS
+        for name, params in finite.items()
+    }
 
 
 BY_USER = "by_user.safetensors"

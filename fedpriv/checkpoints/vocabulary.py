@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv.ranges import Range, finite_float, positive_float
+from fedpriv.ranges import Range, finite_float, positive_float, set_checked, whole_int
 
 #: What the file is called, in run folders and exports.
 VOCABULARY = "vocabulary.json"
@@ -79,10 +79,9 @@ class Vocabulary:
         if self.inputs == "tff":
             return rows, values / max(len(known), 1)
         if self.word_features is not None:
-            _, made, weighted = self.word_features.made(np.array([0, len(rows)]), rows, counts)
-            values = weighted.astype(np.float64)
-            return made.astype(np.int64), values / (float(np.linalg.norm(values)) or 1.0)
-        return rows, values / max(float(np.linalg.norm(values)), 1.0)
+            _, rows, values = self.word_features.made(np.array([0, len(rows)]), rows, counts)
+        values = values.astype(np.float64)
+        return rows.astype(np.int64), values / (float(np.linalg.norm(values)) or 1.0)
 
 
 def vocabulary_bytes(vocabulary: Vocabulary) -> bytes:
@@ -206,12 +205,10 @@ class WordFeatures:
         if not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise ValueError("weights of words must be finite and at least 0")
         object.__setattr__(self, "weights", weights)
+        set_checked(self, whole_int, "num_pairs", "most_paired")
+        set_checked(self, positive_float, "pair_weight")
         for name in ("num_pairs", "most_paired"):
-            value = getattr(self, name)
-            if type(value) is not int:
-                raise ValueError(f"{name} {value!r} is not a whole number; give one such as 1000")
-            Range.AT_LEAST_ZERO.check(name, value)
-        object.__setattr__(self, "pair_weight", positive_float("pair_weight", self.pair_weight))
+            Range.AT_LEAST_ZERO.check(name, getattr(self, name))
 
     @property
     def num_rows(self) -> int:

@@ -360,7 +360,7 @@ class OwnStatistics(Part):
     """AdaDPS with user-defined statistics of public gradients."""
 
     kind: ClassVar[str] = "public-own"
-    divides: ClassVar[str] = "before"  # As `PublicMoments.divide`.
+    divides: ClassVar[Literal["before", "step"]] = "before"  # As `PublicMoments.divide`.
 
     public_batch: int | None = option(
         None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
@@ -450,7 +450,7 @@ class DividedStep(AverageOfSquares):
     """DP-R-Pub: RMSProp's statistics of public gradients divide the step, after the noise."""
 
     kind: ClassVar[str] = "r-pub"
-    divides: ClassVar[str] = "step"
+    divides: ClassVar[Literal["before", "step"]] = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
-from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.mechanisms.selection import NoisyMin, PrivateChoice
 from fedpriv.mechanisms.side_information import SideInformation
 
@@ -31,7 +30,6 @@ __all__ = [
     "Clip",
     "Correlated",
     "Gaussian",
-    "Mixture",
     "NoisyMin",
     "Normalise",
     "OutputGaussian",

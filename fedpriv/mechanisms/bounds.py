@@ -257,16 +257,22 @@ class Normalise(Bound):
         return _scaled_to(self.l2_clip_norm * share * _ROUNDING, norms)
 
 
-@dataclass(frozen=True, slots=True)
-class Unbounded(Bound):
-    """Let every finite update through. Only a plan without noise, and without an ε, accepts it."""
+class _Unchanged(Bound):
+    """Base of bounds that neither shorten nor lengthen a contribution."""
 
-    l2_bound = math.inf
+    __slots__ = ()
     elementwise = True
 
     def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
         """Return ones."""
         return np.ones_like(norms)
+
+
+@dataclass(frozen=True, slots=True)
+class Unbounded(_Unchanged):
+    """Let every finite update through. Only a plan without noise, and without an ε, accepts it."""
+
+    l2_bound = math.inf
 
 
 # Absorb float64's own rounding of products, and of a norm summed over so many coordinates.
@@ -359,7 +365,7 @@ class Rounded(Bound):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capped(Bound):
+class Capped(_Unchanged):
     """Cap each coordinate of a vector of losses at C, and what is below 0 at 0.
 
     Capped values are rounded to a grid of 2^24 steps to the l2 bound C√n, and never above C.
@@ -380,8 +386,6 @@ class Capped(Bound):
     cap: Norm
     num_coordinates: PositiveInt
 
-    elementwise = True
-
     @property
     def l2_bound(self) -> float:
         """C√n."""
@@ -401,10 +405,6 @@ class Capped(Bound):
     def limits(self) -> tuple[float, float]:
         """0 and the largest multiple of the granularity within the cap."""
         return 0.0, self.most
-
-    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
-        """Return ones."""
-        return np.ones_like(norms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,18 +428,6 @@ _FINE_BITS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Unchanged(Bound):
-    """A bound that is stated or checked, and that shortens nothing."""
-
-    elementwise = True
-    l2_bound: Norm
-
-    def factors(self, norms: np.ndarray, clip_norm: float | None = None) -> np.ndarray:
-        """Return ones."""
-        return np.ones_like(norms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSensitivity(_Unchanged):
     """State that one user moves the result of a training by at most `l2_bound`; bound nothing.
 
@@ -449,6 +437,8 @@ class OutputSensitivity(_Unchanged):
     Attributes:
         l2_bound: Δ, of a user who is there or not, from `fedpriv.training.permutation_sgd`.
     """
+
+    l2_bound: Norm
 
     def sum_limit(self, num_users: int) -> float:
         """Refuse: nothing is known of how long a result is.
@@ -463,7 +453,7 @@ class OutputSensitivity(_Unchanged):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked(_Unchanged):
+class Checked(Bound):
     """Refuse an update that is longer than a loss's Lipschitz constant allows; shorten none.
 
     Attributes:
@@ -478,6 +468,8 @@ class Checked(_Unchanged):
           whatever order, on every backend. Two runs drift apart by at most 2^-39 √d l2_bound more
           an update; `BoltOnUsers.sensitivity` has room for it.
     """
+
+    l2_bound: Norm
 
     elementwise = True
 

@@ -31,11 +31,12 @@ whatever the data names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fedpriv.libraries import library
+from fedpriv.parts import Part, PositiveFloat, PositiveInt
 from fedpriv.ranges import json_object, positive_float, positive_int
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
@@ -55,9 +56,6 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "nonprivate": (),
 }
 """The numbers of each kind. Its accounting is in `fedpriv.privacy.accounting`."""
-_CHECKS = dict.fromkeys(
-    ("noise_multiplier", "sampling_prob", "shift", "epsilon", "rho"), positive_float
-) | dict.fromkeys(("num_users", "cap", "size", "devices", "rows"), positive_int)
 SMALLEST_NOISE_MULTIPLIER = 0.01
 LARGEST_NOISE_MULTIPLIER = 1e5
 MOST_DEVICES = 1000
@@ -108,8 +106,40 @@ class Relation(Enum):
         )
 
 
+def _noise_multiplier(name: str, value: Any) -> float:
+    sigma = positive_float(name, value)
+    if sigma < SMALLEST_NOISE_MULTIPLIER:
+        raise ValueError(
+            f"{name} {sigma} is below {SMALLEST_NOISE_MULTIPLIER}, where ε runs into the thousands "
+            "a round; raise it, or ask for noise 'none'"
+        )
+    if sigma > LARGEST_NOISE_MULTIPLIER:
+        raise ValueError(
+            f"{name} {sigma} is above {LARGEST_NOISE_MULTIPLIER:g}, where nothing but noise is "
+            "left; lower it"
+        )
+    return sigma
+
+
+def _sampling_prob(name: str, value: Any) -> float:
+    prob = positive_float(name, value)
+    if prob > 1.0:
+        raise ValueError(f"{name} {prob} is above 1; give expected cohort over users")
+    return prob
+
+
+def _devices(name: str, value: Any) -> int:
+    number = positive_int(name, value)
+    if number > MOST_DEVICES:
+        raise ValueError(
+            f"{name} {number} is above {MOST_DEVICES}; bound what a person's devices send "
+            "together, as one user"
+        )
+    return number
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Part):
     """The event of one charge: how the cohort was drawn and how the answer was protected.
 
     Attributes:
@@ -131,40 +161,27 @@ class Event:
     """
 
     kind: str
-    noise_multiplier: float | None = None
-    sampling_prob: float | None = None
-    num_users: int | None = None
-    cap: int | None = None
-    size: int | None = None
-    devices: int | None = None
-    rows: int | None = None
-    shift: float | None = None
-    epsilon: float | None = None
-    rho: float | None = None
+    noise_multiplier: Annotated[float, _noise_multiplier] | None = None
+    sampling_prob: Annotated[float, _sampling_prob] | None = None
+    num_users: PositiveInt | None = None
+    cap: PositiveInt | None = None
+    size: PositiveInt | None = None
+    devices: Annotated[int, _devices] | None = None
+    rows: PositiveInt | None = None
+    shift: PositiveFloat | None = None
+    epsilon: PositiveFloat | None = None
+    rho: PositiveFloat | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse other numbers than those of the kind, and cohorts above the roster."""
         if self.kind not in FIELDS:
             raise ValueError(
                 f"event kind {self.kind!r} is unknown; give one of {', '.join(FIELDS)}"
             )
-        for name, check in _CHECKS.items():
-            value, wanted = getattr(self, name), name in FIELDS[self.kind]
-            if wanted == (value is None):
-                raise ValueError(
-                    f"a {self.kind} event {'needs' if wanted else 'has no'} {name}"
-                    + ("" if wanted else f" ({value!r} given); leave it out")
-                )
-            if wanted:
-                object.__setattr__(self, name, check(name, value))
-        _check_sigma(self.noise_multiplier)
-        if self.sampling_prob is not None and self.sampling_prob > 1.0:
+        given = {item.name for item in fields(self) if getattr(self, item.name) is not None}
+        if given != {"kind", *FIELDS[self.kind]}:
             raise ValueError(
-                f"sampling_prob {self.sampling_prob} is above 1; give expected cohort over users"
-            )
-        if self.devices is not None and self.devices > MOST_DEVICES:
-            raise ValueError(
-                f"devices {self.devices} is above {MOST_DEVICES}; bound what a person's devices "
-                "send together, as one user"
+                f"a {self.kind} event has the numbers {FIELDS[self.kind]}, not those of {self!r}"
             )
         for name in ("cap", "size"):
             value = getattr(self, name)
@@ -207,17 +224,10 @@ class Event:
         Raises:
             ValueError: If it is not an object of a known kind with exactly that kind's fields.
         """
-        given = json_object(value)
-        if given is None or not isinstance(given.get("kind"), str):
-            raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
-        kind = given["kind"]
-        if kind not in FIELDS:
-            raise ValueError(f"event kind {kind!r} is unknown; known are {', '.join(FIELDS)}")
-        names = {"kind", *FIELDS[kind]}
+        given = json_object(value) or {}
+        names = {"kind", *FIELDS.get(str(given.get("kind")), ())}
         if set(given) != names:
-            raise ValueError(
-                f"a {kind} event has the fields {sorted(names)}, not {sorted(map(str, given))}"
-            )
+            raise ValueError(f"{value!r} is not an event; one has the fields {sorted(names)}")
         return cls(**given)
 
     def to_dp_event(
@@ -275,21 +285,6 @@ class Event:
                 )
             case _:  # priced by its privacy loss alone
                 return dp_accounting.UnsupportedDpEvent()
-
-
-def _check_sigma(sigma: float | None) -> None:
-    if sigma is None:
-        return
-    if sigma < SMALLEST_NOISE_MULTIPLIER:
-        raise ValueError(
-            f"noise_multiplier {sigma} is below {SMALLEST_NOISE_MULTIPLIER}, where ε runs into "
-            "the thousands a round; raise it, or ask for noise 'none'"
-        )
-    if sigma > LARGEST_NOISE_MULTIPLIER:
-        raise ValueError(
-            f"noise_multiplier {sigma} is above {LARGEST_NOISE_MULTIPLIER:g}, where nothing "
-            "but noise is left; lower it"
-        )
 
 
 def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[float]]:

@@ -12,7 +12,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.mechanisms.rounded_gaussian import grid_noise
 from fedpriv.parts import NonNegativeFloat, PositiveFloat
+from fedpriv.ranges import Range, finite_float
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
 
@@ -34,8 +34,7 @@ def check_stddev(stddev: float) -> None:
         ValueError: If it is negative, not finite, or out of float32's comfortable range, where it
             would round to no noise at all.
     """
-    if not (math.isfinite(stddev) and stddev >= 0):
-        raise ValueError(f"stddev {stddev!r} must be finite and not negative")
+    finite_float("stddev", stddev, Range.AT_LEAST_ZERO)
     if stddev != 0 and not 1e-30 < stddev < 1e30:
         raise ValueError(
             f"stddev {stddev!r} is beyond what float32 noise can hold; scale the bound so that "

@@ -35,20 +35,39 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.parts import Part, PositiveFloat, PositiveInt
 from fedpriv.ranges import Range, finite_float, positive_float
 from fedpriv.rng import Key
 from fedpriv.transform import State
-from fedpriv.tree import Params, RowSparse, Tree
+from fedpriv.tree import Params
 
 Tensors = Mapping[str, np.ndarray]
 
 
+def _weight(name: str, value: Any) -> float:
+    """Return a weight that leaves something of what it weighs.
+
+    Raises:
+        ValueError: If it is not in (0, 1].
+    """
+    weight = positive_float(name, value)
+    if weight > 1.0:
+        raise ValueError(f"{name} {weight!r} must be above 0 and at most 1")
+    return weight
+
+
+_Weight = Annotated[float, _weight]
+_Decay = Annotated[float, partial(finite_float, allowed=Range.FRACTION)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
+class Mixture(Part):
     """A public update with which each update Δ is averaged: own · Δ + offset.
 
     Attributes:
@@ -56,25 +75,23 @@ class Mixture:
         offset: The public part with its weight in it, float32 arrays by name.
     """
 
-    own: float
+    own: _Weight
     offset: Mapping[str, np.ndarray] = field(repr=False)
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.own <= 1.0:
-            raise ValueError(f"weight {self.own!r} of the update must lie in (0, 1]")
+    def check(self) -> None:
+        """Make the public part read-only."""
         object.__setattr__(self, "offset", tree.read_only(self.offset))
 
-    def of(self, update: Tree) -> Tree:
-        """Return the mixture: dense tensors of the update's names."""
-        mixed: dict[str, np.ndarray] = {}
-        for name, tensor in update.items():
-            if isinstance(tensor, RowSparse):
-                total = self.offset[name].copy()
-                total[tensor.rows] += np.float32(self.own) * tensor.values
-            else:
-                total = np.float32(self.own) * tensor + self.offset[name]
-            mixed[name] = total
-        return mixed
+    @classmethod
+    def with_gradient(cls, own: float, gradient: Tensors) -> Mixture:
+        """Return the mean with a public gradient, which counts against an update."""
+        public = np.float32(own - 1.0)
+        return cls(own=own, offset={name: public * array for name, array in gradient.items()})
+
+    def of(self, update: Params) -> Params:
+        """Return the mixture of a dense update."""
+        own = np.float32(self.own)
+        return {name: own * array + self.offset[name] for name, array in update.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +121,7 @@ class Preconditioning:
     scale: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
 
 
-class Preconditioner:
+class Preconditioner(Part):
     """Turns public data and past releases into a round's preconditioning; by default into none."""
 
     __slots__ = ()
@@ -148,7 +165,7 @@ Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
+class Statistics(Part):
     """Rules φ, ϕ and ψ by which public gradients become a preconditioner.
 
     Attributes:
@@ -165,20 +182,24 @@ class Statistics:
 
     second: Rule
     first: Rule | None = None
-    own: float = 1.0
-    regulariser: float = 1e-3
+    own: _Weight = 1.0
+    regulariser: PositiveFloat = 1e-3
     inside: bool = False
     scale: Callable[[np.ndarray], np.ndarray] | None = None
     mean_of_look: bool = False
 
-    def __post_init__(self) -> None:
-        positive_float("regulariser", self.regulariser)
-        if not 0.0 < self.own <= 1.0:
-            raise ValueError(f"weight {self.own!r} of the private gradient must lie in (0, 1]")
+    def check(self) -> None:
+        """Refuse a mix with a first moment that has no rule."""
         if self.first is None and self.own != 1.0:
             raise ValueError(
                 f"weight {self.own!r} of the private gradient needs a rule for the first moment"
             )
+
+    @property
+    def rules(self) -> dict[str, Rule]:
+        """The rules of the moments that there are, by the names of a state."""
+        first = {} if self.first is None else {"first": self.first}
+        return {"second": self.second, **first}
 
     def denominator(self, second: np.ndarray) -> np.ndarray:
         """Return A, float32.
@@ -205,7 +226,8 @@ def moving_average(decay: float) -> Rule:
     Raises:
         ValueError: If β is not in [0, 1).
     """
-    keep, add = _weights(decay)
+    finite_float("decay", decay, Range.FRACTION)
+    keep, add = np.float32(decay), np.float32(1.0 - decay)
     return lambda moment, gradient: keep * moment + add * gradient
 
 
@@ -215,8 +237,8 @@ def moving_square(decay: float) -> Rule:
     Raises:
         ValueError: If β is not in [0, 1).
     """
-    keep, add = _weights(decay)
-    return lambda moment, gradient: keep * moment + add * np.square(gradient)
+    average = moving_average(decay)
+    return lambda moment, gradient: average(moment, np.square(gradient))
 
 
 def rmsprop(decay: float = 0.9, *, regulariser: float = 1e-3, inside: bool = False) -> Statistics:
@@ -256,11 +278,6 @@ def adam(
     )
 
 
-def _weights(decay: float) -> tuple[np.float32, np.float32]:
-    finite_float("decay", decay, Range.FRACTION)
-    return np.float32(decay), np.float32(1.0 - decay)
-
-
 #: From params and a key to the gradient of a public batch, float32 by name.
 PublicGradient = Callable[[Params, Key], Params]
 
@@ -271,6 +288,14 @@ def _zeros(params: Params) -> Params:
 
 def _inverted(tensors: Tensors) -> Params:
     return {name: np.float32(1.0) / array for name, array in tensors.items()}
+
+
+def _moved(rule: Rule, moments: Tensors, seen: Tensors) -> Params:
+    return {name: rule(moment, seen[name]) for name, moment in moments.items()}
+
+
+def _denominators(rule: Statistics, state: State) -> Params:
+    return {name: rule.denominator(second) for name, second in state["second"].items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,24 +354,13 @@ class PublicMoments(Preconditioner):
 
     gradient: PublicGradient
     statistics: Statistics
-    refresh_every: int = 1
-    batches: int = 1
-    divide: str = "before"
-
-    def __post_init__(self) -> None:
-        if self.refresh_every < 1 or self.batches < 1:
-            raise ValueError(
-                f"refresh_every {self.refresh_every} and batches {self.batches} must be at least 1"
-            )
-        if self.divide not in ("before", "step"):
-            raise ValueError(f"divide {self.divide!r} is unknown; give 'before' or 'step'")
+    refresh_every: PositiveInt = 1
+    batches: PositiveInt = 1
+    divide: Literal["before", "step"] = "before"
 
     def init(self, params: Params) -> State:
         """Return v, and m where the statistics have one, as zeros."""
-        state: State = {"second": _zeros(params)}
-        if self.statistics.first is not None:
-            state["first"] = _zeros(params)
-        return state
+        return {moment: _zeros(params) for moment in self.statistics.rules}
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
@@ -355,40 +369,29 @@ class PublicMoments(Preconditioner):
         if (round_num - 1) % self.refresh_every == 0:
             state = self._look(params, state, key)
         rule = self.statistics
-        multiplier = {n: np.float32(1.0) / rule.denominator(v) for n, v in state["second"].items()}
+        multiplier = _inverted(_denominators(rule, state))
         if self.divide == "step":
             return Preconditioning(scale=multiplier), state
-        mixture = None
-        if rule.first is not None and rule.own < 1.0:
-            public = np.float32(rule.own - 1.0)  # negative: a gradient counts against an update
-            mixture = Mixture(
-                own=rule.own, offset={n: public * m for n, m in state["first"].items()}
-            )
+        mixture = None if rule.own == 1.0 else Mixture.with_gradient(rule.own, state["first"])
         return Preconditioning(multiplier=multiplier, mixture=mixture), state
 
     def _look(self, params: Params, state: State, key: Key) -> State:
-        rule = self.statistics
-        if self.batches > 1 and rule.mean_of_look:
-            squares, seen = _zeros(params), _zeros(params)
-            for batch in range(self.batches):
-                for name, array in self.gradient(params, key.fold(batch)).items():
-                    squares[name] += np.square(array) / np.float32(self.batches)
-                    seen[name] += array / np.float32(self.batches)
-            found: State = {"second": squares}
-            if rule.first is not None:
-                found["first"] = _moved(rule.first, state["first"], seen)
-            return found
-        for batch in range(self.batches):
-            seen = self.gradient(params, key if self.batches == 1 else key.fold(batch))
-            found = {"second": _moved(rule.second, state["second"], seen)}
-            if rule.first is not None:
-                found["first"] = _moved(rule.first, state["first"], seen)
-            state = found
-        return state
-
-
-def _moved(rule: Rule, moments: Tensors, seen: Tensors) -> Params:
-    return {name: rule(moment, seen[name]) for name, moment in moments.items()}
+        rules, number = self.statistics.rules, self.batches
+        keys = [key] if number == 1 else [key.fold(batch) for batch in range(number)]
+        looks = (self.gradient(params, own) for own in keys)
+        if number == 1 or not self.statistics.mean_of_look:
+            for seen in looks:
+                state = {name: _moved(rules[name], held, seen) for name, held in state.items()}
+            return state
+        squares, mean = _zeros(params), _zeros(params)
+        for seen in looks:
+            for name, array in seen.items():
+                squares[name] += np.square(array) / np.float32(number)
+                mean[name] += array / np.float32(number)
+        return {
+            name: squares if name == "second" else _moved(rule, state[name], mean)
+            for name, rule in rules.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,20 +407,15 @@ class MirrorDescent(Preconditioner):
     """
 
     gradient: PublicGradient
-    num_rounds: int
-
-    def __post_init__(self) -> None:
-        if self.num_rounds < 1:
-            raise ValueError(f"num_rounds {self.num_rounds} must be at least 1")
+    num_rounds: PositiveInt
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
     ) -> tuple[Preconditioning, State]:
         """Return the blend of this round."""
         alpha = private_share(round_num - 1, self.num_rounds)
-        public = np.float32(alpha - 1.0)  # negative: a gradient counts against an update
-        offset = {name: public * array for name, array in self.gradient(params, key).items()}
-        return Preconditioning(blend=Mixture(own=alpha, offset=offset)), state
+        blend = Mixture.with_gradient(alpha, self.gradient(params, key))
+        return Preconditioning(blend=blend), state
 
 
 def private_share(step: int, num_steps: int) -> float:
@@ -441,11 +439,8 @@ class PastReleases(Preconditioner):
         regulariser: ε_s of A = √v + ε_s. While v is 0, A is constant and nothing is scaled.
     """
 
-    decay: float = 0.9
-    regulariser: float = 1e-3
-
-    def __post_init__(self) -> None:
-        rmsprop(self.decay, regulariser=self.regulariser)  # refuses what it cannot use, now
+    decay: _Decay = 0.9
+    regulariser: PositiveFloat = 1e-3
 
     def init(self, params: Params) -> State:
         """Return v = 0."""
@@ -456,13 +451,12 @@ class PastReleases(Preconditioner):
     ) -> tuple[Preconditioning, State]:
         """Return 1/A before the bound and A after the noise, A of mean square 1."""
         rule = rmsprop(self.decay, regulariser=self.regulariser)
-        scale = _unit_mean_square({n: rule.denominator(v) for n, v in state["second"].items()})
+        scale = _unit_mean_square(_denominators(rule, state))
         return Preconditioning(multiplier=_inverted(scale), inverse=scale), state
 
     def end(self, mean: Params, state: State) -> State:
         """Learn from the release."""
-        second = moving_square(self.decay)
-        return {"second": {n: second(v, mean[n]) for n, v in state["second"].items()}}
+        return {"second": _moved(moving_square(self.decay), state["second"], mean)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -481,21 +475,12 @@ class Delayed(Preconditioner):
         rate_ratio: Their learning rates' ratio likewise.
     """
 
-    plain: int
-    preconditioned: int
-    decay: float = 0.9
-    regulariser: float = 1e-3
-    clip_ratio: float = 1.0
-    rate_ratio: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.plain < 1 or self.preconditioned < 1:
-            raise ValueError(
-                f"plain {self.plain} and preconditioned {self.preconditioned} must be at least 1"
-            )
-        rmsprop(self.decay, regulariser=self.regulariser)  # refuses what it cannot use, now
-        for name in ("clip_ratio", "rate_ratio"):
-            positive_float(name, getattr(self, name))
+    plain: PositiveInt
+    preconditioned: PositiveInt
+    decay: _Decay = 0.9
+    regulariser: PositiveFloat = 1e-3
+    clip_ratio: PositiveFloat = 1.0
+    rate_ratio: PositiveFloat = 1.0
 
     def check_rounds(self, planned: int) -> None:
         """Refuse plain rounds alone.
@@ -525,12 +510,11 @@ class Delayed(Preconditioner):
         if place < self.plain:
             return Preconditioning(), state
         if place == self.plain:
-            second, share = moving_square(self.decay), np.float32(1 / self.plain)
-            state["second"] = {
-                n: second(v, share * state["gathered"][n]) for n, v in state["second"].items()
-            }
+            share = np.float32(1 / self.plain)
+            mean = {name: share * array for name, array in state["gathered"].items()}
+            state["second"] = _moved(moving_square(self.decay), state["second"], mean)
         rule = rmsprop(self.decay, regulariser=self.regulariser)
-        inverse = _inverted({n: rule.denominator(v) for n, v in state["second"].items()})
+        inverse = _inverted(_denominators(rule, state))
         # A wider clip is the same clip on smaller updates, enlarged again after the noise.
         before, after = np.float32(1 / self.clip_ratio), self.clip_ratio * self.rate_ratio
         return (

@@ -28,8 +28,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -142,21 +143,20 @@ class ExactDraws:
     Reference: Canonne, Kamath and Steinke (2020), Algorithm 1, for exp(-x) of a rational x.
     """
 
-    __slots__ = ("_key", "_stream", "_words")
+    __slots__ = ("_words",)
 
     def __init__(self, key: Key) -> None:
-        self._key = key
-        self._stream = 0
-        self._words: list[int] = []
+        blocks = (key.words(_WORDS, stream) for stream in count())
+        self._words = (int(word) for words in blocks for word in words[::-1])
 
     def below(self, number: int) -> int:
         """Return a uniform whole number from 0 to number - 1."""
-        count = -(-number.bit_length() // 64)
-        spare = 64 * count - (number - 1).bit_length()
+        size = -(-number.bit_length() // 64)
+        spare = 64 * size - (number - 1).bit_length()
         while True:
             value = 0
-            for _ in range(count):
-                value = value << 64 | self._word()
+            for _ in range(size):
+                value = value << 64 | next(self._words)
             value >>= spare
             if value < number:
                 return value
@@ -171,33 +171,14 @@ class ExactDraws:
 
     def _heads_below_one(self, exponent: Fraction) -> bool:
         # The number of successes in a row of draws x/1, x/2, x/3, ... is even with exp(-x).
-        count = 1
-        while self.below(exponent.denominator * count) < exponent.numerator:
-            count += 1
-        return count % 2 == 1
-
-    def _word(self) -> int:
-        if not self._words:
-            self._words = [int(word) for word in self._key.words(_WORDS, self._stream)]
-            self._stream += 1
-        return self._words.pop()
+        drawn = 1
+        while self.below(exponent.denominator * drawn) < exponent.numerator:
+            drawn += 1
+        return drawn % 2 == 1
 
 
 MISTAKES = "mistakes"
 """The tensor of a total that says how many mistakes each candidate makes, whole numbers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The candidate that a private choice releases.
-
-    Attributes:
-        index: Which candidate.
-        params: Its perturbed params, float32.
-    """
-
-    index: int
-    params: Params = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +225,8 @@ class PrivateChoice(Privatizer):
         """Yield where the bits of the choice come from."""
         yield ExactDraws(key)
 
-    def release(self, total: PartialSum, drawn: ExactDraws, share: float) -> Chosen:
-        """Return the candidate that was chosen; the others are given up.
+    def release(self, total: PartialSum, drawn: ExactDraws, share: float) -> tuple[int, Params]:
+        """Return which candidate was chosen, and its params, float32; the others are given up.
 
         Args:
             total: What `candidates` made of perturbed candidates and their mistakes.
@@ -256,14 +237,11 @@ class PrivateChoice(Privatizer):
         mistakes = [int(count) for count in tensors[MISTAKES]]
         index = choose(mistakes, Fraction(self.epsilon), "exponential", drawn)
         start = f"{index}/"
-        return Chosen(
-            index=index,
-            params={
-                name.removeprefix(start): array.astype(np.float32)
-                for name, array in tensors.items()
-                if name.startswith(start)
-            },
-        )
+        return index, {
+            name.removeprefix(start): array.astype(np.float32)
+            for name, array in tensors.items()
+            if name.startswith(start)
+        }
 
 
 def candidates(perturbed: list[Params], mistakes: list[int], num_users: int) -> PartialSum:

@@ -32,7 +32,7 @@ from fedpriv.mechanisms.bounds import CHECKED_EXCESS, Checked, OutputSensitivity
 from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.mechanisms.privatizer import Privatizer
-from fedpriv.mechanisms.selection import MISTAKES, Chosen, PrivateChoice, candidates
+from fedpriv.mechanisms.selection import MISTAKES, PrivateChoice, candidates
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
@@ -404,8 +404,8 @@ class Tuned(ReleasesOnce):
         """Return the state after the release."""
         params = state.params
         asked = SumRequest(params=params, work=candidate(0))
-        found: Chosen = door.run(asked, lambda raw: self._judged(params, raw))
-        return state.after(found.params, numbers={CHOSEN: float(found.index)})
+        index, chosen = door.run(asked, lambda raw: self._judged(params, raw))
+        return state.after(chosen, numbers={CHOSEN: float(index)})
 
     def parts(self, key: Key) -> list[list[int]]:
         """Return the places of the examples of l + 1 equal, disjoint parts, split by a key."""

@@ -57,6 +57,18 @@ def template_of(make, c):
     return template_with(PARAMS, make(c), make.context(c).clip_norm)
 
 
+def mixed(mixture, update):
+    """own · Δ + offset; stored rows are added to the offset, in its dtype."""
+    own, found = np.float32(mixture.own), {}
+    for name, tensor in update.items():
+        if isinstance(tensor, RowSparse):
+            found[name] = mixture.offset[name].copy()
+            found[name][tensor.rows] += own * tensor.values
+        else:
+            found[name] = own * tensor + mixture.offset[name]
+    return found
+
+
 def integers(make, c, updates):
     """The oracle: Σ rint(float64(v) * factor / granularity) in Python's integers."""
     bound, said, template = make(c), make.context(c), template_of(make, c)
@@ -64,7 +76,7 @@ def integers(make, c, updates):
     total = {name: [0] * t.size for name, t in template.items()}
     for update in updates:
         if said.mixture is not None:
-            update = said.mixture.of(update)
+            update = mixed(said.mixture, update)
         update = tree.multiply(update, said.multiplier)
         norm = np.array([tree.l2_norm(update)])
         [factor], besides = _bounded(bound, norm, longest, said.clip_norm)

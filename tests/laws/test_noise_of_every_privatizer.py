@@ -209,7 +209,7 @@ def test_a_private_choice():
     for epsilon, right in ((1.0, True), (2.0, False)):
         choice = PrivateChoice(epsilon=epsilon)
         draws = (selection.ExactDraws(KEY.fold(draw)) for draw in range(SELECTIONS))
-        wrong = sum(choice.release(total, drawn, 1.0).index for drawn in draws)
+        wrong = sum(choice.release(total, drawn, 1.0)[0] for drawn in draws)
         share = math.exp(-1.0) / (1.0 + math.exp(-1.0))
         assert (stats.binomtest(wrong, SELECTIONS, share).pvalue > ALPHA) == right
 

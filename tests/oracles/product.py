@@ -457,7 +457,7 @@ def tuned(mistakes: Sequence[int], epsilon: float, number: int) -> list[int]:
     choice, key = selection.PrivateChoice(epsilon=0.5 * epsilon), Key.simulation(0)
     total = selection.candidates([{"w": np.zeros(1)}] * len(mistakes), list(mistakes), 1)
     drawn = (selection.ExactDraws(key.fold(str(draw))) for draw in range(number))
-    return [choice.release(total, draws, 1.0).index for draws in drawn]
+    return [choice.release(total, draws, 1.0)[0] for draws in drawn]
 
 
 def projected(x: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -546,11 +546,11 @@ def correlated_rows(kind: str, rows: int, **numbers: Any) -> tuple[np.ndarray, n
     strategy, rng = _STRATEGIES[kind](num_rows=rows, **numbers), np.random.default_rng(0)
     key, drawn = Key.simulation(0), []
 
-    def fresh(own: Key) -> dict[str, np.ndarray]:
+    def fresh(own: Key) -> np.ndarray:
         drawn.append(rng.normal(size=3).astype(np.float32))
-        return {"w": drawn[-1].copy()}
+        return drawn[-1].copy()
 
-    made = [row["w"].copy() for row in strategy.rows(key, fresh)]
+    made = [row.copy() for row in strategy.rows(key, fresh)]
     return np.array(drawn, float), np.array(made, float)
 
 

@@ -25,7 +25,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpriv.mechanisms.correlated.noise import Fresh, Rows, Strategy, checked_rows
+from fedpriv.mechanisms.correlated.noise import Fresh, Strategy, checked_rows
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.parts import PositiveInt
 from fedpriv.rng import Key
@@ -34,8 +34,8 @@ _ANY_KEY = Key.simulation(0)  # where no noise is drawn
 _SCALE = 16  # weights are whole multiples of 2^-16: whole rows are made of the very same
 
 Estimate = Literal["efficient", "vanilla"]
-_Held = dict[int, Rows]
-"""Nodes of a prefix by their heights: what is known of them, by tensor."""
+_Held = dict[int, np.ndarray]
+"""Estimates of a prefix's nodes by their heights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,17 +154,17 @@ class BinaryTree(Strategy):
         """
         units, known = iter(np.eye(64)), self._variances(number.bit_length())
         held = {
-            h: {"row": math.sqrt(known[h]) * next(units)}
+            h: math.sqrt(known[h]) * next(units)
             for h in range(number.bit_length())
             if number >> h & 1
         }
-        return held, lambda key: {"row": next(units).copy()}
+        return held, lambda key: next(units).copy()
 
     def prefix_variance(self) -> np.ndarray:
         """Return the sum of the variances of a prefix's nodes, and of what earlier trees left."""
         held, fresh = self._as_vectors(self.steps)
-        left = sum((node["row"] for node in held.values()), np.zeros(64))
-        left += self._ended(dict(held), _ANY_KEY, fresh).get("row", 0.0)
+        left = sum(held.values(), np.zeros(64))
+        left = _plus(self._ended(held, _ANY_KEY, fresh), left)
         tree, within = np.divmod(np.arange(self.num_rows), self.steps)
         heights = np.arange(self.steps.bit_length())
         nodes = (within + 1)[:, np.newaxis] >> heights & 1
@@ -178,59 +178,51 @@ class BinaryTree(Strategy):
             ends = number == 1 and tree > 0  # the tree before
             if (height, ends) not in known:
                 held, fresh = self._as_vectors(self.steps if ends else number - 1)
-                made = self._next(held, row, _ANY_KEY, fresh)["row"]
+                made = self._next(held, row, _ANY_KEY, fresh)
                 known[height, ends] = float(made @ made)
             found[row - 1] = known[height, ends]
         return found
 
-    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[Rows]:
+    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[np.ndarray]:
         """Yield the noise of the prefix up to each row, less that of the prefix before."""
         held: _Held = {}
         for row in range(1, self.num_rows + 1):
             yield self._next(held, row, key, fresh)
 
-    def _next(self, held: _Held, row: int, key: Key, fresh: Fresh) -> Rows:
+    def _next(self, held: _Held, row: int, key: Key, fresh: Fresh) -> np.ndarray:
         """Return a row from the nodes of the prefix before it; put its own in their place."""
         tree, number, height = self._place(row)
-        out: Rows = {}
-        if number == 1 and tree:
-            out = self._ended(held, key.fold(tree - 1), fresh)
+        out = self._ended(held, key.fold(tree - 1), fresh) if number == 1 and tree else None
         nodes = key.fold(tree)
         estimate = fresh(nodes.fold(0).fold(number))
         known = self._variances(height)
         for h in range(1, height + 1):
             own, below = fresh(nodes.fold(h).fold(number >> h)), held.pop(h - 1)
             share = _merged(2.0 * known[h - 1], self.estimate)[0]
-            for name in own:
-                _subtract(out, name, below[name])
-                own[name] = _merge(own[name], below[name] + estimate[name], share)
-            estimate = own
+            out = _plus(out, -below)
+            estimate = _merge(own, below + estimate, share)
         held[height] = estimate
-        for name, array in estimate.items():
-            out[name] = array.copy() if name not in out else out[name] + array
-        return out
+        return _plus(out, estimate.copy())
 
-    def _ended(self, held: _Held, key: Key, fresh: Fresh) -> Rows:
+    def _ended(self, held: _Held, key: Key, fresh: Fresh) -> np.ndarray | None:
         """Drop a tree's nodes; return what its completion adds to the sum, if it is completed."""
         ended = {h: held.pop(h) for h in range(self.steps.bit_length()) if self.steps >> h & 1}
         if not self.completion or len(ended) == 1:
-            return {}
-        out: Rows = {}
+            return None
         known = self._variances(self.steps.bit_length())
-        below: Rows | None = None
+        out: np.ndarray | None = None
+        below: np.ndarray | None = None
         variance = 0.0
         for h in range((self.steps - 1).bit_length()):
             if h in ended:
-                for name, array in ended[h].items():
-                    _subtract(out, name, array)
-                below = ended[h] if below is None else _added(below, ended[h])
+                out, below = _plus(out, -ended[h]), _plus(below, ended[h])
                 variance += known[h]
             if below is not None:
                 share, variance = _merged(variance, self.estimate)
                 own = fresh(key.fold(h + 1).fold((self.steps + (2 << h) - 1) >> (h + 1)))
-                below = {name: _merge(own[name], below[name], share) for name in own}
+                below = _merge(own, below, share)
         assert below is not None
-        return _added(out, below)
+        return _plus(out, below)
 
 
 def _merged(children: float, estimate: Estimate) -> tuple[float, float]:
@@ -256,9 +248,5 @@ def _merge(own: np.ndarray, children: np.ndarray, share: float) -> np.ndarray:
     return own
 
 
-def _subtract(out: Rows, name: str, array: np.ndarray) -> None:
-    out[name] = -array if name not in out else out[name] - array
-
-
-def _added(one: Rows, other: Rows) -> Rows:
-    return {name: one[name] + other[name] for name in one}
+def _plus(total: np.ndarray | None, array: np.ndarray) -> np.ndarray:
+    return array if total is None else total + array

@@ -25,13 +25,13 @@ from typing import ClassVar
 import numpy as np
 
 from fedpriv.mechanisms.event import Event
-from fedpriv.mechanisms.gaussian import check_stddev, gaussian
+from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
-from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, check_scale, grid_noise
+from fedpriv.mechanisms.rounded_gaussian import check_scale, grid_noise
 from fedpriv.parts import Part, PositiveFloat
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
-from fedpriv.tree import Tree
+from fedpriv.tree import Params, Tree
 
 MOST_ROWS = {"tree": 100_000, "banded": 50_000, "blt": 3_000}
 """Rows that a tree may have, and that coefficients are made for.
@@ -40,10 +40,8 @@ The work grows with their square. For so many, with one user in every row, or th
 the most buffers and momentum, one core takes about a minute.
 """
 
-Rows = dict[str, np.ndarray]
-"""A row of noise by tensor: float32, or int64 on a grid; flat or of the template's shapes."""
-Fresh = Callable[[Key], Rows]
-"""Draws independent Gaussians of a key: float32, or whole numbers in steps of 2^-bits."""
+Fresh = Callable[[Key], np.ndarray]
+"""Draws independent Gaussians of a key: float32, or int64 in steps of 2^-bits of the grid's."""
 
 
 class Strategy(Part, ABC):
@@ -102,8 +100,8 @@ class Strategy(Part, ABC):
         return 0.0
 
     @abstractmethod
-    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[Rows]:
-        """Yield the rows in order, as many as there are.
+    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[np.ndarray]:
+        """Yield the rows of one tensor in order, as many as there are, flat or of its shape.
 
         Args:
             key: Of the run; a row's number is folded in here.
@@ -215,7 +213,7 @@ class Correlated(Privatizer):
 
     def draws(
         self, *, template: Tree, sensitivity: float, key: Key, granularity: float | None = None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[Params]:
         """Yield the rows; on a grid they are made of exactly rounded Gaussians.
 
         Raises:
@@ -223,16 +221,19 @@ class Correlated(Privatizer):
                 carries; or after the last row.
         """
         bits: int | None = None
-        if granularity is None:
-            stddev = self.noise_multiplier * sensitivity
-            check_stddev(stddev)
-            fresh: Fresh = partial(gaussian, template=template, stddev=stddev)
-        else:
+        draw = partial(gaussian, stddev=self.noise_multiplier * sensitivity)
+        if granularity is not None:
             stddev, bits = self._on_grid(template, sensitivity, granularity)
-            finer = granularity * 2.0**-bits
-            fresh = partial(grid_noise, template=template, stddev=stddev, granularity=finer)
-        for rows in self.strategy.rows(key, fresh, bits=bits):
-            yield {n: array.reshape(template[n].shape) for n, array in rows.items()}
+            draw = partial(grid_noise, stddev=stddev, granularity=granularity * 2.0**-bits)
+
+        def rows(name: str) -> Iterator[np.ndarray]:
+            own = {name: template[name]}
+            return self.strategy.rows(key, lambda drawn: draw(drawn, own)[name], bits=bits)
+
+        names = sorted(template)
+        for arrays in zip(*map(rows, names), strict=True):
+            row = zip(names, arrays, strict=True)
+            yield {name: array.reshape(template[name].shape) for name, array in row}
         raise ValueError(
             f"{self.name} noise was made for {self.strategy.num_rows:,} rows; make a plan of more"
         )
@@ -256,10 +257,10 @@ class Correlated(Privatizer):
             rows = max(rows, limit.count * limit.min_separation)
         shift = 2.0 * slack * math.sqrt(size * rows) / self.sensitivity
         stddev = self.noise_multiplier * (sensitivity + shift * granularity)
-        scale = stddev / granularity
-        if scale > 2.0 * least / granularity or scale * 2.0**bits >= LARGEST_SCALE:
+        if stddev > 2.0 * least:
             raise ValueError(
-                f"{self.name} noise of {scale:.3g} steps of a grid of {granularity!r} is more than "
-                "it carries exactly; lower the noise multiplier, or the number of rows"
+                f"{self.name} noise of {stddev / granularity:.3g} steps of a grid of "
+                f"{granularity!r} is more than it carries exactly; lower the noise multiplier, or "
+                "the number of rows"
             )
         return stddev, bits

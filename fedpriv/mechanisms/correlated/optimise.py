@@ -72,7 +72,8 @@ def optimised_bands(bands: int, participation: Participation, *, momentum: float
         ValueError: If a number is out of range, or there are more bands than rows of one user are
             apart.
     """
-    rows, beta = _rows("banded", participation), _momentum(momentum)
+    rows = _rows("banded", participation)
+    beta = finite_float("momentum", momentum, Range.FRACTION)
     bands = min(positive_int("bands", bands), rows)
     apart = participation.min_separation
     if participation.count > 1 and bands > apart:
@@ -133,7 +134,8 @@ def optimised_buffers(
     Raises:
         ValueError: If a number is out of range.
     """
-    rows, beta = _rows("blt", participation), _momentum(momentum)
+    rows = _rows("blt", participation)
+    beta = finite_float("momentum", momentum, Range.FRACTION)
     if type(buffers) is not int or not 0 <= buffers <= MOST_BUFFERS:
         raise ValueError(f"buffers {buffers!r} must be a whole number, 0 to {MOST_BUFFERS}")
     if buffers == 0 or rows == 1:
@@ -186,7 +188,3 @@ def _rows(name: str, participation: Participation) -> int:
     if participation.num_rows is None:
         raise ValueError("coefficients are made for a number of rows; give num_rows")
     return checked_rows(name, participation.num_rows)
-
-
-def _momentum(value: float) -> float:
-    return finite_float("momentum", value, Range.FRACTION)

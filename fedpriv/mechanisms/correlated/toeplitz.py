@@ -24,15 +24,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedpriv.libraries import library
-from fedpriv.mechanisms.correlated.noise import Fresh, Rows, Strategy
+from fedpriv.mechanisms.correlated.noise import Fresh, Strategy
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.parts import PositiveInt
-from fedpriv.ranges import positive_int
+from fedpriv.ranges import Range, finite_float, positive_int
 from fedpriv.rng import Key
 
 SCALE = 16
@@ -45,6 +46,25 @@ _FARTHEST = 39.0  # no rounded Gaussian is farther out: 1088 bits of its radius
 def on_scale(values: np.ndarray) -> np.ndarray:
     """Return numbers rounded to the multiples of 2^-16 that coefficients may be, float64."""
     return np.rint(np.asarray(values, np.float64) * 2.0**SCALE) / 2.0**SCALE
+
+
+def _multiple(name: str, value: Any, allowed: Range | None = None) -> float:
+    """Return a number that a strategy's coefficients are made of.
+
+    Raises:
+        ValueError: If it is out of range, or no multiple of 2^-16 between -1 and 1.
+    """
+    number = finite_float(name, value, allowed)
+    if abs(number) > 1.0 or number * 2.0**SCALE % 1.0:
+        raise ValueError(
+            f"{name} {number!r} is no multiple of 2^-{SCALE} between -1 and 1; round it"
+        )
+    return number
+
+
+_Coefficient = Annotated[float, _multiple]
+_Output = Annotated[float, partial(_multiple, allowed=Range.ABOVE_ZERO)]
+_Decay = Annotated[float, partial(_multiple, allowed=Range.BETWEEN)]
 
 
 def inverse_series(coefficients: np.ndarray, num_rows: int) -> np.ndarray:
@@ -80,13 +100,65 @@ def column_sensitivity(coefficients: np.ndarray, participation: Participation) -
 
 
 class _Toeplitz(Strategy):
-    """Base of Toeplitz strategies: their variances, and the scale of their numbers."""
+    """Base of Toeplitz strategies: all that follows from the first column of C."""
 
     __slots__ = ()
 
+    @property
     @abstractmethod
+    def reach(self) -> int:
+        """Rows that one row's part reaches: parts of rows so far apart never add up."""
+
+    @abstractmethod
+    def column(self) -> np.ndarray:
+        """Return c_0, c_1, ..., float64; those that are left out are 0."""
+
     def inverse(self) -> np.ndarray:
         """Return w, the first column of C⁻¹, float64 `(T,)`."""
+        return inverse_series(self.column(), self.num_rows)
+
+    def sensitivity(self, participation: Participation) -> float:
+        """Return it exactly, but for bands that the end cuts off where a user's do not overlap.
+
+        Those count in full there; of coefficients that overlap see `column_sensitivity`.
+
+        Raises:
+            ValueError: If rows of a user overlap and a coefficient is negative or rises.
+        """
+        one = self.one_row(participation)
+        if one is not None:
+            return one * float(np.sqrt(participation.count))
+        column = np.zeros(self.num_rows)
+        column[: self.reach] = self.column()
+        return column_sensitivity(column, participation)
+
+    def one_row(self, participation: Participation) -> float | None:
+        """Return a column's length, where users' rows are at least its reach apart."""
+        if participation.count > 1 and participation.min_separation < self.reach:
+            return None
+        return float(np.linalg.norm(self.column()))
+
+    def farthest(self, scale: float) -> float:
+        """Return how far from zero whole rows of C⁻¹ z can be, in steps of the grid.
+
+        Every row is a sum of w_j (z_{t-j} + r_{t-j}), w the inverse series, with a rounding r of
+        less than a step. What is subtracted from a fresh row is thus at most one such bound and a
+        fresh row's more.
+
+        Args:
+            scale: Standard deviation of z in steps of the grid.
+
+        Raises:
+            ValueError: If that times 2^16, in whose steps it is summed, is beyond 63 bits: what
+                comes out would be no linear map of the rows, and nothing is proved of it.
+        """
+        grown, one = _grown(self), _FARTHEST * scale + 1.0
+        if not (1.0 + grown) * one < 2.0 ** (63 - SCALE):
+            raise ValueError(
+                f"rows grow to {grown:.3g} times fresh noise of {scale:.3g} steps of the grid, "
+                "beyond whole numbers of 63 bits; give coefficients that fall, or less noise"
+            )
+        return grown * one
 
     def row_variance(self) -> np.ndarray:
         """Return the variance of each row's noise over z's, Σ_{j <= t} w_j², float64 `(T,)`."""
@@ -105,6 +177,12 @@ class _Toeplitz(Strategy):
         return int(np.clip(np.floor(_LARGEST - np.log2(scale)), 0, SCALE))
 
 
+@lru_cache(maxsize=32)
+def _grown(strategy: _Toeplitz) -> float:
+    """Return the sum of the inverse series' absolute values."""
+    return float(np.abs(strategy.inverse()).sum())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Banded(_Toeplitz):
     """Banded Toeplitz strategy: `bands` diagonals, memory of as many rows.
@@ -119,7 +197,7 @@ class Banded(_Toeplitz):
             than rows.
     """
 
-    coefficients: tuple[float, ...]
+    coefficients: tuple[_Coefficient, ...]
     num_rows: PositiveInt
     how: str = "given"
 
@@ -130,11 +208,6 @@ class Banded(_Toeplitz):
             raise ValueError(f"coefficients {given!r} must begin with 1")
         if len(given) > rows:
             raise ValueError(f"{len(given)} bands are more than the {rows} rows; give fewer bands")
-        off = [value for value in given if not abs(value) <= 1.0 or value * 2.0**SCALE % 1.0]
-        if off:
-            raise ValueError(
-                f"coefficient {off[0]!r} is no multiple of 2^-{SCALE} between -1 and 1; round it"
-            )
 
     name = "banded"
 
@@ -150,106 +223,45 @@ class Banded(_Toeplitz):
         rest = ", ..." if self.bands > 3 else ""
         return f"{self.bands} {self.how} bands ({shown}{rest})"
 
-    def sensitivity(self, participation: Participation) -> float:
-        """Return it exactly, but for bands that the end cuts off where a user's do not overlap.
+    @property
+    def reach(self) -> int:
+        """The bands."""
+        return self.bands
 
-        Those count in full there; of overlapping bands see `column_sensitivity`.
-
-        Raises:
-            ValueError: If rows of a user overlap and a coefficient is negative or rises.
-        """
-        one = self.one_row(participation)
-        if one is not None:
-            return one * float(np.sqrt(participation.count))
-        column = np.zeros(self.num_rows)
-        column[: self.bands] = self.coefficients
-        return column_sensitivity(column, participation)
-
-    def one_row(self, participation: Participation) -> float | None:
-        """Return a column's length, where users' rows are at least the bands apart."""
-        if participation.count > 1 and participation.min_separation < self.bands:
-            return None
-        return float(np.linalg.norm(self.coefficients))
-
-    def inverse(self) -> np.ndarray:
-        """Return w, the first column of C⁻¹, float64 `(T,)`."""
-        return inverse_series(np.array(self.coefficients), self.num_rows)
+    def column(self) -> np.ndarray:
+        """Return the coefficients, float64 `(bands,)`."""
+        return np.array(self.coefficients)
 
     def slack(self, scale: float, bits: int) -> float:
         """Return the rounding of the sum of bands to the finer grid; none where that holds it.
 
         Raises:
-            ValueError: As of `_bound_rows`.
+            ValueError: As of `farthest`.
         """
-        _bound_rows(self.coefficients, self.num_rows, scale)
+        self.farthest(scale)
         return 0.0 if bits >= SCALE or self.bands == 1 else 2.0 ** -(bits + 1)
 
-    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[Rows]:
+    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[np.ndarray]:
         """Yield z_t - Σ c_k e_{t-k}; several rows at once cost little more than one."""
-        rings: dict[str, np.ndarray] = {}
-        most = _AHEAD if self.bands > 1 else 1
-        for first in range(1, self.num_rows + 1, most):
-            count = min(most, self.num_rows - first + 1)
-            self._ahead(rings, key, fresh, first, count, bits)
-            for row in range(first, first + count):
-                yield {name: ring[row % len(ring)].copy() for name, ring in rings.items()}
-
-    def _ahead(
-        self,
-        rings: dict[str, np.ndarray],
-        key: Key,
-        fresh: Fresh,
-        first: int,
-        count: int,
-        bits: int | None,
-    ) -> None:
-        """Draw the next rows into the rings, which hold the earlier ones too."""
         from fedpriv.kernels.streams import band_rows, band_rows_whole
 
-        for row in range(first, first + count):
-            for name, array in fresh(key.fold(row)).items():
-                if name not in rings:
-                    rings[name] = np.zeros((self.bands - 1 + _AHEAD, array.size), array.dtype)
-                rings[name][row % len(rings[name])] = array.reshape(-1)
         weights = np.array(self.coefficients[1:])
-        for ring in rings.values():
+        whole = np.rint(weights * 2.0**SCALE).astype(np.int64)
+        most = _AHEAD if self.bands > 1 else 1
+        ring = np.empty((0, 0))  # the rows that are drawn ahead, and the earlier ones
+        for first in range(1, self.num_rows + 1, most):
+            ahead = range(first, min(first + most, self.num_rows + 1))
+            for row in ahead:
+                drawn = fresh(key.fold(row)).reshape(-1)
+                if row == 1:
+                    ring = np.zeros((self.bands - 1 + _AHEAD, drawn.size), drawn.dtype)
+                ring[row % len(ring)] = drawn
             if bits is None:
-                band_rows(ring, weights, first, count)
+                band_rows(ring, weights, first, len(ahead))
             else:
-                whole = np.rint(weights * 2.0**SCALE).astype(np.int64)
-                band_rows_whole(ring, whole, first, count, bits, SCALE)
-
-
-def _bound_rows(coefficients: tuple[float, ...], num_rows: int, scale: float) -> float:
-    """Return how far from zero whole rows of C⁻¹ z can be, in steps of the grid.
-
-    Every row is a sum of w_j (z_{t-j} + r_{t-j}), w the inverse series, with a rounding r of less
-    than a step. What is subtracted from a fresh row is thus at most one such bound and a fresh
-    row's more.
-
-    Args:
-        coefficients: c_0, c_1, ...; what is not given is 0.
-        num_rows: T.
-        scale: Standard deviation of z in steps of the grid.
-
-    Raises:
-        ValueError: If that times 2^16, in whose steps it is summed, is beyond 63 bits: what comes
-            out would be no linear map of the rows, and nothing is proved of it.
-    """
-    grown = _grown(coefficients, num_rows)
-    one = _FARTHEST * scale + 1.0
-    if not (1.0 + grown) * one < 2.0 ** (63 - SCALE):
-        raise ValueError(
-            f"rows grow to {grown:.3g} times fresh noise of {scale:.3g} steps of the grid, beyond "
-            "whole numbers of 63 bits; give coefficients that fall, or less noise"
-        )
-    return grown * one
-
-
-@lru_cache(maxsize=32)
-def _grown(coefficients: tuple[float, ...], num_rows: int) -> float:
-    """Return the sum of the inverse series' absolute values."""
-    return float(np.abs(inverse_series(np.array(coefficients), num_rows)).sum())
+                band_rows_whole(ring, whole, first, len(ahead), bits, SCALE)
+            for row in ahead:
+                yield ring[row % len(ring)].copy()
 
 
 def square_root_coefficients(bands: int) -> np.ndarray:
@@ -275,8 +287,8 @@ class Buffered(_Toeplitz):
             coefficients not negative, and never rise, as the closed sensitivity needs.
     """
 
-    outputs: tuple[float, ...]
-    decays: tuple[float, ...]
+    outputs: tuple[_Output, ...]
+    decays: tuple[_Decay, ...]
     num_rows: PositiveInt
 
     def check(self) -> None:
@@ -285,14 +297,6 @@ class Buffered(_Toeplitz):
             raise ValueError(
                 f"{len(self.outputs)} outputs for {len(self.decays)} decays; give as many of both"
             )
-        for name, values in (("output", self.outputs), ("decay", self.decays)):
-            for value in values:
-                if not 0.0 < value < 1.0 + (name == "output") * 1e-12 or value != on_scale(
-                    np.array(value)
-                ):
-                    raise ValueError(
-                        f"{name} {value!r} is no multiple of 2^-16 above 0 and below 1; round it"
-                    )
         if sum(self.outputs) > 1.0:
             raise ValueError(
                 f"outputs {self.outputs} add up to more than 1, and coefficients would rise; "
@@ -315,23 +319,14 @@ class Buffered(_Toeplitz):
         shown = ", ".join(f"{output:.4g} of {decay:.6g}" for output, decay in pairs)
         return f"{self.buffers} buffers ({shown})"
 
+    @property
+    def reach(self) -> int:
+        """All rows, where there is a buffer; else 1."""
+        return self.num_rows if self.buffers else 1
+
     def column(self) -> np.ndarray:
         """Return c_0, ..., c_{T-1}, float64."""
         return blt_column(np.array(self.outputs), np.array(self.decays), self.num_rows)
-
-    def sensitivity(self, participation: Participation) -> float:
-        """Return it by the closed form of coefficients that fall; see `column_sensitivity`."""
-        return column_sensitivity(self.column(), participation)
-
-    def one_row(self, participation: Participation) -> float | None:
-        """Return a column's length where a user has one row, or there is no buffer; else None."""
-        if participation.count > 1 and self.buffers:
-            return None
-        return float(np.linalg.norm(self.column()))
-
-    def inverse(self) -> np.ndarray:
-        """Return w, the first column of C⁻¹, float64 `(T,)`."""
-        return inverse_series(self.column(), self.num_rows)
 
     def slack(self, scale: float, bits: int) -> float:
         """Return what rounding of buffers, and of their sum to the finer grid, comes to at most.
@@ -340,36 +335,32 @@ class Buffered(_Toeplitz):
         and forgets at its decay.
 
         Raises:
-            ValueError: As of `_bound_rows`.
+            ValueError: As of `farthest`.
         """
         if not self.buffers:
             return 2.0 ** -(bits + 1)
-        largest = _bound_rows(tuple(self.column().tolist()), self.num_rows, scale)
         decays, outputs = np.array(self.decays), np.array(self.outputs)
-        held = largest / (1.0 - decays)
+        held = self.farthest(scale) / (1.0 - decays)
         lost = 2.0**-51 * held / (1.0 - decays)
         total = float(np.sum(outputs * (lost + 2.0**-52 * self.buffers * held)))
         return total + 2.0 ** -(bits + 1)
 
-    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[Rows]:
+    def rows(self, key: Key, fresh: Fresh, *, bits: int | None = None) -> Iterator[np.ndarray]:
         """Yield z_t less the outputs of the buffers."""
         from fedpriv.kernels.streams import buffer_row, buffer_row_whole
 
-        held: dict[str, np.ndarray] = {}
+        held = np.empty((0, 0))
         outputs, decays = np.array(self.outputs), np.array(self.decays)
         for row in range(1, self.num_rows + 1):
-            drawn = fresh(key.fold(row))
-            for name in sorted(drawn):
-                flat = drawn[name].reshape(-1)
-                if name not in held:
-                    kind = np.float32 if bits is None else float
-                    held[name] = np.zeros((self.buffers, flat.size), kind)
-                if bits is None:
-                    buffer_row(flat, held[name], outputs, decays)
-                elif self.buffers:
-                    buffer_row_whole(flat, held[name], outputs, decays, bits)
-                else:
-                    flat[:] = (flat + ((1 << bits) >> 1)) >> bits  # to whole steps, half up
+            drawn = fresh(key.fold(row)).reshape(-1)
+            if row == 1:
+                held = np.zeros((self.buffers, drawn.size), np.float32 if bits is None else float)
+            if bits is None:
+                buffer_row(drawn, held, outputs, decays)
+            elif self.buffers:
+                buffer_row_whole(drawn, held, outputs, decays, bits)
+            else:
+                drawn = (drawn + ((1 << bits) >> 1)) >> bits  # to whole steps, half up
             yield drawn
 
 

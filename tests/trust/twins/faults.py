@@ -823,8 +823,8 @@ FAULTS = (
         name="public_momentum_with_the_wrong_sign",
         behaviour="Public gradients are mixed into updates as if they were updates.",
         module=_PRECONDITIONERS,
-        old="public = np.float32(rule.own - 1.0)",
-        new="public = np.float32(1.0 - rule.own)",
+        old="public = np.float32(own - 1.0)",
+        new="public = np.float32(1.0 - own)",
         tests=("oracles/test_adadps.py::test_adadps",),
     ),
     Fault(
@@ -839,8 +839,8 @@ FAULTS = (
         name="multiplied_instead_of_divided",
         behaviour="Updates are multiplied by the root of public moments before the bound.",
         module=_PRECONDITIONERS,
-        old="multiplier = {n: np.float32(1.0) / rule.denominator(v) for",
-        new="multiplier = {n: rule.denominator(v) for",
+        old="multiplier = _inverted(_denominators(rule, state))",
+        new="multiplier = _denominators(rule, state)",
         tests=("oracles/test_adadps.py::test_adadps",),
     ),
     Fault(
