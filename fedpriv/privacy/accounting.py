@@ -195,10 +195,8 @@ def epsilon_of(
             accountant="none",
             reason="no noise is added",
         )
-    charged = tuple(groups.items())
-    if trials is not None:
-        return _of_trials(charged, probability("delta", delta), related, trials)
-    return _epsilon(charged, checked_delta(delta, groups), related, max(rounds, 1))
+    checked = checked_delta(delta, groups) if trials is None else probability("delta", delta)
+    return _epsilon(tuple(groups.items()), checked, related, max(rounds, 1), trials)
 
 
 def checked_delta(delta: float, events: Collection[Event]) -> float:
@@ -215,29 +213,38 @@ def checked_delta(delta: float, events: Collection[Event]) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(
-    groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, num_rounds: int
+    groups: tuple[tuple[Event, int], ...],
+    delta: float,
+    relation: Relation,
+    num_rounds: int,
+    trials: Trials | None,
 ) -> Epsilon:
     for event, _ in groups:
         check_relation(event, relation)
-    summed = _pure_epsilon(groups, relation)
+    summed = None if trials else _pure_epsilon(groups, relation)
     rdp_only = any(event.kind in ("fixed-size-gaussian", "zcdp") for event, _ in groups)
+    by_rdp = rdp_only or trials is not None
     groups = tuple((event, count) for event, count in groups if count)
     answer = functools.partial(Epsilon, delta=delta, relation=relation)
     if not groups:
-        accountant = "composition" if delta == 0.0 else "RDP" if rdp_only else "PLD"
+        accountant = "composition" if delta == 0.0 else "RDP" if by_rdp else "PLD"
         return answer(value=0.0, rdp=None if delta == 0.0 else 0.0, accountant=accountant)
     if delta == 0.0:
         assert summed is not None
         return answer(value=summed, accountant="composition")
-    rdp = _rdp_epsilon(groups, delta, relation)
-    if rdp_only:
-        if rdp is None:
-            raise ValueError(
-                "charges that only RDP accounts (fixed-size cohorts, zCDP answers) and charges "
-                "that it does not (capped cohorts, devices) in one ledger; run them as two plans"
-            )
-        return answer(value=rdp, rdp=rdp, accountant="RDP")
-    if _too_many(groups, num_rounds):
+    rdp = _rdp_epsilon(groups, delta, relation, trials)
+    if rdp is None and trials is not None:
+        kinds = ", ".join(sorted({event.kind for event, _ in groups}))
+        raise ValueError(
+            f"the best of several trials is accounted by RDP, which does not account {kinds} under "
+            f"{relation.value}; run the trials without a cap, and with a person's devices grouped"
+        )
+    if rdp is None and rdp_only:
+        raise ValueError(
+            "charges that only RDP accounts (fixed-size cohorts, zCDP answers) and charges "
+            "that it does not (capped cohorts, devices) in one ledger; run them as two plans"
+        )
+    if by_rdp or _too_many(groups, num_rounds):
         if rdp is None and summed is None:
             raise ValueError(
                 f"{num_rounds:,} charges are more than the {MOST_BY_PLD:,} that a privacy loss "
@@ -249,40 +256,12 @@ def _epsilon(
         value, accountant = _pld_epsilon(groups, delta, relation, num_rounds), "PLD"
     if summed is not None and summed <= value:
         return answer(value=summed, rdp=rdp, accountant="composition")
-    return answer(value=value, rdp=rdp, accountant=accountant, reason=_unresolved(value))
-
-
-def _unresolved(value: float) -> str:
-    return "beyond what the accountant can resolve" if math.isinf(value) else ""
+    reason = "beyond what the accountant can resolve" if math.isinf(value) else ""
+    return answer(value=value, rdp=rdp, accountant=accountant, reason=reason)
 
 
 def _too_many(groups: Sequence[tuple[Event, int]], num_rounds: int) -> bool:
     return num_rounds * max(event.rows or 1 for event, _ in groups) > MOST_BY_PLD
-
-
-@functools.lru_cache(maxsize=4096)
-def _of_trials(
-    groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, trials: Trials
-) -> Epsilon:
-    """Return the ε of a study that releases the best of several trials."""
-    for event, _ in groups:
-        check_relation(event, relation)
-    groups = tuple((event, count) for event, count in groups if count)
-    value = _rdp_epsilon(groups, delta, relation, trials) if groups else 0.0
-    if value is None:
-        kinds = ", ".join(sorted({event.kind for event, _ in groups}))
-        raise ValueError(
-            f"the best of several trials is accounted by RDP, which does not account {kinds} under "
-            f"{relation.value}; run the trials without a cap, and with a person's devices grouped"
-        )
-    return Epsilon(
-        value=value,
-        delta=delta,
-        relation=relation,
-        rdp=value,
-        accountant="RDP",
-        reason=_unresolved(value),
-    )
 
 
 def check_relation(event: Event, relation: Relation) -> None:
@@ -374,48 +353,15 @@ def _one_loss(
     event: Event, relation: Relation, interval: float, count: int
 ) -> pld.PrivacyLossDistribution:
     """Return the privacy loss of one charge (of `count`, for a plain Gaussian) on a grid."""
+    from fedpriv.privacy.gaussian_loss import LOSSES, gaussian_loss
+
     check_relation(event, relation)
-    if event.kind in _ADDED:
-        return _ADDED[event.kind](event, relation, interval)
-    if event.kind == "pure":
-        from dp_accounting.pld import common
-        from dp_accounting.pld import privacy_loss_distribution as pld
-
-        parameters = common.DifferentialPrivacyParameters(
-            relation.moved * (event.epsilon or 0.0), 0.0
-        )
-        return pld.from_privacy_parameters(parameters, value_discretization_interval=interval)
-    from fedpriv.privacy.gaussian_loss import (
-        capped_gaussian_loss,
-        devices_gaussian_loss,
-        gaussian_loss,
-        objective_loss,
-    )
-
-    if event.shift is not None:
-        return objective_loss(event.sigma, event.shift, interval=interval, relation=relation)
-    if event.kind == "poisson-devices-gaussian":
-        assert event.sampling_prob and event.devices
-        return devices_gaussian_loss(
-            event.sigma,
-            sampling_prob=event.sampling_prob,
-            devices=event.devices,
-            interval=interval,
-            relation=relation,
-        )
-    if event.kind == "truncated-poisson-gaussian":
-        assert event.num_users and event.sampling_prob and event.cap
-        return capped_gaussian_loss(
-            event.sigma,
-            num_users=event.num_users,
-            sampling_prob=event.sampling_prob,
-            cap=event.cap,
-            interval=interval,
-            relation=relation,
-        )
+    loss = _ADDED.get(event.kind) or LOSSES.get(event.kind)
+    if loss is not None:
+        return loss(event, relation, interval)
     return gaussian_loss(
         event.sigma / math.sqrt(count),
-        sampling_prob=1.0 if event.sampling_prob is None else event.sampling_prob,
+        sampling_prob=event.sampling_prob or 1.0,
         interval=interval,
         relation=relation,
     )
